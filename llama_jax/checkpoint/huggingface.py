@@ -1,0 +1,124 @@
+"""Hugging Face layout: config.json, safetensors (one file or shards), tokenizer.json. Local folders, and the hub by name."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from llama_jax.checkpoint.tensors import Source, Tensor, hash_files
+from llama_jax.config import ModelConfig, RopeScaling
+from llama_jax.errors import UserError
+from llama_jax.tokenizer import Tokenizer, from_folder
+
+FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+         "*.safetensors", "model.safetensors.index.json"]  # fmt: skip
+
+
+def open_hub(name: str) -> Source:
+    """Fetch a hub model's configuration, tokenizer and safetensors (or find them in the hub cache) and open them."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return open_folder(Path(snapshot_download(name, allow_patterns=FILES)))
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise UserError(f"The hub has no model {name!r}, or it asks for a login: check the name, or run `hf auth login`.") from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise UserError(f"The hub could not be reached for {name!r} ({type(error).__name__}): check the network, or name a local folder.") from error  # fmt: skip
+
+
+def open_folder(folder: Path) -> Source:
+    """Open a model folder. Raises UserError for a missing or damaged file, or an unsupported architecture."""
+    config = read_config(folder, read_json(folder / "config.json"))
+    files = safetensors_files(folder)
+    tensors = {name: tensor for path in files for name, tensor in list_tensors(path).items()}
+    return Source(str(folder), config, tensors, partial(read_tokenizer, folder), lambda: hash_files(files))
+
+
+def read_json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path.parent}: no {path.name} in this folder; it is not a Hugging Face model.") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}).") from error
+
+
+def read_config(folder: Path, raw: dict) -> ModelConfig:
+    """ModelConfig from config.json, in the layout of transformers 4 (rope_scaling) or 5 (rope_parameters)."""
+    if raw.get("model_type") != "llama":
+        raise UserError(f"{folder}: model_type {raw.get('model_type')!r} is not supported; this project reads 'llama'.")
+    for bias in ("attention_bias", "mlp_bias"):
+        if raw.get(bias):
+            raise UserError(f"{folder}: {bias} is set in config.json; Llama models with biases are not supported.")
+    rope = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+    try:
+        heads = raw["num_attention_heads"]
+        return ModelConfig(
+            hidden_size=raw["hidden_size"],
+            intermediate_size=raw["intermediate_size"],
+            num_hidden_layers=raw["num_hidden_layers"],
+            num_attention_heads=heads,
+            num_key_value_heads=raw.get("num_key_value_heads") or heads,
+            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+            vocab_size=raw["vocab_size"],
+            rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
+            rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
+            rope_scaling=read_scaling(folder, rope),
+            max_position_embeddings=raw.get("max_position_embeddings", 2048),
+            tie_word_embeddings=raw.get("tie_word_embeddings", False),
+        )
+    except KeyError as error:
+        raise UserError(f"{folder}: config.json has no {error.args[0]}.") from error
+
+
+def read_scaling(folder: Path, rope: dict) -> RopeScaling | None:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return RopeScaling("linear", rope["factor"])
+    if kind == "llama3":
+        keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        return RopeScaling("llama3", *(rope[key] for key in keys))
+    raise UserError(f"{folder}: RoPE scaling {kind!r} is not supported; supported: default, linear, llama3.")
+
+
+def safetensors_files(folder: Path) -> list[Path]:
+    """The weight files, as the shard index lists them or as they lie there."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = sorted({folder / name for name in read_json(index).get("weight_map", {}).values()})
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder}: no .safetensors file in this folder; save the model with `save_pretrained`.")
+    for path in files:
+        if not path.is_file():
+            raise UserError(f"{folder}: the shard {path.name} named in {index.name} is missing.")
+    return files
+
+
+def list_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="flax") as file:
+            return {k: Tensor(tuple(file.get_slice(k).get_shape()), partial(read_tensor, path, k)) for k in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: the safetensors file is truncated or damaged ({error}).") from error
+
+
+def read_tensor(path: Path, name: str):
+    with safe_open(path, framework="flax") as file:
+        return file.get_tensor(name)
+
+
+def read_tokenizer(folder: Path) -> Tokenizer | None:
+    """The folder's tokenizer, or None where it has none."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    optional = ("tokenizer_config.json", "generation_config.json")
+    parts = {name: read_json(folder / name) if (folder / name).is_file() else {} for name in optional}
+    return from_folder(folder, read_json(folder / "config.json"), *parts.values())

@@ -1,0 +1,124 @@
+"""Named tensors in, the model's pytree out. Every source speaks Hugging Face's tensor names and [out, in] layout."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+
+from llama_jax.attention import Attention
+from llama_jax.config import ModelConfig
+from llama_jax.embeddings import Embedding
+from llama_jax.errors import UserError
+from llama_jax.ffn import FFN
+from llama_jax.head import Head
+from llama_jax.layer import Layer
+from llama_jax.model import Model
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that has not been read yet: its shape, and how to get its values."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray | jax.Array]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened checkpoint: what is known before its weights are read."""
+
+    where: str
+    config: ModelConfig
+    tensors: Mapping[str, Tensor]
+    tokenizer: Callable
+    hash: Callable[[], str]
+
+
+ATTENTION = {f: f"self_attn.{f}_proj.weight" for f in "qkvo"}
+FEED_FORWARD = {f: f"mlp.{f}_proj.weight" for f in ("gate", "up", "down")}
+
+
+def names(config: ModelConfig) -> Model:
+    """The model's tree with each weight's Hugging Face name in its place."""
+
+    def layer(i: int) -> Layer:
+        at = f"model.layers.{i}."
+        return Layer(
+            attention_norm=at + "input_layernorm.weight",
+            attention=Attention(**{f: at + name for f, name in ATTENTION.items()}),
+            ffn_norm=at + "post_attention_layernorm.weight",
+            ffn=FFN(**{f: at + name for f, name in FEED_FORWARD.items()}),
+        )
+
+    head = Head("model.norm.weight", None if config.tie_word_embeddings else "lm_head.weight")
+    return Model(Embedding("model.embed_tokens.weight"), tuple(map(layer, range(config.num_hidden_layers))), head)
+
+
+def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Hugging Face name → expected shape, for every weight of the model."""
+    d, f, v = config.hidden_size, config.intermediate_size, config.vocab_size
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    ends = {"q_proj.weight": (queries, d), "k_proj.weight": (keys, d), "v_proj.weight": (keys, d), "o_proj.weight": (d, queries),
+            "gate_proj.weight": (f, d), "up_proj.weight": (f, d), "down_proj.weight": (d, f),
+            "embed_tokens.weight": (v, d), "lm_head.weight": (v, d)}  # fmt: skip
+    return {name: next((s for end, s in ends.items() if name.endswith(end)), (d,)) for name in jax.tree.leaves(names(config))}
+
+
+def assemble(source: Source, dtype: str) -> Model:
+    """Read every weight, several at a time, into a Model of `dtype`. Shapes are checked before anything is read."""
+    check(source)
+    check_memory(source, np.dtype(jnp.dtype(dtype)).itemsize)
+
+    def read(name: str) -> jax.Array:
+        return jnp.asarray(source.tensors[name].read()).astype(dtype)
+
+    leaves, tree = jax.tree.flatten(names(source.config))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return jax.tree.unflatten(tree, pool.map(read, leaves))
+
+
+def check(source: Source) -> None:
+    for name, shape in shapes(source.config).items():
+        if name not in source.tensors:
+            raise UserError(f"{source.where}: tensor {name} is missing; the file is incomplete or not of this configuration.")
+        found = tuple(source.tensors[name].shape)
+        if found != shape:
+            raise UserError(f"{source.where}: tensor {name} has shape {list(found)}, the configuration says {list(shape)}.")
+
+
+def check_memory(source: Source, itemsize: int) -> None:
+    needed, free = source.config.num_parameters * itemsize, psutil.virtual_memory().available
+    if needed > free:
+        raise UserError(f"{source.where}: the weights need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free;"
+                        " load it as bfloat16 or choose a smaller model.")  # fmt: skip
+
+
+def from_state_dict(config: ModelConfig, tensors: Mapping[str, object], dtype: str = "float32") -> Model:
+    """A Model from a PyTorch `state_dict` with Hugging Face's names. bfloat16 and float16 widen exactly.
+
+    Raises UserError for a missing or misshapen tensor.
+    """
+
+    def lazy(tensor) -> Tensor:
+        return Tensor(tuple(tensor.shape), lambda: tensor.detach().cpu().float().numpy())
+
+    source = Source("state_dict", config, {k: lazy(v) for k, v in tensors.items()}, lambda: None, lambda: "")
+    return assemble(source, dtype)
+
+
+def hash_files(paths) -> str:
+    """SHA-256 of the files' contents, in the given order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()

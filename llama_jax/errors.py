@@ -1,0 +1,22 @@
+"""The one exception that is meant for a person: a single line that names the culprit and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake the user can mend. The command line prints it as one line and exits with code 2."""
+
+    def __init__(self, message: str):
+        super().__init__(" ".join(str(message).split()))
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A hint such as ` Did you mean 'step'?`, or the list of known names when nothing is close."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    if close:
+        return " Did you mean " + " or ".join(repr(c) for c in close) + "?"
+    return " Known: " + ", ".join(known) + "."

@@ -1,0 +1,304 @@
+"""Figures: one style, one `save`, one function a chart. Every number drawn is computed from records.
+
+Colours: Okabe & Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/), one colour a subject
+everywhere; subjects are also told apart by their labels, never by colour alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from llama_jax.bench import environment, summary
+from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.record import Trial, replace
+
+PALETTE = {
+    "black": "#000000", "orange": "#E69F00", "sky": "#56B4E9", "green": "#009E73",
+    "yellow": "#F0E442", "blue": "#0072B2", "vermilion": "#D55E00", "purple": "#CC79A7",
+}  # fmt: skip
+COLOURS = {
+    "eager": "#7F7F7F", "ops": PALETTE["purple"], "layer": PALETTE["orange"], "split": PALETTE["vermilion"],
+    "step": PALETTE["blue"], "step+donate": PALETTE["sky"], "chunk8": PALETTE["green"], "loop": PALETTE["black"],
+}  # fmt: skip
+OTHERS = ("#882255", "#44AA99", "#999933", "#AA4499", "#117733", "#332288")  # Tol's muted set, for one's own placements
+STYLE = {
+    "font.size": 11, "axes.titlesize": 13, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "axes.axisbelow": True, "figure.facecolor": "white",
+    "svg.fonttype": "path", "font.family": "DejaVu Sans", "legend.frameon": False, "figure.constrained_layout.use": True,
+}  # fmt: skip
+LIMIT_COLOUR = "#B00020"
+
+
+def colour(subject: str) -> str:
+    """The subject's colour, the same in every figure; one's own placements get a stable one of their own."""
+    name = subject.removesuffix(AGAIN)
+    return COLOURS.get(name) or OTHERS[zlib.crc32(name.encode()) % len(OTHERS)]
+
+
+def save(
+    figure: Figure, name: str, notebook: str, meta: dict, parameters: dict, alt: str, out_dir: str | Path, note: str = ""
+) -> dict[str, Path]:
+    """Write NAME.svg and NAME.png under `out_dir`/figures, byte for byte the same for the same data, and list them in the manifest.
+
+    meta: of the table the figure was drawn from. alt: what the figure shows, for those who cannot see it. note: labels that
+    belong in the figure itself (small sample, random weights).
+    """
+    line = environment.machine_line(meta["environment"]) + f" · {meta['created'][:10]}" + (f" · {note}" if note else "")
+    figure.text(0.005, -0.005, line, fontsize=7.5, color="#555555", va="top")
+    folder, paths, hashes = Path(out_dir) / "figures", {}, {}
+    for kind, options in {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 150, "metadata": {"Software": None}}}.items():
+        buffer = io.BytesIO()
+        with matplotlib.rc_context({"svg.hashsalt": name}):
+            figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
+        paths[kind] = folder / f"{name}.{kind}"
+        replace_bytes(paths[kind], buffer.getvalue())
+        hashes[kind] = hashlib.sha256(buffer.getvalue()).hexdigest()
+    plt.close(figure)
+    entry = dict(notebook=notebook, parameters=parameters, data_sha256=meta["sha256"], sha256=hashes, alt=alt)
+    update_manifest(out_dir, "figures", name, entry)
+    return paths
+
+
+def display(paths: dict[str, Path]) -> None:
+    """Show a saved figure in a notebook."""
+    from IPython.display import Image
+    from IPython.display import display as show
+
+    show(Image(filename=str(paths["png"]), width=900))
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    """Write in one piece."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def read_manifest(out_dir: str | Path) -> dict:
+    try:
+        return json.loads((Path(out_dir) / "figures" / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {"figures": {}, "notebooks": {}}
+
+
+def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -> None:
+    manifest = read_manifest(out_dir)
+    manifest[section][name] = entry
+    replace(Path(out_dir) / "figures" / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def conclude(notebook: str, question: str, finding: str, meta: dict, out_dir: str | Path) -> str:
+    """Put a notebook's question and computed answer in the manifest; returns the answer."""
+    about = dict(question=question, finding=finding, machine=environment.machine_line(meta["environment"]), created=meta["created"])
+    update_manifest(out_dir, "notebooks", notebook, about)
+    return finding
+
+
+def new(width: float = 9, height: float = 4.5, columns: int = 1, **options):
+    """A figure in the house style."""
+    with matplotlib.rc_context(STYLE):
+        return plt.subplots(1, columns, figsize=(width, height), **options)
+
+
+def styled(function):
+    """Draw in the house style, whatever the notebook has set."""
+
+    def wrapper(*args, **kwargs):
+        with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE, "backend": matplotlib.get_backend()}):
+            return function(*args, **kwargs)
+
+    wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
+    return wrapper
+
+
+def rows(axes, names: Sequence[str]) -> dict[str, int]:
+    """One horizontal row a subject, first on top; returns each subject's height."""
+    heights = {name: len(names) - 1 - i for i, name in enumerate(names)}
+    axes.set_yticks(list(heights.values()), list(heights))
+    axes.set_ylim(-0.7, len(names) - 0.3)
+    axes.grid(axis="y", visible=False)
+    return heights
+
+
+def scatter_row(axes, values: Sequence[float], height: float, subject: str, seed: int = 0) -> None:
+    """Every trial as a point, spread a little so that none hides another."""
+    spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(values))
+    axes.scatter(values, height + spread, s=12, alpha=0.45, color=colour(subject), linewidths=0, zorder=2)
+
+
+def limit_line(axes, limit: float, words: str = "memory-bandwidth limit") -> None:
+    axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+    axes.text(limit, 1.0, f"{words} {limit:.0f} ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
+              transform=axes.get_xaxis_transform())  # fmt: skip
+
+
+@styled
+def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure:
+    """Decode tokens/s: trials as points, median with its 95 % interval, ratio to the baseline, the bandwidth limit."""
+    figure, axes = new(9.5, 0.55 * len(table) + 1.6)
+    heights, limit = rows(axes, [r["name"] for r in table]), summary.limit(trials)
+    for line in table:
+        name, rate, height = line["name"], line["tokens_per_second"], heights[line["name"]]
+        void = [t.tg for t in summary.warm(trials, name, valid=False) if not t.valid and "wrong" not in t.reason]
+        axes.scatter(void, [height] * len(void), marker="x", s=18, color="#999999", linewidths=0.8)
+        if not rate["n"]:
+            axes.text(0, height, "  no valid trial: " + "; ".join(line["reasons"])[:80], va="center", fontsize=9, color=LIMIT_COLOUR)
+            continue
+        scatter_row(axes, [t.tg for t in summary.warm(trials, name)], height, name, seed)
+        axes.plot([rate["low"], rate["high"]], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3)
+        axes.plot(rate["median"], height, "|", color="black", markersize=20, markeredgewidth=2.2, zorder=4)
+        axes.text(1.01, height, ratio_words(line), va="center", fontsize=9, transform=axes.get_yaxis_transform())
+    limit_line(axes, limit)
+    axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm")))
+    axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
+    axes.set_title("Where jax.jit goes decides the decode rate", pad=18)
+    return figure
+
+
+def ratio_words(line: dict) -> str:
+    """`46.1 tok/s · 1.02x [1.00, 1.03] of step, n = 20`."""
+    rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
+    words = f"{rate['median']:.1f} tok/s"
+    if ratio["verdict"] == "baseline":
+        words += f" · baseline, n = {rate['n']}"
+    else:
+        words += f" · {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}], n = {ratio['n']}"
+    return words + (" · unstable" if line["unstable"] else "")
+
+
+@styled
+def pipelines(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
+    """Distribution of tokens/s of a few placements, as the original notebook drew it. names: subject → label."""
+    figure, axes = new(9, 4.2)
+    series = {label: [t.tg for t in summary.warm(trials, subject)] for subject, label in names.items()}
+    edges = np.histogram_bin_edges(np.concatenate(list(series.values())), bins=16)
+    for (subject, label), hatch in zip(names.items(), ("", "//", ".."), strict=False):
+        values = series[label]
+        text = f"{label}: median {np.median(values):.1f}, sd {np.std(values, ddof=1) if len(values) > 1 else 0:.1f}, n = {len(values)}"
+        sns.histplot(x=values, bins=edges, ax=axes, color=colour(subject), alpha=0.5, label=text, hatch=hatch, edgecolor=colour(subject))
+        axes.axvline(np.median(values), color=colour(subject), linewidth=2)
+    axes.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), fontsize=10)
+    axes.set_title("The original's pipelines 1 and 2 on the same prompts")
+    return figure
+
+
+@styled
+def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure:
+    """TTFT (left) and inter-token latency (right), warm, a row a subject."""
+    figure, (left, right) = new(11, 0.5 * len(table) + 1.8, columns=2, sharey=True)
+    heights = rows(left, [r["name"] for r in table])
+    right.grid(axis="y", visible=False)
+    for line in (r for r in table if r["valid_trials"]):
+        name, height, good = line["name"], heights[line["name"]], summary.warm(trials, line["name"])
+        ttft = [t.ttft * 1e3 for t in good]
+        scatter_row(left, ttft, height, name, seed)
+        left.plot(np.median(ttft), height, "|", color="black", markersize=18, markeredgewidth=2)
+        left.annotate(f"{np.median(ttft):.0f}", (np.median(ttft), height), (0, 9), textcoords="offset points", fontsize=8.5, ha="center")
+        gaps = summary.itl_pooled(good) * 1e3
+        low, middle, high = np.percentile(gaps, [5, 50, 95])
+        right.plot([low, high], [height] * 2, color=colour(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
+        right.plot(middle, height, "|", color="black", markersize=18, markeredgewidth=2)
+        right.annotate(f"{middle:.1f}", (middle, height), (0, 9), textcoords="offset points", fontsize=8.5, ha="center")
+    left.set(xscale="log", xlabel="time to first token, ms, log scale\n(point: one answer; bar: median)")
+    right.set_xscale("symlog", linthresh=1)
+    right.set_xlim(left=-0.15)
+    right.set_xlabel("inter-token latency, ms, log scale above 1\n(bar: median; band: 5th to 95th percentile)")
+    left.set_title("Time to first token")
+    right.set_title("Gap between tokens")
+    n = min((r["valid_trials"] for r in table), default=0)
+    right.text(1.0, 0.02, f"n ≥ {n} answers each; chunk and loop\ndeliver many tokens at once: gap 0", ha="right", va="bottom",
+               transform=right.transAxes, fontsize=8.5, color="#555555")  # fmt: skip
+    return figure
+
+
+@styled
+def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
+    """What the first request of a fresh process compiles: seconds by stage (left), number of programs (right)."""
+    figure, (left, right) = new(11, 0.5 * len(names) + 1.8, columns=2, sharey=True)
+    heights = rows(left, names)
+    right.grid(axis="y", visible=False)
+    stages = {"trace": ("trace_ns", PALETTE["sky"], ""), "lower": ("lower_ns", PALETTE["orange"], "//"),
+              "compile (XLA)": ("backend_ns", PALETTE["blue"], "")}  # fmt: skip
+    n = 0
+    for name in names:
+        cold, at, height = [t for t in trials if t.subject == name and t.phase == "cold"], 0.0, heights[name]
+        n = len(cold)
+        for label, (field, shade, hatch) in stages.items():
+            seconds = float(np.median([getattr(t, field) for t in cold])) / 1e9
+            left.barh(height, seconds, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.6, label=label if height == 0 else None)
+            at += seconds
+        left.text(at, height, f" {at:.2f} s", va="center", fontsize=9)
+        programs = int(np.median([t.compiled for t in cold]))
+        right.barh(height, programs, color=colour(name), height=0.6)
+        right.text(programs, height, f" {programs}", va="center", fontsize=9)
+    left.set_xlabel(f"seconds spent before the first answer ended\n(median of n = {n} fresh processes, nothing cached)")
+    right.set_xlabel("programs compiled")
+    left.margins(x=0.15)
+    right.margins(x=0.15)
+    left.legend(fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
+    left.set_title("Compile time")
+    right.set_title("Compilations")
+    return figure
+
+
+@styled
+def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -> Figure:
+    """Time to make n tokens in a fresh process, compilation included: where a line crosses, its compilation has paid."""
+    figure, axes = new(9.5, 5)
+    n = np.unique(np.geomspace(1, longest, 200).round())
+    drawn = [r for r in table if r["compile"] and r["valid_trials"]]
+    ends = {}
+    for line in drawn:
+        seconds = line["compile"]["seconds"] + line["ttft_ms"] / 1e3 + (n - 1) / line["tokens_per_second"]["median"]
+        axes.plot(n, seconds, color=colour(line["name"]), linewidth=2)
+        ends[line["name"]] = float(seconds[-1])
+    for name, at in spread_labels(ends).items():
+        crossing = next((summary.break_even(r, base) for r in drawn for base in drawn if r["name"] == name and base["name"] == against), None)
+        words = name + ("" if name == against or crossing is None else f": {crossing:.0f} tokens" if crossing else ": at once")
+        axes.text(longest * 1.05, at, words, va="center", fontsize=9, color=colour(name))
+    axes.set(xscale="log", yscale="log", xlim=(1, longest), xlabel="tokens made by the process, log scale",
+             ylabel="seconds, compilation included,\nlog scale")  # fmt: skip
+    axes.set_title(f"Tokens until compilation has paid for itself against {against}")
+    return figure
+
+
+def spread_labels(at: dict[str, float], apart: float = 1.16) -> dict[str, float]:
+    """Heights for labels on a log axis, each at least a factor `apart` above the one below."""
+    placed, floor = {}, 0.0
+    for name, height in sorted(at.items(), key=lambda item: item[1]):
+        floor = max(height, floor * apart)
+        placed[name] = floor
+    return placed
+
+
+@styled
+def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
+    """Tokens on the host against time since the request: each subject's median answer as a staircase. names: subject → label."""
+    figure, axes = new(9.5, 4.8)
+    for (subject, label), style in zip(names.items(), ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), strict=False):
+        good = sorted(summary.warm(trials, subject), key=lambda t: t.seconds)
+        if not good:
+            continue
+        typical = good[(len(good) - 1) // 2]
+        times = np.array(typical.token_times_ns) / 1e9
+        shade = colour(subject)
+        axes.step([0, *times], [0, *range(1, len(times) + 1)], linestyle=style, where="post", color=shade, linewidth=2,
+                  label=f"{label}: {times[-1]:.2f} s, n = {len(good)}")  # fmt: skip
+    axes.set(xscale="log", xlabel="seconds since the request, log scale", ylabel="tokens on the host")
+    axes.set_xlim(left=min(t.ttft for t in trials if t.phase == "warm") / 1.3)
+    axes.legend(fontsize=9.5, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, title="typical answer (median of n)", alignment="left")
+    axes.set_title("When the tokens of one answer arrive")
+    return figure

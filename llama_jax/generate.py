@@ -1,0 +1,234 @@
+"""Generation under any placement: one engine, one protocol.
+
+An `Engine` is a model bound to a placement. `stream` yields blocks of token ids as they reach the host; how many come
+at once, and how far the device runs ahead, is the placement's affair. `generate` collects a stream into answers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import kvc
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.errors import UserError
+from llama_jax.model import Model
+from llama_jax.placement import Placement, parse
+from llama_jax.sampling import Sampler
+from llama_jax.transforms import Programs, assemble, prepare, settings
+
+GREEDY = Sampler()
+IN_FLIGHT = 2  # steps the host may dispatch before it looks at a token (host="async")
+PIECE = 512  # longest prompt run in one call; longer ones go in pieces, which bounds memory and the number of programs
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A model under a placement."""
+
+    config: ModelConfig
+    params: Model
+    placement: Placement
+    programs: Programs
+
+
+def build(checkpoint: Checkpoint, placement: Placement | str = "loop") -> Engine:
+    """Bind a checkpoint to a placement, given as a value or by name. Nothing is compiled yet."""
+    placement = parse(placement) if isinstance(placement, str) else placement
+    return bind(checkpoint.config, checkpoint.params, placement)
+
+
+def bind(config: ModelConfig, params: Model, placement: Placement) -> Engine:
+    """As `build`, from a bare configuration and parameters."""
+    return Engine(config, prepare(params, placement), placement, assemble(config, placement))
+
+
+def bucket(n: int) -> int:
+    """The padded length of a prompt of n tokens: 16, 24, 32, 48, 64, 96 … 512, then multiples of 512.
+
+    Few shapes to compile, and at most a third of a call is padding (a half below 16).
+    """
+    if n > PIECE:
+        return -(-n // PIECE) * PIECE
+    size = 16
+    while size < n:
+        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    return size
+
+
+@dataclass(frozen=True)
+class Request:
+    """A batch made ready for the device: prompts padded on the left to one length, and the cache they need."""
+
+    ids: np.ndarray  # int32 [B T]
+    pad: np.ndarray  # int32 [B]
+    seeds: np.ndarray  # uint32 [B]
+    stop: np.ndarray  # int32 [N]
+    new_tokens: int
+    slots: int
+
+
+def request(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    seeds: Sequence[int] | int = 0,
+    stop: Sequence[int] = (),
+    slots: int | None = None,
+    length: int | None = None,
+) -> Request:
+    """Check a batch and pad it. length: padded prompt length, default `bucket` of the longest. slots: cache positions.
+
+    Raises UserError for an empty prompt, an id outside the vocabulary, or more positions than the cache or the model has.
+    """
+    longest = max((len(p) for p in prompts), default=0)
+    if not prompts or not all(len(p) for p in prompts):
+        raise UserError("A prompt is empty; give at least one token.")
+    if new_tokens < 1:
+        raise UserError(f"new_tokens is {new_tokens}; it must be 1 or more.")
+    if bad := [i for p in prompts for i in p if not 0 <= i < engine.config.vocab_size]:
+        raise UserError(f"Token id {bad[0]} is outside the vocabulary of {engine.config.vocab_size}.")
+    if longest + new_tokens > engine.config.max_position_embeddings:
+        raise UserError(f"{longest} prompt tokens and {new_tokens} new ones exceed the model's context of"
+                        f" {engine.config.max_position_embeddings}; ask for fewer.")  # fmt: skip
+    length = bucket(longest) if length is None else length
+    if length < longest:
+        raise UserError(f"The prompt has {longest} tokens, more than the padded length of {length}.")
+    needed = length + new_tokens - 1  # the last token is given out but never goes into the cache
+    slots = bucket(needed) if slots is None else slots
+    if needed > slots:
+        raise UserError(f"{length} padded prompt tokens and {new_tokens} new ones need {needed} cache slots; the cache has {slots}.")
+    ids = np.zeros((len(prompts), length), np.int32)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[length - len(prompt) :] = prompt
+    pad = np.array([length - len(p) for p in prompts], np.int32)
+    return Request(ids, pad, check_seeds(seeds, len(prompts)), np.array(sorted(stop) or [-1], np.int32), new_tokens, slots)
+
+
+def check_seeds(seeds: Sequence[int] | int, rows: int) -> np.ndarray:
+    """One seed a row, uint32; a single seed s gives row i the seed s + i, so that equal prompts differ."""
+    values = [seeds + i for i in range(rows)] if isinstance(seeds, int) else list(seeds)
+    if len(values) != rows:
+        raise UserError(f"{len(values)} seeds for {rows} prompts; give one seed a prompt, or a single one.")
+    if bad := [s for s in values if not 0 <= s < 2**32]:
+        raise UserError(f"seed is {bad[0]}; it must be between 0 and 4294967295.")
+    return np.array(values, np.uint32)
+
+
+def prefill(engine: Engine, batch: Request, sampler: Sampler = GREEDY):
+    """Run the prompts: (first new token [B] on the device, carry)."""
+    sampler = settings(sampler, engine.placement)
+    size = PIECE if batch.ids.shape[1] > PIECE else batch.ids.shape[1]
+    pieces = [batch.ids[:, i : i + size] for i in range(0, batch.ids.shape[1], size)]
+    token, carry = engine.programs.prefill(engine.params, pieces[0], batch.pad, batch.seeds, sampler, batch.slots)
+    for piece in pieces[1:]:
+        token, carry = engine.programs.extend(engine.params, piece, carry, sampler)
+    return token, carry
+
+
+def decode(engine: Engine, batch: Request, token, carry, sampler: Sampler = GREEDY) -> Iterator[np.ndarray]:
+    """Blocks of the further `new_tokens - 1` tokens [n B], in order, as they reach the host."""
+    sampler = settings(sampler, engine.placement)
+    if batch.new_tokens == 1:
+        return
+    if engine.placement.until == "stop":
+        yield decode_until_stop(engine, batch, token, carry, sampler)
+        return
+    ahead = IN_FLIGHT if engine.placement.host == "async" else 0
+    flying: deque = deque()
+    for size in calls(engine.placement, batch.new_tokens - 1):
+        if engine.placement.jits_decode and size == engine.placement.tokens_per_call:
+            tokens, _, token, carry = engine.programs.decode(engine.params, token, carry, sampler, batch.stop, 0, None)
+        else:
+            token, carry = engine.programs.step(engine.params, token, carry, sampler)
+            tokens = token
+        if ahead:
+            tokens.copy_to_host_async()
+        flying.append(tokens)
+        if len(flying) > ahead:
+            yield fetch(flying.popleft())
+    while flying:
+        yield fetch(flying.popleft())
+
+
+def calls(placement: Placement, wanted: int) -> list[int]:
+    """Tokens made by each call, so that no more than `wanted` are: full chunks, then single steps for the rest."""
+    size = placement.tokens_per_call
+    return [size] * (wanted // size) + [1] * (wanted % size)
+
+
+def decode_until_stop(engine: Engine, batch: Request, token, carry, sampler) -> np.ndarray:
+    """All remaining tokens of the batch from one call."""
+    wanted = batch.new_tokens - 1
+    out = np.zeros((bucket(wanted), batch.ids.shape[0]), np.int32)
+    tokens, made, *_ = engine.programs.decode(engine.params, token, carry, sampler, batch.stop, np.int32(wanted), out)
+    return np.array(tokens)[: int(made)]
+
+
+def fetch(tokens: jax.Array) -> np.ndarray:
+    """Tokens [B] or [n B] as a host array [n B] of its own; waits until they are computed."""
+    return np.array(tokens).reshape(-1, tokens.shape[-1])
+
+
+def stream(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    sampler: Sampler = GREEDY,
+    seeds: Sequence[int] | int = 0,
+    stop: Sequence[int] = (),
+    slots: int | None = None,
+    length: int | None = None,
+) -> Iterator[np.ndarray]:
+    """Blocks of token ids int32 [n B] as they arrive, the first token first; ends when every row has met a stop token.
+
+    At most `new_tokens` rows in all. A row that is done goes on being filled; its tokens after the stop mean nothing.
+    """
+    batch = request(engine, prompts, new_tokens, seeds, stop, slots, length)
+    token, carry = prefill(engine, batch, sampler)
+    done = np.zeros(len(prompts), bool)
+    for block in itertools.chain([fetch(token)], decode(engine, batch, token, carry, sampler)):
+        ended = done | np.logical_or.accumulate(np.isin(block, batch.stop), axis=0)  # [n B]
+        over = ended.all(axis=1)
+        if over.any():
+            yield block[: int(np.argmax(over)) + 1]
+            return
+        done = ended[-1]
+        yield block
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One row's answer. token_ids ends with the stop token when finish_reason is "stop", else it is "length"."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: str
+
+
+def cut(tokens: np.ndarray, stop: Sequence[int]) -> Answer:
+    """A row of raw tokens up to and including its first stop token."""
+    hits = np.flatnonzero(np.isin(tokens, list(stop)))
+    kept = tokens[: hits[0] + 1] if len(hits) else tokens
+    return Answer(tuple(int(t) for t in kept), "stop" if len(hits) else "length")
+
+
+def generate(engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Sequence[int] = (), **options) -> list[Answer]:
+    """Answers to a batch of prompts (lists of token ids). Options as for `stream`."""
+    blocks = np.concatenate(list(stream(engine, prompts, new_tokens, stop=stop, **options)))
+    return [cut(row, stop) for row in blocks.T]
+
+
+def logits(engine: Engine, ids: Sequence[int]) -> jax.Array:
+    """Float32 logits [T V] at every position of one sequence, for evaluation."""
+    batch = request(engine, [ids], 1, length=len(ids), slots=len(ids))
+    dtype, stacked = engine.params.embedding.weight.dtype, engine.placement.layers == "scan"
+    cache = kvc.create(engine.config, engine.placement.cache, jnp.asarray(batch.pad), batch.slots, dtype, stacked)
+    return engine.programs.logits(engine.params, jnp.asarray(batch.ids), cache)[0][0]
+

@@ -1,0 +1,25 @@
+"""Output head: final norm and the product with the (often tied) vocabulary matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from llama_jax.linear import matmul
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Head:
+    norm: jax.Array  # [D]
+    weight: jax.Array | None  # [V D]; None when tied to the embedding
+
+
+def head(params: Head, vocabulary: Float[Array, "V D"], x: Float[Array, "B T D"], *, norm: Callable) -> Float[Array, "B T V"]:
+    """Logits in float32. `vocabulary` is the head's own matrix or, when tied, the embedding table."""
+    with jax.named_scope("head"):
+        return matmul(norm(params.norm, x), vocabulary, out_dtype=jnp.float32)

@@ -1,0 +1,29 @@
+"""One transformer layer: attention and feed-forward, each after a norm and around a residual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+from jaxtyping import Array, Float
+
+from llama_jax.attention import Attention, Where
+from llama_jax.ffn import FFN
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Layer:
+    attention_norm: jax.Array  # [D]
+    attention: Attention
+    ffn_norm: jax.Array  # [D]
+    ffn: FFN
+
+
+def layer(params: Layer, x: Float[Array, "B T D"], where: Where, entry, *, norm: Callable, attend: Callable, ffn: Callable):
+    """x → ([B T D], this layer's cache entry with T more positions)."""
+    with jax.named_scope("layer"):
+        mixed, entry = attend(params.attention, norm(params.attention_norm, x), where, entry)
+        x = x + mixed
+        return x + ffn(params.ffn, norm(params.ffn_norm, x)), entry

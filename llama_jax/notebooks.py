@@ -1,0 +1,236 @@
+"""The papermill runner: each notebook in a process of its own, parameters checked, artifacts checked, one line of finding.
+
+A notebook says in its metadata (`llama_jax`) which artifacts it leaves and what the `full` profile changes; the
+parameters cell holds the `quick` values.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import nbformat
+import psutil
+
+from llama_jax import paths
+from llama_jax.errors import UserError, near
+
+FOLDER = paths.ROOT / "notebooks"
+PROFILES = ("quick", "full")
+LIMIT_S = {"quick": 1200, "full": 7200}  # for a whole notebook
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one notebook."""
+
+    name: str
+    ok: bool
+    seconds: float
+    artifacts: list[str]
+    finding: str
+    error: str
+
+
+def find(selected: Sequence[str] = ()) -> list[Path]:
+    """Notebook sources by number or name ("03", "03-jit-placement"); all of them for none. Raises UserError for an unknown one."""
+    known = {path.stem: path for path in sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))}
+    if not selected:
+        return list(known.values())
+    found = []
+    for name in selected:
+        hits = [path for stem, path in known.items() if stem == name or stem.split("-")[0] == name.zfill(2)]
+        if not hits:
+            raise UserError(f"No such notebook: {name!r}.{near(name, known)}")
+        found += hits
+    return list(dict.fromkeys(found))
+
+
+def about(path: Path) -> dict:
+    """The notebook's own metadata: artifacts and profiles."""
+    return dict(nbformat.read(path, as_version=4).metadata.get("llama_jax", {}))
+
+
+def defaults(path: Path) -> dict:
+    """Parameters and their default values, read from the one cell tagged `parameters`."""
+    cells = [c for c in nbformat.read(path, as_version=4).cells if "parameters" in c.metadata.get("tags", [])]
+    if len(cells) != 1:
+        raise UserError(f"{path.name}: {len(cells)} cells are tagged 'parameters'; exactly one must be.")
+    found = {}
+    for statement in ast.parse(cells[0].source).body:
+        if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            found[statement.target.id] = ast.literal_eval(statement.value)
+    return found
+
+
+def check(path: Path, given: dict[str, object]) -> dict:
+    """The given parameters in the types of their defaults. Raises UserError for an unknown or mistyped one."""
+    known = defaults(path)
+    checked = {}
+    for name, value in given.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else f" It has: {', '.join(known)}."
+            raise UserError(f"{path.stem} has no parameter {name!r}.{hint}")
+        checked[name] = convert(path.stem, name, value, known[name])
+    return checked
+
+
+def convert(notebook: str, name: str, value: object, default: object):
+    """`value`, perhaps text from a command line, as the type of `default`."""
+    kind = type(default)
+    if isinstance(value, str) and kind is not str:
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            pass
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise UserError(f"{notebook}: parameter {name} must be {kind.__name__} (its default is {default!r}), not {value!r}.")
+    return value
+
+
+def parameters(path: Path, profile: str, given: dict[str, object], source: str, out_dir: Path) -> dict:
+    """The complete parameters of a run: the profile's, then the user's, then where from and where to."""
+    if profile not in PROFILES:
+        raise UserError(f"profile is {profile!r}; it must be {' or '.join(PROFILES)}.")
+    chosen = {**about(path).get("profiles", {}).get(profile, {}), **given}
+    chosen.setdefault("source", source)
+    chosen.setdefault("out_dir", str(out_dir))
+    return check(path, chosen)
+
+
+def run(
+    selected: Sequence[str] = (),
+    given: dict[str, object] | None = None,
+    source: str = "recorded",
+    profile: str = "quick",
+    out_dir: Path = paths.ROOT,
+    progress: Callable[[str], None] = lambda line: None,
+    limit: float | None = None,
+) -> list[Result]:
+    """Run notebooks one after the other. All parameters are checked before the first starts; a failure does not stop the rest.
+
+    A parameter must be known to at least one selected notebook, and goes to those that know it.
+    """
+    sources, given = find(selected), given or {}
+    for name in given:
+        if not any(name in defaults(path) for path in sources):
+            check(sources[0], {name: given[name]})
+    jobs = [(path, parameters(path, profile, {k: v for k, v in given.items() if k in defaults(path)}, source, out_dir)) for path in sources]
+    results = []
+    for path, chosen in jobs:
+        progress(f"{path.stem}: {chosen['source']}")
+        results.append(run_one(path, chosen, out_dir, progress, limit or LIMIT_S[profile]))
+    return results
+
+
+def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], None], limit: float) -> Result:
+    """One notebook in a child process; the executed copy lies in OUT/out/notebooks."""
+    executed = Path(out_dir) / "out" / "notebooks" / path.name
+    executed.parent.mkdir(parents=True, exist_ok=True)
+    began, error = time.time(), ""
+    spec = json.dumps(dict(source=str(path), executed=str(executed), parameters=chosen))
+    child = subprocess.Popen([sys.executable, "-m", "llama_jax.notebooks", spec], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True, start_new_session=True, env={**os.environ, "TQDM_DISABLE": "1"})  # fmt: skip
+    try:
+        error = follow(child, path.stem, began, limit, progress)
+    finally:
+        stop(child)
+    finding = read_finding(executed) if not error else ""
+    artifacts = [str(Path(out_dir) / a) for a in about(path).get("artifacts", [])]
+    if not error and (missing := [a for a in artifacts if not Path(a).is_file() or Path(a).stat().st_mtime < began - 1]):
+        error = f"it ended without writing {', '.join(missing)}"
+    return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)
+
+
+def follow(child: subprocess.Popen, name: str, began: float, limit: float, progress: Callable[[str], None]) -> str:
+    """Pass the child's progress on until it ends; returns what went wrong, or nothing."""
+    late = threading.Timer(limit, stop, [child])
+    late.start()
+    try:
+        for line in child.stdout:
+            progress(f"{name}: {line.rstrip()} ({time.time() - began:.0f} s)")
+        message = child.stderr.read().strip().splitlines()
+        code = child.wait()
+    finally:
+        expired = not late.is_alive()
+        late.cancel()
+    if code and expired:
+        return f"stopped after {limit:.0f} s"
+    return (message[-1] if message else f"exit code {code}") if code else ""
+
+
+def stop(child: subprocess.Popen) -> None:
+    """End the child and the kernel it started."""
+    if child.poll() is not None:
+        return
+    try:
+        family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    child.wait()
+
+
+def read_finding(executed: Path) -> str:
+    """The text that the last code cell printed."""
+    cells = [c for c in nbformat.read(executed, as_version=4).cells if c.cell_type == "code"]
+    return "".join(o.get("text", "") for o in cells[-1].outputs if o.output_type == "stream" and o.name == "stdout").strip() if cells else ""
+
+
+def execute(spec: dict) -> None:
+    """The child: papermill, with each cell's first line printed as it starts. Exits with one line on a failed cell."""
+    import papermill
+    from papermill.engines import NBClientEngine, papermill_engines
+    from papermill.exceptions import PapermillExecutionError
+
+    class Spoken(NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(cls, manager, kernel_name, **options):
+            started = manager.cell_start
+
+            def cell_start(cell, cell_index=None, **kwargs):
+                if cell.cell_type == "code":
+                    print(f"cell {cell_index + 1}/{len(manager.nb.cells)} {label(cell.source)}", flush=True)
+                return started(cell, cell_index, **kwargs)
+
+            manager.cell_start = cell_start
+            return super().execute_managed_notebook(manager, kernel_name, **options)
+
+    papermill_engines.register("spoken", Spoken)
+    try:
+        papermill.execute_notebook(
+            spec["source"], spec["executed"], spec["parameters"], engine_name="spoken", kernel_name="python3", progress_bar=False,
+            request_save_on_cell_execute=False, log_output=False, execution_timeout=LIMIT_S["full"], coalesce_streams=True,
+            extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        )  # fmt: skip
+    except PapermillExecutionError as error:
+        sys.exit(f"cell {error.cell_index + 1} failed: {error.ename}: {' '.join(error.evalue.split())}")
+
+
+def label(source: str) -> str:
+    """What a cell is about: its first comment or line."""
+    first = next((line for line in source.splitlines() if line.strip()), "")
+    return first.lstrip("# ").strip()[:70]
+
+
+def as_json(results: Sequence[Result]) -> dict:
+    return {"notebooks": [asdict(r) for r in results]}
+
+
+if __name__ == "__main__":
+    execute(json.loads(sys.argv[1]))

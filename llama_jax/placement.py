@@ -1,0 +1,163 @@
+"""Placements as values: a placement is a set of names at which `jax.jit` is applied, and the switches that cross with it.
+
+The names are the functions of the model's call tree, which `transforms.assemble` builds:
+
+    decode ⊃ step ⊃ { transform ⊃ { embed, layer ⊃ { norm, attend ⊃ rope, ffn }, head ⊃ norm }, sample }
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from llama_jax import kvc, model
+from llama_jax.errors import UserError, near
+
+TREE = {  # name: the function that calls it
+    "decode": None,
+    "step": "decode",
+    "transform": "step",
+    "sample": "step",
+    "embed": "transform",
+    "layer": "transform",
+    "head": "transform",
+    "norm": "layer",
+    "attend": "layer",
+    "ffn": "layer",
+    "rope": "attend",
+}
+TAKES_CACHE = ("decode", "step", "transform", "layer", "attend")
+SWITCHES = {
+    "weights": ("f32", "bf16"),
+    "layers": tuple(model.LAYERS),
+    "cache": kvc.POLICIES,
+    "sampling": ("static", "traced"),
+    "compile": ("lazy", "aot", "persistent"),
+    "host": ("sync", "async"),
+}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A way to run the model: at which names `jax.jit` is applied, and the switches that cross with it.
+
+    jit: names of `TREE`. donate: give the jitted function its KV cache to overwrite. tokens_per_call: tokens that one
+    call of a jitted `decode` makes (`lax.scan`). until="stop": one call runs to the stop token (`lax.while_loop`).
+    weights, layers, cache, sampling, compile, host: see `SWITCHES`.
+    Raises UserError for an unknown name or a set that contradicts itself.
+    """
+
+    name: str
+    jit: tuple[str, ...] = ()
+    donate: bool = False
+    tokens_per_call: int = 1
+    until: str | None = None
+    weights: str = "f32"
+    layers: str = "unrolled"
+    cache: str = "fixed"
+    sampling: str = "static"
+    compile: str = "lazy"
+    host: str = "sync"
+
+    def __post_init__(self):
+        if isinstance(self.jit, str):
+            object.__setattr__(self, "jit", (self.jit,))
+        object.__setattr__(self, "jit", tuple(self.jit))
+        for name in self.jit:
+            if name not in TREE:
+                raise UserError(f"Placement {self.name!r}: jit names an unknown function {name!r}.{near(name, TREE)}")
+        for switch, values in SWITCHES.items():
+            if getattr(self, switch) not in values:
+                raise UserError(f"Placement {self.name!r}: {switch}={getattr(self, switch)!r} is not one of {', '.join(values)}.")
+        for wrong, why in _contradictions(self):
+            if wrong:
+                raise UserError(f"Placement {self.name!r}: {why}")
+
+    @property
+    def outermost(self) -> frozenset[str]:
+        """The listed names that no other listed name contains: the programs the host really calls."""
+        return frozenset(name for name in self.jit if not set(ancestors(name)) & set(self.jit))
+
+    @property
+    def jits_decode(self) -> bool:
+        return "decode" in self.jit
+
+
+def ancestors(name: str) -> list[str]:
+    """The functions around `name`, innermost first."""
+    chain = []
+    while (name := TREE[name]) is not None:
+        chain.append(name)
+    return chain
+
+
+def _contradictions(p: Placement):
+    """(is it so, one sentence that says why it cannot work and what to do)."""
+    decode, growing = "decode" in p.jit, p.cache == "growing"
+    whole = {"transform", "step", "decode"} & set(p.jit)
+    yield p.tokens_per_call < 1, f"tokens_per_call is {p.tokens_per_call}; it must be 1 or more."
+    yield p.until not in (None, "stop"), f"until={p.until!r}; it can only be 'stop'."
+    yield not decode and p.tokens_per_call > 1, "tokens_per_call needs 'decode' in jit: only a jitted decode makes several tokens a call."
+    yield not decode and p.until is not None, "until='stop' needs 'decode' in jit: only a jitted decode can find the stop token itself."
+    yield p.until is not None and p.tokens_per_call > 1, "until='stop' runs to the end in one call; leave tokens_per_call out."
+    yield decode and growing, "a jitted 'decode' needs one cache shape, a growing cache has a new one every token; use cache='fixed'."
+    yield p.donate and growing, "a growing cache cannot be donated, its next shape does not fit the old buffer; use cache='fixed'."
+    yield p.donate and p.cache == "none", "donate=True has no KV cache to give away with cache='none'; leave donate out."
+    yield p.donate and not set(TAKES_CACHE) & set(p.jit), f"donate=True needs one of {', '.join(TAKES_CACHE)} in jit: only they take a cache."
+    yield p.layers == "scan" and not whole, "layers='scan' compiles the stack as one loop; put 'transform', 'step' or 'decode' in jit."
+    yield p.compile != "lazy" and not p.jit, f"compile={p.compile!r} has nothing to compile; put a name in jit."
+    yield p.host == "async" and p.until is not None, "host='async' has nothing to overlap with until='stop'; leave one out."
+
+
+LADDER: dict[str, Placement] = {
+    p.name: p
+    for p in (
+        Placement("eager"),
+        Placement("ops", jit=("norm", "rope", "attend", "ffn", "embed", "head", "sample")),
+        Placement("layer", jit=("embed", "layer", "head", "sample")),
+        Placement("split", jit=("transform", "sample")),
+        Placement("step", jit=("step",)),
+        Placement("step+donate", jit=("step",), donate=True),
+        Placement("chunk8", jit=("decode",), tokens_per_call=8),
+        Placement("loop", jit=("decode",), until="stop"),
+    )
+}
+DESCRIPTIONS = {
+    "eager": "no jit: every primitive is its own dispatch",
+    "ops": "each operation of a layer jitted on its own",
+    "layer": "one program a layer",
+    "split": "transform and sampler jitted apart (the original's pipeline 2)",
+    "step": "transform and sampler in one program (the original's pipeline 1)",
+    "step+donate": "as step, the KV cache overwritten in place",
+    "chunk8": "eight tokens a call in a lax.scan; any chunkK",
+    "loop": "the whole answer in one lax.while_loop",
+}
+MODIFIERS: dict[str, dict] = {
+    "donate": dict(donate=True),
+    "scan": dict(layers="scan"),
+    "growing": dict(cache="growing"),
+    "nocache": dict(cache="none"),
+    "traced": dict(sampling="traced"),
+    "aot": dict(compile="aot"),
+    "persistent": dict(compile="persistent"),
+    "async": dict(host="async"),
+    "bf16": dict(weights="bf16"),
+}
+
+
+def parse(name: str) -> Placement:
+    """A placement by its name: one of the ladder, chunkK, each with +modifiers, such as `step+scan+donate` or `chunk16`."""
+    if name in LADDER:
+        return LADDER[name]
+    base, *modifiers = name.split("+")
+    chunk = re.fullmatch(r"chunk([1-9]\d{0,5})", base)
+    if base not in LADDER and not chunk:
+        raise UserError(f"No such placement: {name!r}.{near(base, LADDER)}")
+    placement = LADDER[base] if base in LADDER else replace(LADDER["chunk8"], tokens_per_call=int(chunk[1]))
+    for modifier in modifiers:
+        if modifier not in MODIFIERS:
+            raise UserError(f"No such placement: {name!r}; +{modifier} is unknown.{near(modifier, MODIFIERS)}")
+    changes = {k: v for modifier in modifiers for k, v in MODIFIERS[modifier].items()}
+    return replace(placement, name=name, **changes)
+
+

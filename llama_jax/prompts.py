@@ -1,0 +1,65 @@
+"""The prompt pool: science questions, committed so that runs compare; a running Ollama can write a new one.
+
+The original notebook asked Ollama for its prompts with a JSON schema; `from_ollama` is that step.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pydantic
+
+from llama_jax import chat, paths
+from llama_jax.bench.record import replace
+from llama_jax.errors import UserError
+from llama_jax.tokenizer import Tokenizer
+
+FILE = paths.ROOT / "data" / "prompts.json"
+
+
+class PromptPool(pydantic.BaseModel):
+    """What a model that writes prompts must answer with."""
+
+    prompts: list[str] = pydantic.Field(min_length=1)
+
+
+def load(count: int | None = None, path: Path = FILE) -> list[str]:
+    """The first `count` committed questions. Raises UserError when there are fewer."""
+    try:
+        pool = PromptPool.model_validate_json(path.read_text(encoding="utf-8")).prompts
+    except (OSError, pydantic.ValidationError) as error:
+        raise UserError(f"{path} is not a prompt pool ({type(error).__name__}); it must be {{\"prompts\": [text, …]}}.") from error
+    if count is not None and not 1 <= count <= len(pool):
+        raise UserError(f"{count} prompts asked for; {path.name} has {len(pool)}.")
+    return pool[:count]
+
+
+def as_chat(tokenizer: Tokenizer, questions: list[str]) -> tuple[str, ...]:
+    """Each question as the model's chat template renders it, ready to encode."""
+    return tuple(chat.render(tokenizer, chat.ask(question)) for question in questions)
+
+
+def from_ollama(model: str, count: int = 20, path: Path = FILE, client=None) -> list[str]:
+    """Ask a running Ollama for `count` science questions and store them in `path`.
+
+    Raises UserError when no server answers, the model is missing, or the answer does not fit the schema.
+    """
+    import ollama
+
+    request = f"Write {count} different questions about science that a curious person would ask. Answer as JSON."
+    try:
+        answer = (client or ollama.Client()).chat(
+            model=model, messages=chat.ask(request), format=PromptPool.model_json_schema(), options={"seed": 0})  # fmt: skip
+        pool = PromptPool.model_validate_json(answer.message.content)
+    except (ConnectionError, OSError) as error:
+        raise UserError("No Ollama server answers: start it with `ollama serve` (OLLAMA_HOST names another one).") from error
+    except ollama.ResponseError as error:
+        raise UserError(f"Ollama refused: {error.error}; `ollama pull {model}` fetches a model.") from error
+    except pydantic.ValidationError as error:
+        raise UserError(f"Ollama's answer is not a prompt pool ({error.error_count()} problems); try another model.") from error
+    if len(pool.prompts) < count:
+        raise UserError(f"Ollama wrote {len(pool.prompts)} prompts instead of {count}; try again or another model.")
+    questions = pool.prompts[:count]
+    replace(path, json.dumps({"prompts": questions}, indent=1, ensure_ascii=False) + "\n")
+    return questions

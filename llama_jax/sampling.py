@@ -1,0 +1,166 @@
+"""From logits to the next token.
+
+Settings apply in the order that transformers uses: repetition penalty, temperature, top-k, top-p, min-p. Filtered
+logits become -inf. Tokens that tie with the last one kept are kept, so that the result does not depend on token order.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from llama_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Sampling settings. The default is greedy; any temperature above 0 draws.
+
+    temperature: 0 is greedy. top_k: keep the k best (0: all). top_p: keep the smallest set whose probability reaches p
+    (Holtzman et al. 2019, https://arxiv.org/abs/1904.09751). min_p: drop tokens below min_p times the best token's
+    probability (https://arxiv.org/abs/2407.01082). repetition_penalty: divide (multiply, when negative) the logits of
+    tokens already seen (https://arxiv.org/abs/1909.05858).
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self):
+        checks = {
+            "temperature": self.temperature >= 0 and math.isfinite(self.temperature),
+            "top_k": self.top_k >= 0 and self.top_k == int(self.top_k),
+            "top_p": 0 < self.top_p <= 1,
+            "min_p": 0 <= self.min_p <= 1,
+            "repetition_penalty": self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty),
+        }
+        ranges = dict(temperature="0 or more", top_k="a whole number, 0 or more", top_p="above 0, at most 1",
+                      min_p="between 0 and 1", repetition_penalty="above 0")  # fmt: skip
+        for name, good in checks.items():
+            if not good:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be {ranges[name]}.")
+
+    def traced(self) -> TracedSampler:
+        """The same settings as arrays: changing them compiles nothing, and every filter is always computed."""
+        return TracedSampler(*(jnp.asarray(getattr(self, f.name), jnp.int32 if f.name == "top_k" else jnp.float32)
+                               for f in fields(Sampler)))  # fmt: skip
+
+
+jax.tree_util.register_static(Sampler)  # static under jit: a new value is a new program, unused filters cost nothing
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TracedSampler:
+    """`Sampler` with its settings as array scalars."""
+
+    temperature: jax.Array
+    top_k: jax.Array
+    top_p: jax.Array
+    min_p: jax.Array
+    repetition_penalty: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Draw:
+    """What sampling remembers between tokens of a batch."""
+
+    keys: jax.Array  # PRNG keys [B], one a request
+    index: jax.Array  # int32 scalar: tokens drawn so far; folded into each row's key
+    seen: jax.Array | None  # bool [B V]: tokens of prompt and answer; None while no repetition penalty can need it
+
+
+def next_token(logits: Float[Array, "B V"], draw: Draw, sampler: Sampler | TracedSampler):
+    """Choose one token a row: (ids int32 [B], draw). A row's choice depends on its own key, index and logits only."""
+    with jax.named_scope("sample"):
+        choose = _traced if isinstance(sampler, TracedSampler) else _static
+        ids = choose(logits.astype(jnp.float32), draw, sampler)
+        return ids, Draw(draw.keys, draw.index + 1, draw.seen)
+
+
+def mark(seen: Bool[Array, "B V"] | None, ids: Int[Array, "B T"], slot, pad: Int[Array, " B"]) -> Bool[Array, "B V"] | None:
+    """`seen` with these tokens added; those in the first `pad` slots of a row are padding and are left out."""
+    if seen is None:
+        return None
+    real = slot + jnp.arange(ids.shape[1])[None, :] >= pad[:, None]
+    return seen.at[jnp.arange(ids.shape[0])[:, None], ids].max(real)
+
+
+def _static(logits, draw: Draw, s: Sampler) -> Int[Array, " B"]:
+    if s.repetition_penalty != 1.0:
+        logits = penalise(logits, draw.seen, s.repetition_penalty)
+    if s.temperature == 0:
+        return greedy(logits)
+    logits = soften(logits, s.temperature)
+    if s.top_k:
+        logits = keep_top_k(logits, s.top_k)
+    if s.top_p < 1:
+        logits = keep_top_p(logits, s.top_p)
+    if s.min_p > 0:
+        logits = keep_min_p(logits, s.min_p)
+    return categorical(logits, draw)
+
+
+def _traced(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
+    logits = penalise(logits, draw.seen, s.repetition_penalty)
+
+    def drawn(logits):
+        logits = soften(logits, jnp.where(s.temperature == 0, 1.0, s.temperature))
+        logits = jnp.where(s.top_k > 0, keep_top_k(logits, s.top_k), logits)
+        logits = jnp.where(s.top_p < 1, keep_top_p(logits, s.top_p), logits)
+        return categorical(keep_min_p(logits, s.min_p), draw)
+
+    return jax.lax.cond(s.temperature == 0, greedy, drawn, logits)
+
+
+def greedy(logits: Float[Array, "B V"]) -> Int[Array, " B"]:
+    """The best token; the lowest id among equals."""
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+
+def soften(logits: Float[Array, "B V"], temperature) -> Float[Array, "B V"]:
+    """Logits over temperature, shifted so that the best is 0: no temperature above 0 is too small to divide by."""
+    return (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
+
+
+def penalise(logits: Float[Array, "B V"], seen: Bool[Array, "B V"], penalty) -> Float[Array, "B V"]:
+    """Make tokens already seen less likely, whatever the sign of their logit."""
+    return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def keep_top_k(logits: Float[Array, "B V"], k) -> Float[Array, "B V"]:
+    """-inf outside the k best. k may exceed V. A traced k sorts the whole vocabulary, a static one only selects."""
+    size = logits.shape[-1]
+    if isinstance(k, int):
+        least = jax.lax.top_k(logits, min(k, size))[0][..., -1:]
+    else:
+        ascending = jnp.sort(logits, axis=-1)
+        least = jnp.take(ascending, size - jnp.clip(k, 1, size), axis=-1)[..., None]
+    return jnp.where(logits < least, -jnp.inf, logits)
+
+
+def keep_top_p(logits: Float[Array, "B V"], p) -> Float[Array, "B V"]:
+    """-inf outside the smallest set of best tokens whose probability reaches p; the best token always stays."""
+    descending = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
+    probabilities = jax.nn.softmax(descending, axis=-1)
+    before = jnp.cumsum(probabilities, axis=-1) - probabilities
+    kept = jnp.where((before < p) | (jnp.arange(logits.shape[-1]) == 0), descending, jnp.inf)
+    return jnp.where(logits < jnp.min(kept, axis=-1, keepdims=True), -jnp.inf, logits)
+
+
+def keep_min_p(logits: Float[Array, "B V"], p) -> Float[Array, "B V"]:
+    """-inf where the probability is below p times the best one."""
+    return jnp.where(logits < jnp.max(logits, axis=-1, keepdims=True) + jnp.log(p), -jnp.inf, logits)
+
+
+def categorical(logits: Float[Array, "B V"], draw: Draw) -> Int[Array, " B"]:
+    """Draw from softmax(logits), each row with its own key (Gumbel-max)."""
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, draw.index))(draw.keys)
+    return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)

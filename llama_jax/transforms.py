@@ -1,0 +1,207 @@
+"""Where `jax.jit` goes: the call tree assembled from the leaves up, wrapped exactly where a placement says.
+
+This is the only module of the model that knows jit exists. See `placement.py` for the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
+
+from llama_jax import attention, embeddings, ffn, head, kvc, layer, model, norm, paths, rope, sampling
+from llama_jax.config import ModelConfig
+from llama_jax.kvc import Cache
+from llama_jax.placement import Placement
+from llama_jax.sampling import Draw, Sampler, TracedSampler
+
+CACHE_ARGUMENT = {"decode": 2, "extend": 2, "step": 2, "transform": 2, "layer": 3, "attend": 3}  # what `donate` gives away
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Carry:
+    """What one token hands to the next, besides itself."""
+
+    cache: Cache
+    draw: Draw
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The functions a host loop calls; the same five under every placement. `token` is int32 [B], the newest of each row.
+
+    prefill(model, ids [B T], pad [B], seeds [B], sampler, slots) → (token, carry): a new cache with the prompt in it.
+    extend(model, ids [B T], carry, sampler) → (token, carry): T more tokens of prompt into a cache.
+    step(model, token, carry, sampler) → (token, carry)
+    decode(model, token, carry, sampler, stop [B N], limit, out [n B]) → (tokens [n B], made, token, carry): several
+        steps a call; None unless the placement jits `decode`. `limit` and `out` serve until="stop" only.
+    logits(model, ids [B T], carry) → float32 [B T V]: every position, for evaluation; never jitted here.
+    """
+
+    prefill: Callable
+    extend: Callable
+    step: Callable
+    decode: Callable | None
+    logits: Callable
+
+
+def assemble(config: ModelConfig, placement: Placement) -> Programs:
+    """Build the tree bottom-up, wrapping exactly the names in `placement.jit`.
+
+    Prefill and extend are steps over T tokens: they are jitted where `step`, or the `decode` around it, is.
+    """
+    if placement.compile == "persistent":
+        use_persistent_cache()
+
+    def place(name: str, function: Callable, of: tuple[str, ...] = (), **options) -> Callable:
+        wanted = set(of or (name,)) & set(placement.jit)
+        return compiled(name, function, placement, **options) if wanted else function
+
+    whole = ("step", "decode")
+    rotate = place("rope", rope.rotate)
+    normalise = place("norm", partial(norm.rms_norm, eps=config.rms_norm_eps))
+    attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache])
+    block = partial(layer.layer, norm=normalise, attend=place("attend", attend), ffn=place("ffn", ffn.ffn))
+    parts = dict(
+        inverse=rope.frequencies(config),
+        policy=placement.cache,
+        embed=place("embed", embeddings.embed),
+        layers=partial(model.LAYERS[placement.layers], layer=place("layer", block)),
+        head=place("head", partial(head.head, norm=normalise)),
+    )
+    transform = place("transform", partial(model.transform, **parts))
+    sample = place("sample", sampling.next_token)
+    extend = partial(advance, transform=transform, sample=sample)
+    step = partial(one_step, extend=extend)
+    decode = partial(DECODERS[placement.until], step=step, tokens_per_call=placement.tokens_per_call)
+    prefill = partial(first, extend=extend, config=config, policy=placement.cache, stacked=placement.layers == "scan")
+    return Programs(
+        prefill=place("prefill", prefill, whole, static_argnums=5),
+        extend=place("extend", extend, whole),
+        step=place("step", step, whole),
+        decode=place("decode", decode) if placement.jits_decode else None,
+        logits=partial(model.transform, **parts, every=True),
+    )
+
+
+def advance(params, ids, carry: Carry, sampler, *, transform: Callable, sample: Callable):
+    """T tokens in, the next one out."""
+    draw = replace(carry.draw, seen=sampling.mark(carry.draw.seen, ids, carry.cache.length, carry.cache.pad))
+    logits, cache = transform(params, ids, carry.cache)
+    token, draw = sample(logits, draw, sampler)
+    return token, Carry(cache, draw)
+
+
+def first(params, ids, pad, seeds, sampler, slots: int, *, extend: Callable, config: ModelConfig, policy: str, stacked: bool):
+    """An empty cache of `slots` positions, then the prompt."""
+    cache = kvc.create(config, policy, pad, slots, params.embedding.weight.dtype, stacked)
+    remembers = isinstance(sampler, TracedSampler) or sampler.repetition_penalty != 1.0
+    seen = jnp.zeros((ids.shape[0], config.vocab_size), bool) if remembers else None
+    draw = Draw(jax.vmap(jax.random.key)(seeds), jnp.zeros((), jnp.int32), seen)
+    return extend(params, ids, Carry(cache, draw), sampler)
+
+
+def one_step(params, token, carry: Carry, sampler, *, extend: Callable):
+    """One token in, the next one out."""
+    return extend(params, token[:, None], carry, sampler)
+
+
+def chunk(params, token, carry: Carry, sampler, stop, limit, out, *, step: Callable, tokens_per_call: int):
+    """`tokens_per_call` steps as one `lax.scan`: tokens still stream, dispatch is paid once a chunk."""
+
+    def body(state, _):
+        token, carry = step(params, *state, sampler)
+        return (token, carry), token
+
+    (token, carry), tokens = jax.lax.scan(body, (token, carry), None, length=tokens_per_call)
+    return tokens, jnp.int32(tokens_per_call), token, carry
+
+
+def until_stop(params, token, carry: Carry, sampler, stop, limit, out, *, step: Callable, tokens_per_call: int):
+    """Steps as one `lax.while_loop` until every row has met a stop token or `limit` tokens are made."""
+
+    def unfinished(state):
+        made, done, *_ = state
+        return (made < limit) & ~jnp.all(done)
+
+    def body(state):
+        made, done, tokens, token, carry = state
+        token, carry = step(params, token, carry, sampler)
+        tokens = jax.lax.dynamic_update_slice(tokens, token[None], (made, 0))
+        return made + 1, done | is_stop(token, stop), tokens, token, carry
+
+    start = (jnp.int32(0), is_stop(token, stop), out, token, carry)
+    made, _, tokens, token, carry = jax.lax.while_loop(unfinished, body, start)
+    return tokens, made, token, carry
+
+
+DECODERS = {None: chunk, "stop": until_stop}
+
+
+def is_stop(token, stop):
+    """True for the rows [B] whose token is among the stop tokens [N]; -1 never matches."""
+    return jnp.any(token[:, None] == stop[None, :], axis=1)
+
+
+def compiled(name: str, function: Callable, placement: Placement, **options) -> Callable:
+    """`jax.jit(function)` under a readable name, its cache donated and itself compiled ahead of time where asked."""
+    function = partial(function)  # an object of our own, so that naming it renames nobody else's
+    function.__name__ = function.__qualname__ = name
+    inner = {"extend": "step", "prefill": "step"}.get(name, name)
+    called_by_host = inner in placement.outermost or (inner == "step" and placement.jits_decode)
+    if placement.donate and called_by_host and name in CACHE_ARGUMENT:
+        options["donate_argnums"] = CACHE_ARGUMENT[name]
+    program = jax.jit(function, **options)
+    return AheadOfTime(program, options.get("static_argnums")) if placement.compile == "aot" else program
+
+
+class AheadOfTime:
+    """A jitted function called only through `lower().compile()` executables, one a shape.
+
+    A new shape is an explicit compilation here, never a silent retrace inside jit. Within another program's trace it
+    is the plain jitted function, since an executable cannot be inlined.
+    """
+
+    def __init__(self, program: Callable, static: int | None = None):
+        self.program, self.static = program, static
+        self.executables: dict = {}
+
+    def lower(self, *args):
+        return self.program.lower(*args)
+
+    def __call__(self, *args):
+        leaves, tree = jax.tree.flatten(args[1:])  # the first argument is the weights, the same all along
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self.program(*args)
+        key = (tree, *((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves))
+        if key not in self.executables:
+            self.executables[key] = self.program.lower(*args).compile()
+        return self.executables[key](*(a for i, a in enumerate(args) if i != self.static))
+
+
+def use_persistent_cache() -> None:
+    """Let XLA keep compiled programs on disk between processes. Process-wide: it then serves every placement.
+
+    In `JAX_COMPILATION_CACHE_DIR` where that is set, else in the user's cache folder.
+    """
+    if not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(paths.cache("xla")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()
+
+
+def prepare(params: model.Model, placement: Placement) -> model.Model:
+    """The weights as this placement wants them: its dtype, its layer layout."""
+    params = model.cast(params, {"f32": jnp.float32, "bf16": jnp.bfloat16}[placement.weights])
+    return model.stack(params) if placement.layers == "scan" else params
+
+
+def settings(sampler: Sampler, placement: Placement) -> Sampler | TracedSampler:
+    """Sampling settings as this placement wants them: part of the program, or arguments to it."""
+    return sampler.traced() if placement.sampling == "traced" else sampler

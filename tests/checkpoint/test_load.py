@@ -1,0 +1,50 @@
+import numpy as np
+import psutil
+import pytest
+
+from llama_jax import checkpoint, config
+from llama_jax.checkpoint import random
+from llama_jax.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("smollm2-135m-instrct", "Did you mean 'smollm2-135m-instruct'"),
+        ("random:llama-3.2-2b", "llama-3.2-1b"),
+        ("random:smollm2-135m:x", "SEED"),
+        ("./nowhere.gguf", "No such file"),
+        ("/nowhere/at/all", "No such file"),
+    ],
+)
+def test_no_such_model(name, words):
+    with pytest.raises(UserError, match=words):
+        checkpoint.load(name)
+
+
+def test_dtype_is_checked():
+    with pytest.raises(UserError, match="float8"):
+        checkpoint.load("random:smollm2-135m", "float8")
+
+
+def test_random_weights_follow_their_seed():
+    a, b, c = (random.open_random(config.tiny(), seed).tensors["model.layers.0.mlp.up_proj.weight"].read() for seed in (0, 0, 1))
+    np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(a, c)
+    assert a.std() == pytest.approx(0.02, rel=0.1)
+    assert checkpoint.find("random:smollm2-135m:1").hash() != checkpoint.find("random:smollm2-135m").hash()
+
+
+def test_every_preset_opens():
+    for name, preset in config.PRESETS.items():
+        assert checkpoint.load_config(f"random:{name}") == preset
+        assert f"random:{name}" in checkpoint.models()
+
+
+def test_too_little_memory_is_said_before_anything_is_read(monkeypatch):
+    class Free:
+        available = 10**9
+
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: Free)
+    with pytest.raises(UserError, match=r"need 27\.0 GB and 1\.0 GB are free"):
+        checkpoint.load("random:llama-2-7b")

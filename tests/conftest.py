@@ -1,0 +1,65 @@
+"""Fixtures: small random models, built once, and the packaged model for the tests that need real weights."""
+
+import json
+import os
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from llama_jax import checkpoint, config
+from llama_jax.checkpoint import random, tensors
+
+
+def build(cfg, seed=0):
+    """Random weights, larger than the usual 0.02 so that greedy choices are far from ties."""
+    source = random.open_random(cfg, seed)
+    bigger = {k: tensors.Tensor(t.shape, lambda t=t: np.asarray(t.read()) * (1 if len(t.shape) == 1 else 10)) for k, t in source.tensors.items()}
+    return tensors.assemble(replace(source, tensors=bigger), "float32")
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    cfg = config.tiny()
+    return cfg, build(cfg)
+
+
+@pytest.fixture(scope="session")
+def packaged():
+    return checkpoint.load()
+
+
+@pytest.fixture(scope="session")
+def hub_folder(tmp_path_factory):
+    """A small random Llama written by transformers in the hub's layout, and the model itself."""
+    return save_llama(tmp_path_factory.mktemp("hub") / "tiny")
+
+
+def save_llama(folder, shards=None, **changes):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    shape = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                 vocab_size=97, max_position_embeddings=256, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
+                 initializer_range=0.3)  # fmt: skip
+    model = LlamaForCausalLM(LlamaConfig(**{**shape, **changes})).eval()
+    model.save_pretrained(folder, **({"max_shard_size": shards} if shards else {}))
+    return folder, model
+
+
+def edit_json(path, **changes):
+    data = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({k: v for k, v in data.items() if v is not ...}))
+
+
+def relative_error(a, b):
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    return np.linalg.norm(a - b) / np.linalg.norm(b)
+
+
+def as_jax(tensor):
+    return jnp.asarray(tensor.detach().numpy())

@@ -1,0 +1,32 @@
+import jax
+import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from llama_jax import config
+from llama_jax.checkpoint.tensors import shapes
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameter_count_equals_transformers(tied):
+    cfg = config.tiny(tie_word_embeddings=tied)
+    hf = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                     vocab_size=97, tie_word_embeddings=tied)  # fmt: skip
+    assert cfg.num_parameters == sum(p.numel() for p in LlamaForCausalLM(hf).parameters())
+
+
+@pytest.mark.parametrize(("name", "billions"), [("smollm2-135m", 0.1345), ("smollm2-360m", 0.3618), ("smollm2-1.7b", 1.7114),
+                                               ("llama-2-7b", 6.7384), ("llama-3.2-1b", 1.2358), ("llama-3.2-3b", 3.2127)])  # fmt: skip
+def test_presets_have_the_published_sizes(name, billions):
+    assert config.PRESETS[name].num_parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+def test_shapes_cover_every_parameter():
+    cfg = config.tiny(tie_word_embeddings=False)
+    sizes = [s[0] * (s[1] if len(s) == 2 else 1) for s in shapes(cfg).values()]
+    assert sum(sizes) == cfg.num_parameters
+
+
+def test_a_configuration_is_static():
+    cfg = config.tiny()
+    assert jax.tree.leaves(cfg) == []
+    assert hash(cfg) == hash(config.tiny())

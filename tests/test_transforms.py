@@ -1,0 +1,160 @@
+"""Every placement and every switch makes the same tokens."""
+
+import itertools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from llama_jax import generate, placement, transforms
+from llama_jax.bench import Guard
+from llama_jax.errors import UserError
+from llama_jax.placement import LADDER, MODIFIERS, Placement, parse
+from llama_jax.sampling import Sampler
+
+PROMPTS = [[5, 9, 33, 60, 2, 7, 1], [8, 3], [44] * 11]
+DRAW = Sampler(temperature=0.8, top_k=20, top_p=0.95, min_p=0.01, repetition_penalty=1.2)
+SWITCHED = [m for m in MODIFIERS if m not in ("bf16", "persistent")]
+
+
+def valid_names():
+    """Each ladder placement alone, with each switch, and a seeded sample of the whole cross product."""
+    names = list(LADDER) + [f"{p}+{m}" for p in LADDER for m in SWITCHED if not (p == "step+donate" and m == "donate")]
+    everything = ["+".join([p, *chosen]) for p in LADDER for n in (2, 3) for chosen in itertools.combinations(SWITCHED, n)]
+    names += random.Random(0).sample(everything, 60)
+    return [name for name in dict.fromkeys(names) if is_valid(name)]
+
+
+def is_valid(name):
+    try:
+        return bool(parse(name))
+    except UserError:
+        return False
+
+
+def answers(tiny, name, sampler=generate.GREEDY, prompts=PROMPTS, n=13, **options):
+    engine = generate.bind(*tiny, parse(name) if isinstance(name, str) else name)
+    return [a.token_ids for a in generate.generate(engine, prompts, n, sampler=sampler, seeds=[1, 2, 3][: len(prompts)], **options)]
+
+
+@pytest.fixture(scope="module")
+def expected(tiny):
+    return answers(tiny, "step"), answers(tiny, "step", DRAW)
+
+
+@pytest.mark.parametrize("name", valid_names())
+def test_same_tokens_everywhere(tiny, expected, name):
+    assert answers(tiny, name) == expected[0]
+    assert answers(tiny, name, DRAW) == expected[1]
+
+
+def test_sampled_and_greedy_differ(expected):
+    assert expected[0] != expected[1]
+    assert len({row for row in expected[0]}) == 3
+
+
+def test_persistent_compilation_makes_the_same_tokens(tiny, expected, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path))
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        assert answers(tiny, "step+persistent") == expected[0]
+        assert any((tmp_path / "xla").iterdir())
+        jax.clear_caches()
+        with Guard() as guard:
+            assert answers(tiny, "step+persistent") == expected[0]
+        assert guard.count("hit")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        transforms.compilation_cache.reset_cache()
+
+
+def test_bfloat16_runs_in_bfloat16(tiny):
+    engine = generate.bind(*tiny, parse("step+bf16"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(engine.params)} == {jnp.dtype("bfloat16")}
+    assert generate.logits(engine, PROMPTS[0]).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", ["step", "step+scan", "step+growing", "loop", "chunk8", "step+nocache"])
+@pytest.mark.parametrize("sampler", [generate.GREEDY, DRAW], ids=["greedy", "drawn"])
+def test_a_ragged_batch_equals_its_rows_alone(tiny, name, sampler):
+    engine = generate.bind(*tiny, parse(name))
+    together = [a.token_ids for a in generate.generate(engine, PROMPTS, 9, sampler=sampler, seeds=[7, 8, 9])]
+    alone = [generate.generate(engine, [p], 9, sampler=sampler, seeds=[s])[0].token_ids for p, s in zip(PROMPTS, (7, 8, 9), strict=True)]
+    assert together == alone
+
+
+@pytest.mark.parametrize("name", ["step", "step+scan", "step+growing", "step+nocache", "eager"])
+def test_prefill_in_pieces_equals_prefill_in_one(tiny, name, monkeypatch):
+    prompt = [int(i) for i in np.random.default_rng(0).integers(0, 97, 40)]
+    whole = answers(tiny, name, prompts=[prompt], length=40)
+    monkeypatch.setattr(generate, "PIECE", 16)
+    assert answers(tiny, name, prompts=[prompt], length=48) == whole
+
+
+def test_padding_changes_nothing_at_any_bucket_edge(tiny):
+    engine = generate.bind(*tiny, parse("step"))
+    for n in (15, 16, 17, 24, 25):
+        prompt = list(range(n))
+        exact = generate.generate(engine, [prompt], 5, length=n)
+        assert exact == generate.generate(engine, [prompt], 5)
+
+
+def test_the_listed_names_and_only_they_are_jitted(tiny):
+    """Each program that a placement compiles carries the name of a function the placement lists (or of its prefill)."""
+    for p in LADDER.values():
+        jax.clear_caches()
+        with Guard() as guard:
+            answers(tiny, p)
+        allowed = set(p.jit) | ({"prefill", "extend", "step"} if {"step", "decode"} & set(p.jit) else set())
+        named = {e.name for e in guard.events if e.kind == "lower"} & {*placement.TREE, "prefill", "extend"}
+        assert named <= allowed
+        assert set(p.jit) - {"rope", "norm"} <= named, p.name
+
+
+def test_donation_reuses_the_buffers(tiny):
+    engine = generate.bind(*tiny, parse("step+donate"))
+    token, carry = generate.prefill(engine, generate.request(engine, PROMPTS, 8))
+    program = engine.programs.step.lower(engine.params, token, carry, generate.GREEDY).compile()
+    assert program.as_text().count("may-alias") + program.as_text().count("must-alias") >= 2 * engine.config.num_hidden_layers
+    cached = jax.tree.leaves(carry.cache.entries)
+    engine.programs.step(engine.params, token, carry, generate.GREEDY)
+    assert all(a.is_deleted() for a in cached)
+    assert not any(a.is_deleted() for a in jax.tree.leaves(engine.params))
+    plain = generate.bind(*tiny, parse("step"))
+    token, carry = generate.prefill(plain, generate.request(plain, PROMPTS, 8))
+    plain.programs.step(plain.params, token, carry, generate.GREEDY)
+    assert not any(a.is_deleted() for a in jax.tree.leaves(carry))
+
+
+def test_ahead_of_time_compiles_a_shape_once(tiny):
+    engine = generate.bind(*tiny, parse("step+aot"))
+    generate.generate(engine, [[1, 2]], 6)
+    assert isinstance(engine.programs.step, transforms.AheadOfTime)
+    assert len(engine.programs.step.executables) == 1
+    with Guard() as guard:
+        generate.generate(engine, [[3, 4, 5]], 6)
+    assert not guard.fired
+    with Guard() as guard:
+        generate.generate(engine, [[3, 4, 5], [6]], 6)
+    assert guard.count("backend") >= 2
+    assert len(engine.programs.step.executables) == 2
+
+
+def test_traced_settings_compile_once_for_all_values(tiny):
+    def fired(name, second):
+        engine = generate.bind(*tiny, parse(name))
+        generate.generate(engine, [[1, 2]], 4, sampler=Sampler(0.7, top_k=5))
+        second.traced()  # making the arrays is not part of the question
+        with Guard() as guard:
+            generate.generate(engine, [[1, 2]], 4, sampler=second)
+        return guard.fired
+
+    assert not fired("step+traced", Sampler(0.9, top_k=7))
+    assert fired("step", Sampler(0.9, top_k=7))
+
+
+def test_ones_own_placement_in_one_line(tiny, expected):
+    assert answers(tiny, Placement("mine", jit=("attend", "head"))) == expected[0]
