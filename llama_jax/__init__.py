@@ -4,15 +4,15 @@ Axes, used in shapes everywhere: B batch, T tokens of this call, S cache slots, 
 K key-value heads, h head size, F feed-forward width, V vocabulary.
 """
 
-from llama_jax import bench, chat, checkpoint, figures, kvc, prompts, render, transforms
+from llama_jax import bench, chat, checkpoint, figures, generate, kvc, prompts, render, transforms
 from llama_jax.checkpoint import Checkpoint, load
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError
-from llama_jax.generate import Answer, Engine, bind, build, generate, logits, stream
+from llama_jax.generate import Answer, Engine, answer, bind, build, logits, stream
 from llama_jax.placement import LADDER, Placement, parse
 from llama_jax.sampling import Sampler
 from llama_jax.tokenizer import Tokenizer
 
 __all__ = ["LADDER", "PRESETS", "Answer", "Checkpoint", "Engine", "ModelConfig", "Placement", "Sampler", "Tokenizer", "UserError",
-           "bench", "bind", "build", "chat", "checkpoint", "figures", "generate", "kvc", "load", "logits", "parse", "prompts", "render",
+           "answer", "bench", "bind", "build", "chat", "checkpoint", "figures", "generate", "kvc", "load", "logits", "parse", "prompts", "render",
            "stream", "transforms"]  # fmt: skip

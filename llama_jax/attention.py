@@ -15,9 +15,7 @@ from llama_jax.linear import matmul
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Attention:
-    q: jax.Array  # [H*h D]
-    k: jax.Array  # [K*h D]
-    v: jax.Array  # [K*h D]
+    qkv: jax.Array  # [(H+2K)*h D]: query, key and value rows, one product to wait for instead of three
     o: jax.Array  # [D H*h]
 
 
@@ -38,7 +36,9 @@ def attend(params: Attention, x: Float[Array, "B T D"], where: Where, entry, *, 
     Keys are rotated before they are stored, so that a cached key is never rotated again.
     """
     with jax.named_scope("attend"):
-        q, k, v = (split_heads(matmul(x, w), head_dim) for w in (params.q, params.k, params.v))
+        heads = split_heads(matmul(x, params.qkv), head_dim)
+        kv_heads = (heads.shape[1] - params.o.shape[1] // head_dim) // 2
+        q, k, v = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
         q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
         keys, values, entry = append(entry, k, v, where.slot)
         mixed = scaled_dot_product(q, keys, values, where.mask)

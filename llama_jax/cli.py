@@ -222,7 +222,9 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
 @app.command(epilog="Example: `llama-jax run 03 --measure -p new_tokens 32 --out /tmp/mine`")
 def run(
     notebooks: Annotated[list[str] | None, typer.Argument(help="Numbers or names, such as 03; all of them by default.")] = None,
-    parameter: Annotated[list[str] | None, typer.Option("--parameter", "-p", metavar="NAME VALUE", help="Set a notebook parameter.")] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option("--parameter", "-p", metavar="NAME VALUE", help="Set a notebook parameter.")
+    ] = None,
     measure: Annotated[bool, typer.Option("--measure/--recorded", help="Run the models, or redraw from recorded data.")] = False,
     profile: Annotated[str, typer.Option(help="quick or full: how much is measured.")] = "quick",
     out: Annotated[Path | None, typer.Option(help="Folder for data, figures and executed notebooks; the repository by default.")] = None,

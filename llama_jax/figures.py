@@ -183,7 +183,7 @@ def pipelines(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
     """Distribution of tokens/s of a few placements, as the original notebook drew it. names: subject → label."""
     figure, axes = new(9, 4.2)
     series = {label: [t.tg for t in summary.warm(trials, subject)] for subject, label in names.items()}
-    edges = np.histogram_bin_edges(np.concatenate(list(series.values())), bins=16)
+    edges = np.histogram_bin_edges(np.concatenate(list(series.values())), bins=int(np.clip(max(map(len, series.values())), 4, 16)))
     for (subject, label), hatch in zip(names.items(), ("", "//", ".."), strict=False):
         values = series[label]
         text = f"{label}: median {np.median(values):.1f}, sd {np.std(values, ddof=1) if len(values) > 1 else 0:.1f}, n = {len(values)}"
@@ -238,7 +238,9 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
         n = len(cold)
         for label, (field, shade, hatch) in stages.items():
             seconds = float(np.median([getattr(t, field) for t in cold])) / 1e9
-            left.barh(height, seconds, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.6, label=label if height == 0 else None)
+            left.barh(
+                height, seconds, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.6, label=label if height == 0 else None
+            )
             at += seconds
         left.text(at, height, f" {at:.2f} s", va="center", fontsize=9)
         programs = int(np.median([t.compiled for t in cold]))
@@ -266,7 +268,9 @@ def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -
         axes.plot(n, seconds, color=colour(line["name"]), linewidth=2)
         ends[line["name"]] = float(seconds[-1])
     for name, at in spread_labels(ends).items():
-        crossing = next((summary.break_even(r, base) for r in drawn for base in drawn if r["name"] == name and base["name"] == against), None)
+        crossing = next(
+            (summary.break_even(r, base) for r in drawn for base in drawn if r["name"] == name and base["name"] == against), None
+        )
         words = name + ("" if name == against or crossing is None else f": {crossing:.0f} tokens" if crossing else ": at once")
         axes.text(longest * 1.05, at, words, va="center", fontsize=9, color=colour(name))
     axes.set(xscale="log", yscale="log", xlim=(1, longest), xlabel="tokens made by the process, log scale",

@@ -1,7 +1,7 @@
 """Generation under any placement: one engine, one protocol.
 
 An `Engine` is a model bound to a placement. `stream` yields blocks of token ids as they reach the host; how many come
-at once, and how far the device runs ahead, is the placement's affair. `generate` collects a stream into answers.
+at once, and how far the device runs ahead, is the placement's affair. `answer` collects a stream into answers.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def bind(config: ModelConfig, params: Model, placement: Placement) -> Engine:
 
 
 def bucket(n: int) -> int:
-    """The padded length of a prompt of n tokens: 16, 24, 32, 48, 64, 96 … 512, then multiples of 512.
+    """The padded length of a prompt of n tokens: 16, 24, 32, 48, 64, 96 … 512, then multiples of 256.
 
     Few shapes to compile, and at most a third of a call is padding (a half below 16).
     """
     if n > PIECE:
-        return -(-n // PIECE) * PIECE
+        return -(-n // 256) * 256
     size = 16
     while size < n:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
@@ -219,7 +219,7 @@ def cut(tokens: np.ndarray, stop: Sequence[int]) -> Answer:
     return Answer(tuple(int(t) for t in kept), "stop" if len(hits) else "length")
 
 
-def generate(engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Sequence[int] = (), **options) -> list[Answer]:
+def answer(engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Sequence[int] = (), **options) -> list[Answer]:
     """Answers to a batch of prompts (lists of token ids). Options as for `stream`."""
     blocks = np.concatenate(list(stream(engine, prompts, new_tokens, stop=stop, **options)))
     return [cut(row, stop) for row in blocks.T]
@@ -231,4 +231,3 @@ def logits(engine: Engine, ids: Sequence[int]) -> jax.Array:
     dtype, stacked = engine.params.embedding.weight.dtype, engine.placement.layers == "scan"
     cache = kvc.create(engine.config, engine.placement.cache, jnp.asarray(batch.pad), batch.slots, dtype, stacked)
     return engine.programs.logits(engine.params, jnp.asarray(batch.ids), cache)[0][0]
-

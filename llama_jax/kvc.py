@@ -87,12 +87,12 @@ def keys_seen(cache: Cache, t: int, policy: str) -> int:
 def causal_mask(slots: Int[Array, " T"], pad: Int[Array, " B"], s: int) -> Bool[Array, "B T S"]:
     """True where a token may look. Row of a sequence with pad 2 and T = S = 5:
 
-        slot  0 1 2 3 4
-        0     . . . . .      padding sees nothing
-        1     . . . . .
-        2     . . x . .
-        3     . . x x .
-        4     . . x x x
+    slot  0 1 2 3 4
+    0     . . . . .      padding sees nothing
+    1     . . . . .
+    2     . . x . .
+    3     . . x x .
+    4     . . x x x
     """
     keys = jnp.arange(s, dtype=jnp.int32)
     return (keys[None, None, :] <= slots[None, :, None]) & (keys[None, None, :] >= pad[:, None, None])

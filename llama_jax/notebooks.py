@@ -149,7 +149,8 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
     finally:
         stop(child)
     finding = read_finding(executed) if not error else ""
-    artifacts = [str(Path(out_dir) / a) for a in about(path).get("artifacts", [])]
+    measured = chosen["source"] == "measure"  # a redraw reads the table, it does not write one
+    artifacts = [str(Path(out_dir) / a) for a in about(path).get("artifacts", []) if measured or not a.startswith("data/")]
     if not error and (missing := [a for a in artifacts if not Path(a).is_file() or Path(a).stat().st_mtime < began - 1]):
         error = f"it ended without writing {', '.join(missing)}"
     return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)
@@ -189,7 +190,9 @@ def stop(child: subprocess.Popen) -> None:
 def read_finding(executed: Path) -> str:
     """The text that the last code cell printed."""
     cells = [c for c in nbformat.read(executed, as_version=4).cells if c.cell_type == "code"]
-    return "".join(o.get("text", "") for o in cells[-1].outputs if o.output_type == "stream" and o.name == "stdout").strip() if cells else ""
+    return (
+        "".join(o.get("text", "") for o in cells[-1].outputs if o.output_type == "stream" and o.name == "stdout").strip() if cells else ""
+    )
 
 
 def execute(spec: dict) -> None:
@@ -205,7 +208,7 @@ def execute(spec: dict) -> None:
 
             def cell_start(cell, cell_index=None, **kwargs):
                 if cell.cell_type == "code":
-                    print(f"cell {cell_index + 1}/{len(manager.nb.cells)} {label(cell.source)}", flush=True)
+                    print(f"cell {cell_index + 1}/{len(manager.nb.cells)} {label(cell)}", flush=True)
                 return started(cell, cell_index, **kwargs)
 
             manager.cell_start = cell_start
@@ -222,10 +225,11 @@ def execute(spec: dict) -> None:
         sys.exit(f"cell {error.cell_index + 1} failed: {error.ename}: {' '.join(error.evalue.split())}")
 
 
-def label(source: str) -> str:
+def label(cell) -> str:
     """What a cell is about: its first comment or line."""
-    first = next((line for line in source.splitlines() if line.strip()), "")
-    return first.lstrip("# ").strip()[:70]
+    tags = {"parameters": "parameters", "injected-parameters": "parameters of this run"}
+    first = next((line for line in cell.source.splitlines() if line.strip()), "")
+    return next((tags[t] for t in cell.metadata.get("tags", []) if t in tags), first.lstrip("# ").strip()[:70])
 
 
 def as_json(results: Sequence[Result]) -> dict:

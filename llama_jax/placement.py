@@ -103,7 +103,10 @@ def _contradictions(p: Placement):
     yield decode and growing, "a jitted 'decode' needs one cache shape, a growing cache has a new one every token; use cache='fixed'."
     yield p.donate and growing, "a growing cache cannot be donated, its next shape does not fit the old buffer; use cache='fixed'."
     yield p.donate and p.cache == "none", "donate=True has no KV cache to give away with cache='none'; leave donate out."
-    yield p.donate and not set(TAKES_CACHE) & set(p.jit), f"donate=True needs one of {', '.join(TAKES_CACHE)} in jit: only they take a cache."
+    yield (
+        p.donate and not set(TAKES_CACHE) & set(p.jit),
+        f"donate=True needs one of {', '.join(TAKES_CACHE)} in jit: only they take a cache.",
+    )
     yield p.layers == "scan" and not whole, "layers='scan' compiles the stack as one loop; put 'transform', 'step' or 'decode' in jit."
     yield p.compile != "lazy" and not p.jit, f"compile={p.compile!r} has nothing to compile; put a name in jit."
     yield p.host == "async" and p.until is not None, "host='async' has nothing to overlap with until='stop'; leave one out."
@@ -159,5 +162,3 @@ def parse(name: str) -> Placement:
             raise UserError(f"No such placement: {name!r}; +{modifier} is unknown.{near(modifier, MODIFIERS)}")
     changes = {k: v for modifier in modifiers for k, v in MODIFIERS[modifier].items()}
     return replace(placement, name=name, **changes)
-
-

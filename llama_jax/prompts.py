@@ -29,7 +29,7 @@ def load(count: int | None = None, path: Path = FILE) -> list[str]:
     try:
         pool = PromptPool.model_validate_json(path.read_text(encoding="utf-8")).prompts
     except (OSError, pydantic.ValidationError) as error:
-        raise UserError(f"{path} is not a prompt pool ({type(error).__name__}); it must be {{\"prompts\": [text, …]}}.") from error
+        raise UserError(f'{path} is not a prompt pool ({type(error).__name__}); it must be {{"prompts": [text, …]}}.') from error
     if count is not None and not 1 <= count <= len(pool):
         raise UserError(f"{count} prompts asked for; {path.name} has {len(pool)}.")
     return pool[:count]

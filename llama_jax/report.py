@@ -25,7 +25,9 @@ def sections(out_dir: Path) -> list[dict]:
         figures = [dict(name=key, image=embed(home / "figures" / f"{key}.svg"), **entry)
                    for key, entry in sorted(manifest["figures"].items()) if entry["notebook"] == name]  # fmt: skip
         data = next((home / "data" / f"{name}.csv" for _ in [0] if (home / "data" / f"{name}.csv").is_file()), None)
-        found.append(dict(name=name, number=name.split("-")[0], figures=figures, data=data and os.path.relpath(data, home / "docs"), **about))
+        found.append(
+            dict(name=name, number=name.split("-")[0], figures=figures, data=data and os.path.relpath(data, home / "docs"), **about)
+        )
     return found
 
 

@@ -110,14 +110,19 @@ def _static(logits, draw: Draw, s: Sampler) -> Int[Array, " B"]:
 
 def _traced(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
     logits = penalise(logits, draw.seen, s.repetition_penalty)
+    return jax.lax.cond(s.temperature == 0, _traced_greedy, _traced_draw, logits, draw, s)
 
-    def drawn(logits):
-        logits = soften(logits, jnp.where(s.temperature == 0, 1.0, s.temperature))
-        logits = jnp.where(s.top_k > 0, keep_top_k(logits, s.top_k), logits)
-        logits = jnp.where(s.top_p < 1, keep_top_p(logits, s.top_p), logits)
-        return categorical(keep_min_p(logits, s.min_p), draw)
 
-    return jax.lax.cond(s.temperature == 0, greedy, drawn, logits)
+# The branches are functions of the module: a closure made at each call would compile at each call.
+def _traced_greedy(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
+    return greedy(logits)
+
+
+def _traced_draw(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
+    logits = soften(logits, jnp.where(s.temperature == 0, 1.0, s.temperature))
+    logits = jnp.where(s.top_k > 0, keep_top_k(logits, s.top_k), logits)
+    logits = jnp.where(s.top_p < 1, keep_top_p(logits, s.top_p), logits)
+    return categorical(keep_min_p(logits, s.min_p), draw)
 
 
 def greedy(logits: Float[Array, "B V"]) -> Int[Array, " B"]:

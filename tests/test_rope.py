@@ -23,7 +23,10 @@ def reference(cfg, parameters):
     [
         (None, {"rope_type": "default"}),
         (config.RopeScaling("linear", 4.0), {"rope_type": "linear", "factor": 4.0}),
-        (LLAMA3, {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}),
+        (
+            LLAMA3,
+            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+        ),
     ],
     ids=["none", "linear", "llama3"],
 )
@@ -61,5 +64,3 @@ def test_shapes_are_checked():
     assert rotate(jnp.ones((1, 2, 3, 8)), cos, cos).shape == (1, 2, 3, 8)
     with pytest.raises(TypeCheckError):
         rotate(jnp.ones((2, 2, 3, 8)), cos, cos)
-
-

@@ -73,7 +73,9 @@ def main() -> None:
     loaded = checkpoint.load(spec["model"])
     jax.block_until_ready(loaded.params)
     load_ns = time.perf_counter_ns() - began
-    workload = Workload(**{**spec["workload"], "prompts": tuple(p if isinstance(p, str) else tuple(p) for p in spec["workload"]["prompts"])})
+    workload = Workload(
+        **{**spec["workload"], "prompts": tuple(p if isinstance(p, str) else tuple(p) for p in spec["workload"]["prompts"])}
+    )
     who = protocol.subject(loaded, Placement(**spec["placement"]))
     record, _ = protocol.trial(who, workload, spec["prompt"], phase="cold", **spec["identity"])
     update = dict(valid=True, reason="", load_ns=load_ns, peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -37,7 +37,9 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
 def pays(tokens: float | None) -> str:
     if tokens is None:
         return "; its compilation does not pay for itself"
-    return "; its compilation pays from the first token" if tokens < 1 else f"; its compilation has paid for itself after {tokens:.0f} tokens"
+    return (
+        "; its compilation pays from the first token" if tokens < 1 else f"; its compilation has paid for itself after {tokens:.0f} tokens"
+    )
 
 
 def arrivals(trials: Sequence[Trial], cached: str, uncached: str, streams: Sequence[str]) -> str:

@@ -46,7 +46,8 @@ class Guard:
 
     def _on_duration(self, event: str, seconds: float, **details) -> None:
         if kind := DURATIONS.get(event):
-            self.events.append(Event(kind, str(details.get("fun_name", "")), seconds))
+            name = str(details.get("fun_name", ""))  # plain when traced, jit(name) when lowered and compiled
+            self.events.append(Event(kind, name[4:-1] if name.startswith("jit(") else name, seconds))
 
     def _on_event(self, event: str, **details) -> None:
         if kind := COUNTS.get(event):

@@ -129,7 +129,9 @@ class Reference:
     def tokens(self, prompt: int) -> np.ndarray:
         if prompt not in self.known:
             ids, w = self.encode(self.workload.prompts[prompt]), self.workload
-            self.known[prompt] = np.concatenate(list(generate.stream(self.engine, [ids], w.new_tokens, length=w.length, slots=w.slots)))[:, 0]
+            self.known[prompt] = np.concatenate(list(generate.stream(self.engine, [ids], w.new_tokens, length=w.length, slots=w.slots)))[
+                :, 0
+            ]
         return self.known[prompt]
 
     def margin(self, prompt: int, k: int) -> float:

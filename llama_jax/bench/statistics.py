@@ -43,7 +43,7 @@ class Ratio:
         """faster, slower: the interval excludes 1. equal within 2 %: it lies there. inconclusive: anything else."""
         if self.n < 2:
             return "inconclusive"
-        if 1 - NARROW <= self.low and self.high <= 1 + NARROW:
+        if self.low >= 1 - NARROW and self.high <= 1 + NARROW:
             return "equal within 2 %"
         if self.low <= 1 <= self.high:
             return "inconclusive"
@@ -80,7 +80,7 @@ def interval(values: np.ndarray, statistic, seed: int) -> tuple[float, float]:
         return float(values[0]), float(values[0])
     for method in ("BCa", "percentile"):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+            warnings.simplefilter("ignore")  # BCa warns where it is not defined; the result says so too
             found = stats.bootstrap((values,), statistic, n_resamples=RESAMPLES, method=method, rng=np.random.default_rng(seed))
         low, high = map(float, found.confidence_interval)
         if np.isfinite([low, high]).all():
@@ -91,5 +91,5 @@ def interval(values: np.ndarray, statistic, seed: int) -> tuple[float, float]:
 def percentiles(values: Sequence[float], at: Sequence[int] = (50, 95, 99)) -> dict[str, float | None]:
     """Percentiles by name (`p95`); None where the sample is too small to hold ten values beyond one."""
     values = np.asarray(values, float)
-    return {f"p{p}": float(np.percentile(values, p)) if len(values) * (100 - p) / 100 >= 10 or p == 50 and len(values) else None
+    return {f"p{p}": float(np.percentile(values, p)) if len(values) * (100 - p) / 100 >= 10 or (p == 50 and len(values)) else None
             for p in at}  # fmt: skip

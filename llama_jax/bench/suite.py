@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import jax
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from llama_jax import checkpoint, generate, paths, prompts
-from llama_jax.bench import cold, environment, protocol, record, summary
+from llama_jax.bench import cold, environment, protocol, record, statistics, summary
 from llama_jax.bench.protocol import AGAIN, Workload
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError, near
@@ -79,6 +82,38 @@ def collect(
     trials = cold.measure(loaded.name, placements, workload, cold_processes, uuid.uuid4().hex[:12], progress)
     subjects = [protocol.subject(loaded, p) for p in placements]
     return trials + protocol.measure(subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, progress)
+
+
+def harness_overhead(loaded: checkpoint.Checkpoint, workload: Workload, pairs: int) -> dict:
+    """Seconds of a whole answer under the harness over those of the bare compiled programs, `loop`, in interleaved pairs.
+
+    The bare run calls prefill and decode itself and waits for the tokens: no guard, no tokenisation, no stream, no record.
+    """
+    who = protocol.subject(loaded, LADDER["loop"])
+    engine = generate.build(loaded, "loop")
+    ids = [who.encode(prompt) for prompt in workload.prompts]
+
+    def bare(prompt: int) -> float:
+        batch = generate.request(engine, [ids[prompt]], workload.new_tokens, length=workload.length, slots=workload.slots)
+        out = np.zeros((generate.bucket(workload.new_tokens - 1), 1), np.int32)
+        start = time.perf_counter()
+        token, carry = generate.prefill(engine, batch)
+        limit = np.int32(workload.new_tokens - 1)
+        jax.block_until_ready(engine.programs.decode(engine.params, token, carry, generate.GREEDY, batch.stop, limit, out))
+        return time.perf_counter() - start
+
+    def harnessed(prompt: int) -> float:
+        return protocol.trial(who, workload, prompt, run="", block=0, order=0, phase="warm")[0].seconds
+
+    sides, seconds = (harnessed, bare), {harnessed: [], bare: []}
+    with protocol.alone():
+        for i in range(-2, pairs):  # the first two rounds compile and warm up
+            for side in sides if i % 2 else sides[::-1]:
+                taken = side(i % len(ids))
+                if i >= 0:
+                    seconds[side].append(taken)
+    found = statistics.ratio(seconds[harnessed], seconds[bare], workload.seed)
+    return dict(value=found.value, low=found.low, high=found.high, n=found.n, harness_s=seconds[harnessed], bare_s=seconds[bare])
 
 
 def science(loaded: checkpoint.Checkpoint, count: int, new_tokens: int, seed: int = 0) -> Workload:
@@ -146,7 +181,9 @@ def print_table(result: dict) -> None:
         )  # fmt: skip
     console = Console(stderr=True, width=None if Console(stderr=True).is_terminal else 160)
     console.print(table)
-    console.print(f"Limit {about['limit_tokens_per_second']:.0f} tok/s at {env['bandwidth_gbps']:.1f} GB/s · {environment.machine_line(env)}")
+    console.print(
+        f"Limit {about['limit_tokens_per_second']:.0f} tok/s at {env['bandwidth_gbps']:.1f} GB/s · {environment.machine_line(env)}"
+    )
     for s in result["subjects"]:
         if s["voided_trials"]:
             console.print(f"{s['name']}: {s['voided_trials']} void: {'; '.join(s['reasons'])}")

@@ -1,11 +1,11 @@
 """Checkpoints: a name in; configuration, weights, tokenizer and a hash of the weights out.
 
-    load("smollm2-135m-instruct")      the packaged GGUF, the default
-    load("path/to/model.gguf")         any GGUF of the Llama architecture
-    load("path/to/folder")             Hugging Face layout: config.json, *.safetensors, tokenizer.json
-    load("hub-owner/model")            the same layout, fetched by huggingface_hub because you named it
-    load("random:llama-3.2-1b")        seeded random weights at a preset's real shapes; `random:PRESET:SEED`
-    from_state_dict(config, tensors)   a PyTorch state dict
+load("smollm2-135m-instruct")      the packaged GGUF, the default
+load("path/to/model.gguf")         any GGUF of the Llama architecture
+load("path/to/folder")             Hugging Face layout: config.json, *.safetensors, tokenizer.json
+load("hub-owner/model")            the same layout, fetched by huggingface_hub because you named it
+load("random:llama-3.2-1b")        seeded random weights at a preset's real shapes; `random:PRESET:SEED`
+from_state_dict(config, tensors)   a PyTorch state dict
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_c
 def open_hub(name: str) -> Source:
     """Fetch a hub model's configuration, tokenizer and safetensors (or find them in the hub cache) and open them."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         return open_folder(Path(snapshot_download(name, allow_patterns=FILES)))
@@ -105,7 +105,7 @@ def safetensors_files(folder: Path) -> list[Path]:
 def list_tensors(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="flax") as file:
-            return {k: Tensor(tuple(file.get_slice(k).get_shape()), partial(read_tensor, path, k)) for k in file.keys()}
+            return {k: Tensor(tuple(file.get_slice(k).get_shape()), partial(read_tensor, path, k)) for k in file}
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: the safetensors file is truncated or damaged ({error}).") from error
 

@@ -42,24 +42,29 @@ class Source:
     hash: Callable[[], str]
 
 
-ATTENTION = {f: f"self_attn.{f}_proj.weight" for f in "qkvo"}
-FEED_FORWARD = {f: f"mlp.{f}_proj.weight" for f in ("gate", "up", "down")}
+@dataclass(frozen=True)
+class Rows:
+    """Names of the tensors whose rows, one below the other, make one weight."""
+
+    names: tuple[str, ...]
 
 
 def names(config: ModelConfig) -> Model:
-    """The model's tree with each weight's Hugging Face name in its place."""
+    """The model's tree with the Hugging Face names of each weight in its place."""
 
     def layer(i: int) -> Layer:
-        at = f"model.layers.{i}."
+        def rows(*parts: str) -> Rows:
+            return Rows(tuple(f"model.layers.{i}.{part}.weight" for part in parts))
+
         return Layer(
-            attention_norm=at + "input_layernorm.weight",
-            attention=Attention(**{f: at + name for f, name in ATTENTION.items()}),
-            ffn_norm=at + "post_attention_layernorm.weight",
-            ffn=FFN(**{f: at + name for f, name in FEED_FORWARD.items()}),
+            attention_norm=rows("input_layernorm"),
+            attention=Attention(qkv=rows("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), o=rows("self_attn.o_proj")),
+            ffn_norm=rows("post_attention_layernorm"),
+            ffn=FFN(gate_up=rows("mlp.gate_proj", "mlp.up_proj"), down=rows("mlp.down_proj")),
         )
 
-    head = Head("model.norm.weight", None if config.tie_word_embeddings else "lm_head.weight")
-    return Model(Embedding("model.embed_tokens.weight"), tuple(map(layer, range(config.num_hidden_layers))), head)
+    head = Head(Rows(("model.norm.weight",)), None if config.tie_word_embeddings else Rows(("lm_head.weight",)))
+    return Model(Embedding(Rows(("model.embed_tokens.weight",))), tuple(map(layer, range(config.num_hidden_layers))), head)
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -69,7 +74,8 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     ends = {"q_proj.weight": (queries, d), "k_proj.weight": (keys, d), "v_proj.weight": (keys, d), "o_proj.weight": (d, queries),
             "gate_proj.weight": (f, d), "up_proj.weight": (f, d), "down_proj.weight": (d, f),
             "embed_tokens.weight": (v, d), "lm_head.weight": (v, d)}  # fmt: skip
-    return {name: next((s for end, s in ends.items() if name.endswith(end)), (d,)) for name in jax.tree.leaves(names(config))}
+    every = [name for rows in jax.tree.leaves(names(config)) for name in rows.names]
+    return {name: next((s for end, s in ends.items() if name.endswith(end)), (d,)) for name in every}
 
 
 def assemble(source: Source, dtype: str) -> Model:
@@ -77,8 +83,9 @@ def assemble(source: Source, dtype: str) -> Model:
     check(source)
     check_memory(source, np.dtype(jnp.dtype(dtype)).itemsize)
 
-    def read(name: str) -> jax.Array:
-        return jnp.asarray(source.tensors[name].read()).astype(dtype)
+    def read(rows: Rows) -> jax.Array:
+        parts = [source.tensors[name].read() for name in rows.names]
+        return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(dtype)
 
     leaves, tree = jax.tree.flatten(names(source.config))
     with ThreadPoolExecutor(os.cpu_count()) as pool:

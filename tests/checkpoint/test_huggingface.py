@@ -28,7 +28,7 @@ def test_logits_and_greedy_tokens_equal_transformers(tmp_path, variant):
         text = reference.generate(torch.tensor(ids[:9])[None], max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0)
     engine = generate.build(loaded, "loop")
     assert relative_error(generate.logits(engine, ids), expected) <= 1e-4
-    assert list(generate.generate(engine, [ids[:9]], 32)[0].token_ids) == text[0, 9:].tolist()
+    assert list(generate.answer(engine, [ids[:9]], 32)[0].token_ids) == text[0, 9:].tolist()
 
 
 def test_a_wrong_rope_would_be_caught(tmp_path):
@@ -54,8 +54,8 @@ def test_shards_equal_one_file(tmp_path):
 def test_bfloat16_is_bit_exact(tmp_path):
     folder, reference = save_llama(tmp_path / "m")
     reference.bfloat16().save_pretrained(folder)
-    ours = checkpoint.load(str(folder), "bfloat16").params.layers[0].attention.q
-    theirs = reference.state_dict()["model.layers.0.self_attn.q_proj.weight"]
+    ours = checkpoint.load(str(folder), "bfloat16").params.layers[0].attention.o
+    theirs = reference.state_dict()["model.layers.0.self_attn.o_proj.weight"]
     np.testing.assert_array_equal(np.asarray(ours).view(np.uint16), theirs.view(torch.uint16).numpy())
 
 

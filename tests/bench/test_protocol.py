@@ -1,0 +1,137 @@
+"""The protocol on a small model: pairing, order, gate and guard, each with a subject that breaks it."""
+
+import multiprocessing
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, generate
+from llama_jax.bench import protocol, roofline, suite, summary
+from llama_jax.bench.protocol import AGAIN, Workload
+from llama_jax.errors import UserError
+from llama_jax.placement import parse
+
+WORK = Workload(((1, 2, 3), (4, 5)), new_tokens=6, length=4)
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny):
+    return checkpoint.Checkpoint("tiny", *tiny, None, "hash", "random:tiny", "float32")
+
+
+@pytest.fixture(autouse=True)
+def _quick_probe(monkeypatch, tmp_path):
+    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 22)
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+
+
+def measured(loaded, *subjects, blocks=3, baseline="step"):
+    everyone = [protocol.subject(loaded, parse("step")), *subjects]
+    return protocol.measure(everyone, WORK, blocks, protocol.Reference(loaded, WORK), baseline)
+
+
+def altered(loaded, name, change):
+    """The `loop` placement with its blocks passed through `change`."""
+    good = protocol.subject(loaded, parse("loop"))
+    return replace(good, name=name, run=lambda ids, work: (change(b) for b in good.run(ids, work)))
+
+
+def test_every_block_holds_every_subject_once_and_the_baseline_twice(loaded):
+    trials = measured(loaded, protocol.subject(loaded, parse("loop")), blocks=8)
+    orders = []
+    for block in range(8):
+        here = sorted((t for t in trials if t.block == block), key=lambda t: t.order)
+        assert {t.subject for t in here} == {"step", "step" + AGAIN, "loop"}
+        assert {t.prompt for t in here} == {block % 2}
+        orders.append(tuple(t.subject for t in here))
+    assert len(set(orders)) > 1  # the order is drawn anew
+    assert all(t.valid and t.new_tokens == 6 and t.bandwidth_gbps > 0 for t in trials)
+    assert all(np.all(np.diff(t.token_times_ns) >= 0) and t.tokenize_ns <= t.token_times_ns[0] for t in trials)
+    assert len({t.tokens_sha256 for t in trials if t.prompt == 0}) == 1
+    again = measured(loaded, protocol.subject(loaded, parse("loop")), blocks=8)
+    assert [t.subject for t in again] == [t.subject for t in trials]  # and is the seed's
+
+
+def test_wrong_tokens_void_the_time(loaded):
+    trials = measured(loaded, altered(loaded, "liar", lambda b: (b + 1) % 97))
+    liar = [t for t in trials if t.subject == "liar"]
+    assert liar
+    assert not any(t.valid for t in liar)
+    assert all("wrong: token 0" in t.reason for t in liar)
+    row = next(r for r in summary.table(trials, "step") if r["name"] == "liar")
+    assert (row["tokens_equal"], row["valid_trials"], row["voided_trials"]) == (False, 0, 3)
+    assert np.isnan(row["tokens_per_second"]["median"])
+
+
+def test_a_compilation_voids_its_trial_and_no_other(loaded):
+    shapes = iter(range(1000, 2000))
+    state = {"runs": 0}
+
+    def compile_sometimes(block):
+        state["runs"] += 1
+        if state["runs"] % 4 == 0:
+            jnp.cos(jnp.asarray(np.ones(next(shapes), np.float32)))
+        return block
+
+    trials = measured(loaded, altered(loaded, "leaky", compile_sometimes), blocks=5)
+    leaky = [t for t in trials if t.subject == "leaky"]
+    void = [t for t in leaky if not t.valid]
+    assert void
+    assert len(void) < len(leaky)
+    assert all("compiled in the timed region" in t.reason and t.lowered for t in void)
+    assert all(t.valid for t in trials if t.subject != "leaky")
+
+
+def test_a_growing_cache_never_warms_up(loaded, monkeypatch):
+    monkeypatch.setattr(protocol, "MAX_WARMUP", 2)
+    who = protocol.subject(loaded, parse("step+growing"))
+    jax.clear_caches()
+    assert not protocol.warm_up(who, WORK)
+    assert protocol.warm_up(protocol.subject(loaded, parse("step")), replace(WORK, new_tokens=4)) is False  # two runs are not three
+
+
+def test_warm_up_ends_when_the_guard_is_silent(loaded):
+    assert protocol.warm_up(protocol.subject(loaded, parse("chunk8")), WORK)
+
+
+def test_the_margin_is_the_references_own(loaded):
+    reference = protocol.Reference(loaded, WORK)
+    ids = [*WORK.prompts[0], *reference.tokens(0)[:2].tolist()]
+    logits = np.sort(np.asarray(generate.logits(reference.engine, ids))[-1])
+    assert reference.margin(0, 2) == pytest.approx(float(logits[-1] - logits[-2]), rel=1e-5)
+
+
+def test_an_unknown_baseline_is_named(loaded):
+    with pytest.raises(UserError, match="'loop' is not among"):
+        measured(loaded, baseline="loop")
+
+
+def hold(folder, ready, release):
+    protocol.tempfile.gettempdir = lambda: folder
+    with protocol.alone():
+        ready.set()
+        release.wait(60)
+
+
+def test_two_measurements_never_run_at_once(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ready, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(str(tmp_path), ready, release))
+    other.start()
+    try:
+        assert ready.wait(60)
+        with pytest.raises(UserError, match=f"process {other.pid}"), protocol.alone():
+            pass
+    finally:
+        release.set()
+        other.join()
+    with protocol.alone():
+        pass
+
+
+def test_the_suite_refuses_what_does_not_fit(loaded):
+    with pytest.raises(UserError, match="context of 256"):
+        suite.collect(loaded, [parse("step")], replace(WORK, new_tokens=300), 1, "step")

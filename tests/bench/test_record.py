@@ -1,0 +1,122 @@
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from llama_jax.bench import findings, record, summary
+from llama_jax.bench.record import Trial
+from llama_jax.errors import UserError
+
+
+def trial(subject="step", block=0, times=(10, 20, 40), **changes):
+    base = dict(
+        run="r", block=block, order=0, process=1, seed=0, phase="warm", valid=True, subject=subject, backend="jax", placement=subject,
+        model="m", weights_hash="w", dtype="float32", batch=1, prompt=0, prompt_tokens=4, new_tokens=len(times), cache_slots=16,
+        token_times_ns=[round(t * 10**6) for t in times], tokenize_ns=2 * 10**6, trace_ns=0, lower_ns=0, backend_ns=0, lowered=0, compiled=0,
+        cache_hits=0, bytes_per_token=1e6, bandwidth_gbps=1.0, tokens_sha256="t",
+    )  # fmt: skip
+    return Trial(**{**base, **changes})
+
+
+def test_what_is_derived():
+    t = trial()
+    assert t.ttft == pytest.approx(0.010)
+    assert t.itl == pytest.approx([0.010, 0.020])
+    assert t.tg == pytest.approx(2 / 0.030)  # (n - 1) / (last - first)
+    assert t.pp == pytest.approx(4 / 0.008)  # tokenisation is not prefill
+    assert t.mbu == pytest.approx(t.tg * 1e6 / 1e9)
+    assert trial(batch=3).tg == pytest.approx(3 * t.tg)
+    assert np.isnan(trial(times=(5,)).tg)
+
+
+def test_a_table_comes_back_as_it_was(tmp_path):
+    trials = [trial(), trial("loop", valid=False, reason="wrong: token 1 is 2, the reference has 3", load_ns=5, flops_per_token=0.1 + 0.2)]
+    path = record.write(tmp_path / "t.csv", trials, parameters={"seed": 1})
+    back, meta = record.read(path)
+    assert back == trials
+    assert meta["parameters"] == {"seed": 1}
+    assert list(pd.read_csv(path).columns) == list(Trial.model_fields)
+
+
+def test_a_changed_table_is_refused(tmp_path):
+    path = record.write(tmp_path / "t.csv", [trial()])
+    path.write_text(path.read_text().replace("step", "loop"))
+    with pytest.raises(UserError, match="SHA-256 differs"):
+        record.read(path)
+
+
+def test_missing_and_foreign_tables_are_named(tmp_path):
+    with pytest.raises(UserError, match="measure first"):
+        record.read(tmp_path / "none.csv")
+    path = record.write(tmp_path / "t.csv", [trial()])
+    about = json.loads(record.meta_path(path).read_text())
+    record.meta_path(path).write_text(json.dumps({**about, "schema_version": 99}))
+    with pytest.raises(UserError, match="schema 99"):
+        record.read(path)
+
+
+def test_an_unwritable_folder_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
+    path = record.write(tmp_path / "t.csv", [trial()])
+    before = path.read_bytes()
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left"):
+        record.write(path, [trial("loop")])
+    assert path.read_bytes() == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Cannot write"):
+        record.write(tmp_path / "file" / "t.csv", [trial()])
+
+
+def test_the_table_pairs_by_block_and_leaves_void_blocks_out():
+    trials = [trial("step", b, (10, 20, 30 + b)) for b in range(6)] + [
+        trial("fast", b, (10, 15, 20 + b / 2), valid=b != 2) for b in range(6)
+    ]
+    rows = {r["name"]: r for r in summary.table(trials, "step")}
+    assert rows["fast"]["ratio_to_baseline"]["n"] == 5
+    assert rows["fast"]["ratio_to_baseline"]["value"] == pytest.approx(2.0)
+    assert rows["fast"]["ratio_to_baseline"]["verdict"] == "faster"
+    assert (rows["fast"]["valid_trials"], rows["fast"]["voided_trials"]) == (5, 1)
+    assert rows["step"]["ratio_to_baseline"]["verdict"] == "baseline"
+
+
+def entry(name, rate, seconds):
+    return {"name": name, "tokens_per_second": {"median": rate}, "compile": {"n": 1, "seconds": seconds}, "ttft_ms": 1}
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "tokens"),
+    [((100, 3.0), (50, 1.0), 200.0), ((100, 1.0), (50, 3.0), 0.0), ((50, 3.0), (100, 1.0), None), ((50, 1.0), (100, 3.0), None)],
+)
+def test_break_even(fast, slow, tokens):
+    found = summary.break_even(entry("a", *fast), entry("b", *slow))
+    assert found == (pytest.approx(tokens) if tokens is not None else None)
+
+
+def test_the_finding_claims_what_the_data_hold():
+    noise = np.random.default_rng(0).normal(0, 0.2, (3, 8))
+    trials = [
+        trial(n, b, (10, 20, r + noise[i, b])) for i, (n, r) in enumerate((("eager", 90), ("step", 30), ("loop", 30))) for b in range(8)
+    ]
+    sentence = findings.placements(trials, summary.table(trials, "step"))
+    assert "x [" in sentence
+    assert "of eager" in sentence
+    assert "do not separate it from" in sentence
+    wrong = [t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials]
+    assert "loop made other tokens and has no time" in findings.placements(wrong, summary.table(wrong, "step"))
+    void = [t.model_copy(update=dict(valid=False, reason="compiled")) for t in trials]
+    assert "nothing to compare" in findings.placements(void, summary.table(void, "step"))
+
+
+def test_the_arrivals_finding_counts_portions():
+    trials = [trial("step", times=(10, 20, 30)), trial("step+nocache", times=(10, 40, 70)), trial("loop", times=(10, 30, 30))]
+    sentence = findings.arrivals(trials, "step", "step+nocache", ["step", "loop"])
+    assert "2.3 times as long" in sentence
+    assert "step hands one token at a time" in sentence
+    assert "loop hands all tokens at a time" in sentence
+    assert "nothing to compare" in findings.arrivals(trials[:1], "step", "step+nocache", [])

@@ -1,0 +1,67 @@
+"""The packaged model against transformers, which reads the same GGUF file in float32."""
+
+import numpy as np
+import pytest
+
+from llama_jax import chat, checkpoint, generate, prompts
+from llama_jax.checkpoint import gguf
+from tests.conftest import relative_error
+
+NEW = 64
+
+
+@pytest.fixture(scope="module")
+def reference():
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = gguf.packaged()
+    return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+
+
+@pytest.mark.slow
+def test_logits_and_64_greedy_tokens_equal_transformers(reference, packaged):
+    import torch
+
+    texts = [chat.render(packaged.tokenizer, chat.ask(q)) for q in prompts.load(8)] + ["Once upon a time", "def fibonacci(n):"]
+    engine = generate.build(packaged, "loop")
+    for text in texts:
+        ids = packaged.tokenizer.encode(text, special=False)
+        same_length = (ids * 8)[:32]  # one shape to compile for all prompts
+        with torch.no_grad():
+            expected = reference(torch.tensor([same_length])).logits[0].numpy()
+            answer = reference.generate(torch.tensor([ids]), max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0)
+        assert relative_error(generate.logits(engine, same_length), expected) <= 1e-4
+        assert list(generate.answer(engine, [ids], NEW)[0].token_ids) == answer[0, len(ids) :].tolist(), text
+
+
+@pytest.mark.slow
+def test_the_tokenizer_equals_transformers(packaged):
+    from transformers import AutoTokenizer
+
+    path = gguf.packaged()
+    theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    for text in (
+        "Why is the sky blue?",
+        "  two  spaces\n\ttab",
+        "1234567.89",
+        "naïve café 東京 🙂",
+        "<|im_start|>user\nhi<|im_end|>",
+        "don't",
+    ):
+        assert packaged.tokenizer.encode(text) == theirs.encode(text), text
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Bye"}]
+    assert chat.render(packaged.tokenizer, messages) == theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+def test_loading_again_does_not_parse_the_header_again(packaged, monkeypatch):
+    monkeypatch.setattr(gguf, "GGUFReader", None)  # would fail if it were used
+    assert checkpoint.load_config() == packaged.config
+
+
+def test_real_logits_are_finite_and_sharp(packaged):
+    """A cheap sign of life for real weights: a well-known continuation is the best one."""
+    engine = generate.build(packaged, "step")
+    ids = packaged.tokenizer.encode("The capital of France is")
+    best = int(np.argmax(np.asarray(generate.logits(engine, ids))[-1]))
+    assert packaged.tokenizer.decode([best]).strip() == "Paris"

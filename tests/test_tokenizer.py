@@ -1,0 +1,78 @@
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llama_jax import checkpoint, tokenizer
+from llama_jax.errors import UserError
+from tests.conftest import edit_json, save_llama
+
+SPM = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["▁", "h", "i", "▁h", "hi", "▁hi", "!", "hi!"]
+SCORES = [0.0] * 259 + [-9.0, -9.0, -9.0, -3.0, -2.0, -1.0, -9.0, -4.0]
+
+
+def spm(**changes):
+    fields = {"model": "llama", "tokens": SPM, "scores": SCORES, "token_type": [2, 3, 3] + [6] * 256 + [1] * 8, "bos_token_id": 1,
+              "eos_token_id": 2, "unknown_token_id": 0, **changes}  # fmt: skip
+    return {f"tokenizer.ggml.{k}": v for k, v in fields.items()}
+
+
+@settings(deadline=None)
+@given(text=st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=40))
+def test_decode_inverts_encode(packaged, text):
+    tok = packaged.tokenizer
+    assert tok.decode(tok.encode(text)) == text.replace("<|im_start|>", "").replace("<|im_end|>", "").replace("<|endoftext|>", "")
+
+
+def test_a_stream_gives_whole_characters(packaged):
+    text = "naïve 東京 🙂 end"
+    pieces = list(packaged.tokenizer.stream(packaged.tokenizer.encode(text)))
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in p for p in pieces)
+
+
+def test_sentencepiece_merges_by_score_and_spells_bytes():
+    tok = tokenizer.Tokenizer.from_dict(tokenizer.from_gguf(spm(), "m.gguf"))
+    assert [SPM[i] for i in tok.encode("hi!")] == ["<s>", "▁hi", "!"]  # ▁hi scores above hi!
+    assert [SPM[i] for i in tok.encode("é", special=False)] == ["▁", "<0xC3>", "<0xA9>"]
+    assert tok.decode(tok.encode("hi é!")) == "hi é!"
+    assert tok.stop == (2,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [(dict(model="bert"), "bert"), (dict(tokens=[]), "no vocabulary"), (dict(scores=[1.0]), "1 scores")]
+)
+def test_unsupported_tokenizers_are_named(changes, words):
+    with pytest.raises(UserError, match=words):
+        tokenizer.from_gguf(spm(**changes), "m.gguf")
+
+
+def test_unknown_pre_tokenizers_are_named():
+    with pytest.raises(UserError, match="pre-tokenizer 'odd'"):
+        tokenizer.from_gguf(spm(model="gpt2", pre="odd", merges=[]), "m.gguf")
+
+
+def test_llama3_splits_and_begins_with_bos():
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<|begin|>", "<|eot_id|>", *letters, "12", "123"]
+    fields = spm(model="gpt2", pre="llama-bpe", tokens=tokens, token_type=[3, 3] + [1] * 258, merges=["1 2", "12 3"], bos_token_id=0,
+                 eos_token_id=1)  # fmt: skip
+    tok = tokenizer.Tokenizer.from_dict(tokenizer.from_gguf(fields, "m.gguf"))
+    assert [tokens[i] for i in tok.encode("12312")] == ["<|begin|>", "123", "12"]  # digits in threes
+    assert tok.stop == (1,)
+
+
+def test_a_hub_folder(tmp_path, packaged):
+    folder, _ = save_llama(tmp_path / "m")
+    assert checkpoint.load_tokenizer(str(folder)) is None
+    (folder / "tokenizer.json").write_text(packaged.tokenizer.definition)
+    (folder / "tokenizer_config.json").write_text("{}")
+    edit_json(folder / "tokenizer_config.json", bos_token="<|im_start|>", eos_token={"content": "<|im_end|>"}, chat_template="{{ 1 }}")
+    edit_json(folder / "generation_config.json", eos_token_id=[7, 9])
+    tok = checkpoint.load_tokenizer(str(folder))
+    assert (tok.stop, tok.chat_template, tok.eos_token) == ((0, 2, 7, 9), "{{ 1 }}", "<|im_end|>")
+    (folder / "chat_template.jinja").write_text("{{ 2 }}")
+    assert checkpoint.load_tokenizer(str(folder)).chat_template == "{{ 2 }}"
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="not a tokenizer"):
+        checkpoint.load_tokenizer(str(folder))
