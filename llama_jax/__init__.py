@@ -13,6 +13,31 @@ from llama_jax.placement import LADDER, Placement, parse
 from llama_jax.sampling import Sampler
 from llama_jax.tokenizer import Tokenizer
 
-__all__ = ["LADDER", "PRESETS", "Answer", "Checkpoint", "Engine", "ModelConfig", "Placement", "Sampler", "Tokenizer", "UserError",
-           "answer", "bench", "bind", "build", "chat", "checkpoint", "figures", "generate", "kvc", "load", "logits", "parse", "prompts", "render",
-           "stream", "transforms"]  # fmt: skip
+__all__ = [
+    "LADDER",
+    "PRESETS",
+    "Answer",
+    "Checkpoint",
+    "Engine",
+    "ModelConfig",
+    "Placement",
+    "Sampler",
+    "Tokenizer",
+    "UserError",
+    "answer",
+    "bench",
+    "bind",
+    "build",
+    "chat",
+    "checkpoint",
+    "figures",
+    "generate",
+    "kvc",
+    "load",
+    "logits",
+    "parse",
+    "prompts",
+    "render",
+    "stream",
+    "transforms",
+]

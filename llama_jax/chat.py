@@ -26,7 +26,11 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message], answer: bool = Tru
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     try:
         return environment.from_string(tokenizer.chat_template).render(
-            messages=list(messages), add_generation_prompt=answer, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)  # fmt: skip
+            messages=list(messages),
+            add_generation_prompt=answer,
+            bos_token=tokenizer.bos_token,
+            eos_token=tokenizer.eos_token,
+        )
     except jinja2.TemplateError as error:
         raise UserError(f"The model's chat template failed: {error}.") from error
 

@@ -72,5 +72,5 @@ def git_state() -> dict:
 def machine_line(environment: dict) -> str:
     """The line under every figure: where the numbers come from."""
     gib = environment["ram_bytes"] / 2**30
-    packages = environment["packages"]
-    return (f"{environment['cpu']}, {environment['cores']} cores, {gib:.0f} GiB · jax {packages['jax']}, Python {environment['python']}")  # fmt: skip
+    software = f"jax {environment['packages']['jax']}, Python {environment['python']}"
+    return f"{environment['cpu']}, {environment['cores']} cores, {gib:.0f} GiB · {software}"

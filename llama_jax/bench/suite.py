@@ -63,7 +63,7 @@ def run(settings: Settings, progress: Callable[[str, int, int], None]) -> dict:
                      "limit_tokens_per_second": summary.limit(trials) * settings.batch},
         "environment": {**environment.capture(), "weights_hash": loaded.weights_hash,
                         "bandwidth_gbps": next(t.bandwidth_gbps for t in trials if t.bandwidth_gbps)},
-        "subjects": summary.table(trials, baseline),
+        "subjects": summary.table(trials, baseline, names, settings.seed),
         "missing": [],
     }  # fmt: skip
 
@@ -157,7 +157,8 @@ def check_context(config, workload: Workload) -> None:
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on standard error that says what is being measured."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("loading", total=1)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 

@@ -13,7 +13,7 @@ from llama_jax.bench.record import Trial
 
 
 def subjects(trials: Sequence[Trial]) -> list[str]:
-    """Names in order of first appearance in block order, the baseline's second appearance included."""
+    """Names in order of first appearance, the baseline's second one included."""
     return list(dict.fromkeys(t.subject for t in trials))
 
 
@@ -34,7 +34,7 @@ def itl_pooled(trials: Sequence[Trial]) -> np.ndarray:
     return np.concatenate([t.itl for t in trials]) if trials else np.array([])
 
 
-def entry(trials: Sequence[Trial], subject: str, baseline: str, kind: str, seed: int = 0) -> dict:
+def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -> dict:
     """One subject's line."""
     good, everything = warm(trials, subject), warm(trials, subject, valid=False)
     cold = [t for t in trials if t.subject == subject and t.phase == "cold"]
@@ -47,7 +47,7 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, kind: str, seed:
                     "seconds": float(np.median([t.trace_ns + t.lower_ns + t.backend_ns for t in cold])) / 1e9}  # fmt: skip
     return {
         "name": subject,
-        "kind": kind,
+        "kind": everything[0].backend if everything else "unknown",
         "tokens_per_second": {"median": rate.median, "iqr": rate.iqr, "n": rate.n, "low": rate.low, "high": rate.high},
         "unstable": rate.unstable,
         "pp": median([t.pp for t in good]),
@@ -65,12 +65,15 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, kind: str, seed:
     }  # fmt: skip
 
 
-def table(trials: Sequence[Trial], baseline: str, kinds: dict[str, str] | None = None, seed: int = 0) -> list[dict]:
-    """All subjects, in the order they were given; the baseline's twin (its A/A control) stands right after it."""
-    names = [n for n in subjects(sorted(trials, key=lambda t: (t.phase == "warm", t.order))) if not n.endswith(AGAIN)]
-    twin = [n for n in subjects(trials) if n.endswith(AGAIN)]
-    ordered = [name for n in names for name in ([n, *twin] if n == baseline else [n])]
-    return [entry(trials, name, baseline, (kinds or {}).get(name, "jax"), seed) for name in ordered]
+def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = None, seed: int = 0) -> list[dict]:
+    """All subjects; the baseline's twin (its A/A control) stands right after it.
+
+    names: the subjects in the order wanted; by default that of their cold starts, which run in the order they were given.
+    """
+    found = subjects(sorted(trials, key=lambda t: (t.phase == "warm", t.block, t.order)))
+    names = [n for n in names or found if not n.endswith(AGAIN)]
+    twin = [n for n in found if n.endswith(AGAIN)]
+    return [entry(trials, n, baseline, seed) for name in names for n in ([name, *twin] if name == baseline else [name])]
 
 
 def as_frame(entries: list[dict]) -> pd.DataFrame:

@@ -27,7 +27,8 @@ def open_hub(name: str) -> Source:
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(f"The hub has no model {name!r}, or it asks for a login: check the name, or run `hf auth login`.") from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise UserError(f"The hub could not be reached for {name!r} ({type(error).__name__}): check the network, or name a local folder.") from error  # fmt: skip
+        why = type(error).__name__
+        raise UserError(f"The hub could not be reached for {name!r} ({why}): check the network, or name a local folder.") from error
 
 
 def open_folder(folder: Path) -> Source:
@@ -105,7 +106,7 @@ def safetensors_files(folder: Path) -> list[Path]:
 def list_tensors(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="flax") as file:
-            return {k: Tensor(tuple(file.get_slice(k).get_shape()), partial(read_tensor, path, k)) for k in file}
+            return {k: Tensor(tuple(file.get_slice(k).get_shape()), partial(read_tensor, path, k)) for k in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: the safetensors file is truncated or damaged ({error}).") from error
 

@@ -14,8 +14,8 @@ def trial(subject="step", block=0, times=(10, 20, 40), **changes):
     base = dict(
         run="r", block=block, order=0, process=1, seed=0, phase="warm", valid=True, subject=subject, backend="jax", placement=subject,
         model="m", weights_hash="w", dtype="float32", batch=1, prompt=0, prompt_tokens=4, new_tokens=len(times), cache_slots=16,
-        token_times_ns=[round(t * 10**6) for t in times], tokenize_ns=2 * 10**6, trace_ns=0, lower_ns=0, backend_ns=0, lowered=0, compiled=0,
-        cache_hits=0, bytes_per_token=1e6, bandwidth_gbps=1.0, tokens_sha256="t",
+        token_times_ns=[round(t * 10**6) for t in times], tokenize_ns=2 * 10**6, trace_ns=0, lower_ns=0, backend_ns=0, lowered=0,
+        compiled=0, cache_hits=0, bytes_per_token=1e6, bandwidth_gbps=1.0, tokens_sha256="t",
     )  # fmt: skip
     return Trial(**{**base, **changes})
 

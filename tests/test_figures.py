@@ -1,0 +1,69 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from llama_jax import figures
+from llama_jax.bench import summary
+from llama_jax.placement import LADDER
+from tests.bench.test_record import trial
+
+META = {
+    "environment": {"cpu": "C", "cores": 2, "ram_bytes": 2**34, "packages": {"jax": "1"}, "python": "3"},
+    "created": "2026-01-01T00:00:00Z",
+    "sha256": "d",
+}  # fmt: skip
+
+
+def trials():
+    rng = np.random.default_rng(0)
+    made = [trial(n, b, (10, 20, 30 + rng.random())) for n in ("eager", "step", "step (again)", "loop") for b in range(6)]
+    return made + [trial(n, phase="cold", compiled=3, trace_ns=10**8, lower_ns=10**8, backend_ns=10**9) for n in ("eager", "step", "loop")]
+
+
+def test_every_rung_has_a_colour_of_its_own():
+    assert len({figures.colour(name) for name in LADDER}) == len(LADDER)
+    assert figures.colour("step (again)") == figures.colour("step")
+    assert figures.colour("mine") == figures.colour("mine")
+    assert figures.colour("mine") not in figures.COLOURS.values()
+
+
+@pytest.mark.parametrize("chart", ["throughput", "latency", "compilation", "break_even", "pipelines", "arrivals"])
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
+    data = trials()
+    table = summary.table(data, "step")
+    draw = {
+        "throughput": lambda: figures.throughput(data, table),
+        "latency": lambda: figures.latency(data, table),
+        "compilation": lambda: figures.compilation(data, ["eager", "step", "loop"]),
+        "break_even": lambda: figures.break_even(table),
+        "pipelines": lambda: figures.pipelines(data, {"step": "one", "loop": "two"}),
+        "arrivals": lambda: figures.arrivals(data, {"step": "one", "loop": "two"}),
+    }[chart]
+    files = [figures.save(draw(), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    for kind in ("svg", "png"):
+        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+    text = files[0]["svg"].read_text()
+    assert "<svg" in text
+
+
+def test_a_subject_without_a_valid_trial_says_so_in_the_figure(tmp_path):
+    data = [t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials()]
+    figure = figures.throughput(data, summary.table(data, "step"))
+    assert any("no valid trial" in text.get_text() for text in figure.axes[0].texts)
+
+
+def test_the_machine_and_the_note_are_in_the_figure(tmp_path):
+    figure = figures.throughput(trials(), summary.table(trials(), "step"))
+    figures.save(figure, "x", "nb", META, {"n": 1}, "alt", tmp_path, "random weights")
+    assert any("C, 2 cores" in t.get_text() and "random weights" in t.get_text() for t in figure.texts)
+    entry = json.loads((tmp_path / "figures" / "manifest.json").read_text())["figures"]["x"]
+    assert (entry["notebook"], entry["parameters"], entry["data_sha256"], entry["alt"]) == ("nb", {"n": 1}, "d", "alt")
+
+
+def test_labels_do_not_overlap():
+    placed = figures.spread_labels({"a": 10.0, "b": 10.1, "c": 10.2, "d": 50.0})
+    heights = sorted(placed.values())
+    assert all(b / a >= 1.15 for a, b in itertools.pairwise(heights))
+    assert placed["d"] == 50.0
