@@ -31,7 +31,7 @@ redraw: $(READY)  ## draw all figures again from the recorded data, in seconds
 	$(BIN)/llama-jax report
 
 test: $(READY)  ## run the test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: $(READY)  ## check style
 	$(BIN)/ruff check .

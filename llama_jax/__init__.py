@@ -4,7 +4,7 @@ Axes, used in shapes everywhere: B batch, T tokens of this call, S cache slots, 
 K key-value heads, h head size, F feed-forward width, V vocabulary.
 """
 
-from llama_jax import bench, chat, checkpoint, figures, generate, kvc, prompts, render, transforms
+from llama_jax import bench, chat, checkpoint, figures, generate, kvc, paths, prompts, render, transforms
 from llama_jax.checkpoint import Checkpoint, load
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError
@@ -36,6 +36,7 @@ __all__ = [
     "load",
     "logits",
     "parse",
+    "paths",
     "prompts",
     "render",
     "stream",

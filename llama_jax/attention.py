@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool, Float
 
 from llama_jax.linear import matmul
 
+FEW = 8  # pairs of batch row and key head, and queries of each, up to which attention's products are taken apart
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Where:
     mask: jax.Array  # bool [B T S]: which cached positions each token may see
 
 
-def attend(params: Attention, x: Float[Array, "B T D"], where: Where, entry, *, head_dim: int, rope: Callable, append: Callable):
+def attend(
+    params: Attention, x: Float[Array, "B T D"], where: Where, entry, *, head_dim: int, rope: Callable, append: Callable, products: Callable
+):
     """The attention block. `entry` is this layer's part of the KV cache; returns ([B T D], the entry with T more positions).
 
     Keys are rotated before they are stored, so that a cached key is never rotated again.
@@ -41,7 +45,7 @@ def attend(params: Attention, x: Float[Array, "B T D"], where: Where, entry, *, 
         q, k, v = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
         q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
         keys, values, entry = append(entry, k, v, where.slot)
-        mixed = scaled_dot_product(q, keys, values, where.mask)
+        mixed = scaled_dot_product(q, keys, values, where.mask, products)
         return matmul(merge_heads(mixed), params.o), entry
 
 
@@ -54,19 +58,40 @@ def merge_heads(x: Float[Array, "B N T h"]) -> Float[Array, "B T Nh"]:
 
 
 def scaled_dot_product(
-    q: Float[Array, "B H T h"], k: Float[Array, "B K S h"], v: Float[Array, "B K S h"], mask: Bool[Array, "B T S"]
+    q: Float[Array, "B H T h"],
+    k: Float[Array, "B K S h"],
+    v: Float[Array, "B K S h"],
+    mask: Bool[Array, "B T S"],
+    products: Callable,
 ) -> Float[Array, "B H T h"]:
     """softmax(q k^T / sqrt(h)) v with H/K query heads a key head. Scores and softmax in float32; masked scores are -inf.
 
-    A query that may see nothing (a padding row) gets zeros, not NaN.
+    A query that may see nothing (a padding row) gets zeros, not NaN. products: `together` or `apart`.
     """
     b, heads, t, h = q.shape
-    groups = heads // k.shape[1]
-    grouped = q.reshape(b, k.shape[1], groups * t, h)
-    scores = jnp.einsum("bkqh,bksh->bkqs", grouped, k, preferred_element_type=jnp.float32) * h**-0.5
-    scores = jnp.where(mask[:, None, None], scores.reshape(b, -1, groups, t, k.shape[2]), -jnp.inf)
+    kv_heads, s = k.shape[1:3]
+    grouped = q.reshape(b, kv_heads, -1, h)
+    scores = products("qh,sh->qs", grouped, k, jnp.float32) * h**-0.5
+    scores = jnp.where(mask[:, None, None], scores.reshape(b, kv_heads, -1, t, s), -jnp.inf)
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
     weights = weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30)
-    weights = weights.astype(v.dtype).reshape(b, -1, groups * t, k.shape[2])
-    return jnp.einsum("bkqs,bksh->bkqh", weights, v).reshape(b, heads, t, h)
+    weights = weights.astype(v.dtype).reshape(b, kv_heads, -1, s)
+    return products("qs,sh->qh", weights, v, v.dtype).reshape(b, heads, t, h)
+
+
+def together(equation: str, x: Float[Array, "B K q a"], y: Float[Array, "B K s b"], dtype) -> Float[Array, "B K q c"]:
+    """An einsum over the last two axes of every pair in the two leading ones, as one batched product: one dispatch."""
+    (left, right), out = equation.split("->")[0].split(","), equation.split("->")[1]
+    return jnp.einsum(f"bk{left},bk{right}->bk{out}", x, y, preferred_element_type=dtype)
+
+
+def apart(equation: str, x: Float[Array, "B K q a"], y: Float[Array, "B K s b"], dtype) -> Float[Array, "B K q c"]:
+    """As `together`, each pair a product of its own while they are few and small.
+
+    For compiled programs: XLA:CPU runs a batch of small products slower than the same products one by one.
+    """
+    if x.shape[0] * x.shape[1] > FEW or x.shape[2] > FEW:
+        return together(equation, x, y, dtype)
+    rows = [[jnp.einsum(equation, x[i, j], y[i, j], preferred_element_type=dtype) for j in range(x.shape[1])] for i in range(x.shape[0])]
+    return jnp.stack([jnp.stack(row) for row in rows])

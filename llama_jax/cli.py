@@ -79,14 +79,15 @@ def generate(
     check_seeds(seed, 1)
     given = read_prompt(prompt, token_ids)
     loaded = checkpoint.load(model, dtype)
+    start = time.perf_counter()
     ids = encode_prompt(loaded, given, chat_template=not no_chat)
     stop = () if ignore_eos or loaded.tokenizer is None else loaded.tokenizer.stop
     engine = build(loaded, placed)
     blocks = stream(engine, [ids], max_new_tokens, sampler=sampler, seeds=seed, stop=stop)
     if not json_ and loaded.tokenizer is not None:
-        render.show(blocks, loaded.tokenizer)
+        render.show(blocks, loaded.tokenizer, start=start)
         return
-    start, arrivals, parts = time.perf_counter(), [], []
+    arrivals, parts = [], []
     for block in blocks:
         arrivals += [time.perf_counter() - start] * len(block)
         parts.append(block)
@@ -146,6 +147,8 @@ def converse(
     seed: Seed = 0,
 ) -> None:
     """Talk with the model; an empty line or Ctrl-D ends it."""
+    import time
+
     from rich.console import Console
 
     from llama_jax import chat, checkpoint, render
@@ -162,8 +165,10 @@ def converse(
     messages = [{"role": "system", "content": system}] if system else []
     while question := read_line(console):
         messages.append({"role": "user", "content": question})
-        ids, stop = chat.encode(loaded.tokenizer, messages), loaded.tokenizer.stop
-        view = render.show(stream(engine, [ids], max_new_tokens, sampler=sampler, seeds=seed, stop=stop), loaded.tokenizer, console)
+        start, stop = time.perf_counter(), loaded.tokenizer.stop
+        ids = chat.encode(loaded.tokenizer, messages)
+        blocks = stream(engine, [ids], max_new_tokens, sampler=sampler, seeds=seed, stop=stop)
+        view = render.show(blocks, loaded.tokenizer, console, start)
         messages.append({"role": "assistant", "content": view.text})
 
 

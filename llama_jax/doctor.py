@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-import urllib.request
-from importlib import metadata
 
 import jax
 import psutil
@@ -21,7 +19,7 @@ PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "gguf", "safetensors", 
 
 def examine(probe: bool = True) -> dict:
     """Packages, devices, peers, bandwidth, weights and advice, as plain values. probe: measure the memory bandwidth."""
-    packages = {name: version(name) for name in PACKAGES}
+    packages = {name: environment.version(name) for name in PACKAGES}
     advice = [remedy for found, remedy in (
         (packages["torch"], "torch is missing: PyTorch checkpoints and references need it; run `make setup`."),
         (packages["transformers"], "transformers is missing: the test suite needs it as reference; run `make setup`."),
@@ -43,13 +41,6 @@ def examine(probe: bool = True) -> dict:
     }  # fmt: skip
 
 
-def version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def find_weights() -> tuple[dict, str]:
     try:
         path = checkpoint.gguf.packaged()
@@ -60,30 +51,28 @@ def find_weights() -> tuple[dict, str]:
 
 def find_peers() -> tuple[dict, list[str]]:
     """Which other runtimes answer here."""
-    host = ollama_host()
     peers = {
-        "ollama": answers(host + "/api/version"),
+        "ollama": ollama_answers(),
         "llamacpp": importlib.util.find_spec("llama_cpp") is not None,
         "torch": importlib.util.find_spec("torch") is not None,
         "cuda": any(d.platform == "gpu" for d in jax.devices()),
     }
     hints = []
     if not peers["ollama"]:
+        host = os.environ.get("OLLAMA_HOST") or "its default address"
         hints.append(f"No Ollama server answers at {host}: start one with `ollama serve`, or set OLLAMA_HOST.")
     if not peers["llamacpp"]:
-        hints.append("llama.cpp is not installed: `make peers` builds it.")
+        hints.append("llama.cpp is not installed: `.venv/bin/pip install llama-cpp-python` builds it.")
     return peers, hints
 
 
-def ollama_host() -> str:
-    """The server's address as Ollama's own client reads it."""
-    host = os.environ.get("OLLAMA_HOST") or "127.0.0.1:11434"
-    return (host if "://" in host else f"http://{host}").rstrip("/")
+def ollama_answers() -> bool:
+    """Whether a server answers the official client."""
+    import httpx
+    import ollama
 
-
-def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2) as response:
-            return response.status == 200
-    except (OSError, ValueError):
+        ollama.Client(timeout=2).list()
+    except (ConnectionError, OSError, ValueError, httpx.HTTPError, ollama.ResponseError):
         return False
+    return True

@@ -19,9 +19,10 @@ import numpy as np
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from llama_jax import files
 from llama_jax.bench import environment, summary
 from llama_jax.bench.protocol import AGAIN
-from llama_jax.bench.record import Trial, replace
+from llama_jax.bench.record import Trial
 
 PALETTE = {
     "black": "#000000", "orange": "#E69F00", "sky": "#56B4E9", "green": "#009E73",
@@ -62,7 +63,7 @@ def save(
         with matplotlib.rc_context({"svg.hashsalt": name}):
             figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
         paths[kind] = folder / f"{name}.{kind}"
-        replace_bytes(paths[kind], buffer.getvalue())
+        files.write(paths[kind], buffer.getvalue())
         hashes[kind] = hashlib.sha256(buffer.getvalue()).hexdigest()
     plt.close(figure)
     entry = dict(notebook=notebook, parameters=parameters, data_sha256=meta["sha256"], sha256=hashes, alt=alt)
@@ -78,14 +79,6 @@ def display(paths: dict[str, Path]) -> None:
     show(Image(filename=str(paths["png"]), width=900))
 
 
-def replace_bytes(path: Path, data: bytes) -> None:
-    """Write in one piece."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-
-
 def read_manifest(out_dir: str | Path) -> dict:
     try:
         return json.loads((Path(out_dir) / "figures" / "manifest.json").read_text(encoding="utf-8"))
@@ -96,20 +89,20 @@ def read_manifest(out_dir: str | Path) -> dict:
 def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -> None:
     manifest = read_manifest(out_dir)
     manifest[section][name] = entry
-    replace(Path(out_dir) / "figures" / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    files.write(Path(out_dir) / "figures" / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def conclude(notebook: str, question: str, finding: str, meta: dict, out_dir: str | Path) -> str:
     """Put a notebook's question and computed answer in the manifest; returns the answer."""
-    about = dict(question=question, finding=finding, machine=environment.machine_line(meta["environment"]), created=meta["created"])
+    about = dict(question=question, finding=finding, parameters=meta["parameters"], created=meta["created"],
+                 machine=environment.machine_line(meta["environment"]))  # fmt: skip
     update_manifest(out_dir, "notebooks", notebook, about)
     return finding
 
 
 def new(width: float = 9, height: float = 4.5, columns: int = 1, **options):
-    """A figure in the house style."""
-    with matplotlib.rc_context(STYLE):
-        return plt.subplots(1, columns, figsize=(width, height), **options)
+    """A figure of one row of axes; call it from a styled function."""
+    return plt.subplots(1, columns, figsize=(width, height), **options)
 
 
 def styled(function):
@@ -138,9 +131,9 @@ def scatter_row(axes, values: Sequence[float], height: float, subject: str, seed
     axes.scatter(values, height + spread, s=12, alpha=0.45, color=colour(subject), linewidths=0, zorder=2)
 
 
-def limit_line(axes, limit: float, words: str = "memory-bandwidth limit") -> None:
+def limit_line(axes, limit: float) -> None:
     axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    axes.text(limit, 1.0, f"{words} {limit:.0f} ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
+    axes.text(limit, 1.0, f"memory-bandwidth limit {limit:.0f} ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
               transform=axes.get_xaxis_transform())  # fmt: skip
 
 
@@ -148,7 +141,7 @@ def limit_line(axes, limit: float, words: str = "memory-bandwidth limit") -> Non
 def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure:
     """Decode tokens/s: trials as points, median with its 95 % interval, ratio to the baseline, the bandwidth limit."""
     figure, axes = new(9.5, 0.55 * len(table) + 1.6)
-    heights, limit = rows(axes, [r["name"] for r in table]), summary.limit(trials)
+    heights, limit = rows(axes, [r["name"] for r in table]), summary.limit(trials, summary.baseline_of(table))
     for line in table:
         name, rate, height = line["name"], line["tokens_per_second"], heights[line["name"]]
         void = [t.tg for t in summary.warm(trials, name, valid=False) if not t.valid and "wrong" not in t.reason]
@@ -163,7 +156,7 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
     limit_line(axes, limit)
     axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm")))
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
-    axes.set_title("Where jax.jit goes decides the decode rate", pad=18)
+    axes.set_title("Decode rate by placement of jax.jit", pad=18)
     return figure
 
 
@@ -234,10 +227,11 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
               "compile (XLA)": ("backend_ns", PALETTE["blue"], "")}  # fmt: skip
     n = 0
     for name in names:
-        cold, at, height = [t for t in trials if t.subject == name and t.phase == "cold"], 0.0, heights[name]
-        n = len(cold)
+        cold = sorted((t for t in trials if t.subject == name and t.phase == "cold"), key=summary.compile_seconds)
+        typical, at, height = cold[(len(cold) - 1) // 2], 0.0, heights[name]  # the process of median total
+        n = min(n or len(cold), len(cold))
         for label, (field, shade, hatch) in stages.items():
-            seconds = float(np.median([getattr(t, field) for t in cold])) / 1e9
+            seconds = getattr(typical, field) / 1e9
             left.barh(
                 height, seconds, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.6, label=label if height == 0 else None
             )
@@ -246,7 +240,7 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
         programs = int(np.median([t.compiled for t in cold]))
         right.barh(height, programs, color=colour(name), height=0.6)
         right.text(programs, height, f" {programs}", va="center", fontsize=9)
-    left.set_xlabel(f"seconds spent before the first answer ended\n(median of n = {n} fresh processes, nothing cached)")
+    left.set_xlabel(f"seconds spent before the first answer ended\n(the median one of n = {n} fresh processes, nothing cached)")
     right.set_xlabel("programs compiled")
     left.margins(x=0.15)
     right.margins(x=0.15)

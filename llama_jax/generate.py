@@ -152,7 +152,7 @@ def decode(engine: Engine, batch: Request, token, carry, sampler: Sampler = GREE
         if ahead:
             tokens.copy_to_host_async()
         flying.append(tokens)
-        if len(flying) > ahead:
+        if len(flying) >= max(ahead, 1):
             yield fetch(flying.popleft())
     while flying:
         yield fetch(flying.popleft())

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from llama_jax.errors import UserError, near
 
 FOLDER = paths.ROOT / "notebooks"
 PROFILES = ("quick", "full")
+FAILED = "failed"
 LIMIT_S = {"quick": 1200, "full": 7200}  # for a whole notebook
 
 
@@ -45,6 +47,8 @@ class Result:
 def find(selected: Sequence[str] = ()) -> list[Path]:
     """Notebook sources by number or name ("03", "03-jit-placement"); all of them for none. Raises UserError for an unknown one."""
     known = {path.stem: path for path in sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))}
+    if not known:
+        raise UserError(f"There are no notebooks in {FOLDER}; run from a clone of the repository.")
     if not selected:
         return list(known.values())
     found = []
@@ -129,6 +133,10 @@ def run(
         if not any(name in defaults(path) for path in sources):
             check(sources[0], {name: given[name]})
     jobs = [(path, parameters(path, profile, {k: v for k, v in given.items() if k in defaults(path)}, source, out_dir)) for path in sources]
+    for path, chosen in jobs:
+        ignored = sorted(set(given) & set(defaults(path)) - {"source", "out_dir", "seed"})
+        if chosen["source"] == "recorded" and ignored:
+            raise UserError(f"{path.stem}: {ignored[0]} changes what is measured, and recorded data are only redrawn; add --measure.")
     results = []
     for path, chosen in jobs:
         progress(f"{path.stem}: {chosen['source']}")
@@ -139,15 +147,22 @@ def run(
 def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], None], limit: float) -> Result:
     """One notebook in a child process; the executed copy lies in OUT/out/notebooks."""
     executed = Path(out_dir) / "out" / "notebooks" / path.name
-    executed.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        executed.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot write to {executed.parent}: {error.strerror}.") from error
     began, error = time.time(), ""
     spec = json.dumps(dict(source=str(path), executed=str(executed), parameters=chosen))
-    child = subprocess.Popen([sys.executable, "-m", "llama_jax.notebooks", spec], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True, start_new_session=True, env={**os.environ, "TQDM_DISABLE": "1"})  # fmt: skip
-    try:
-        error = follow(child, path.stem, began, limit, progress)
-    finally:
-        stop(child)
+    with tempfile.TemporaryFile("w+") as complaints:  # a file, not a pipe: nobody reads it until the end
+        child = subprocess.Popen([sys.executable, "-m", "llama_jax.notebooks", spec], stdout=subprocess.PIPE, stderr=complaints,
+                                 text=True, start_new_session=True, env={**os.environ, "TQDM_DISABLE": "1"})  # fmt: skip
+        try:
+            error = follow(child, path.stem, began, limit, progress)
+        finally:
+            stop(child)
+        complaints.seek(0)
+        last = complaints.read().strip().splitlines()[-1:]
+    error = error if error != FAILED else (last[0] if last else f"exit code {child.returncode}")
     finding = read_finding(executed) if not error else ""
     measured = chosen["source"] == "measure"  # a redraw reads the table, it does not write one
     artifacts = [str(Path(out_dir) / a) for a in about(path).get("artifacts", []) if measured or not a.startswith("data/")]
@@ -157,20 +172,24 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
 
 
 def follow(child: subprocess.Popen, name: str, began: float, limit: float, progress: Callable[[str], None]) -> str:
-    """Pass the child's progress on until it ends; returns what went wrong, or nothing."""
-    late = threading.Timer(limit, stop, [child])
+    """Pass the child's progress on until it ends; returns why it did not end well, or nothing."""
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        stop(child)
+
+    late = threading.Timer(limit, expire)
     late.start()
     try:
         for line in child.stdout:
             progress(f"{name}: {line.rstrip()} ({time.time() - began:.0f} s)")
-        message = child.stderr.read().strip().splitlines()
         code = child.wait()
     finally:
-        expired = not late.is_alive()
         late.cancel()
-    if code and expired:
+    if expired.is_set():
         return f"stopped after {limit:.0f} s"
-    return (message[-1] if message else f"exit code {code}") if code else ""
+    return FAILED if code else ""
 
 
 def stop(child: subprocess.Popen) -> None:

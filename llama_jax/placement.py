@@ -28,7 +28,7 @@ TREE = {  # name: the function that calls it
 }
 TAKES_CACHE = ("decode", "step", "transform", "layer", "attend")
 SWITCHES = {
-    "weights": ("f32", "bf16"),
+    "weights": ("loaded", "f32", "bf16"),  # loaded: in the dtype the checkpoint was loaded in
     "layers": tuple(model.LAYERS),
     "cache": kvc.POLICIES,
     "sampling": ("static", "traced"),
@@ -52,7 +52,7 @@ class Placement:
     donate: bool = False
     tokens_per_call: int = 1
     until: str | None = None
-    weights: str = "f32"
+    weights: str = "loaded"
     layers: str = "unrolled"
     cache: str = "fixed"
     sampling: str = "static"

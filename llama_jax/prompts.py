@@ -6,12 +6,12 @@ The original notebook asked Ollama for its prompts with a JSON schema; `from_oll
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pydantic
 
-from llama_jax import chat, paths
-from llama_jax.bench.record import replace
+from llama_jax import chat, files, paths
 from llama_jax.errors import UserError
 from llama_jax.tokenizer import Tokenizer
 
@@ -35,7 +35,7 @@ def load(count: int | None = None, path: Path = FILE) -> list[str]:
     return pool[:count]
 
 
-def as_chat(tokenizer: Tokenizer, questions: list[str]) -> tuple[str, ...]:
+def as_chat(tokenizer: Tokenizer, questions: Sequence[str]) -> tuple[str, ...]:
     """Each question as the model's chat template renders it, ready to encode."""
     return tuple(chat.render(tokenizer, chat.ask(question)) for question in questions)
 
@@ -45,6 +45,7 @@ def from_ollama(model: str, count: int = 20, path: Path = FILE, client=None) -> 
 
     Raises UserError when no server answers, the model is missing, or the answer does not fit the schema.
     """
+    import httpx
     import ollama
 
     request = f"Write {count} different questions about science that a curious person would ask. Answer as JSON."
@@ -52,7 +53,7 @@ def from_ollama(model: str, count: int = 20, path: Path = FILE, client=None) -> 
         answer = (client or ollama.Client()).chat(
             model=model, messages=chat.ask(request), format=PromptPool.model_json_schema(), options={"seed": 0})  # fmt: skip
         pool = PromptPool.model_validate_json(answer.message.content)
-    except (ConnectionError, OSError) as error:
+    except (ConnectionError, OSError, httpx.HTTPError) as error:
         raise UserError("No Ollama server answers: start it with `ollama serve` (OLLAMA_HOST names another one).") from error
     except ollama.ResponseError as error:
         raise UserError(f"Ollama refused: {error.error}; `ollama pull {model}` fetches a model.") from error
@@ -61,5 +62,5 @@ def from_ollama(model: str, count: int = 20, path: Path = FILE, client=None) -> 
     if len(pool.prompts) < count:
         raise UserError(f"Ollama wrote {len(pool.prompts)} prompts instead of {count}; try again or another model.")
     questions = pool.prompts[:count]
-    replace(path, json.dumps({"prompts": questions}, indent=1, ensure_ascii=False) + "\n")
+    files.write(path, json.dumps({"prompts": questions}, indent=1, ensure_ascii=False) + "\n")
     return questions

@@ -35,9 +35,12 @@ class View:
         return f"{len(self.token_ids)} tokens · TTFT {self.ttft * 1e3:.0f} ms{rate}"
 
 
-def watch(blocks: Iterable[np.ndarray], tokenizer: Tokenizer) -> Iterator[View]:
-    """The growing answer of a one-row stream, a view for each block that arrives."""
-    start, ttft, ids = time.perf_counter(), None, []
+def watch(blocks: Iterable[np.ndarray], tokenizer: Tokenizer, start: float | None = None) -> Iterator[View]:
+    """The growing answer of a one-row stream, a view for each block that arrives.
+
+    start: `time.perf_counter()` at the request, when that was before this call.
+    """
+    start, ttft, ids = start or time.perf_counter(), None, []
     for block in blocks:
         now = time.perf_counter() - start
         ttft = now if ttft is None else ttft
@@ -45,9 +48,10 @@ def watch(blocks: Iterable[np.ndarray], tokenizer: Tokenizer) -> Iterator[View]:
         yield View(tokenizer.decode(ids), tuple(ids), ttft, now)
 
 
-def show(blocks: Iterable[np.ndarray], tokenizer: Tokenizer, console: Console | None = None) -> View:
+def show(blocks: Iterable[np.ndarray], tokenizer: Tokenizer, console: Console | None = None, start: float | None = None) -> View:
     """Show an answer as it is made, in Jupyter as HTML, else in the terminal; returns the last view."""
-    return _jupyter(watch(blocks, tokenizer)) if console is None and in_jupyter() else _terminal(watch(blocks, tokenizer), console)
+    views = watch(blocks, tokenizer, start)
+    return _jupyter(views) if console is None and in_jupyter() else _terminal(views, console)
 
 
 def in_jupyter() -> bool:

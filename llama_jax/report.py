@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import os
 from pathlib import Path
 
 import jinja2
 
-from llama_jax.bench.record import replace
+from llama_jax import files
 from llama_jax.errors import UserError
 from llama_jax.figures import read_manifest
 
+BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
 TEMPLATE = Path(__file__).with_name("report.html")
 
 
@@ -24,10 +24,8 @@ def sections(out_dir: Path) -> list[dict]:
     for name, about in sorted(manifest["notebooks"].items()):
         figures = [dict(name=key, image=embed(home / "figures" / f"{key}.svg"), **entry)
                    for key, entry in sorted(manifest["figures"].items()) if entry["notebook"] == name]  # fmt: skip
-        data = next((home / "data" / f"{name}.csv" for _ in [0] if (home / "data" / f"{name}.csv").is_file()), None)
-        found.append(
-            dict(name=name, number=name.split("-")[0], figures=figures, data=data and os.path.relpath(data, home / "docs"), **about)
-        )
+        data = f"../data/{name}.csv" if (home / "data" / f"{name}.csv").is_file() else None
+        found.append(dict(name=name, number=name.split("-")[0], figures=figures, data=data, **about))
     return found
 
 
@@ -39,10 +37,31 @@ def embed(image: Path) -> str:
         raise UserError(f"{image} is listed in manifest.json but missing: run `llama-jax run` again.") from None
 
 
+def findings(out_dir: Path, shown: str = "") -> str:
+    """The findings as Markdown: question, computed answer, and the first figure of each notebook that `shown` lacks."""
+    blocks = []
+    for s in sections(out_dir):
+        new = [f["name"] for f in s["figures"] if f["name"] not in shown][:1]
+        picture = "".join(f"\n\n![{name}](figures/{name}.svg)" for name in new)
+        blocks.append(f"**{s['question']}** {s['finding']} Measured {s['created'][:10]} on {s['machine']}.{picture}")
+    return "\n\n".join(blocks)
+
+
+def refresh_readme(out_dir: Path) -> None:
+    """Put the findings between the README's two markers, where OUT has a README that holds them."""
+    path = Path(out_dir) / "README.md"
+    if not path.is_file():
+        return
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if begin and end:
+        files.write(path, f"{before}{BEGIN}\n{findings(out_dir, before)}\n{END}{after}")
+
+
 def write(out_dir: Path) -> Path:
-    """Write OUT/docs/index.html."""
+    """Write OUT/docs/index.html, and refresh the findings in OUT/README.md."""
+    refresh_readme(out_dir)
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(sections=sections(out_dir))
     path = Path(out_dir) / "docs" / "index.html"
-    replace(path, page)
-    return path
+    return files.write(path, page)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,13 +46,6 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids, special tokens left out."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=True)
-
-    def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """Text piece by piece as ids arrive; a character split over several tokens comes when it is whole."""
-        decoder = decoders.DecodeStream(skip_special_tokens=True)
-        for i in ids:
-            if piece := decoder.step(self.backend, int(i)):
-                yield piece
 
 
 def stop_ids(vocabulary: dict[str, int], *extra: int | None) -> tuple[int, ...]:

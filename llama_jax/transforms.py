@@ -16,7 +16,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from llama_jax import attention, embeddings, ffn, head, kvc, layer, model, norm, paths, rope, sampling
 from llama_jax.config import ModelConfig
 from llama_jax.kvc import Cache
-from llama_jax.placement import Placement
+from llama_jax.placement import Placement, ancestors
 from llama_jax.sampling import Draw, Sampler, TracedSampler
 
 CACHE_ARGUMENT = {"decode": 2, "extend": 2, "step": 2, "transform": 2, "layer": 3, "attend": 3}  # what `donate` gives away
@@ -65,7 +65,8 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     whole = ("step", "decode")
     rotate = place("rope", rope.rotate)
     normalise = place("norm", partial(norm.rms_norm, eps=config.rms_norm_eps))
-    attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache])
+    products = attention.apart if {"attend", *ancestors("attend")} & set(placement.jit) else attention.together
+    attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache], products=products)
     block = partial(layer.layer, norm=normalise, attend=place("attend", attend), ffn=place("ffn", ffn.ffn))
     parts = dict(
         inverse=rope.frequencies(config),
@@ -76,13 +77,13 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     )
     transform = place("transform", partial(model.transform, **parts))
     sample = place("sample", sampling.next_token)
-    extend = partial(advance, transform=transform, sample=sample)
-    step = partial(one_step, extend=extend)
+    onward = partial(advance, transform=transform, sample=sample)
+    step = partial(one_step, onward=onward)
     decode = partial(DECODERS[placement.until], step=step, tokens_per_call=placement.tokens_per_call)
-    prefill = partial(first, extend=extend, config=config, policy=placement.cache, stacked=placement.layers == "scan")
+    prefill = partial(first, onward=onward, config=config, policy=placement.cache, stacked=placement.layers == "scan")
     return Programs(
         prefill=place("prefill", prefill, whole, static_argnums=5),
-        extend=place("extend", extend, whole),
+        extend=place("extend", partial(more, onward=onward), whole),
         step=place("step", step, whole),
         decode=place("decode", decode) if placement.jits_decode else None,
         logits=partial(model.transform, **parts, every=True),
@@ -97,18 +98,23 @@ def advance(params, ids, carry: Carry, sampler, *, transform: Callable, sample: 
     return token, Carry(cache, draw)
 
 
-def first(params, ids, pad, seeds, sampler, slots: int, *, extend: Callable, config: ModelConfig, policy: str, stacked: bool):
+def first(params, ids, pad, seeds, sampler, slots: int, *, onward: Callable, config: ModelConfig, policy: str, stacked: bool):
     """An empty cache of `slots` positions, then the prompt."""
     cache = kvc.create(config, policy, pad, slots, params.embedding.weight.dtype, stacked)
     remembers = isinstance(sampler, TracedSampler) or sampler.repetition_penalty != 1.0
     seen = jnp.zeros((ids.shape[0], config.vocab_size), bool) if remembers else None
     draw = Draw(jax.vmap(jax.random.key)(seeds), jnp.zeros((), jnp.int32), seen)
-    return extend(params, ids, Carry(cache, draw), sampler)
+    return onward(params, ids, Carry(cache, draw), sampler)
 
 
-def one_step(params, token, carry: Carry, sampler, *, extend: Callable):
+def more(params, ids, carry: Carry, sampler, *, onward: Callable):
+    """T more tokens of prompt. What is drawn after them is again the answer's first token, whatever was drawn before."""
+    return onward(params, ids, replace(carry, draw=replace(carry.draw, index=jnp.zeros((), jnp.int32))), sampler)
+
+
+def one_step(params, token, carry: Carry, sampler, *, onward: Callable):
     """One token in, the next one out."""
-    return extend(params, token[:, None], carry, sampler)
+    return onward(params, token[:, None], carry, sampler)
 
 
 def chunk(params, token, carry: Carry, sampler, stop, limit, out, *, step: Callable, tokens_per_call: int):
@@ -175,7 +181,8 @@ class AheadOfTime:
         return self.program.lower(*args)
 
     def __call__(self, *args):
-        leaves, tree = jax.tree.flatten(args[1:])  # the first argument is the weights, the same all along
+        leaves, tree = jax.tree.flatten(args[1:])  # the first argument is mostly weights, the same all along
+        leaves += [args[0]] if hasattr(args[0], "shape") else []
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self.program(*args)
         key = (tree, *((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves))
@@ -198,7 +205,8 @@ def use_persistent_cache() -> None:
 
 def prepare(params: model.Model, placement: Placement) -> model.Model:
     """The weights as this placement wants them: its dtype, its layer layout."""
-    params = model.cast(params, {"f32": jnp.float32, "bf16": jnp.bfloat16}[placement.weights])
+    if placement.weights != "loaded":
+        params = model.cast(params, {"f32": jnp.float32, "bf16": jnp.bfloat16}[placement.weights])
     return model.stack(params) if placement.layers == "scan" else params
 
 

@@ -101,7 +101,7 @@ def test_the_growing_cache_compiles_every_token(tiny):
 
 def test_the_async_host_keeps_a_bounded_number_in_flight(tiny, monkeypatch):
     engine = generate.bind(*tiny, parse("step+async"))
-    flying, most = 0, 0
+    flying, most = 1, 0  # the prefill is in flight
     step, fetch = engine.programs.step, generate.fetch
 
     def counted_step(*args):

@@ -24,13 +24,6 @@ def test_decode_inverts_encode(packaged, text):
     assert tok.decode(tok.encode(text)) == text.replace("<|im_start|>", "").replace("<|im_end|>", "").replace("<|endoftext|>", "")
 
 
-def test_a_stream_gives_whole_characters(packaged):
-    text = "naïve 東京 🙂 end"
-    pieces = list(packaged.tokenizer.stream(packaged.tokenizer.encode(text)))
-    assert "".join(pieces) == text
-    assert not any("\ufffd" in p for p in pieces)
-
-
 def test_sentencepiece_merges_by_score_and_spells_bytes():
     tok = tokenizer.Tokenizer.from_dict(tokenizer.from_gguf(spm(), "m.gguf"))
     assert [SPM[i] for i in tok.encode("hi!")] == ["<s>", "▁hi", "!"]  # ▁hi scores above hi!

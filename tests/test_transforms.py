@@ -21,10 +21,10 @@ SWITCHED = [m for m in MODIFIERS if m not in ("bf16", "persistent")]
 
 
 def valid_names():
-    """Each ladder placement alone, with each switch, and a seeded sample of the whole cross product."""
-    names = list(LADDER) + [f"{p}+{m}" for p in LADDER for m in SWITCHED if not (p == "step+donate" and m == "donate")]
-    everything = ["+".join([p, *chosen]) for p in LADDER for n in (2, 3) for chosen in itertools.combinations(SWITCHED, n)]
-    names += random.Random(0).sample([name for name in everything if is_valid(name)], 12)
+    """Each ladder placement alone, three of them with each switch, and a seeded sample of the whole cross product."""
+    names = list(LADDER) + [f"{p}+{m}" for p in ("layer", "step", "loop") for m in SWITCHED]
+    everything = ["+".join([p, *chosen]) for p in LADDER for n in (1, 2, 3) for chosen in itertools.combinations(SWITCHED, n)]
+    names += random.Random(0).sample([name for name in everything if is_valid(name)], 16)
     return [name for name in dict.fromkeys(names) if is_valid(name)]
 
 
@@ -91,6 +91,8 @@ def test_bfloat16_runs_in_bfloat16(tiny):
     engine = generate.bind(*tiny, parse("step+bf16"))
     assert {leaf.dtype for leaf in jax.tree.leaves(engine.params)} == {jnp.dtype("bfloat16")}
     assert generate.logits(engine, PROMPTS[0]).dtype == jnp.float32
+    loaded_so = generate.bind(tiny[0], engine.params, parse("step"))  # a checkpoint loaded as bfloat16 is not widened
+    assert loaded_so.params.embedding.weight.dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("name", ["step", "step+scan", "step+growing", "loop", "step+nocache"])
@@ -105,9 +107,9 @@ def test_a_ragged_batch_equals_its_rows_alone(tiny, name, sampler):
 @pytest.mark.parametrize("name", ["step", "step+scan", "step+growing", "step+nocache", "eager"])
 def test_prefill_in_pieces_equals_prefill_in_one(tiny, name, monkeypatch):
     prompt = [int(i) for i in np.random.default_rng(0).integers(0, 97, 40)]
-    whole = answers(tiny, name, prompts=[prompt], length=40, n=3)
+    whole = [answers(tiny, name, s, prompts=[prompt], length=40, n=3) for s in (generate.GREEDY, DRAW)]
     monkeypatch.setattr(generate, "PIECE", 16)
-    assert answers(tiny, name, prompts=[prompt], length=48, n=3) == whole
+    assert [answers(tiny, name, s, prompts=[prompt], length=48, n=3) for s in (generate.GREEDY, DRAW)] == whole
 
 
 def test_padding_changes_nothing_at_any_bucket_edge(tiny):
@@ -143,6 +145,10 @@ def test_donation_reuses_the_buffers(tiny):
     token, carry = generate.prefill(plain, generate.request(plain, PROMPTS, 8))
     plain.programs.step(plain.params, token, carry, generate.GREEDY)
     assert not any(a.is_deleted() for a in jax.tree.leaves(carry))
+
+
+def test_a_leaf_compiled_ahead_of_time_tells_queries_from_keys(tiny, expected):
+    assert answers(tiny, Placement("x", jit=("rope", "norm"), compile="aot")) == expected[0]
 
 
 def test_ahead_of_time_compiles_a_shape_once(tiny):

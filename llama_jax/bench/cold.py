@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -55,7 +54,7 @@ def start(model: str, placement: Placement, workload: Workload, prompt: int = 0,
             child = subprocess.run(command, input=json.dumps(spec), capture_output=True, text=True, timeout=limit, env=environment)
         except subprocess.TimeoutExpired:
             raise UserError(f"The cold start of {placement.name!r} took more than {limit:.0f} s and was stopped.") from None
-    if child.returncode:
+    if child.returncode or not child.stdout.strip():
         last = (child.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"The cold start of {placement.name!r} failed (exit {child.returncode}): {last}")
     return Trial.model_validate_json(child.stdout.strip().splitlines()[-1])
@@ -67,7 +66,7 @@ def main() -> None:
     import jax
 
     from llama_jax import checkpoint
-    from llama_jax.bench import protocol
+    from llama_jax.bench import environment, protocol
 
     began = time.perf_counter_ns()
     loaded = checkpoint.load(spec["model"])
@@ -78,7 +77,7 @@ def main() -> None:
     )
     who = protocol.subject(loaded, Placement(**spec["placement"]))
     record, _ = protocol.trial(who, workload, spec["prompt"], phase="cold", **spec["identity"])
-    update = dict(valid=True, reason="", load_ns=load_ns, peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    update = dict(valid=True, reason="", load_ns=load_ns, peak_rss_bytes=environment.peak_rss())
     print(record.model_copy(update=update).model_dump_json())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -40,6 +41,18 @@ def cpu_model() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or "unknown"
+
+
+def peak_rss() -> int:
+    """Peak resident memory of this process in bytes.
+
+    Linux's `ru_maxrss` survives exec and so may be the parent's; VmHWM is this program's own.
+    """
+    for line in read("/proc/self/status").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    scale = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
 def read(path: str) -> str:

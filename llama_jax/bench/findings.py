@@ -19,7 +19,7 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
     best = max(valid, key=lambda r: r["tokens_per_second"]["median"])
     rate = best["tokens_per_second"]
     sentence = (f"With {best['name']} the model decodes {rate['median']:.1f} tokens/s [{rate['low']:.1f}, {rate['high']:.1f}],"
-                f" {rate['median'] / summary.limit(trials):.0%} of the memory-bandwidth limit")  # fmt: skip
+                f" {rate['median'] / summary.limit(trials, summary.baseline_of(table)):.0%} of the memory-bandwidth limit")  # fmt: skip
     slowest = next((r for r in valid if r["name"] == "eager"), min(valid, key=lambda r: r["tokens_per_second"]["median"]))
     if slowest is not best:
         gain = summary.paired_ratio(trials, best["name"], slowest["name"])

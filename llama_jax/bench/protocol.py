@@ -23,7 +23,7 @@ from llama_jax.bench.guard import Guard
 from llama_jax.bench.record import Trial, tokens_hash
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
-from llama_jax.placement import Placement
+from llama_jax.placement import LADDER, Placement
 
 SILENT_RUNS = 3  # warm-up ends after this many runs in a row in which nothing compiled
 MAX_WARMUP = 8
@@ -69,13 +69,8 @@ def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = Non
     def run(ids, workload: Workload):
         return generate.stream(engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots)
 
-    width = 2 if placement.weights == "bf16" else 4
-    identity = dict(
-        model=checkpoint.name,
-        weights_hash=checkpoint.weights_hash,
-        dtype={"f32": "float32", "bf16": "bfloat16"}[placement.weights],
-        weight_bytes=width,
-    )
+    dtype = engine.params.embedding.weight.dtype
+    identity = dict(model=checkpoint.name, weights_hash=checkpoint.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize)
     return Subject(name or placement.name, "jax", placement.name, run, encoder(checkpoint), {**identity, "config": checkpoint.config})
 
 
@@ -119,34 +114,40 @@ def warm_up(who: Subject, workload: Workload) -> bool:
 
 
 class Reference:
-    """The tokens every subject must produce: greedy, from one engine, with its own logits to judge near-ties by."""
+    """The tokens every subject must produce: greedy, from the `step` placement on weights of the subject's dtype.
+
+    Its own logits say whether a difference stands at a near-tie.
+    """
 
     def __init__(self, checkpoint: Checkpoint, workload: Workload):
-        self.engine = generate.build(checkpoint, "step")
-        self.workload, self.encode = workload, encoder(checkpoint)
-        self.known: dict[int, np.ndarray] = {}
+        self.checkpoint, self.workload, self.encode = checkpoint, workload, encoder(checkpoint)
+        self.engines: dict[str, generate.Engine] = {}
+        self.known: dict[tuple[int, str], np.ndarray] = {}
 
-    def tokens(self, prompt: int) -> np.ndarray:
-        if prompt not in self.known:
+    def engine(self, dtype: str) -> generate.Engine:
+        if dtype not in self.engines:
+            weights = {"float32": "f32", "bfloat16": "bf16"}[dtype]
+            self.engines[dtype] = generate.build(self.checkpoint, replace(LADDER["step"], weights=weights))
+        return self.engines[dtype]
+
+    def tokens(self, prompt: int, dtype: str = "float32") -> np.ndarray:
+        if (prompt, dtype) not in self.known:
             ids, w = self.encode(self.workload.prompts[prompt]), self.workload
-            self.known[prompt] = np.concatenate(list(generate.stream(self.engine, [ids], w.new_tokens, length=w.length, slots=w.slots)))[
-                :, 0
-            ]
-        return self.known[prompt]
+            blocks = generate.stream(self.engine(dtype), [ids], w.new_tokens, length=w.length, slots=w.slots)
+            self.known[prompt, dtype] = np.concatenate(list(blocks))[:, 0]
+        return self.known[prompt, dtype]
 
-    def margin(self, prompt: int, k: int) -> float:
-        ids = self.encode(self.workload.prompts[prompt]) + self.tokens(prompt)[:k].tolist()
-        best = np.sort(np.asarray(generate.logits(self.engine, ids)[-1]))[-2:]
+    def margin(self, prompt: int, k: int, dtype: str = "float32") -> float:
+        ids = self.encode(self.workload.prompts[prompt]) + self.tokens(prompt, dtype)[:k].tolist()
+        best = np.sort(np.asarray(generate.logits(self.engine(dtype), ids)[-1]))[-2:]
         return float(best[1] - best[0])
 
     def judge(self, record: Trial, tokens: np.ndarray) -> Trial:
-        """The record, void when a row's tokens are not the reference's; a compilation's reason stays first."""
-        for row in tokens.T:
-            verdict = gate.compare(row, self.tokens(record.prompt), lambda k: self.margin(record.prompt, k))
-            if verdict.reason:
-                reasons = [r for r in (record.reason, verdict.reason) if r]
-                return record.model_copy(update=dict(valid=record.valid and verdict.passed, reason="; ".join(reasons)))
-        return record
+        """The record, void when any row's tokens are not the reference's; a compilation's reason stays first."""
+        expected = self.tokens(record.prompt, record.dtype)
+        verdicts = [gate.compare(row, expected, lambda k: self.margin(record.prompt, k, record.dtype)) for row in tokens.T]
+        reasons = dict.fromkeys(r for r in (record.reason, *(v.reason for v in verdicts)) if r)
+        return record.model_copy(update=dict(valid=record.valid and all(v.passed for v in verdicts), reason="; ".join(reasons)))
 
 
 @contextlib.contextmanager
@@ -188,7 +189,8 @@ def measure(
         before = roofline.bandwidth()
         for i, who in enumerate(subjects):
             progress(f"warm-up {who.name}", i, len(subjects))
-            warm_up(who, workload)
+            if not warm_up(who, workload):  # its trials will be void, each with its reason
+                progress(f"{who.name} did not stop compiling", i, len(subjects))
         everyone = [*subjects, twin]
         for block in range(blocks):
             prompt = block % len(workload.prompts)

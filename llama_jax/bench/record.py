@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +15,8 @@ import numpy as np
 import pandas as pd
 import pydantic
 
+from llama_jax import files
+from llama_jax.bench import roofline
 from llama_jax.errors import UserError
 
 SCHEMA = 1
@@ -97,7 +97,7 @@ class Trial(pydantic.BaseModel):
 
     @property
     def mbu(self) -> float:
-        return self.tg / self.batch * self.bytes_per_token / (self.bandwidth_gbps * 1e9)
+        return roofline.mbu(self.tg / self.batch, self.bytes_per_token, self.bandwidth_gbps)
 
 
 def tokens_hash(tokens: np.ndarray) -> str:
@@ -112,27 +112,13 @@ def write(path: Path, trials: Iterable[Trial], **meta) -> Path:
     text = frame.to_csv(index=False, lineterminator="\n")
     about = {"schema_version": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **meta}
     about["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    replace(path, text)
-    replace(meta_path(path), json.dumps(about, indent=1, sort_keys=True) + "\n")
+    files.write(path, text)
+    files.write(meta_path(path), json.dumps(about, indent=1, sort_keys=True) + "\n")
     return path
 
 
 def meta_path(path: Path) -> Path:
     return path.with_suffix(".meta.json")
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half. Raises UserError if it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror}.") from error
 
 
 def read(path: Path) -> tuple[list[Trial], dict]:

@@ -23,7 +23,6 @@ from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError, near
 from llama_jax.placement import LADDER, Placement, parse
 
-PEERS: dict[str, tuple[str, str]] = {}  # name: (reason it is missing, remedy)
 PROMPTS = 4  # different prompts, so that no subject can live off one
 
 
@@ -50,9 +49,8 @@ def run(settings: Settings, progress: Callable[[str, int, int], None]) -> dict:
     baseline = settings.baseline or ("step" if "step" in names else names[0])
     if baseline not in names:
         raise UserError(f"The baseline {baseline!r} is not among the placements.{near(baseline, names)}")
-    for peer in settings.peers:
-        if peer not in PEERS:
-            raise UserError(f"No such peer: {peer!r}." + (near(peer, PEERS) if PEERS else " No peer can be measured in this version."))
+    if settings.peers:
+        raise UserError(f"No such peer: {settings.peers[0]!r}. No peer can be measured in this version; leave --peers out.")
     loaded = checkpoint.load(settings.model)
     ids = random_prompts(loaded.config.vocab_size, settings.prompt_tokens, settings.seed)
     workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
@@ -60,7 +58,7 @@ def run(settings: Settings, progress: Callable[[str, int, int], None]) -> dict:
     return {
         "baseline": baseline,
         "protocol": {**asdict(settings), "placements": names, "random_weights": loaded.is_random,
-                     "limit_tokens_per_second": summary.limit(trials) * settings.batch},
+                     "limit_tokens_per_second": summary.limit(trials, baseline) * settings.batch},
         "environment": {**environment.capture(), "weights_hash": loaded.weights_hash,
                         "bandwidth_gbps": next(t.bandwidth_gbps for t in trials if t.bandwidth_gbps)},
         "subjects": summary.table(trials, baseline, names, settings.seed),
@@ -116,12 +114,12 @@ def harness_overhead(loaded: checkpoint.Checkpoint, workload: Workload, pairs: i
     return dict(value=found.value, low=found.low, high=found.high, n=found.n, harness_s=seconds[harnessed], bare_s=seconds[bare])
 
 
-def science(loaded: checkpoint.Checkpoint, count: int, new_tokens: int, seed: int = 0) -> Workload:
-    """The committed science questions as chat prompts; for a model without a tokenizer, random ids of like length."""
+def science(loaded: checkpoint.Checkpoint, questions: Sequence[str], new_tokens: int, seed: int = 0) -> Workload:
+    """Questions as chat prompts; for a model without a tokenizer, as many prompts of random ids of like length."""
     if loaded.tokenizer is None:
-        ids = random_prompts(loaded.config.vocab_size, 40, seed, count)
+        ids = random_prompts(loaded.config.vocab_size, 40, seed, len(questions))
         return Workload(ids, new_tokens, generate.bucket(40), seed=seed)
-    texts = prompts.as_chat(loaded.tokenizer, prompts.load(count))
+    texts = prompts.as_chat(loaded.tokenizer, questions)
     longest = max(len(loaded.tokenizer.encode(text, special=False)) for text in texts)
     return Workload(texts, new_tokens, generate.bucket(longest), seed=seed)
 
@@ -134,8 +132,9 @@ def obtain(source: str, name: str, out_dir: str | Path, measure: Callable[[], tu
     """
     here = Path(out_dir) / "data" / f"{name}.csv"
     if source == "measure":
+        before = environment.capture()
         trials, meta = measure()
-        record.write(here, trials, environment=environment.capture(), **meta)
+        record.write(here, trials, environment=before, **meta)
     elif source != "recorded":
         raise UserError(f"source is {source!r}; it must be recorded or measure.")
     return record.read(here if here.is_file() else paths.ROOT / "data" / here.name)

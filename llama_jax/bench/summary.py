@@ -43,8 +43,7 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
     itl = statistics.percentiles(itl_pooled(good) * 1e3)
     compiled = None
     if cold:
-        compiled = {"n": int(np.median([t.compiled for t in cold])),
-                    "seconds": float(np.median([t.trace_ns + t.lower_ns + t.backend_ns for t in cold])) / 1e9}  # fmt: skip
+        compiled = {"n": int(np.median([t.compiled for t in cold])), "seconds": float(np.median([*map(compile_seconds, cold)]))}
     return {
         "name": subject,
         "kind": everything[0].backend if everything else "unknown",
@@ -92,18 +91,33 @@ def median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def limit(trials: Sequence[Trial]) -> float:
-    """The bandwidth limit in tokens/s: probed bandwidth over the bytes a token must read (median over warm trials)."""
-    return float(np.median([t.bandwidth_gbps * 1e9 / t.bytes_per_token for t in trials if t.bandwidth_gbps]))
+def compile_seconds(trial: Trial) -> float:
+    """Trace, lower and backend time together."""
+    return (trial.trace_ns + trial.lower_ns + trial.backend_ns) / 1e9
+
+
+def baseline_of(table: Sequence[dict]) -> str:
+    """The baseline's name in a table."""
+    return next(e["name"] for e in table if e["ratio_to_baseline"]["verdict"] == "baseline")
+
+
+def limit(trials: Sequence[Trial], subject: str) -> float:
+    """A subject's bandwidth limit in tokens/s: probed bandwidth over the bytes a token must read (median of its warm trials)."""
+    warmed = [t for t in trials if t.subject == subject and t.bandwidth_gbps]
+    return float(np.median([t.bandwidth_gbps * 1e9 / t.bytes_per_token for t in warmed]))
 
 
 def break_even(subject: dict, other: dict) -> float | None:
     """Tokens after which `subject`, compilation included, is ahead of `other`, compilation included; None if never.
 
-    0 when it is ahead from the first token.
+    0 when it is ahead from the first token. n tokens take compilation + TTFT + (n - 1) / rate.
     """
+
+    def start(e: dict) -> float:  # the line's height at n = 0
+        return e["compile"]["seconds"] + e["ttft_ms"] / 1e3 - 1 / e["tokens_per_second"]["median"]
+
     ahead = 1 / other["tokens_per_second"]["median"] - 1 / subject["tokens_per_second"]["median"]
-    extra = subject["compile"]["seconds"] - other["compile"]["seconds"]
+    extra = start(subject) - start(other)
     if extra <= 0:
         return 0.0 if ahead >= 0 else None
     return extra / ahead if ahead > 0 else None

@@ -53,7 +53,7 @@ def models() -> dict[str, str]:
 
 
 def find(name: str) -> Source:
-    """Open what `name` points at, without reading weights. Raises UserError when there is no such model."""
+    """Open what `name` points at; no weight is decoded. Raises UserError when there is no such model."""
     if name == DEFAULT:
         return gguf.open_file(gguf.packaged())
     if name.startswith("random:"):
@@ -81,7 +81,7 @@ def load(name: str = DEFAULT, dtype: str = "float32") -> Checkpoint:
 
 
 def load_config(name: str = DEFAULT) -> ModelConfig:
-    """The model's configuration alone; no weights are read."""
+    """The model's configuration alone; no weight is decoded."""
     return find(name).config
 
 
@@ -91,7 +91,7 @@ def load_params(name: str = DEFAULT, dtype: str = "float32") -> Model:
 
 
 def load_tokenizer(name: str = DEFAULT) -> Tokenizer | None:
-    """The model's tokenizer alone; no weights are read."""
+    """The model's tokenizer alone; no weight is decoded."""
     return find(name).tokenizer()
 
 

@@ -6,18 +6,18 @@ under the file's path, size and time. A cache entry that cannot be used is made 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
 import os
-import tempfile
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, dequantize
 
-from llama_jax import paths
+from llama_jax import files, paths
 from llama_jax.checkpoint.tensors import Source, Tensor, hash_files
 from llama_jax.config import ModelConfig, RopeScaling
 from llama_jax.errors import UserError
@@ -88,7 +88,11 @@ def read_tensor(path: Path, shape, kind: int, offset: int, size: int, heads: int
 
 def read_index(path: Path) -> dict:
     """What the header says: metadata, tensor table, tokenizer, SHA-256. From the cache when it is of this very file."""
-    status = path.stat()
+    try:
+        status = path.stat()
+        os.close(os.open(path, os.O_RDONLY))
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from error
     identity = [str(path.resolve()), status.st_size, status.st_mtime_ns, INDEX_VERSION]
     entry = paths.cache("gguf", hashlib.sha256(identity[0].encode()).hexdigest()[:16] + ".json")
     try:
@@ -98,19 +102,9 @@ def read_index(path: Path) -> dict:
     except (OSError, ValueError, KeyError, TypeError):
         pass  # no cache, or a damaged one
     index = {"identity": identity, **parse(path), "sha256": hash_files([path])}
-    save(entry, index)
+    with contextlib.suppress(UserError):  # where the cache folder cannot be written, go without
+        files.write(entry, json.dumps(index))
     return index
-
-
-def save(entry: Path, index: dict) -> None:
-    """Write the cache entry in one piece; where the cache folder cannot be written, go without."""
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=entry.parent, delete=False, encoding="utf-8") as file:
-            json.dump(index, file)
-        os.replace(file.name, entry)
-    except OSError:
-        pass
 
 
 def parse(path: Path) -> dict:
@@ -146,6 +140,8 @@ def read_config(path: Path, index: dict) -> ModelConfig:
         value = fields.get(f"llama.{key}", default)
         if value is None:
             raise UserError(f"{path}: the GGUF header has no llama.{key}.")
+        if isinstance(value, list):
+            raise UserError(f"{path}: llama.{key} differs between layers; that is not supported.")
         return value
 
     heads, width = field("attention.head_count"), field("embedding_length")
@@ -179,4 +175,6 @@ def read_scaling(path: Path, index: dict) -> RopeScaling | None:
         return None
     if kind != "linear":
         raise UserError(f"{path}: RoPE scaling {kind!r} is not supported; supported: none, linear, llama3 (as rope_freqs.weight).")
-    return RopeScaling("linear", factor=float(fields["llama.rope.scaling.factor"]))
+    if not (factor := fields.get("llama.rope.scaling.factor")):
+        raise UserError(f"{path}: RoPE scaling is linear, but the GGUF header has no llama.rope.scaling.factor.")
+    return RopeScaling("linear", factor=float(factor))

@@ -41,11 +41,16 @@ def open_folder(folder: Path) -> Source:
 
 def read_json(path: Path) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path.parent}: no {path.name} in this folder; it is not a Hugging Face model.") from None
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from error
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON ({error}).") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: it holds a JSON {type(found).__name__}, not an object.")
+    return found
 
 
 def read_config(folder: Path, raw: dict) -> ModelConfig:
@@ -55,6 +60,8 @@ def read_config(folder: Path, raw: dict) -> ModelConfig:
     for bias in ("attention_bias", "mlp_bias"):
         if raw.get(bias):
             raise UserError(f"{folder}: {bias} is set in config.json; Llama models with biases are not supported.")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise UserError(f"{folder}: hidden_act {raw['hidden_act']!r} is not supported; this project's Llama uses 'silu'.")
     rope = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
     try:
         heads = raw["num_attention_heads"]

@@ -93,6 +93,9 @@ def assemble(source: Source, dtype: str) -> Model:
 
 
 def check(source: Source) -> None:
+    """Every weight is there in its shape, and no bias that the model would silently leave out."""
+    if biases := sorted(name for name in source.tensors if name.endswith(".bias")):
+        raise UserError(f"{source.where}: it has biases ({biases[0]}, …); Llama models with biases are not supported.")
     for name, shape in shapes(source.config).items():
         if name not in source.tensors:
             raise UserError(f"{source.where}: tensor {name} is missing; the file is incomplete or not of this configuration.")

@@ -85,22 +85,54 @@ def test_a_compilation_voids_its_trial_and_no_other(loaded):
     assert all(t.valid for t in trials if t.subject != "leaky")
 
 
-def test_a_growing_cache_never_warms_up(loaded, monkeypatch):
-    monkeypatch.setattr(protocol, "MAX_WARMUP", 2)
-    who = protocol.subject(loaded, parse("step+growing"))
+def test_warm_up_ends_when_the_guard_is_silent_three_times(loaded):
+    runs, sizes = [], iter(range(3000, 4000))
+
+    def compile_at_first(block, until):
+        runs.append(1)
+        if len(runs) <= until:
+            jnp.sin(jnp.asarray(np.ones(next(sizes), np.float32)))
+        return block
+
     jax.clear_caches()
-    assert not protocol.warm_up(who, WORK)
-    assert protocol.warm_up(protocol.subject(loaded, parse("step")), replace(WORK, new_tokens=4)) is False  # two runs are not three
+    first = altered(loaded, "first", lambda b: compile_at_first(b, until=4))
+    assert protocol.warm_up(first, WORK)
+    calls = len(runs)
+    runs.clear()
+    assert protocol.warm_up(altered(loaded, "none", lambda b: compile_at_first(b, until=0)), WORK)
+    assert len(runs) < calls
+    runs.clear()
+    assert not protocol.warm_up(altered(loaded, "always", lambda b: compile_at_first(b, until=10**6)), WORK)
 
 
-def test_warm_up_ends_when_the_guard_is_silent(loaded):
-    assert protocol.warm_up(protocol.subject(loaded, parse("chunk8")), WORK)
+def test_every_row_of_a_batch_is_judged(loaded):
+    reference = protocol.Reference(loaded, WORK)
+    record, tokens = protocol.trial(
+        protocol.subject(loaded, parse("loop")), replace(WORK, batch=2), 0, run="r", block=0, order=0, phase="warm"
+    )
+    tokens = tokens.copy()
+    assert reference.judge(record, tokens).reason == record.reason
+    reference.margin = lambda prompt, k, dtype: 0.0 if k == 5 else 1.0
+    tokens[5, 0] += 1  # a near-tie in the first row …
+    assert "near-tie" in reference.judge(record, tokens).reason
+    tokens[0, 1] += 1  # … does not excuse the second
+    judged = reference.judge(record, tokens)
+    assert not judged.valid
+    assert "wrong: token 0" in judged.reason
+
+
+def test_bfloat16_is_gated_by_a_bfloat16_reference(loaded):
+    trials = measured(loaded, protocol.subject(loaded, parse("loop+bf16")))
+    half = [t for t in trials if t.subject == "loop+bf16"]
+    assert {t.dtype for t in half} == {"bfloat16"}
+    assert all(t.valid for t in half), half[0].reason
+    assert half[0].bytes_per_token < next(t for t in trials if t.subject == "step").bytes_per_token
 
 
 def test_the_margin_is_the_references_own(loaded):
     reference = protocol.Reference(loaded, WORK)
     ids = [*WORK.prompts[0], *reference.tokens(0)[:2].tolist()]
-    logits = np.sort(np.asarray(generate.logits(reference.engine, ids))[-1])
+    logits = np.sort(np.asarray(generate.logits(reference.engine("float32"), ids))[-1])
     assert reference.margin(0, 2) == pytest.approx(float(logits[-1] - logits[-2]), rel=1e-5)
 
 

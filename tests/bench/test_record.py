@@ -68,6 +68,7 @@ def test_an_unwritable_folder_is_one_line_and_loses_nothing(tmp_path, monkeypatc
     with pytest.raises(UserError, match="No space left"):
         record.write(path, [trial("loop")])
     assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "t.meta.json"]  # no half-written file is left
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="Cannot write"):
         record.write(tmp_path / "file" / "t.csv", [trial()])
@@ -91,7 +92,7 @@ def entry(name, rate, seconds):
 
 @pytest.mark.parametrize(
     ("fast", "slow", "tokens"),
-    [((100, 3.0), (50, 1.0), 200.0), ((100, 1.0), (50, 3.0), 0.0), ((50, 3.0), (100, 1.0), None), ((50, 1.0), (100, 3.0), None)],
+    [((100, 3.0), (50, 1.0), 201.0), ((100, 1.0), (50, 3.0), 0.0), ((50, 3.0), (100, 1.0), None), ((50, 1.0), (100, 3.0), None)],
 )
 def test_break_even(fast, slow, tokens):
     found = summary.break_even(entry("a", *fast), entry("b", *slow))

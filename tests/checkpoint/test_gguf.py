@@ -185,6 +185,11 @@ def test_unsupported_architecture_type_tokenizer(tmp_path):
     fails(tmp_path / "t.gguf", "odd.weight", "Q5_0", "Q4_K")
 
 
+def test_biases_are_not_silently_left_out(tmp_path):
+    write(tmp_path / "b.gguf", extra=lambda w: w.add_tensor("blk.0.attn_q.bias", np.zeros(256, np.float32)))
+    fails(tmp_path / "b.gguf", "biases", "q_proj.bias")
+
+
 def test_missing_and_misshapen_tensors(tmp_path):
     write(tmp_path / "m.gguf", skip=("model.layers.1.mlp.up_proj.weight",))
     fails(tmp_path / "m.gguf", "model.layers.1.mlp.up_proj.weight", "missing")

