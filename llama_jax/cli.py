@@ -53,7 +53,7 @@ def generate(
     token_ids: Annotated[str | None, typer.Option(help="The prompt as token ids, such as 1,2,3.")] = None,
     no_chat: Annotated[bool, typer.Option("--no-chat", help="Continue the text itself; no chat template.")] = False,
     model: Model = "smollm2-135m-instruct",
-    placement: PlacementName = "loop",
+    placement: PlacementName = "step",  # streams every token
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -136,7 +136,7 @@ def encode_prompt(loaded, given: str | list[int], chat_template: bool) -> list[i
 @app.command("chat", epilog="Example: `llama-jax chat --temperature 0.7 --top-p 0.9`")
 def converse(
     model: Model = "smollm2-135m-instruct",
-    placement: PlacementName = "chunk8",
+    placement: PlacementName = "step",
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     max_new_tokens: MaxNewTokens = 512,
     temperature: Temperature = 0.0,

@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from llama_jax import files
 from llama_jax.bench import environment, summary
@@ -125,6 +126,12 @@ def rows(axes, names: Sequence[str]) -> dict[str, int]:
     return heights
 
 
+def plain_ticks(*axes_of_numbers) -> None:
+    """Write the ticks of log axes as plain numbers (0.2, 5, 100), not powers."""
+    for axis in axes_of_numbers:
+        axis.set_major_formatter("{x:g}")
+
+
 def scatter_row(axes, values: Sequence[float], height: float, subject: str, seed: int = 0) -> None:
     """Every trial as a point, spread a little so that none hides another."""
     spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(values))
@@ -208,6 +215,8 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
     left.set(xscale="log", xlabel="time to first token, ms, log scale\n(point: one answer; bar: median)")
     right.set_xscale("symlog", linthresh=1)
     right.set_xlim(left=-0.15)
+    plain_ticks(left.xaxis, right.xaxis)
+    left.xaxis.set_minor_formatter("{x:g}")
     right.set_xlabel("inter-token latency, ms, log scale above 1\n(bar: median; band: 5th to 95th percentile)")
     left.set_title("Time to first token")
     right.set_title("Gap between tokens")
@@ -269,6 +278,7 @@ def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -
         axes.text(longest * 1.05, at, words, va="center", fontsize=9, color=colour(name))
     axes.set(xscale="log", yscale="log", xlim=(1, longest), xlabel="tokens made by the process, log scale",
              ylabel="seconds, compilation included,\nlog scale")  # fmt: skip
+    plain_ticks(axes.xaxis, axes.yaxis)
     axes.set_title(f"Tokens until compilation has paid for itself against {against}")
     return figure
 
@@ -297,6 +307,8 @@ def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
                   label=f"{label}: {times[-1]:.2f} s, n = {len(good)}")  # fmt: skip
     axes.set(xscale="log", xlabel="seconds since the request, log scale", ylabel="tokens on the host")
     axes.set_xlim(left=min(t.ttft for t in trials if t.phase == "warm") / 1.3)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    plain_ticks(axes.xaxis)
     axes.legend(fontsize=9.5, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, title="typical answer (median of n)", alignment="left")
     axes.set_title("When the tokens of one answer arrive")
     return figure

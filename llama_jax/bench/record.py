@@ -63,7 +63,11 @@ class Trial(pydantic.BaseModel):
     cache_hits: int
     # memory
     peak_rss_bytes: int | None = None  # only where the process ran one subject
-    device_peak_bytes: int | None = None
+    device_peak_bytes: int | None = None  # where a device reports it
+    argument_bytes: int | None = None  # of the compiled decode program, where it was analysed; so are the next three
+    output_bytes: int | None = None
+    temp_bytes: int | None = None
+    alias_bytes: int | None = None
     # roofline
     bytes_per_token: float | None = None
     bandwidth_gbps: float | None = None
