@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -25,8 +25,8 @@ class Tokenizer:
     definition: tokenizer.json as text. stop: ids that end an answer. chat_template: Jinja source, or None.
     """
 
-    definition: str
-    chat_template: str | None
+    definition: str = field(repr=False)
+    chat_template: str | None = field(repr=False)
     bos_token: str
     eos_token: str
     stop: tuple[int, ...]

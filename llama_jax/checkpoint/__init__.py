@@ -11,7 +11,7 @@ from_state_dict(config, tensors)   a PyTorch state dict
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from llama_jax.checkpoint import gguf, huggingface, random
@@ -33,7 +33,7 @@ class Checkpoint:
 
     name: str
     config: ModelConfig
-    params: Model
+    params: Model = field(repr=False)
     tokenizer: Tokenizer | None
     weights_hash: str
     source: str

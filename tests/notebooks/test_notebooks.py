@@ -113,7 +113,7 @@ def make(folder, *cells, artifacts=(), parameters='source: str = "recorded"  # x
     """A notebook source of its own."""
     nb = nbformat.v4.new_notebook()
     nb.cells = [nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}), *map(nbformat.v4.new_code_cell, cells)]
-    nb.metadata = {"kernelspec": {"name": "python3", "display_name": "x"}, "llama_jax": {"artifacts": list(artifacts)}}
+    nb.metadata = {"kernelspec": {"name": "python3", "display_name": "x", "language": "python"}, "llama_jax": {"artifacts": list(artifacts)}}
     nbformat.write(nb, folder / "77-made.ipynb")
 
 
@@ -178,7 +178,7 @@ def test_an_out_folder_that_cannot_be_is_named(own, tmp_path):
 def test_two_parameter_cells_are_refused(tmp_path, monkeypatch):
     make(tmp_path, "1")
     nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
-    nb.cells.append(nb.cells[0])
+    nb.cells.append({**nb.cells[0], "id": "another"})
     (tmp_path / "77-made.ipynb").write_text(json.dumps(nb))
     monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
     with pytest.raises(UserError, match="2 cells are tagged"):
