@@ -224,7 +224,7 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-@app.command(epilog="Example: `llama-jax run 03 --measure -p new_tokens 32 --out /tmp/mine`")
+@app.command(epilog="Example: `llama-jax run 03 --measure -p new_tokens 32 --out my-results`")
 def run(
     notebooks: Annotated[list[str] | None, typer.Argument(help="Numbers or names, such as 03; all of them by default.")] = None,
     parameter: Annotated[

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import json
 import os
 import subprocess
@@ -83,9 +82,7 @@ def check(path: Path, given: dict[str, object]) -> dict:
     checked = {}
     for name, value in given.items():
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else f" It has: {', '.join(known)}."
-            raise UserError(f"{path.stem} has no parameter {name!r}.{hint}")
+            raise UserError(f"{path.stem} has no parameter {name!r}.{near(name, known)}")
         checked[name] = convert(path.stem, name, value, known[name])
     return checked
 

@@ -37,17 +37,17 @@ def embed(image: Path) -> str:
         raise UserError(f"{image} is listed in manifest.json but missing: run `llama-jax run` again.") from None
 
 
-def findings(out_dir: Path, shown: str = "") -> str:
+def findings(found: list[dict], shown: str = "") -> str:
     """The findings as Markdown: question, computed answer, and the first figure of each notebook that `shown` lacks."""
     blocks = []
-    for s in sections(out_dir):
+    for s in found:
         new = [f["name"] for f in s["figures"] if f["name"] not in shown][:1]
         picture = "".join(f"\n\n![{name}](figures/{name}.svg)" for name in new)
         blocks.append(f"**{s['question']}** {s['finding']} Measured {s['created'][:10]} on {s['machine']}.{picture}")
     return "\n\n".join(blocks)
 
 
-def refresh_readme(out_dir: Path) -> None:
+def refresh_readme(out_dir: Path, found: list[dict]) -> None:
     """Put the findings between the README's two markers, where OUT has a README that holds them."""
     path = Path(out_dir) / "README.md"
     if not path.is_file():
@@ -55,13 +55,14 @@ def refresh_readme(out_dir: Path) -> None:
     before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if begin and end:
-        files.write(path, f"{before}{BEGIN}\n{findings(out_dir, before)}\n{END}{after}")
+        files.write(path, f"{before}{BEGIN}\n{findings(found, before)}\n{END}{after}")
 
 
 def write(out_dir: Path) -> Path:
     """Write OUT/docs/index.html, and refresh the findings in OUT/README.md."""
-    refresh_readme(out_dir)
+    found = sections(out_dir)
+    refresh_readme(out_dir, found)
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(sections=sections(out_dir))
+    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(sections=found)
     path = Path(out_dir) / "docs" / "index.html"
     return files.write(path, page)

@@ -38,9 +38,9 @@ class Programs:
     prefill(model, ids [B T], pad [B], seeds [B], sampler, slots) → (token, carry): a new cache with the prompt in it.
     extend(model, ids [B T], carry, sampler) → (token, carry): T more tokens of prompt into a cache.
     step(model, token, carry, sampler) → (token, carry)
-    decode(model, token, carry, sampler, stop [B N], limit, out [n B]) → (tokens [n B], made, token, carry): several
+    decode(model, token, carry, sampler, stop [N], limit, out [n B]) → (tokens [n B], made, token, carry): several
         steps a call; None unless the placement jits `decode`. `limit` and `out` serve until="stop" only.
-    logits(model, ids [B T], carry) → float32 [B T V]: every position, for evaluation; never jitted here.
+    logits(model, ids [B T], cache) → (float32 [B T V], cache): every position, for evaluation; never jitted here.
     """
 
     prefill: Callable
