@@ -4,7 +4,9 @@ Axes, used in shapes everywhere: B batch, T tokens of this call, S cache slots, 
 K key-value heads, h head size, F feed-forward width, V vocabulary.
 """
 
-from llama_jax import bench, chat, checkpoint, figures, generate, kvc, paths, prompts, render, transforms
+import importlib
+
+from llama_jax import bench, chat, checkpoint, generate, kvc, paths, prompts, render, transforms
 from llama_jax.checkpoint import Checkpoint, load
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError
@@ -42,3 +44,10 @@ __all__ = [
     "stream",
     "transforms",
 ]
+
+
+def __getattr__(name: str):
+    """`ll.figures` when it is first asked for: matplotlib takes longer to import than a measured process should wait."""
+    if name == "figures":
+        return importlib.import_module("llama_jax.figures")
+    raise AttributeError(f"module 'llama_jax' has no attribute {name!r}")

@@ -1,9 +1,32 @@
-"""Measurement: guard, gate, protocol, statistics, records, environment, roofline."""
+"""Measurement: guard, gate, protocol, phases, statistics, records, environment, roofline."""
 
-from llama_jax.bench import cold, environment, findings, gate, guard, protocol, record, roofline, statistics, suite, summary
-from llama_jax.bench.guard import Guard
+from llama_jax.bench import (
+    checklist,
+    environment,
+    export,
+    findings,
+    gate,
+    guard,
+    journal,
+    memory,
+    phases,
+    process,
+    protocol,
+    record,
+    roofline,
+    selftest,
+    simulation,
+    statistics,
+    suite,
+    summary,
+)
+from llama_jax.bench.compare import compare
+from llama_jax.bench.guard import Guard, TorchGuard
+from llama_jax.bench.phases import Plan
+from llama_jax.bench.profiling import profile
 from llama_jax.bench.protocol import Reference, Subject, Workload, measure, subject
 from llama_jax.bench.record import Trial
 
-__all__ = ["Guard", "Reference", "Subject", "Trial", "Workload", "cold", "environment", "findings", "gate", "guard", "measure", "protocol",
-           "record", "roofline", "statistics", "subject", "suite", "summary"]  # fmt: skip
+__all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "checklist", "compare", "environment", "export",
+           "findings", "gate", "guard", "journal", "measure", "memory", "phases", "process", "profile", "protocol", "record", "roofline",
+           "selftest", "simulation", "statistics", "subject", "suite", "summary"]  # fmt: skip

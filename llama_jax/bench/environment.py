@@ -1,21 +1,30 @@
-"""What machine, what software, what settings: everything a number needs beside it to be repeated."""
+"""What machine, what software, what settings, and what else was running: everything a number needs beside it to be repeated."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import resource
+import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 import jax
 import psutil
+import threadpoolctl
 
 from llama_jax import paths
 
-PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "transformers", "gguf", "tokenizers", "llama-jax")
-PREFIXES = ("XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_")
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "transformers", "gguf", "tokenizers", "numba", "flax", "pyarrow", "pandas",
+            "llama-jax")  # fmt: skip
+PREFIXES = ("XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC")
+TERRAFORM = ("TF_CLI_", "TF_TOKEN_", "TF_VAR_")  # not TensorFlow's, and may hold passwords; a record is published
+NO_LIMIT = 1 << 60  # cgroup v1 writes a number of this order where memory has no limit
+BUSY_OTHERS, BUSY_STEAL, BUSY_LOAD = 0.10, 0.05, 1.25  # shares of the CPU time; load a core before the start
 
 
 def capture() -> dict:
@@ -26,12 +35,15 @@ def capture() -> dict:
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else "unknown",
         "load": list(os.getloadavg()),
         "ram_bytes": psutil.virtual_memory().total,
+        "limits": limits(),
+        "blas": blas_threads(),
         "governor": read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "devices": [f"{d.platform}:{d.device_kind}" for d in jax.devices()],
+        "gpus": gpus(),
         "os": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
-        "settings": {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES)},
+        "settings": settings(),
         "git": git_state(),
     }
 
@@ -80,6 +92,142 @@ def git_state() -> dict:
         return {"commit": git("rev-parse", "HEAD").strip(), "dirty": bool(changed.strip())}
     except (OSError, subprocess.SubprocessError):
         return {"commit": "unknown", "dirty": "unknown"}
+
+
+def settings() -> dict[str, str]:
+    """Every environment variable of XLA, JAX and the numeric libraries in this process."""
+    return {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
+
+
+def blas_threads() -> list[dict]:
+    """{library, version, threads} of each BLAS and OpenMP that this process has loaded."""
+    return [dict(library=found["internal_api"], version=found["version"] or "unknown", threads=found["num_threads"])
+            for found in threadpoolctl.threadpool_info()]  # fmt: skip
+
+
+def gpus() -> list[dict] | str:
+    """{name, driver, memory} of each GPU: as nvidia-smi lists them, else those JAX sees. "unknown": nvidia-smi is there but fails."""
+    seen = [dict(name=d.device_kind, driver="unknown", memory="unknown") for d in jax.devices() if d.platform == "gpu"]
+    if not (program := shutil.which("nvidia-smi")):
+        return seen
+    query = [program, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        lines = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
+        return [dict(zip(("name", "driver", "memory"), map(str.strip, line.rsplit(",", 2)), strict=True)) for line in lines if line.strip()]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return seen or "unknown"
+
+
+def limits(root: str = "/") -> dict:
+    """What the container allows: {cpus, memory_bytes}, by cgroup v2 or v1. None: no limit. root: where /proc and /sys are."""
+    return dict(cpus=tightest("cpu", cpu_limit, root), memory_bytes=tightest("memory", memory_limit, root))
+
+
+def tightest(controller: str, limit: Callable[[Path], float | None], root: str) -> float | str | None:
+    """The smallest limit among this process's control group and those around it."""
+    try:
+        found = [limit(folder) for folder in control_groups(controller, root)]
+    except (OSError, ValueError, LookupError):
+        return "unknown"
+    return min((value for value in found if value is not None), default=None)
+
+
+def control_groups(controller: str, root: str) -> list[Path]:
+    """Folders of this process's control group for a controller, innermost first. Raises LookupError where there is none."""
+    own = {names: path for _, names, path in (line.split(":", 2) for line in Path(root, "proc/self/cgroup").read_text().splitlines())}
+    names = next((names for names in own if controller in names.split(",")), "")  # version 2 names no controllers
+    for line in Path(root, "proc/self/mountinfo").read_text().splitlines():
+        mount, _, kind = line.partition(" - ")
+        kind, _, options = kind.split(" ", 2)
+        if kind == ("cgroup" if names else "cgroup2") and (not names or controller in options.split(",")):
+            inside, at = mount.split()[3:5]
+            top = Path(root, at.lstrip("/"))
+            own_folder = top / own[names].removeprefix(inside.rstrip("/")).lstrip("/")
+            if found := [folder for folder in (own_folder, *own_folder.parents) if folder.is_relative_to(top) and folder.is_dir()]:
+                return found
+    raise LookupError(controller)
+
+
+def cpu_limit(folder: Path) -> float | None:
+    """CPUs that a control group may use."""
+    if (both := folder / "cpu.max").exists():
+        quota, period = both.read_text().split()
+    elif (folder / "cpu.cfs_quota_us").exists():
+        quota, period = ((folder / f"cpu.cfs_{part}_us").read_text().strip() for part in ("quota", "period"))
+    else:
+        return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def memory_limit(folder: Path) -> int | None:
+    """Bytes that a control group may use."""
+    files = [folder / name for name in ("memory.max", "memory.limit_in_bytes") if (folder / name).exists()]
+    text = files[0].read_text().strip() if files else "max"
+    return None if text == "max" or int(text) >= NO_LIMIT else int(text)
+
+
+class Watch:
+    """`with Watch() as watch: ...`, then `watch.result`: what else the machine did meanwhile, as plain values.
+
+    {load_before, load_after: 1-minute load averages; others_cpu: share of the machine's CPU time that went to programs
+    other than this process and its children, 0 to 1; steal: share the hypervisor took; wall_s}. The system counts in
+    steps of 10 ms, so the shares of a region well below a second mean little.
+    """
+
+    def __enter__(self) -> Watch:
+        self.result: dict = {}
+        self.load, self.machine, self.own, self.start = load_average(), psutil.cpu_times(), own_cpu_seconds(), time.perf_counter()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        wall = time.perf_counter() - self.start
+        own, machine = own_cpu_seconds() - self.own, psutil.cpu_times()
+        spent = {kind: value - getattr(self.machine, kind) for kind, value in machine._asdict().items()}
+        known = any(machine)  # some sandboxes show a machine that never does anything
+        room = max(wall, 1e-9) * (psutil.cpu_count() or 1)
+        busy = sum(spent.get(kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))
+        self.result = dict(
+            load_before=self.load, load_after=load_average(),
+            others_cpu=min(1.0, max(0.0, busy - own) / room) if known else "unknown",
+            steal=min(1.0, max(0.0, spent["steal"]) / room) if known and "steal" in spent else "unknown", wall_s=wall,
+        )  # fmt: skip
+
+
+def load_average() -> float | str:
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else "unknown"
+
+
+def own_cpu_seconds() -> float:
+    """CPU time of this process and of its children, those that have ended and were waited for included."""
+    total, me = 0.0, psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        try:
+            total += sum(process.cpu_times()[:4])  # user and system, its own and its ended children's
+        except psutil.Error:
+            pass  # it ended in between; its parent's figures hold its time
+    return total
+
+
+def busy(environment: dict) -> str:
+    """One short phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" where not, or not watched."""
+    watch, cores = environment.get("watch") or {}, environment.get("cores")
+    found = (watch.get(key) for key in ("others_cpu", "steal", "load_before"))
+    others, steal, load = (value if isinstance(value, int | float) else 0 for value in found)
+    if others > BUSY_OTHERS:
+        return f"busy machine: others used {100 * others:.0f} % of the CPU"
+    if steal > BUSY_STEAL:
+        return f"busy machine: the hypervisor took {100 * steal:.0f} % of the CPU"
+    if isinstance(cores, int) and load > BUSY_LOAD * cores:
+        return f"busy machine: load {load:.1f} on {cores} cores before the start"
+    return ""
+
+
+def source_hash() -> str:
+    """SHA-256 of the package's own source, every file with its path."""
+    digest, home = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(home.rglob("*.py")):
+        digest.update(f"{path.relative_to(home).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def machine_line(environment: dict) -> str:

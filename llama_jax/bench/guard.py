@@ -3,12 +3,18 @@
 It listens to JAX's own monitoring events. A backend event also fires when the program came from the persistent cache,
 so XLA's own compilations are `backend - cache_hits`. Any lowering or backend event in a timed region voids the trial:
 a committed argument where an uncommitted one was can compile with no trace event at all.
+
+`TorchGuard` is its twin for compiled PyTorch and CUDA graphs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 from dataclasses import dataclass
 
+import jax
 from jax import monitoring
 
 DURATIONS = {
@@ -17,47 +23,41 @@ DURATIONS = {
     "/jax/core/compile/backend_compile_duration": "backend",
 }
 COUNTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
+NO_RETRACE = "no retrace: an argument differs in where it lives or how it is laid out (committed or not, device, sharding)"
 
 
 @dataclass(frozen=True)
 class Event:
-    kind: str  # trace, lower, backend, hit, miss
+    kind: str  # trace, lower, backend, hit, miss, capture
     name: str  # the function, where JAX says
     seconds: float
+    thread: str  # name of the thread that it happened in
 
 
-class Guard:
-    """Use as `with Guard() as guard: ...`, then read `guard.fired`, `guard.count(kind)`, `guard.seconds(kind)`.
-
-    Guards nest: each sees all events of its own region. Events of every thread count. Other listeners stay registered.
-    """
+class Region:
+    """Events between the `with` lines, and what they mean for a time taken there."""
 
     def __init__(self):
         self.events: list[Event] = []
 
-    def __enter__(self) -> Guard:
-        monitoring.register_event_duration_secs_listener(self._on_duration)
-        monitoring.register_event_listener(self._on_event)
-        return self
+    def add(self, kind: str, name: str = "", seconds: float = 0.0) -> None:
+        self.events.append(Event(kind, name, seconds, threading.current_thread().name))
 
-    def __exit__(self, *exception) -> None:
-        monitoring.unregister_event_duration_listener(self._on_duration)
-        monitoring.unregister_event_listener(self._on_event)
-
-    def _on_duration(self, event: str, seconds: float, **details) -> None:
-        if kind := DURATIONS.get(event):
-            name = str(details.get("fun_name", ""))  # plain when traced, jit(name) when lowered and compiled
-            self.events.append(Event(kind, name[4:-1] if name.startswith("jit(") else name, seconds))
-
-    def _on_event(self, event: str, **details) -> None:
-        if kind := COUNTS.get(event):
-            self.events.append(Event(kind, "", 0.0))
+    cause = ""  # why, where that is known
 
     def count(self, kind: str) -> int:
         return sum(e.kind == kind for e in self.events)
 
     def seconds(self, kind: str) -> float:
         return sum(e.seconds for e in self.events if e.kind == kind)
+
+    def by_thread(self) -> dict[str, dict[str, int]]:
+        """Number of events of each kind in each thread that had any."""
+        counts: dict[str, dict[str, int]] = {}
+        for e in self.events:
+            kinds = counts.setdefault(e.thread, {})
+            kinds[e.kind] = kinds.get(e.kind, 0) + 1
+        return counts
 
     @property
     def compilations(self) -> int:
@@ -66,13 +66,13 @@ class Guard:
 
     @property
     def fired(self) -> bool:
-        """Whether anything was lowered or compiled: a time taken here is void."""
-        return bool(self.count("lower") or self.count("backend"))
+        """Whether anything was lowered, compiled or captured: a time taken here is void."""
+        return any(e.kind in ("lower", "backend", "capture") for e in self.events)
 
     @property
     def names(self) -> list[str]:
-        """Functions that were lowered or compiled, each once, in order."""
-        return list(dict.fromkeys(e.name for e in self.events if e.kind in ("lower", "backend") and e.name))
+        """Functions that were lowered, compiled or captured, each once, in order."""
+        return list(dict.fromkeys(e.name for e in self.events if e.kind in ("lower", "backend", "capture") and e.name))
 
     @property
     def reason(self) -> str:
@@ -80,4 +80,115 @@ class Guard:
         if not self.fired:
             return ""
         names = ", ".join(self.names[:3]) + (" …" if len(self.names) > 3 else "")
-        return f"compiled in the timed region: {self.count('backend')} programs ({names})"
+        others = sorted({e.thread for e in self.events} - {"MainThread"})
+        where = f" in thread {', '.join(others)}" if others else ""
+        captures = self.count("capture")
+        what = f"{captures} CUDA graphs captured" if captures else f"compiled in the timed region: {self.count('backend')} programs"
+        return f"{what} ({names}){where}"
+
+
+class Guard(Region):
+    """Use as `with Guard() as guard: ...`, then read `guard.fired`, `guard.reason`, `guard.count(kind)`, `guard.seconds(kind)`.
+
+    Guards nest: each sees all events of its own region. Events of every thread count. Other listeners stay registered.
+    explain: also keep JAX's own explanation of each miss (`jax_explain_cache_misses`), see `cause`. It costs time only
+    when something is traced anew, but that time falls into the region.
+    """
+
+    def __init__(self, explain: bool = False):
+        super().__init__()
+        self.explanations = Explanations() if explain else None
+
+    def __enter__(self) -> Guard:
+        if self.explanations:
+            self.explanations.start()
+        monitoring.register_event_duration_secs_listener(self._on_duration)
+        monitoring.register_event_listener(self._on_event)
+        return self
+
+    def __exit__(self, *exception) -> None:
+        monitoring.unregister_event_duration_listener(self._on_duration)
+        monitoring.unregister_event_listener(self._on_event)
+        if self.explanations:
+            self.explanations.stop()
+
+    def _on_duration(self, event: str, seconds: float, **details) -> None:
+        if kind := DURATIONS.get(event):
+            name = str(details.get("fun_name", ""))  # plain when traced, jit(name) when lowered and compiled
+            self.add(kind, name[4:-1] if name.startswith("jit(") else name, seconds)
+
+    def _on_event(self, event: str, **details) -> None:
+        if kind := COUNTS.get(event):
+            self.add(kind)
+
+    @property
+    def cause(self) -> str:
+        """Why things were compiled, as JAX explains it, one line a miss; "" when silent or when it was not asked for."""
+        if not self.explanations or not self.fired:
+            return ""
+        return " | ".join(self.explanations.messages) or NO_RETRACE
+
+
+class Explanations(logging.Handler):
+    """Collects what `jax_explain_cache_misses` logs between `start` and `stop`; the setting is put back afterwards."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def start(self) -> None:
+        self.before = jax.config.jax_explain_cache_misses
+        jax.config.update("jax_explain_cache_misses", True)
+        logging.getLogger("jax").addHandler(self)
+
+    def stop(self) -> None:
+        logging.getLogger("jax").removeHandler(self)
+        jax.config.update("jax_explain_cache_misses", self.before)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if "CACHE MISS" in message:
+            self.messages.append(" ".join(message.split()))
+
+
+class TorchGuard(Region):
+    """The guard for PyTorch subjects: a graph that Dynamo compiles, or a CUDA graph captured, in the region voids the trial.
+
+    Inside, `torch.compiler.set_stance("fail_on_recompile")` makes a recompilation raise; the region ends there, the error
+    is swallowed and becomes the event. Captures are seen by wrapping `torch.cuda.CUDAGraph.capture_begin`.
+    Does not nest around code that sets a stance of its own.
+    """
+
+    def __enter__(self) -> TorchGuard:
+        import torch
+
+        self.stack = contextlib.ExitStack()
+        self.stack.enter_context(torch.compiler.set_stance("fail_on_recompile"))
+        graph, original = torch.cuda.CUDAGraph, torch.cuda.CUDAGraph.capture_begin
+
+        def capture_begin(captured, *args, **options):
+            self.add("capture", "CUDA graph")
+            return original(captured, *args, **options)
+
+        graph.capture_begin = capture_begin
+        self.stack.callback(setattr, graph, "capture_begin", original)
+        return self
+
+    @staticmethod
+    def owns(error: BaseException | None) -> bool:
+        """Whether an error is the stance's own: a recompilation was about to happen."""
+        return error is not None and "fail_on_recompile" in str(error)
+
+    def __exit__(self, kind, error, traceback) -> bool:
+        self.stack.close()
+        if not self.owns(error):
+            return False
+        self.message = " ".join(str(error).split())
+        self.add("backend", self.message.partition("function name: '")[2].partition("'")[0] or "torch.compile")
+        return True
+
+    message = ""  # Dynamo's own words for the recompilation
+
+    @property
+    def cause(self) -> str:
+        return self.message.partition("guard failure(s): ")[2] or self.message

@@ -10,7 +10,6 @@ import os
 import random
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from llama_jax import generate
-from llama_jax.bench import gate, roofline
-from llama_jax.bench.guard import Guard
+from llama_jax.bench import gate, memory, roofline
+from llama_jax.bench.guard import Guard, Region, TorchGuard
 from llama_jax.bench.record import Trial, tokens_hash
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
@@ -47,7 +46,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Subject:
-    """run(prompt, workload) yields blocks of token ids [n B]; `encode` turns a prompt into ids."""
+    """run(prompt, workload) yields blocks of token ids [n B]; `encode` turns a prompt into ids.
+
+    guard: makes the region that watches a timed run, `Guard` for JAX and `TorchGuard` for PyTorch.
+    """
 
     name: str
     backend: str
@@ -55,6 +57,7 @@ class Subject:
     run: Callable[[Sequence[int], Workload], Iterator[np.ndarray]]
     encode: Callable[[str | tuple[int, ...]], list[int]]
     identity: dict = field(default_factory=dict)  # the Trial fields that are the subject's own
+    guard: Callable[[], Region] = Guard
 
 
 def encoder(checkpoint: Checkpoint) -> Callable:
@@ -70,43 +73,69 @@ def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = Non
         return generate.stream(engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots)
 
     dtype = engine.params.embedding.weight.dtype
-    identity = dict(model=checkpoint.name, weights_hash=checkpoint.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize)
-    return Subject(name or placement.name, "jax", placement.name, run, encoder(checkpoint), {**identity, "config": checkpoint.config})
+    identity = dict(model=checkpoint.name, weights_hash=checkpoint.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize,
+                    config=checkpoint.config, cache=placement.cache)  # fmt: skip
+    return Subject(name or placement.name, "jax", placement.name, run, encoder(checkpoint), identity)
 
 
-def trial(who: Subject, workload: Workload, prompt: int, **identity) -> tuple[Trial, np.ndarray]:
-    """One timed request: (record, tokens [n B]). The record is void when anything compiled inside."""
-    with Guard() as guard:
+OWN = ("config", "weight_bytes", "cache")  # of an identity: what the sizes are computed from, not fields of a Trial
+
+
+def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, **identity) -> tuple[Trial, np.ndarray]:
+    """One timed request: (record, tokens [n B]). The record is void when anything compiled inside, or when the subject raised.
+
+    explain: keep JAX's explanation of each compilation in `cause`. Raises UserError where the subject does.
+    """
+    before, failure, ended = memory.live_buffers(), "", False
+    ids, blocks, arrivals, tokenize_ns = (), [], [], 0
+    region = who.guard(explain) if explain and who.guard is Guard else who.guard()
+    with region as guard:
         start = time.perf_counter_ns()
-        ids = who.encode(workload.prompts[prompt])
-        tokenize_ns = time.perf_counter_ns() - start
-        blocks, arrivals = [], []
-        for block in who.run(ids, workload):
-            arrivals.append(time.perf_counter_ns() - start)
-            blocks.append(block)
-    times = [at for at, block in zip(arrivals, blocks, strict=True) for _ in range(len(block))]
-    tokens = np.concatenate(blocks)
-    config, width = who.identity["config"], who.identity["weight_bytes"]
-    context = len(ids) + len(tokens) / 2
-    known = {k: v for k, v in who.identity.items() if k not in ("config", "weight_bytes")}
+        try:
+            ids = who.encode(workload.prompts[prompt])
+            tokenize_ns = time.perf_counter_ns() - start
+            for block in who.run(ids, workload):
+                arrivals.append(time.perf_counter_ns() - start)
+                blocks.append(block)
+            ended = bool(blocks)
+        except UserError:
+            raise
+        except Exception as error:  # a subject's own failure is a result: recorded, and the run goes on
+            if isinstance(region, TorchGuard) and region.owns(error):
+                raise
+            failure = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    tokens = np.concatenate(blocks) if ended else np.zeros((0, workload.batch), np.int32)
+    times = [at for at, block in zip(arrivals, blocks, strict=True) for _ in range(len(block))] if ended else []
+    known = {k: v for k, v in who.identity.items() if k not in OWN}
     record = Trial(
-        **{**known, **identity}, valid=not guard.fired, reason=guard.reason, process=os.getpid(), seed=workload.seed,
-        subject=who.name, backend=who.backend, placement=who.placement, batch=workload.batch, prompt=prompt,
+        **{**known, **sizes(who, workload, len(ids), len(tokens)), **identity}, valid=ended and not guard.fired,
+        reason=failure or guard.reason or ("" if ended else "failed: no token came"), cause=guard.cause,
+        seed=workload.seed, subject=who.name, backend=who.backend, placement=who.placement, batch=workload.batch, prompt=prompt,
         prompt_tokens=len(ids), new_tokens=len(tokens), cache_slots=workload.slots, token_times_ns=times, tokenize_ns=tokenize_ns,
         trace_ns=round(guard.seconds("trace") * 1e9), lower_ns=round(guard.seconds("lower") * 1e9),
         backend_ns=round(guard.seconds("backend") * 1e9), lowered=guard.count("lower"), compiled=guard.compilations,
-        cache_hits=guard.count("hit"),
-        bytes_per_token=roofline.bytes_per_token(config, context, width, width, workload.batch),
-        flops_per_token=roofline.flops_per_token(config, context), tokens_sha256=tokens_hash(tokens),
+        cache_hits=guard.count("hit"), cache_misses=guard.count("miss"), tokens_sha256=tokens_hash(tokens),
+        live_buffers_before=before, live_buffers_after=memory.live_buffers(),
     )  # fmt: skip
     return record, tokens
+
+
+def sizes(who: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
+    """The Trial fields that follow from the configuration: bytes and operations a token, and what weights and cache occupy."""
+    config, width = who.identity["config"], who.identity["weight_bytes"]
+    context = prompt_tokens + new_tokens / 2
+    return dict(
+        bytes_per_token=roofline.bytes_per_token(config, context, width, width, workload.batch),
+        flops_per_token=roofline.flops_per_token(config, context),
+        **memory.predicted(config, width, width, workload.batch, workload.slots, who.identity.get("cache", "fixed")),
+    )
 
 
 def warm_up(who: Subject, workload: Workload) -> bool:
     """Run at the exact shapes until nothing compiles three times in a row; False when that never happens."""
     silent = 0
     for i in range(MAX_WARMUP):
-        record, _ = trial(who, workload, i % len(workload.prompts), run="", block=0, order=0, phase="warm-up")
+        record, _ = trial(who, workload, i % len(workload.prompts), run="", block=0, order=0, process=0, phase="warm-up")
         silent = silent + 1 if record.valid else 0
         if silent == SILENT_RUNS:
             return True
@@ -152,7 +181,10 @@ class Reference:
 
 @contextlib.contextmanager
 def alone():
-    """Hold the machine's measurement lock. Raises UserError when another measurement runs: both would be wrong."""
+    """Hold the machine's measurement lock, as an open file that children may keep too.
+
+    Raises UserError when another measurement runs: both would be wrong.
+    """
     import fcntl
 
     path = Path(tempfile.gettempdir()) / f"llama-jax-measuring-{os.getuid()}.lock"
@@ -165,38 +197,49 @@ def alone():
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        yield file
 
 
 def measure(
     subjects: Sequence[Subject],
     workload: Workload,
-    blocks: int,
+    blocks: int | Sequence[int],
     reference: Reference | None,
     baseline: str,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    explain: bool = False,
+    identity: dict | None = None,
+    starting: Callable[..., None] = lambda **where: None,
+    keep: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
-    """All subjects, interleaved: in each block every one once, the baseline twice, in seeded random order.
+    """All subjects in this process, interleaved: in each block every one once, the baseline twice, in seeded random order.
 
-    Block i asks prompt i (modulo the pool). The bandwidth is probed before and after; each trial carries their mean.
-    Void and wrong trials stay, with their reason.
+    blocks: how many, or their numbers. Block i asks prompt i (modulo the pool) in an order that follows from the seed and i
+    alone, so that a run may be split and resumed. The bandwidth is probed before each block; its trials carry what it read.
+    Void and wrong trials stay, with their reason. starting(what=, subject=, block=, order=) is called before each trial and
+    warm-up, keep(trial) after each trial. The caller holds the measurement lock (`alone`).
     """
     if baseline not in [s.name for s in subjects]:
         raise UserError(f"The baseline {baseline!r} is not among the subjects ({', '.join(s.name for s in subjects)}).")
     twin = next(replace(s, name=s.name + AGAIN) for s in subjects if s.name == baseline)
-    run, rng, trials = uuid.uuid4().hex[:12], random.Random(workload.seed), []
-    with alone():
-        before = roofline.bandwidth()
-        for i, who in enumerate(subjects):
-            progress(f"warm-up {who.name}", i, len(subjects))
-            if not warm_up(who, workload):  # its trials will be void, each with its reason
-                progress(f"{who.name} did not stop compiling", i, len(subjects))
-        everyone = [*subjects, twin]
-        for block in range(blocks):
-            prompt = block % len(workload.prompts)
-            for order, who in enumerate(rng.sample(everyone, len(everyone))):
-                progress(f"block {block + 1}/{blocks} {who.name}", block * len(everyone) + order, blocks * len(everyone))
-                record, tokens = trial(who, workload, prompt, run=run, block=block, order=order, phase="warm")
-                trials.append(reference.judge(record, tokens) if reference else record)
-        bandwidth = (before + roofline.bandwidth()) / 2
-    return [t.model_copy(update=dict(bandwidth_gbps=bandwidth)) for t in trials]
+    numbers = range(blocks) if isinstance(blocks, int) else blocks
+    identity = {"run": f"{time.time_ns():x}", "phase": "warm", "process": 0, **(identity or {})}
+    probe, trials, everyone = roofline.Probe(), [], [*subjects, twin]
+    for order, who in enumerate(subjects):
+        starting(what=f"warm-up {who.name}", subject=who.name, block=numbers[0], order=order)
+        warm_up(who, workload)  # where this never falls silent, the trials will be void, each with its reason
+    for block in numbers:
+        bandwidth = probe.bandwidth()
+        drawn = random.Random(f"{workload.seed} {block}").sample(everyone, len(everyone))
+        for order, who in enumerate(drawn):
+            starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
+            record, tokens = trial(who, workload, block % len(workload.prompts), explain, block=block, order=order, **identity)
+            if reference and record.token_times_ns:
+                record = reference.judge(record, tokens)
+            trials.append(record.model_copy(update=dict(bandwidth_gbps=bandwidth)))
+            keep(trials[-1])
+    return trials
+
+
+def program_sizes(program) -> dict:
+    """The Trial fields that say how large the compiled decode program is; none where it was not found."""
+    return {f"{k}_bytes": getattr(program, f"{k}_bytes") for k in ("argument", "output", "temp", "alias")} if program else {}

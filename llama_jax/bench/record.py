@@ -1,29 +1,37 @@
-"""Records: one row a trial, with every token's time; a meta file beside each table says where it came from.
+"""Records: one row a trial, with every token's time, and a meta document that says where they came from.
 
 Only what was seen is stored. Rates, percentiles and ratios are derived by the functions here, the same way everywhere.
+A table is CSV (meta in `NAME.meta.json` beside it), Parquet (meta in the file's own metadata) or JSONL (meta in the first
+line); `write` and `read` go by the suffix.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pydantic
 
 from llama_jax import files
 from llama_jax.bench import roofline
 from llama_jax.errors import UserError
 
-SCHEMA = 1
+SCHEMA = 2
+PARQUET_KEY = b"llama_jax"
+
+NAN = float("nan")
 
 
 class Trial(pydantic.BaseModel):
-    """One request to one subject. Times in ns since the request, sizes in bytes."""
+    """One request to one subject. Times in ns since the request, sizes in bytes.
+
+    A trial that failed (its process died, or the subject raised) has no token times, is not valid, and says why.
+    """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -32,11 +40,12 @@ class Trial(pydantic.BaseModel):
     run: str
     block: int
     order: int  # place within its block
-    process: int
+    process: int  # index of the process within the run; trials of one process share its luck and are not independent
     seed: int
-    phase: str  # warm: after warm-up, same process · cold: first request of a fresh process, no cache on disk
+    phase: str  # cold: first request of a fresh process, nothing on disk · cached: the same, programs on disk · warm: after warm-up
     valid: bool
     reason: str = ""  # why a trial is void; or "near-tie at token k"
+    cause: str = ""  # why its programs were compiled, in JAX's own words, where that was asked for
     # subject
     subject: str  # name in tables and figures; the second baseline has its own
     backend: str
@@ -61,13 +70,18 @@ class Trial(pydantic.BaseModel):
     lowered: int
     compiled: int  # XLA compilations: backend events less persistent-cache hits
     cache_hits: int
+    cache_misses: int = 0
     # memory
     peak_rss_bytes: int | None = None  # only where the process ran one subject
     device_peak_bytes: int | None = None  # where a device reports it
+    weights_bytes: int | None = None  # of all parameters, from the configuration
+    kv_bytes: int | None = None  # keys and values of all slots, from the configuration
     argument_bytes: int | None = None  # of the compiled decode program, where it was analysed; so are the next three
     output_bytes: int | None = None
     temp_bytes: int | None = None
     alias_bytes: int | None = None
+    live_buffers_before: int | None = None  # arrays alive on the device, so that a leak across trials shows
+    live_buffers_after: int | None = None
     # roofline
     bytes_per_token: float | None = None
     bandwidth_gbps: float | None = None
@@ -77,22 +91,29 @@ class Trial(pydantic.BaseModel):
     @property
     def ttft(self) -> float:
         """Seconds from request to first token on the host, tokenisation included."""
-        return self.token_times_ns[0] / 1e9
+        return self.token_times_ns[0] / 1e9 if self.token_times_ns else NAN
 
     @property
     def seconds(self) -> float:
-        return self.token_times_ns[-1] / 1e9
+        """Latency: seconds from request to last token on the host."""
+        return self.token_times_ns[-1] / 1e9 if self.token_times_ns else NAN
+
+    @property
+    def tpot(self) -> float:
+        """Seconds per output token after the first: (latency - TTFT) / (n - 1). NaN for a single token."""
+        n = len(self.token_times_ns)
+        return (self.seconds - self.ttft) / (n - 1) if n > 1 else NAN
 
     @property
     def tg(self) -> float:
         """Decode rate in tokens/s: (n - 1) / (t_last - t_first), times the batch. NaN for a single token."""
         times = self.token_times_ns
-        return self.batch * (len(times) - 1) / (times[-1] - times[0]) * 1e9 if len(times) > 1 and times[-1] > times[0] else float("nan")
+        return self.batch * (len(times) - 1) / (times[-1] - times[0]) * 1e9 if len(times) > 1 and times[-1] > times[0] else NAN
 
     @property
     def pp(self) -> float:
         """Prefill rate in tokens/s: prompt tokens over the time to the first token less tokenisation."""
-        return self.batch * self.prompt_tokens / (self.token_times_ns[0] - self.tokenize_ns) * 1e9
+        return self.batch * self.prompt_tokens / (self.token_times_ns[0] - self.tokenize_ns) * 1e9 if self.token_times_ns else NAN
 
     @property
     def itl(self) -> list[float]:
@@ -101,7 +122,11 @@ class Trial(pydantic.BaseModel):
 
     @property
     def mbu(self) -> float:
-        return roofline.mbu(self.tg / self.batch, self.bytes_per_token, self.bandwidth_gbps)
+        known = self.bytes_per_token and self.bandwidth_gbps
+        return roofline.mbu(self.tg / self.batch, self.bytes_per_token, self.bandwidth_gbps) if known else NAN
+
+
+TEXTS = [name for name, field in Trial.model_fields.items() if field.annotation is str]  # an empty cell is an empty text here
 
 
 def tokens_hash(tokens: np.ndarray) -> str:
@@ -109,34 +134,115 @@ def tokens_hash(tokens: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(tokens.T, "<i4").tobytes()).hexdigest()
 
 
+def describe(**meta) -> dict:
+    """The meta document of a table: schema and time, and what is given."""
+    return {"schema_version": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **meta}
+
+
 def write(path: Path, trials: Iterable[Trial], **meta) -> Path:
-    """Write trials as CSV and `NAME.meta.json` beside it, both in one piece or not at all."""
-    frame = pd.DataFrame([t.model_dump() for t in trials], columns=list(Trial.model_fields))
-    frame["token_times_ns"] = [" ".join(map(str, times)) for times in frame["token_times_ns"]]
-    text = frame.to_csv(index=False, lineterminator="\n")
-    about = {"schema_version": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **meta}
-    about["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    files.write(path, text)
-    files.write(meta_path(path), json.dumps(about, indent=1, sort_keys=True) + "\n")
+    """Write a table and its meta, each in one piece or not at all. Raises UserError for a suffix that is no table's."""
+    import pandas as pd  # here, so that measured processes need not wait for it
+
+    path, rows = Path(path), [t.model_dump() for t in trials]
+    about = describe(**meta)
+    if path.suffix == ".csv":
+        frame = pd.DataFrame(rows, columns=list(Trial.model_fields))
+        frame["token_times_ns"] = [" ".join(map(str, times)) for times in frame["token_times_ns"]]
+        text = frame.to_csv(index=False, lineterminator="\n")
+        about["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+        files.write(path, text)
+        files.write(meta_path(path), json.dumps(about, indent=1, sort_keys=True) + "\n")
+    elif path.suffix == ".jsonl":
+        lines = [json.dumps({"meta": about}, sort_keys=True), *(json.dumps(row) for row in rows)]
+        files.write(path, "".join(line + "\n" for line in lines))
+    elif path.suffix == ".parquet":
+        files.write(path, as_parquet(rows, about))
+    else:
+        raise UserError(f"{path}: a table is written as .csv, .parquet or .jsonl.")
     return path
+
+
+def as_parquet(rows: list[dict], about: dict) -> bytes:
+    """One row a trial, token times as a list; the meta under the schema's `llama_jax` key."""
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.Table.from_pylist(rows) if rows else pyarrow.table({name: [] for name in Trial.model_fields})
+    buffer = io.BytesIO()
+    parquet.write_table(table.replace_schema_metadata({PARQUET_KEY: json.dumps(about, sort_keys=True).encode()}), buffer)
+    return buffer.getvalue()
 
 
 def meta_path(path: Path) -> Path:
     return path.with_suffix(".meta.json")
 
 
-def read(path: Path) -> tuple[list[Trial], dict]:
-    """Trials and meta of a table. Raises UserError when it is missing, changed since it was written, or of another schema."""
+def read(path: Path, skip_corrupt: bool = False) -> tuple[list[Trial], dict]:
+    """Trials and meta of a table.
+
+    Raises UserError when it is missing, changed since it was written, of another schema, or (JSONL) has lines that are no
+    records: their numbers are named, and `skip_corrupt` leaves them out.
+    """
+    path = Path(path)
+    reader = {".csv": read_csv, ".jsonl": lambda p: read_jsonl(p, skip_corrupt)[:2], ".parquet": read_parquet}.get(path.suffix)
+    if reader is None:
+        raise UserError(f"{path} is no table: its name must end in .csv, .parquet or .jsonl.")
     try:
-        raw, about = path.read_bytes(), json.loads(meta_path(path).read_text(encoding="utf-8"))
+        return reader(path)
     except FileNotFoundError as error:
         raise UserError(f"No recorded data at {error.filename}; measure first (`llama-jax run --measure`).") from None
+
+
+def check_schema(path: Path, about: dict) -> None:
+    if about.get("schema_version") != SCHEMA:
+        raise UserError(f"{path} has schema {about.get('schema_version')}, this version reads {SCHEMA}; measure again.")
+
+
+def read_csv(path: Path) -> tuple[list[Trial], dict]:
+    import pandas as pd
+
+    raw, about = path.read_bytes(), json.loads(meta_path(path).read_text(encoding="utf-8"))
     if hashlib.sha256(raw).hexdigest() != about.get("sha256"):
         raise UserError(f"{path} is not the table that {meta_path(path).name} describes (its SHA-256 differs); measure again.")
-    if about["schema_version"] != SCHEMA:
-        raise UserError(f"{path} has schema {about['schema_version']}, this version reads {SCHEMA}; measure again.")
-    frame = pd.read_csv(path, keep_default_na=False, dtype=str)
-    rows = frame.to_dict("records")
+    check_schema(path, about)
+    rows = pd.read_csv(io.BytesIO(raw), keep_default_na=False, dtype=str).to_dict("records")
     for row in rows:
         row["token_times_ns"] = row["token_times_ns"].split()
-    return [Trial(**{k: None if v == "" and k not in ("reason",) else v for k, v in row.items()}) for row in rows], about
+    return [Trial(**{k: None if v == "" and k not in TEXTS else v for k, v in row.items()}) for row in rows], about
+
+
+def read_parquet(path: Path) -> tuple[list[Trial], dict]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(path)
+        about = json.loads(table.schema.metadata[PARQUET_KEY])
+    except (pyarrow.ArrowInvalid, TypeError, KeyError):
+        raise UserError(f"{path} is not a Parquet table of trials; it may be cut short.") from None
+    check_schema(path, about)
+    return [Trial(**row) for row in table.to_pylist()], about
+
+
+def read_jsonl(path: Path, skip_corrupt: bool = False) -> tuple[list[Trial], dict, list[int]]:
+    """(trials, meta, numbers of the lines left out). The first line holds the meta; a last line without its end is torn."""
+    trials, about, bad = [], {}, []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        try:
+            document = json.loads(line) if line.endswith(b"\n") else None
+            if number == 1:
+                about = document["meta"]
+            elif "note" in document:
+                about.setdefault("notes", []).append(document["note"])
+            else:
+                trials.append(Trial(**document))
+        except (ValueError, TypeError, KeyError):  # pydantic's own error is a ValueError
+            bad.append(number)
+    if 1 in bad or not about:
+        raise UserError(f"{path}: line 1 does not say what the file holds; it is not a table of trials.")
+    check_schema(path, about)
+    if bad and not skip_corrupt:
+        numbers = ", ".join(map(str, bad[:10])) + (" …" if len(bad) > 10 else "")
+        raise UserError(f"{path}: {'line' if len(bad) == 1 else 'lines'} {numbers} cannot be read; skip_corrupt (--skip-corrupt) leaves"
+                        " them out.")  # fmt: skip
+    return trials, about, bad

@@ -18,6 +18,7 @@ from llama_jax.config import ModelConfig
 
 PROBE_BYTES = 1 << 28  # 256 MiB: beyond the last-level cache of common machines
 REPEATS = 7
+SIDE = 2048  # of the matrices that `flops` multiplies: 17 GFLOP, too large for any cache to matter
 
 
 def bytes_per_token(config: ModelConfig, context: float, weight_bytes: int = 4, cache_bytes: int = 4, batch: int = 1) -> float:
@@ -34,32 +35,65 @@ def flops_per_token(config: ModelConfig, context: float) -> float:
     return 2 * (config.weights_read_per_token + attention)
 
 
+def prefill_flops(config: ModelConfig, tokens: int) -> float:
+    """Operations that a prompt of `tokens` needs until its next token: all layers for each, causal attention, the head once."""
+    layers = config.num_hidden_layers * config.parameters_per_layer * tokens
+    attention = config.num_hidden_layers * config.num_attention_heads * config.head_dim * tokens * (tokens + 1)
+    return 2 * (layers + attention + config.vocab_size * config.hidden_size)
+
+
 def mbu(tokens_per_second: float, bytes_read: float, gigabytes_per_second: float) -> float:
     """Memory-bandwidth utilisation, 0 to 1."""
     return tokens_per_second * bytes_read / (gigabytes_per_second * 1e9)
 
 
-def bandwidth() -> float:
-    """Read bandwidth of this machine in GB/s (10^9 bytes): the best reader's median, all cores.
+class Probe:
+    """A probe of this machine's read bandwidth that keeps its two arrays of PROBE_BYTES, so that it can run between blocks.
 
     Two readers, because either may be the weaker on a given machine: an XLA matrix-vector product, which is what decoding
     does, and NumPy dot products in one thread a core.
     """
-    host = np.ones(PROBE_BYTES // 4, np.float32)
-    matrix = jnp.asarray(host.reshape(-1, 4096))
-    vector = jnp.ones(4096, jnp.float32)
-    parts = np.array_split(host, os.cpu_count() or 1)
-    with ThreadPoolExecutor(len(parts)) as pool:
-        readers = (lambda: jax.lax.dot(matrix, vector).block_until_ready(), lambda: list(pool.map(lambda p: p.dot(p), parts)))
-        return max(PROBE_BYTES / np.median(times(reader)) / 1e9 for reader in readers)
+
+    def __init__(self):
+        host = np.ones(PROBE_BYTES // 4, np.float32)
+        self.matrix, self.vector = jnp.asarray(host.reshape(-1, 4096)), jnp.ones(4096, jnp.float32)
+        self.parts = np.array_split(host, os.cpu_count() or 1)
+        self.pool = ThreadPoolExecutor(len(self.parts))
+        self.xla_reader().block_until_ready()  # compiled here, never within a measurement
+
+    def xla_reader(self) -> jax.Array:
+        return jax.lax.dot(self.matrix, self.vector)
+
+    def numpy_reader(self) -> list:
+        return list(self.pool.map(lambda part: part.dot(part), self.parts))
+
+    def bandwidth(self, repeats: int = 3) -> float:
+        """GB/s (10^9 bytes): the better reader's median over `repeats` runs, all cores; some 0.1 s at 3 repeats."""
+        taken = (times(reader, repeats) for reader in (self.xla_reader, self.numpy_reader))
+        return max(self.matrix.nbytes / np.median(seconds) / 1e9 for seconds in taken)
 
 
-def times(reader) -> list[float]:
-    """Seconds of each repeat, one unmeasured run first."""
-    reader()
+def bandwidth() -> float:
+    """Read bandwidth of this machine in GB/s (10^9 bytes), by a probe of its own."""
+    return Probe().bandwidth(REPEATS)
+
+
+def flops(repeats: int = 5) -> float:
+    """GFLOP/s (10^9 operations, a multiply-add is two) of the product of two float32 matrices of SIDE x SIDE: the median.
+
+    XLA's own product on JAX's default device at its default precision, which on CPU is float32 throughout and on many GPUs
+    TF32. What prefill could reach at best on this software; not the processor's peak.
+    """
+    matrix = jnp.ones((SIDE, SIDE), jnp.float32)
+    return 2 * SIDE**3 / float(np.median(times(lambda: jax.lax.dot(matrix, matrix), repeats))) / 1e9
+
+
+def times(reader, repeats: int) -> list[float]:
+    """Seconds of each repeat until its result is there, one unmeasured run first."""
+    jax.block_until_ready(reader())
     taken = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         start = time.perf_counter()
-        reader()
+        jax.block_until_ready(reader())
         taken.append(time.perf_counter() - start)
     return taken

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import jax
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from llama_jax import checkpoint, generate, paths, prompts
-from llama_jax.bench import cold, environment, protocol, record, statistics, summary
+from llama_jax import checkpoint, files, generate, paths, prompts
+from llama_jax.bench import environment, phases, profiling, protocol, record, roofline, statistics, summary
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.phases import Plan
 from llama_jax.bench.protocol import AGAIN, Workload
 from llama_jax.bench.record import Trial
+from llama_jax.bench.summary import median
 from llama_jax.errors import UserError, near
 from llama_jax.placement import LADDER, Placement, parse
 
@@ -30,19 +33,65 @@ PROMPTS = 4  # different prompts, so that no subject can live off one
 class Settings:
     model: str
     placements: tuple[str, ...]
-    peers: tuple[str, ...]
-    baseline: str | None
-    prompt_tokens: int
-    new_tokens: int
-    blocks: int
-    batch: int
-    seed: int
-    cold: bool
+    peers: tuple[str, ...] = ()
+    baseline: str | None = None
+    prompt_tokens: int = 48
+    new_tokens: int = 50
+    blocks: int = 5
+    batch: int = 1
+    seed: int = 0
+    processes: int = 1
+    cold: int = 1
+    cached: int = 0
+    threads: int | None = None
+    explain: bool = False
+    journal: Path | None = None
 
 
-def run(settings: Settings, progress: Callable[[str, int, int], None]) -> dict:
-    """Measure and summarise: the document of `bench --json`. All names are checked before anything is loaded."""
-    placements = [parse(name) for name in settings.placements or LADDER]
+QUIET: phases.Progress = lambda what, done, total: None  # noqa: E731
+
+
+def run(settings: Settings, progress: phases.Progress = QUIET) -> tuple[dict, list[Trial], dict]:
+    """Measure and summarise: (the document of `bench --json`, trials, meta for a table of them).
+
+    All names are checked before anything is loaded.
+    """
+    placements, baseline = chosen(settings)
+    source = checkpoint.find(settings.model)
+    ids = random_prompts(source.config.vocab_size, settings.prompt_tokens, settings.seed)
+    workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
+    check_context(source.config, workload)
+    plan = Plan(settings.model, placements, workload, baseline, "float32", settings.blocks, settings.processes, settings.cold,
+                settings.cached, settings.threads, settings.explain)  # fmt: skip
+    before, names = environment.capture(), [p.name for p in placements]
+    about = {k: v for k, v in asdict(settings).items() if k != "journal"} | dict(placements=names, baseline=baseline, dtype=plan.dtype)
+    journal = Journal(settings.journal, journal_plan(about, before, source.hash()))
+    trials = phases.run(plan, journal, progress)
+    after = {**before, **measured_in(journal.notes), "weights_hash": source.hash(), "gflops": roofline.flops()}
+    meta = dict(parameters=about, baseline=baseline, subjects=names, environment=after, processes=journal.notes,
+                resumed_trials=journal.resumed)  # fmt: skip
+    return document(trials, summary.table(trials, baseline, names, settings.seed), baseline, meta), trials, meta
+
+
+def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: dict) -> dict:
+    """The document of `bench --json` for some trials and the meta of their table. The limit is tokens/s of the whole batch."""
+    sample = next(t for t in trials if t.subject == baseline)
+    known = {k: getattr(sample, k) for k in ("model", "dtype", "prompt_tokens", "new_tokens", "batch")}
+    bandwidth = median([t.bandwidth_gbps for t in trials if t.bandwidth_gbps])
+    return {
+        "baseline": baseline,
+        "protocol": {**known, **meta["parameters"], "random_weights": sample.model.startswith("random:"),
+                     "resumed_trials": meta.get("resumed_trials", 0),
+                     "limit_tokens_per_second": summary.limit(trials, baseline) * sample.batch},
+        "environment": {"weights_hash": sample.weights_hash, **meta["environment"], "bandwidth_gbps": bandwidth},
+        "subjects": table,
+        "missing": [],
+    }  # fmt: skip
+
+
+def chosen(settings: Settings) -> tuple[tuple[Placement, ...], str]:
+    """The placements and the baseline that the settings name. Raises UserError for what does not exist or is named twice."""
+    placements = tuple(parse(name) for name in settings.placements or LADDER)
     names = [p.name for p in placements]
     if len(set(names)) != len(names):
         raise UserError(f"A placement is named twice: {', '.join(names)}.")
@@ -51,67 +100,84 @@ def run(settings: Settings, progress: Callable[[str, int, int], None]) -> dict:
         raise UserError(f"The baseline {baseline!r} is not among the placements.{near(baseline, names)}")
     if settings.peers:
         raise UserError(f"No such peer: {settings.peers[0]!r}. No peer can be measured in this version; leave --peers out.")
-    loaded = checkpoint.load(settings.model)
-    ids = random_prompts(loaded.config.vocab_size, settings.prompt_tokens, settings.seed)
-    workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
-    trials = collect(loaded, placements, workload, settings.blocks, baseline, int(settings.cold), progress)
-    return {
-        "baseline": baseline,
-        "protocol": {**asdict(settings), "placements": names, "random_weights": loaded.is_random,
-                     "limit_tokens_per_second": summary.limit(trials, baseline) * settings.batch},
-        "environment": {**environment.capture(), "weights_hash": loaded.weights_hash,
-                        "bandwidth_gbps": next(t.bandwidth_gbps for t in trials if t.bandwidth_gbps)},
-        "subjects": summary.table(trials, baseline, names, settings.seed),
-        "missing": [],
-    }  # fmt: skip
+    return placements, baseline
 
 
-def collect(
-    loaded: checkpoint.Checkpoint,
-    placements: Sequence[Placement],
-    workload: Workload,
-    blocks: int,
-    baseline: str,
-    cold_processes: int = 0,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> list[Trial]:
-    """Everything about some placements: cold starts in processes of their own, then warm, interleaved, gated blocks."""
-    check_context(loaded.config, workload)
-    trials = cold.measure(loaded.name, placements, workload, cold_processes, uuid.uuid4().hex[:12], progress)
-    subjects = [protocol.subject(loaded, p) for p in placements]
-    return trials + protocol.measure(subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, progress)
+def journal_plan(parameters: dict, machine: dict, weights_hash: str = "") -> dict:
+    """What must be the same for an interrupted run to go on: settings, weights, machine, libraries and code."""
+    return dict(parameters=parameters, weights_hash=weights_hash, source=environment.source_hash(), packages=machine["packages"],
+                settings=machine["settings"], cpu=machine["cpu"], affinity=machine["affinity"])  # fmt: skip
 
 
-def harness_overhead(loaded: checkpoint.Checkpoint, workload: Workload, pairs: int) -> dict:
-    """Seconds of a whole answer under the harness over those of the bare compiled programs, `loop`, in interleaved pairs.
+def measured_in(notes: Sequence[dict]) -> dict:
+    """The part of the environment that the measuring processes had to themselves, from the notes they left.
 
-    The bare run calls prefill and decode itself and waits for the tokens: no guard, no tokenisation, no stream, no record.
+    settings, blas, affinity: the last one's, all being started alike. watch: the first load and the last, and the worst
+    share of the machine that others took in any of them.
     """
-    who = protocol.subject(loaded, LADDER["loop"])
-    engine = generate.build(loaded, "loop")
-    ids = [who.encode(prompt) for prompt in workload.prompts]
+    notes = [note for note in notes if note.get("watch")]
+    if not notes:
+        return {}
+    seen = [note["watch"] for note in notes]
+    shares = {kind: max((w[kind] for w in seen if w[kind] != "unknown"), default="unknown") for kind in ("others_cpu", "steal")}
+    watch = dict(load_before=seen[0]["load_before"], load_after=seen[-1]["load_after"], **shares)
+    return {**{k: notes[-1][k] for k in ("settings", "blas", "affinity")}, "watch": watch}
+
+
+def collect(plan: Plan, journal: Journal | None = None, progress: phases.Progress = QUIET) -> list[Trial]:
+    """Everything about some placements of one model, in fresh processes; see `phases.run`. Raises UserError for too long a text."""
+    check_context(checkpoint.load_config(plan.model), plan.workload)
+    return phases.run(plan, journal, progress)
+
+
+def profile(settings: Settings, folder: Path, tell: Callable[[str], None]) -> list[dict]:
+    """A trace and a summary of its programs for each placement, in FOLDER/NAME; see `profiling.profile`."""
+    placements, _ = chosen(settings)
+    loaded = checkpoint.load(settings.model)
+    ids = random_prompts(loaded.config.vocab_size, settings.prompt_tokens, settings.seed, 1)
+    workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
+    check_context(loaded.config, workload)
+    found = []
+    for placement in placements:
+        tell(f"profiling {placement.name}")
+        found.append({"name": placement.name, **profiling.profile(protocol.subject(loaded, placement), folder, workload)})
+    return found
+
+
+def harness_cost(loaded: checkpoint.Checkpoint, workload: Workload, pairs: int, placement: str = "step") -> dict:
+    """What guard, time stamps and record add to a decode, found in two ways in one run.
+
+    ratio: whole answers with the harness over the same stream read to its end without it, in interleaved pairs. Its interval
+    holds the machine's noise too. own_us_per_token: the harness around a subject that answers at once, so that nothing else
+    is in the time; share_at_60: that over the 1/60 s which a token takes at 60 tokens/s.
+    """
+    who = protocol.subject(loaded, parse(placement))
+    instant = replace(who, run=lambda ids, work: iter(np.zeros((work.new_tokens, 1, work.batch), np.int32)), encode=lambda prompt: [1])
+    where = dict(run="", block=0, order=0, process=0, phase="warm")
 
     def bare(prompt: int) -> float:
-        batch = generate.request(engine, [ids[prompt]], workload.new_tokens, length=workload.length, slots=workload.slots)
-        out = np.zeros((generate.bucket(workload.new_tokens - 1), 1), np.int32)
         start = time.perf_counter()
-        token, carry = generate.prefill(engine, batch)
-        limit = np.int32(workload.new_tokens - 1)
-        jax.block_until_ready(engine.programs.decode(engine.params, token, carry, generate.GREEDY, batch.stop, limit, out))
+        for _ in who.run(who.encode(workload.prompts[prompt]), workload):
+            pass
         return time.perf_counter() - start
 
-    def harnessed(prompt: int) -> float:
-        return protocol.trial(who, workload, prompt, run="", block=0, order=0, phase="warm")[0].seconds
+    def harnessed(prompt: int, subject: protocol.Subject = who) -> float:
+        start = time.perf_counter()
+        protocol.trial(subject, workload, prompt, **where)
+        return time.perf_counter() - start
 
-    sides, seconds = (harnessed, bare), {harnessed: [], bare: []}
+    sides, seconds, own = (harnessed, bare), {harnessed: [], bare: []}, []
     with protocol.alone():
         for i in range(-2, pairs):  # the first two rounds compile and warm up
             for side in sides if i % 2 else sides[::-1]:
-                taken = side(i % len(ids))
+                taken = side(i % len(workload.prompts))
                 if i >= 0:
                     seconds[side].append(taken)
+            own.append(harnessed(i % len(workload.prompts), instant) / workload.new_tokens)
     found = statistics.ratio(seconds[harnessed], seconds[bare], workload.seed)
-    return dict(value=found.value, low=found.low, high=found.high, n=found.n, harness_s=seconds[harnessed], bare_s=seconds[bare])
+    return dict(value=found.value, low=found.low, high=found.high, n=found.n, own_us_per_token=float(np.median(own[2:]) * 1e6),
+                share_at_60=float(np.median(own[2:]) * 60), placement=placement, new_tokens=workload.new_tokens,
+                harness_s=seconds[harnessed], bare_s=seconds[bare])  # fmt: skip
 
 
 def science(loaded: checkpoint.Checkpoint, questions: Sequence[str], new_tokens: int, seed: int = 0) -> Workload:
@@ -124,20 +190,48 @@ def science(loaded: checkpoint.Checkpoint, questions: Sequence[str], new_tokens:
     return Workload(texts, new_tokens, generate.bucket(longest), seed=seed)
 
 
-def obtain(source: str, name: str, out_dir: str | Path, measure: Callable[[], tuple[list[Trial], dict]]) -> tuple[list[Trial], dict]:
+def exact_length(loaded: checkpoint.Checkpoint, workload: Workload) -> Workload:
+    """The workload with its first prompt alone, and no padding before it."""
+    first = workload.prompts[0]
+    return replace(workload, prompts=(first,), length=len(protocol.encoder(loaded)(first)))
+
+
+def obtain(
+    source: str, name: str, out_dir: str | Path, parameters: dict, measure: Callable[[Journal], tuple[list[Trial], dict]]
+) -> tuple[list[Trial], dict]:
     """A notebook's trials and their meta: measured now and written to OUT/data/NAME.csv, or as recorded.
 
-    measure() returns trials and what the meta file should say of them. Recorded data are read from OUT, else from the
-    repository. Raises UserError for another `source`.
+    measure(journal) returns trials and what the meta file should say of them. The journal lies in OUT/out/journal: a run
+    that was interrupted goes on from it when it is started again with the same parameters, code and machine. Recorded data
+    are read from OUT, else from the repository. Raises UserError for another `source`.
     """
     here = Path(out_dir) / "data" / f"{name}.csv"
     if source == "measure":
         before = environment.capture()
-        trials, meta = measure()
-        record.write(here, trials, environment=before, **meta)
+        plan = journal_plan(parameters, before)
+        digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
+        journal = Journal(Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl", plan)
+        trials, meta = measure(journal)
+        around = {**before, **measured_in(journal.notes), "gflops": roofline.flops()}
+        record.write(here, trials, environment=around, parameters=parameters, processes=journal.notes,
+                     resumed_trials=journal.resumed, **meta)  # fmt: skip
+        journal.discard()
     elif source != "recorded":
         raise UserError(f"source is {source!r}; it must be recorded or measure.")
     return record.read(here if here.is_file() else paths.ROOT / "data" / here.name)
+
+
+def table_beside(name: str, out_dir: str | Path, rows: Sequence[dict] = ()):
+    """A small table that belongs to a notebook's trials, OUT/data/NAME.csv, as a pandas.DataFrame; written first where rows are given.
+
+    Read from OUT, else from the repository.
+    """
+    import pandas as pd
+
+    here = Path(out_dir) / "data" / f"{name}.csv"
+    if rows:
+        files.write(here, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    return pd.read_csv(here if here.is_file() else paths.ROOT / "data" / here.name)
 
 
 def random_prompts(vocabulary: int, tokens: int, seed: int, count: int = PROMPTS) -> tuple[tuple[int, ...], ...]:
@@ -184,9 +278,25 @@ def print_table(result: dict) -> None:
     console.print(
         f"Limit {about['limit_tokens_per_second']:.0f} tok/s at {env['bandwidth_gbps']:.1f} GB/s · {environment.machine_line(env)}"
     )
+    for line in remarks(result):
+        console.print(line)
+
+
+def remarks(result: dict) -> list[str]:
+    """What a reader of the table should know besides, one line each."""
+    lines = [environment.busy(result["environment"]), summary.disturbed(result["subjects"])]
+    if result["protocol"].get("processes") == 1:
+        lines.append("One process: what it draws by luck is in no interval; --processes 10 puts it there.")
     for s in result["subjects"]:
-        if s["voided_trials"]:
-            console.print(f"{s['name']}: {s['voided_trials']} void: {'; '.join(s['reasons'])}")
+        ratio = s["ratio_to_baseline"]
+        lines += [
+            f"{s['name']}: {s['voided_trials']} void: {'; '.join(s['reasons'])}" if s["voided_trials"] else "",
+            *(f"{s['name']}: {cause}" for cause in s["causes"]),
+            f"{s['name']}: about {ratio['more_blocks']} more blocks would decide it" if ratio["more_blocks"] else "",
+            f"{s['name']}: its rate drifted by {s['drift']['change']:+.0%} over the run" if s["drift"]["significant"] else "",
+            f"{s['name']}: leaves {s['leaked_buffers']} arrays behind" if s["leaked_buffers"] else "",
+        ]
+    return [line for line in lines if line]
 
 
 def number(value: float | None, digits: int, unit: str = "") -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
-from llama_jax.bench import statistics
+from llama_jax.bench import memory, statistics
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
+
+NAN = float("nan")
 
 
 def subjects(trials: Sequence[Trial]) -> list[str]:
@@ -22,11 +23,28 @@ def warm(trials: Sequence[Trial], subject: str, valid: bool = True) -> list[Tria
     return [t for t in trials if t.subject == subject and t.phase == "warm" and (t.valid or not valid)]
 
 
+def rates(trials: Sequence[Trial], subject: str) -> dict[tuple[int, int], float]:
+    """Decode rate of a subject's valid warm trials by (process, block): what stood side by side."""
+    return {(t.process, t.block): t.tg for t in warm(trials, subject)}
+
+
 def paired_ratio(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -> statistics.Ratio:
-    """Decode rate of a subject over the baseline's, paired by block; blocks where either is void are left out."""
-    of = {name: {t.block: t.tg for t in warm(trials, name)} for name in (subject, baseline)}
-    blocks = sorted(set(of[subject]) & set(of[baseline]))
-    return statistics.ratio([of[subject][b] for b in blocks], [of[baseline][b] for b in blocks], seed)
+    """Decode rate of a subject over the baseline's, paired by process and block, judged against the run's A/A control.
+
+    Where the baseline ran twice in a block, its two rates are averaged (geometric mean); the control itself is the second
+    over the first. Blocks where either side is void are left out.
+    """
+    ours, first, again = (rates(trials, name) for name in (subject, baseline, baseline + AGAIN))
+    if subject in (baseline, baseline + AGAIN):
+        return over(ours, first, seed)
+    both = {k: float(statistics.pair_baseline([first.get(k, NAN)], [again.get(k, NAN)])[0]) for k in {*first, *again}}
+    return statistics.with_floor(over(ours, both, seed), over(again, first, seed))
+
+
+def over(above: dict, below: dict, seed: int) -> statistics.Ratio:
+    """Ratio of two sets of rates over the (process, block) that both have; processes resampled as wholes."""
+    pairs = sorted(set(above) & set(below))
+    return statistics.ratio([above[p] for p in pairs], [below[p] for p in pairs], seed, [process for process, _ in pairs])
 
 
 def itl_pooled(trials: Sequence[Trial]) -> np.ndarray:
@@ -37,31 +55,51 @@ def itl_pooled(trials: Sequence[Trial]) -> np.ndarray:
 def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -> dict:
     """One subject's line."""
     good, everything = warm(trials, subject), warm(trials, subject, valid=False)
-    cold = [t for t in trials if t.subject == subject and t.phase == "cold"]
+    starts = {phase: [t for t in trials if t.subject == subject and t.phase == phase and t.valid] for phase in ("cold", "cached")}
     rate = statistics.summarise([t.tg for t in good], seed)
     ratio = paired_ratio(trials, subject, baseline, seed)
-    itl = statistics.percentiles(itl_pooled(good) * 1e3)
-    compiled = None
-    if cold:
-        compiled = {"n": int(np.median([t.compiled for t in cold])), "seconds": float(np.median([*map(compile_seconds, cold)]))}
+    gaps = itl_pooled(good) * 1e3
+    drift = statistics.drift([t.tg for t in sorted(good, key=lambda t: (t.process, t.block))])
     return {
         "name": subject,
         "kind": everything[0].backend if everything else "unknown",
         "tokens_per_second": {"median": rate.median, "iqr": rate.iqr, "n": rate.n, "low": rate.low, "high": rate.high},
         "unstable": rate.unstable,
+        "drift": {"change": drift.change, "significant": drift.significant},
         "pp": median([t.pp for t in good]),
         "ttft_ms": median([t.ttft * 1e3 for t in good]),
-        "itl_ms": itl,
-        "compile": compiled,
-        "ratio_to_baseline": {"value": ratio.value, "low": ratio.low, "high": ratio.high, "n": ratio.n,
-                              "verdict": "baseline" if subject == baseline else ratio.verdict},
+        "tpot_ms": median([t.tpot * 1e3 for t in good]),
+        "itl_ms": {**statistics.percentiles(gaps), "n": len(gaps), "note": statistics.percentile_note(len(gaps))},
+        "compile": first_request(starts["cold"]),
+        "cached": first_request(starts["cached"]),
+        "ratio_to_baseline": {"value": ratio.value, "low": ratio.low, "high": ratio.high, "n": ratio.n, "processes": ratio.clusters,
+                              "floor": ratio.floor, "verdict": "baseline" if subject == baseline else ratio.verdict,
+                              "more_blocks": 0 if subject == baseline else statistics.more_blocks(ratio)},
         "mbu": median([t.mbu for t in good]),
-        "peak_rss_bytes": max((t.peak_rss_bytes for t in cold if t.peak_rss_bytes), default=None),
+        "peak_rss_bytes": max((t.peak_rss_bytes for t in starts["cold"] if t.peak_rss_bytes), default=None),
+        "memory": sizes(starts["cold"] or good),
+        "leaked_buffers": memory.leak(everything),
         "tokens_equal": bool(everything) and all("wrong" not in t.reason for t in everything),
         "valid_trials": len(good),
         "voided_trials": len(everything) - len(good),
         "reasons": sorted({t.reason for t in everything if t.reason}),
+        "causes": sorted({t.cause for t in everything if t.cause}),
     }  # fmt: skip
+
+
+def first_request(starts: Sequence[Trial]) -> dict | None:
+    """What the first request of a fresh process cost: programs XLA compiled, seconds of trace, lower and backend, TTFT."""
+    if not starts:
+        return None
+    return {"n": int(np.median([t.compiled for t in starts])), "seconds": float(np.median([*map(compile_seconds, starts)])),
+            "ttft_ms": median([t.ttft * 1e3 for t in starts]), "cache_hits": int(np.median([t.cache_hits for t in starts])),
+            "processes": len(starts)}  # fmt: skip
+
+
+def sizes(trials: Sequence[Trial]) -> dict:
+    """Bytes of weights and cache (predicted) and of the compiled decode program (as XLA says), where they are known."""
+    names = ("weights_bytes", "kv_bytes", "argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "device_peak_bytes")
+    return {name: max((getattr(t, name) for t in trials if getattr(t, name) is not None), default=None) for name in names}
 
 
 def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = None, seed: int = 0) -> list[dict]:
@@ -75,8 +113,19 @@ def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = 
     return [entry(trials, n, baseline, seed) for name in names for n in ([name, *twin] if name == baseline else [name])]
 
 
-def as_frame(entries: list[dict]) -> pd.DataFrame:
-    """The table for a notebook: one row a subject, rounded for reading."""
+def disturbed(table: Sequence[dict]) -> str:
+    """A short phrase for a figure where the run's own A/A control says that it was not quiet; "" where it was."""
+    for e in table:
+        ratio = e["ratio_to_baseline"]
+        if e["name"].endswith(AGAIN) and ratio["verdict"] in ("faster", "slower", "unstable"):
+            return f"A/A control {ratio['verdict']}: {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+    return ""
+
+
+def as_frame(entries: list[dict]):
+    """The table for a notebook, a pandas.DataFrame: one row a subject, rounded for reading."""
+    import pandas as pd
+
     return pd.DataFrame([{
         "placement": e["name"], "tokens/s": e["tokens_per_second"]["median"], "IQR": e["tokens_per_second"]["iqr"],
         "ratio": e["ratio_to_baseline"]["value"], "low": e["ratio_to_baseline"]["low"], "high": e["ratio_to_baseline"]["high"],

@@ -1,5 +1,7 @@
 """The guard fires for every way a program can be compiled anew, and is silent when none is."""
 
+import logging
+import threading
 from functools import partial
 
 import jax
@@ -8,7 +10,8 @@ import numpy as np
 import pytest
 from jax import monitoring
 
-from llama_jax.bench import Guard
+from llama_jax.bench import Guard, selftest
+from llama_jax.bench.guard import TorchGuard
 
 
 def scale(x, by=2.0):
@@ -109,3 +112,128 @@ def test_stops_listening_after_an_exception(program):
         raise ZeroDivisionError
     f(jnp.asarray(np.ones(31, np.float32)), by=2.0)
     assert guard.events == []
+
+
+def test_every_class_of_the_self_test_fires():
+    assert selftest.guard_classes() == dict.fromkeys(selftest.CLASSES, True)
+
+
+def test_a_guard_that_hears_nothing_fails_the_self_test(monkeypatch):
+    monkeypatch.setattr(Guard, "_on_duration", lambda self, *args, **details: None)
+    found = selftest.guard_classes()
+    assert not any(found[name] for name in selftest.CLASSES if not name.startswith("torch"))
+
+
+def test_names_the_thread(program):
+    f, _ = program
+    longer = jnp.asarray(np.arange(37.0, dtype=np.float32))
+
+    def run():
+        worker = threading.Thread(target=lambda: f(longer, by=2.0), name="worker")
+        worker.start()
+        worker.join()
+        return f(jnp.asarray(np.arange(41.0, dtype=np.float32)), by=2.0)
+
+    guard = watched(run)
+    assert set(guard.by_thread()) == {"worker", threading.current_thread().name}
+    assert guard.by_thread()["worker"]["backend"] == 1
+    assert "worker" in guard.reason
+
+
+def explained(run):
+    with Guard(explain=True) as guard:
+        jax.block_until_ready(run())
+    return guard
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(lambda f, x: f(jnp.asarray(np.ones(43, np.float32)), by=2.0), "now f32[43] and before f32[7]"),
+     (lambda f, x: f(x, by=43.0), "43.0"),
+     (lambda f, x: f(jax.device_put(x, jax.devices()[0]), by=2.0), "no retrace")],
+    ids=["shape", "static value", "committed"],
+)  # fmt: skip
+def test_says_why(program, change, words):
+    f, x = program
+    jax.clear_caches()
+    f(x, by=2.0)
+    assert words in explained(lambda: change(f, x)).cause
+    assert explained(lambda: change(f, x)).cause == ""  # it is known now
+
+
+def test_explaining_leaves_the_setting_and_other_handlers_as_they_were(program, caplog):
+    f, _ = program
+    before, handlers = jax.config.jax_explain_cache_misses, list(logging.getLogger("jax").handlers)
+    guard = Guard(explain=True)
+
+    def fail():
+        with guard:
+            f(jnp.asarray(np.ones(47, np.float32)), by=2.0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert guard.cause
+    assert jax.config.jax_explain_cache_misses == before
+    assert logging.getLogger("jax").handlers == handlers
+
+
+def test_hits_and_misses_of_the_persistent_cache_are_told_apart(tmp_path, program):
+    from jax.experimental.compilation_cache import compilation_cache
+
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_persistent_cache_min_entry_size_bytes")
+    before = {name: getattr(jax.config, name) for name in names}
+    x = jnp.asarray(np.ones(53, np.float32))
+    try:
+        for name, value in zip(names, (str(tmp_path), 0, -1), strict=True):
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        first = watched(lambda: jax.jit(scale)(x))
+        jax.clear_caches()
+        second = watched(lambda: jax.jit(scale)(x))
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+    assert (first.count("miss"), first.count("hit"), first.compilations) == (1, 0, 1)
+    assert (second.count("hit"), second.compilations) == (1, 0)
+    assert second.fired  # lowering and loading took time, though XLA compiled nothing
+
+
+def torch_program():
+    torch = pytest.importorskip("torch")
+    torch._dynamo.reset()
+    f = torch.compile(lambda x: x * 2 + 1, backend="eager", dynamic=False)
+    f(torch.ones(3))
+    return torch, f
+
+
+def test_the_torch_twin_is_silent_when_warm_and_fires_on_a_recompilation():
+    torch, f = torch_program()
+    with TorchGuard() as guard:
+        f(torch.ones(3))
+    assert not guard.fired
+    with TorchGuard() as guard:
+        f(torch.ones(5))
+        pytest.fail("the region ends where the recompilation is")
+    assert guard.fired
+    assert "expected 3, actual 5" in guard.cause
+    assert f(torch.ones(5)).shape == (5,)  # outside, the stance is what it was
+
+
+def test_the_torch_twin_lets_other_errors_through():
+    torch, _ = torch_program()
+    original = torch.cuda.CUDAGraph.capture_begin
+    with pytest.raises(ZeroDivisionError), TorchGuard():
+        raise ZeroDivisionError
+    assert torch.cuda.CUDAGraph.capture_begin is original
+
+
+def test_a_cuda_graph_captured_in_the_region_voids_it(monkeypatch):
+    """The real class with its driver call replaced: no GPU is needed to see that a capture is noticed."""
+    torch, _ = torch_program()
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", lambda graph, *args, **options: None)
+    with TorchGuard() as guard:
+        torch.cuda.CUDAGraph.capture_begin(object())
+    assert guard.fired
+    assert "1 CUDA graphs captured" in guard.reason

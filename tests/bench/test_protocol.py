@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import protocol, roofline, suite, summary
+from llama_jax.bench import guard, protocol, roofline, suite, summary
 from llama_jax.bench.protocol import AGAIN, Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
+from tests.bench.test_record import trial as record_trial
+from tests.conftest import save_llama
 
 WORK = Workload(((1, 2, 3), (4, 5)), new_tokens=6, length=4)
 
@@ -108,7 +110,7 @@ def test_warm_up_ends_when_the_guard_is_silent_three_times(loaded):
 def test_every_row_of_a_batch_is_judged(loaded):
     reference = protocol.Reference(loaded, WORK)
     record, tokens = protocol.trial(
-        protocol.subject(loaded, parse("loop")), replace(WORK, batch=2), 0, run="r", block=0, order=0, phase="warm"
+        protocol.subject(loaded, parse("loop")), replace(WORK, batch=2), 0, run="r", block=0, order=0, process=0, phase="warm"
     )
     tokens = tokens.copy()
     assert reference.judge(record, tokens).reason == record.reason
@@ -164,6 +166,107 @@ def test_two_measurements_never_run_at_once(tmp_path):
         pass
 
 
-def test_the_suite_refuses_what_does_not_fit(loaded):
+def test_a_block_is_the_same_in_every_process(loaded):
+    """The order within block 3 follows from seed and number alone, so a run may be split over processes or resumed."""
+    everyone = [protocol.subject(loaded, parse(n)) for n in ("step", "loop", "chunk4")]
+    whole = protocol.measure(everyone, WORK, 4, None, "step")
+    part = protocol.measure(everyone, WORK, [3], None, "step")
+    assert [t.subject for t in part] == [t.subject for t in whole if t.block == 3]
+    assert {t.prompt for t in part} == {1}
+
+
+def test_a_subject_that_raises_is_recorded_and_the_others_go_on(loaded):
+    def fail(block):
+        raise RuntimeError("out of\nluck")
+
+    trials = measured(loaded, altered(loaded, "broken", fail))
+    broken = [t for t in trials if t.subject == "broken"]
+    assert len(broken) == 3
+    assert {t.reason for t in broken} == {"failed: RuntimeError: out of luck"}
+    assert not any(t.valid or t.token_times_ns for t in broken)
+    assert all(t.valid for t in trials if t.subject != "broken")
+    row = next(r for r in summary.table(trials, "step") if r["name"] == "broken")
+    assert (row["valid_trials"], row["voided_trials"], row["ttft_ms"]) == (0, 3, None)
+
+
+def test_the_cause_is_attached_on_request(loaded):
+    sizes = iter(range(5000, 6000))
+    program = jax.jit(lambda x: x * 2)
+    program(np.ones(4999, np.float32))
+
+    def compile_always(block):
+        program(np.ones(next(sizes), np.float32))
+        return block
+
+    leaky = altered(loaded, "leaky", compile_always)
+    where = dict(run="", block=0, order=0, process=0, phase="warm")
+    record, _ = protocol.trial(leaky, WORK, 0, explain=True, **where)
+    assert not record.valid
+    assert "different input types" in record.cause
+    assert protocol.trial(leaky, WORK, 0, **where)[0].cause == ""
+
+
+def test_a_leak_shows(loaded):
+    kept = []
+    trials = measured(loaded, altered(loaded, "hoarder", lambda b: kept.append(jnp.asarray(b)) or b), blocks=6)
+    rows = {r["name"]: r for r in summary.table(trials, "step")}
+    assert rows["hoarder"]["leaked_buffers"] >= 2
+    assert rows["step"]["leaked_buffers"] == 0
+
+
+def test_sizes_are_predicted(loaded):
+    (t, *_) = measured(loaded, blocks=1)
+    assert t.weights_bytes == sum(w.nbytes for w in jax.tree.leaves(loaded.params))
+    assert t.kv_bytes == WORK.slots * loaded.config.kv_bytes_per_position(4)
+
+
+def test_a_torch_recompilation_voids_its_trial(loaded):
+    torch = pytest.importorskip("torch")
+    torch._dynamo.reset()
+    program = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    program(torch.ones(2))
+    lengths = iter([2, 3])
+    good = protocol.subject(loaded, parse("loop"))
+
+    def run(ids, work):
+        program(torch.ones(next(lengths)))
+        yield from good.run(ids, work)
+
+    who, where = replace(good, run=run, guard=guard.TorchGuard), dict(run="", block=0, order=0, process=0, phase="warm")
+    assert protocol.trial(who, WORK, 0, **where)[0].valid
+    void, tokens = protocol.trial(who, WORK, 0, **where)
+    assert not void.valid
+    assert "compiled in the timed region" in void.reason
+    assert "expected 2, actual 3" in void.cause
+    assert (void.token_times_ns, len(tokens)) == ([], 0)
+
+
+def test_pairs_use_both_runs_of_the_baseline_and_only_within_a_process():
+    rate = dict(step=10, again=40, fast=100)
+    trials = [
+        record_trial(n, b, (10, 10 + 1000 / r), process=p)
+        for p, b in ((1, 0), (1, 1), (2, 2), (2, 3))
+        for n, r in (("step", rate["step"]), ("step" + AGAIN, rate["again"]), ("fast", rate["fast"]))
+    ]
+    found = summary.paired_ratio(trials, "fast", "step")
+    assert found.value == pytest.approx(100 / 20)  # over the geometric mean of 10 and 40
+    assert (found.n, found.clusters) == (4, 2)
+    assert summary.paired_ratio(trials, "step" + AGAIN, "step").value == pytest.approx(4)
+    assert found.verdict == "faster"
+    assert replace(found, value=1.2).verdict == "unstable"  # two equal things differ more than that
+    elsewhere = [t.model_copy(update=dict(process=9)) if t.subject == "fast" and t.block == 0 else t for t in trials]
+    assert summary.paired_ratio(elsewhere, "fast", "step").n == 3
+
+
+def test_the_suite_refuses_what_does_not_fit(tmp_path):
+    folder, _ = save_llama(tmp_path / "m")
     with pytest.raises(UserError, match="context of 256"):
-        suite.collect(loaded, [parse("step")], replace(WORK, new_tokens=300), 1, "step")
+        suite.collect(suite.Plan(str(folder), (parse("step"),), replace(WORK, new_tokens=300), "step"))
+
+
+def test_the_harness_costs_little_and_says_how_much(loaded):
+    cost = suite.harness_cost(loaded, WORK, 3)
+    assert cost["n"] == 3
+    assert len(cost["harness_s"]) == len(cost["bare_s"]) == 3
+    assert 0 < cost["own_us_per_token"] < 1e5
+    assert cost["share_at_60"] == pytest.approx(cost["own_us_per_token"] * 60 / 1e6)

@@ -1,3 +1,6 @@
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,6 +8,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from llama_jax.bench import statistics
+from llama_jax.bench.statistics import Ratio
+
+
+def logs(n=20, mean=0.05, sd=0.03, seed=1):
+    return np.random.default_rng(seed).normal(mean, sd, n)
+
+
+def of(values, clusters=None):
+    """The ratio whose pairs have these log-ratios."""
+    return statistics.ratio(np.exp(values), np.ones(len(values)), clusters=clusters)
 
 
 def test_summary_equals_numpy():
@@ -13,6 +26,13 @@ def test_summary_equals_numpy():
     assert (s.n, s.median) == (31, np.median(values))
     assert s.iqr == pytest.approx(stats.iqr(values))
     assert s.low <= s.median <= s.high
+    assert np.isnan(statistics.summarise([]).median)
+
+
+def test_the_medians_interval_is_scipys_bca():
+    expected = stats.bootstrap((logs(),), np.median, n_resamples=statistics.RESAMPLES, method="BCa", rng=np.random.default_rng(0))
+    assert statistics.interval(logs(), np.median, 0) == pytest.approx(tuple(expected.confidence_interval))
+    assert statistics.interval(np.ones(5), np.median, 0) == (1, 1)
 
 
 def test_ratio_is_the_geometric_mean_of_pairs():
@@ -20,12 +40,64 @@ def test_ratio_is_the_geometric_mean_of_pairs():
     r = statistics.ratio(base * [2, 0.5, 2, 2], base)
     assert r.value == pytest.approx(2**0.5)
     assert r.low <= r.value <= r.high
+    assert (r.n, r.clusters, r.spread) == (4, 1, pytest.approx(stats.iqr(np.log([2, 0.5, 2, 2]))))
 
 
-def test_interval_is_scipys_bca():
-    logs = np.random.default_rng(1).normal(0.05, 0.03, 20)
-    expected = stats.bootstrap((logs,), np.mean, n_resamples=statistics.RESAMPLES, method="BCa", rng=np.random.default_rng(0))
-    assert statistics.interval(logs, np.mean, 0) == pytest.approx(tuple(expected.confidence_interval))
+@pytest.mark.parametrize("clusters", [None, ["only"] * 20, range(20)])
+def test_the_interval_of_independent_pairs_is_scipys_at_hesterbergs_level(clusters):
+    level = statistics.expanded_level(20)
+    expected = stats.bootstrap((logs(),), np.mean, n_resamples=statistics.RESAMPLES, method="percentile", confidence_level=level,
+                               rng=np.random.default_rng(0)).confidence_interval  # fmt: skip
+    r = of(logs(), clusters)
+    assert (r.low, r.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+    assert r.clusters == (20 if clusters == range(20) else 1)
+
+
+def test_hesterbergs_level():
+    assert statistics.expanded_level(20) == pytest.approx(0.9682, abs=1e-4)  # 2 Phi(sqrt(20/19) 2.0930) - 1
+    assert statistics.expanded_level(10**6) == pytest.approx(0.95, abs=1e-5)
+
+
+def test_clusters_are_resampled_as_wholes():
+    """Against processes drawn one by one, their pairs put together; of unequal size, so that sums need their counts."""
+    labels = np.repeat(np.arange(8), [1, 2, 3, 4, 1, 2, 3, 4])
+    values = logs() + 0.05 * np.random.default_rng(3).normal(size=8)[labels]
+    rng = np.random.default_rng(4)
+    means = [np.concatenate([values[labels == c] for c in rng.integers(0, 8, 8)]).mean() for _ in range(20_000)]
+    tail = 50 * (1 - statistics.expanded_level(8))
+    r = of(values, labels.tolist())
+    assert np.log([r.low, r.high]) == pytest.approx(np.percentile(means, [tail, 100 - tail]), abs=0.003)
+    assert r.clusters == 8
+
+
+@pytest.mark.parametrize("processes", [3, 10])
+def test_processes_that_differ_widen_the_interval(processes):
+    labels = np.arange(20) * processes // 20
+    values = logs(sd=0.01) + 0.05 * np.random.default_rng(2).normal(size=processes)[labels]
+    alone, together = of(values), of(values, labels)
+    assert together.value == alone.value
+    assert math.log(together.high / together.low) > 1.2 * math.log(alone.high / alone.low)
+
+
+def test_below_six_units_the_interval_is_students():
+    expected = stats.ttest_1samp(logs(5), 0).confidence_interval()
+    r = of(logs(5))
+    assert (r.low, r.high) == pytest.approx(tuple(np.exp(expected)))
+    pooled = of(np.repeat(logs(5), 4), np.repeat(np.arange(5), 4))  # each process says the same four times: no more is known
+    assert (pooled.low, pooled.high) == pytest.approx((r.low, r.high))
+
+
+def test_two_samples_measured_apart():
+    new, old = logs(30, 0.10), logs(20, 0.0, seed=2)
+    r = statistics.unpaired_ratio(np.exp(new), np.exp(old))
+    expected = stats.ttest_ind(new, old, equal_var=False).confidence_interval()
+    assert r.value == pytest.approx(math.exp(new.mean() - old.mean()))
+    assert np.log([r.low, r.high]) == pytest.approx(np.array(expected), abs=0.003)  # the bootstrap is near Welch's t
+    assert (r.n, r.clusters) == (20, 1)
+    few = statistics.unpaired_ratio(np.exp(new), np.exp(old), clusters=(np.arange(30) % 3, np.arange(20) % 4))
+    assert few.clusters == 3
+    assert few.low < few.value < few.high
+    assert statistics.unpaired_ratio([1.0], []).n == 0
 
 
 @settings(max_examples=15, deadline=None)
@@ -35,6 +107,7 @@ def test_a_ratio_turned_round_is_its_inverse(factor, n, seed):
     noisy = base * factor * np.random.default_rng(seed + 1).lognormal(0, 0.01, n)
     there, back = statistics.ratio(noisy, base), statistics.ratio(base, noisy)
     assert there.value == pytest.approx(1 / back.value)
+    assert there.low == pytest.approx(1 / back.high, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -43,11 +116,88 @@ def test_a_ratio_turned_round_is_its_inverse(factor, n, seed):
      (0.97, 1.01, 1.05, "inconclusive")],
 )  # fmt: skip
 def test_verdicts(low, value, high, verdict):
-    assert statistics.Ratio(value, low, high, 10).verdict == verdict
+    assert Ratio(value, low, high, 10).verdict == verdict
+
+
+FASTER = Ratio(1.05, 1.03, 1.07, 10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        (dict(floor=0.04), "faster"),
+        (dict(floor=0.06), "inconclusive"),  # the baseline differs from itself by more
+        (dict(spread=0.09), "faster"),  # more than the effect, but below 10 %
+        (dict(spread=0.12), "unstable"),
+        (dict(spread=0.12, value=1.5, low=1.4, high=1.6), "faster"),  # the effect is larger than the noise
+        (dict(spread=0.12, value=1.0, low=0.99, high=1.01), "unstable"),
+        (dict(floor=0.04, control_differs=True), "faster"),
+        (dict(floor=0.06, control_differs=True), "unstable"),
+    ],
+)
+def test_noise_and_the_control_overrule_the_interval(changes, verdict):
+    assert replace(FASTER, **changes).verdict == verdict
+
+
+def test_the_control_is_carried_over():
+    loud, quiet = Ratio(0.96, 0.94, 0.98, 10), Ratio(0.99, 0.98, 0.999, 10)
+    assert statistics.with_floor(FASTER, loud).control_differs
+    assert not statistics.with_floor(FASTER, quiet).control_differs  # its interval excludes 1, but it is near 1
+    assert not statistics.with_floor(FASTER, replace(loud, high=1.01)).control_differs
+    assert statistics.with_floor(FASTER, quiet).floor == pytest.approx(-math.log(0.99))
+    assert statistics.with_floor(FASTER, statistics.ratio([], [])) == FASTER
 
 
 def test_one_pair_decides_nothing():
-    assert statistics.ratio([3.0], [1.0]).verdict == "inconclusive"
+    one = statistics.ratio([3.0], [1.0])
+    assert one.verdict == "inconclusive"
+    assert statistics.more_blocks(one) is None
+    assert statistics.ratio([], []).verdict == "inconclusive"
+
+
+def test_the_baselines_two_runs_make_one_denominator():
+    both = statistics.pair_baseline([4.0, 9.0, np.nan], [9.0, np.nan, 5.0])
+    assert both == pytest.approx([6.0, 9.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("found", "more"),
+    [
+        (FASTER, 0),
+        (Ratio(1.05, 1.05 / math.exp(0.1), 1.05 * math.exp(0.1), 10), 33),  # half-width 0.1 to 0.0488: 10 (0.1 / 0.0488)^2 = 42.01
+        (Ratio(1.0, math.exp(-0.04), math.exp(0.04), 10), 31),  # to fit within 2 %: 10 (0.04 / 0.0198)^2 = 40.8
+        (replace(FASTER, floor=2 * math.log(1.05)), 30),  # the control's own noise is what has to shrink, to half
+        (replace(FASTER, spread=0.2), 1),  # the interval is narrow enough already; a calmer machine is needed
+    ],
+)
+def test_more_blocks(found, more):
+    assert statistics.more_blocks(found) == more
+
+
+def test_that_many_more_blocks_make_the_interval_narrow_enough():
+    widths, effect = [], math.log(1.03)
+    for seed in range(20):
+        first = of(logs(10, effect, 0.08, seed))
+        wanted = replace(first, value=1.03, low=1.03 * first.low / first.value, high=1.03 * first.high / first.value)
+        more = statistics.more_blocks(wanted)
+        assert more > 0
+        then = of(logs(10 + more, effect, 0.08, seed + 100))
+        widths.append(math.log(then.high / then.low) / 2)
+    assert np.median(widths) == pytest.approx(effect, rel=0.25)
+
+
+def test_drift_is_found_and_not_imagined():
+    noise = np.random.default_rng(5).normal(0, 0.02, 40)
+    falling = statistics.drift(np.exp(noise + np.linspace(0, -0.1, 40)))
+    assert falling.significant
+    assert falling.change == pytest.approx(-0.095, abs=0.03)
+    assert not statistics.drift(np.exp(noise)).significant
+    small = statistics.drift(np.exp(noise / 10 + np.linspace(0, 0.03, 40)))
+    assert small.change == pytest.approx(0.03, abs=0.01)
+    assert not small.significant  # certain, and too small to matter
+    assert statistics.drift([1, 1.1, 1.2, 1.3]).significant
+    assert not statistics.drift([1, 2, 3]).significant
+    assert np.isnan(statistics.drift([1, 2, 3]).change)
 
 
 def test_percentiles_need_enough_values():
@@ -55,6 +205,21 @@ def test_percentiles_need_enough_values():
     assert few["p99"] is None
     assert many["p99"] == pytest.approx(np.percentile(range(1000), 99))
     assert statistics.percentiles([]) == {"p50": None, "p95": None, "p99": None}
+
+
+def test_what_percentiles_lack_is_said():
+    assert statistics.percentile_note(245) == "p99 needs 1,000 values, there are 245"
+    assert statistics.percentile_note(50) == "p95 needs 200 and p99 needs 1,000 values, there are 50"
+    assert statistics.percentile_note(1000) == ""
+    assert statistics.percentile_note(1, at=(50,)) == ""
+
+
+@given(st.integers(0, 3000))
+@settings(max_examples=50, deadline=None)
+def test_the_note_names_just_what_is_missing(n):
+    given_none = [name for name, value in statistics.percentiles(range(n)).items() if value is None]
+    note = statistics.percentile_note(n)
+    assert [name for name in ("p50", "p95", "p99") if name + " " in note] == given_none
 
 
 def test_an_unstable_sample_says_so():

@@ -1,147 +1,16 @@
-"""Figures: one style, one `save`, one function a chart. Every number drawn is computed from records.
-
-Colours: Okabe & Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/), one colour a subject
-everywhere; subjects are also told apart by their labels, never by colour alone.
-"""
+"""Charts of placements: rate, distribution, latency, compilation, break-even, arrivals. One function a chart."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import zlib
 from collections.abc import Sequence
-from pathlib import Path
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from llama_jax import files
-from llama_jax.bench import environment, summary
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
-
-PALETTE = {
-    "black": "#000000", "orange": "#E69F00", "sky": "#56B4E9", "green": "#009E73",
-    "yellow": "#F0E442", "blue": "#0072B2", "vermilion": "#D55E00", "purple": "#CC79A7",
-}  # fmt: skip
-COLOURS = {
-    "eager": "#7F7F7F", "ops": PALETTE["purple"], "layer": PALETTE["orange"], "split": PALETTE["vermilion"],
-    "step": PALETTE["blue"], "step+donate": PALETTE["sky"], "chunk8": PALETTE["green"], "loop": PALETTE["black"],
-}  # fmt: skip
-OTHERS = ("#882255", "#44AA99", "#999933", "#AA4499", "#117733", "#332288")  # Tol's muted set, for one's own placements
-STYLE = {
-    "font.size": 11, "axes.titlesize": 13, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "axes.axisbelow": True, "figure.facecolor": "white",
-    "svg.fonttype": "path", "font.family": "DejaVu Sans", "legend.frameon": False, "figure.constrained_layout.use": True,
-}  # fmt: skip
-LIMIT_COLOUR = "#B00020"
-
-
-def colour(subject: str) -> str:
-    """The subject's colour, the same in every figure; one's own placements get a stable one of their own."""
-    name = subject.removesuffix(AGAIN)
-    return COLOURS.get(name) or OTHERS[zlib.crc32(name.encode()) % len(OTHERS)]
-
-
-def save(
-    figure: Figure, name: str, notebook: str, meta: dict, parameters: dict, alt: str, out_dir: str | Path, note: str = ""
-) -> dict[str, Path]:
-    """Write NAME.svg and NAME.png under `out_dir`/figures, byte for byte the same for the same data, and list them in the manifest.
-
-    meta: of the table the figure was drawn from. alt: what the figure shows, for those who cannot see it. note: labels that
-    belong in the figure itself (small sample, random weights).
-    """
-    line = environment.machine_line(meta["environment"]) + f" · {meta['created'][:10]}" + (f" · {note}" if note else "")
-    figure.text(0.005, -0.005, line, fontsize=7.5, color="#555555", va="top")
-    folder, paths, hashes = Path(out_dir) / "figures", {}, {}
-    for kind, options in {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 150, "metadata": {"Software": None}}}.items():
-        buffer = io.BytesIO()
-        with matplotlib.rc_context({"svg.hashsalt": name}):
-            figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
-        paths[kind] = folder / f"{name}.{kind}"
-        files.write(paths[kind], buffer.getvalue())
-        hashes[kind] = hashlib.sha256(buffer.getvalue()).hexdigest()
-    plt.close(figure)
-    entry = dict(notebook=notebook, parameters=parameters, data_sha256=meta["sha256"], sha256=hashes, alt=alt)
-    update_manifest(out_dir, "figures", name, entry)
-    return paths
-
-
-def display(paths: dict[str, Path]) -> None:
-    """Show a saved figure in a notebook."""
-    from IPython.display import Image
-    from IPython.display import display as show
-
-    show(Image(filename=str(paths["png"]), width=900))
-
-
-def read_manifest(out_dir: str | Path) -> dict:
-    try:
-        return json.loads((Path(out_dir) / "figures" / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {"figures": {}, "notebooks": {}}
-
-
-def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -> None:
-    manifest = read_manifest(out_dir)
-    manifest[section][name] = entry
-    files.write(Path(out_dir) / "figures" / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
-
-
-def conclude(notebook: str, question: str, finding: str, meta: dict, out_dir: str | Path) -> str:
-    """Put a notebook's question and computed answer in the manifest; returns the answer."""
-    about = dict(question=question, finding=finding, parameters=meta["parameters"], created=meta["created"],
-                 machine=environment.machine_line(meta["environment"]))  # fmt: skip
-    update_manifest(out_dir, "notebooks", notebook, about)
-    return finding
-
-
-def new(width: float = 9, height: float = 4.5, columns: int = 1, **options):
-    """A figure of one row of axes; call it from a styled function."""
-    return plt.subplots(1, columns, figsize=(width, height), **options)
-
-
-def styled(function):
-    """Draw in the house style, whatever the notebook has set."""
-
-    def wrapper(*args, **kwargs):
-        with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE, "backend": matplotlib.get_backend()}):
-            return function(*args, **kwargs)
-
-    wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
-    return wrapper
-
-
-def rows(axes, names: Sequence[str]) -> dict[str, int]:
-    """One horizontal row a subject, first on top; returns each subject's height."""
-    heights = {name: len(names) - 1 - i for i, name in enumerate(names)}
-    axes.set_yticks(list(heights.values()), list(heights))
-    axes.set_ylim(-0.7, len(names) - 0.3)
-    axes.grid(axis="y", visible=False)
-    return heights
-
-
-def plain_ticks(*axes_of_numbers) -> None:
-    """Write the ticks of log axes as plain numbers (0.2, 5, 100), not powers."""
-    for axis in axes_of_numbers:
-        axis.set_major_formatter("{x:g}")
-
-
-def scatter_row(axes, values: Sequence[float], height: float, subject: str, seed: int = 0) -> None:
-    """Every trial as a point, spread a little so that none hides another."""
-    spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(values))
-    axes.scatter(values, height + spread, s=12, alpha=0.45, color=colour(subject), linewidths=0, zorder=2)
-
-
-def limit_line(axes, limit: float) -> None:
-    axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    axes.text(limit, 1.0, f"memory-bandwidth limit {limit:.0f} ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
-              transform=axes.get_xaxis_transform())  # fmt: skip
+from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, limit_line, new, plain_ticks, rows, scatter_row, styled
 
 
 @styled
@@ -181,6 +50,8 @@ def ratio_words(line: dict) -> str:
 @styled
 def pipelines(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
     """Distribution of tokens/s of a few placements, as the original notebook drew it. names: subject → label."""
+    import seaborn as sns
+
     figure, axes = new(9, 4.2)
     series = {label: [t.tg for t in summary.warm(trials, subject)] for subject, label in names.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(series.values())), bins=int(np.clip(max(map(len, series.values())), 4, 16)))

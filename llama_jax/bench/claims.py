@@ -1,0 +1,250 @@
+"""Published speed-ups measured again: each way of timing that made a claim, and the same with the protocol's care.
+
+Three ways to be wrong, one `run` name each in the table:
+
+compilation  a warm-up shorter than the test leaves compilations in the timed region (GPT-2 in JAX, "2.44x" and "16.32x")
+tail         a mean over a few cold iterations stands beside a percentile of many warm ones (time to first token, "4.25x")
+order        one subject is timed after the other, so that the machine's drift becomes a difference between them
+
+A trial that the protocol would void is kept with its reason: it is what a harness without a guard would have published.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from llama_jax import checkpoint, generate, paths
+from llama_jax.bench import phases, process, protocol, roofline, statistics
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.protocol import Subject, Workload
+from llama_jax.bench.record import Trial
+from llama_jax.errors import UserError
+from llama_jax.placement import parse
+
+CACHED, UNCACHED = "growing cache", "no cache"  # both compile anew for every length, as the originals did
+SHORT = "short warm-up"  # phase of a trial whose warm-up was shorter than itself
+WARM_UP, TEST = 5, 15  # tokens, as published
+COLD_LOOP = 5  # iterations, as published
+FILE = paths.ROOT / "data" / "published.csv"
+Progress = Callable[[str, int, int], None]
+
+
+def published():
+    """What was published, a pandas.DataFrame: claim, quantity, value, unit, system, and what was wrong with its measuring."""
+    import pandas as pd
+
+    return pd.read_csv(FILE)
+
+
+def figure_of(claim: str, quantity: str) -> float:
+    """One published figure. Raises KeyError when there is none."""
+    table = published().set_index(["claim", "quantity"])["value"]
+    return float(table.loc[(claim, quantity)])
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the three measurements share."""
+
+    model: str
+    workload: Workload
+    journal: Journal
+    progress: Progress = lambda what, done, total: None
+    limit: float = process.LIMIT_S
+
+    def child(self, run: str, block: int, task: str, expected: int, **arguments) -> None:
+        """One process of a run, unless the journal already holds all its trials. Raises UserError when it dies."""
+        if sum(t.run == run and t.block == block for t in self.journal.trials) >= expected:
+            return
+        job = dict(model=self.model, dtype="float32", placements=[], workload=asdict(self.workload))
+        number = phases.next_process(self.journal)
+        identity = dict(run=run, block=block, process=number)
+
+        def receive(kind: str, value) -> None:
+            if kind == "trial":
+                self.journal.append(Trial(**value))
+            elif kind == "note":
+                self.journal.note(process=number, **value)
+
+        with protocol.alone() as lock:
+            outcome = process.start(f"{__name__}:{task}", dict(job=job, identity=identity, **arguments), receive, self.limit,
+                                    held=(lock.fileno(),))  # fmt: skip
+        if not outcome.ok:
+            raise UserError(f"A measuring process ({run}) failed: {outcome.reason}")
+
+
+def compilation(job: Job, processes: int, repeats: int = 3) -> None:
+    """A 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in `processes` of its own."""
+    for block in range(processes):
+        for i, subject in enumerate((UNCACHED, CACHED)):
+            job.progress(f"warm-up against test length: {subject}", 2 * block + i, 2 * processes)
+            job.child(f"compilation {subject}", block, "short_warm_up", 1 + repeats, subject=subject, repeats=repeats)
+
+
+def tail(job: Job, requests: int) -> None:
+    """First tokens: five requests of a new process, its compilation among them, then `requests` warm ones."""
+    job.progress("cold loop and warm loop", 0, 1)
+    job.child("tail", 0, "cold_and_warm_loop", COLD_LOOP + requests, requests=requests)
+
+
+def order(job: Job, rounds: int, pairs: int) -> None:
+    """The same subject under two names, timed one after the other, then interleaved; `rounds` times `pairs` answers."""
+    job.progress("sequential and interleaved", 0, 1)
+    for block in range(rounds):
+        job.progress("sequential and interleaved", block, rounds)
+        job.child("order", block, "two_orders", 4 * pairs, pairs=pairs)
+
+
+# What the children run ------------------------------------------------------------------------------------------------
+
+
+def uncached(loaded: checkpoint.Checkpoint) -> Subject:
+    """No cache and no padding: the whole text again for every token, each length a program of its own."""
+    engine, base = generate.build(loaded, "step"), protocol.subject(loaded, parse("step"), UNCACHED)
+
+    def run(ids, workload: Workload):
+        text = list(ids)
+        for _ in range(workload.new_tokens):
+            batch = generate.request(engine, [text] * workload.batch, 1, length=len(text), slots=len(text))
+            block = generate.fetch(generate.prefill(engine, batch)[0])
+            text.append(int(block[0, 0]))
+            yield block
+
+    return replace(base, run=run, placement="step, exact lengths", identity={**base.identity, "cache": "none"})
+
+
+def prepared(job: dict) -> tuple[checkpoint.Checkpoint, Workload]:
+    loaded, _, workload, _ = phases.opened(job)
+    return loaded, workload
+
+
+def judging(say: Callable, workload: Workload, loaded: checkpoint.Checkpoint, identity: dict) -> Callable:
+    """timed(who, prompt, **more): one gated trial, said at once, beside the bandwidth that this process read at its start."""
+    reference, bandwidth = protocol.Reference(loaded, workload), roofline.Probe().bandwidth()
+
+    def timed(who: Subject, prompt: int, **more) -> None:
+        record, tokens = protocol.trial(who, workload, prompt, **identity, **more)
+        judged = reference.judge(record, tokens) if record.token_times_ns else record
+        say("trial", judged.model_copy(update=dict(bandwidth_gbps=bandwidth)).model_dump())
+
+    return timed
+
+
+def short_warm_up(say: Callable, job: dict, identity: dict, subject: str, repeats: int) -> dict:
+    """One subject in one process: first cold (no cache) or after five tokens (growing cache), as published; then warm."""
+    loaded, workload = prepared(job)
+    timed = judging(say, workload, loaded, identity)
+    if subject == UNCACHED:
+        who, first = uncached(loaded), "cold"
+    else:
+        who, first = protocol.subject(loaded, parse("step+growing"), CACHED), SHORT
+        deque(islice(who.run(who.encode(workload.prompts[0]), workload), WARM_UP), maxlen=0)
+    timed(who, 0, phase=first, order=0)
+    protocol.warm_up(who, workload)
+    for i in range(repeats):
+        timed(who, 0, phase="warm", order=i + 1)
+    return {}
+
+
+def cold_and_warm_loop(say: Callable, job: dict, identity: dict, requests: int) -> dict:
+    """One token a request: all that is timed is the way to the first token."""
+    loaded, workload = prepared(job)
+    timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
+    for i in range(COLD_LOOP + requests):
+        timed(who, i % len(workload.prompts), order=i, phase="cold" if i < COLD_LOOP else "warm")
+    return {}
+
+
+def two_orders(say: Callable, job: dict, identity: dict, pairs: int) -> dict:
+    """A and B are one program. Sequential: all of A, then all of B. Interleaved: pairs, each in random order."""
+    loaded, workload = prepared(job)
+    timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
+    rng = np.random.default_rng([workload.seed, identity["block"]])
+    protocol.warm_up(who, workload)
+    one_by_one = [("sequential", name) for name in "AB" for _ in range(pairs)]
+    in_pairs = [("interleaved", str(name)) for _ in range(pairs) for name in rng.permutation(list("AB"))]
+    for i, (plan, name) in enumerate(one_by_one + in_pairs):
+        timed(replace(who, name=f"{plan} {name}"), 0, phase="warm", order=i)
+    return {}
+
+
+# What the trials say --------------------------------------------------------------------------------------------------
+
+
+def answer_rates(trials: Sequence[Trial], subject: str, phase: str) -> dict[int, list[float]]:
+    """Tokens over seconds of whole answers, first token included, as the original counted; by process."""
+    found: dict[int, list[float]] = {}
+    for t in trials:
+        if t.run == f"compilation {subject}" and t.phase == phase and "wrong" not in t.reason and t.token_times_ns:
+            found.setdefault(t.block, []).append(t.new_tokens / t.seconds)
+    return found
+
+
+def speed_ups(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """The three speed-ups of a cache: {label, guard, cached, uncached: tokens/s lists, published, ratio}.
+
+    A ratio pairs processes: the k-th answer of one with the k-th of the other, processes resampled whole.
+    """
+    rows = (
+        ("baseline cold, cache after a warm-up of 5 tokens", False, SHORT, "cold", figure_of("kv-cache", "speed-up, short warm-up")),
+        ("baseline cold, cache warm", False, "warm", "cold", figure_of("kv-cache", "speed-up, long warm-up")),
+        ("both warm", True, "warm", "warm", None),
+    )
+    found = []
+    for label, guard, with_cache, without, known in rows:
+        a, b = answer_rates(trials, CACHED, with_cache), answer_rates(trials, UNCACHED, without)
+        pairs = [(x, y, block) for block in sorted(set(a) & set(b)) for x, y in zip(a[block], b[block], strict=False)]
+        ratio = statistics.ratio(*([p[i] for p in pairs] for i in (0, 1)), seed, clusters=[p[2] for p in pairs])
+        found.append(dict(label=label, guard=guard, cached=flat(a), uncached=flat(b), published=known, ratio=ratio))
+    return found
+
+
+def as_published(trials: Sequence[Trial]) -> list[Trial]:
+    """The cache claim's trials that were timed the published way, as one phase: the baseline cold, the cache after five tokens."""
+    return [t.model_copy(update=dict(phase=SHORT)) for t in trials if t.run.startswith("compilation") and t.phase in ("cold", SHORT)]
+
+
+def limit(trials: Sequence[Trial]) -> float:
+    """Tokens/s that the memory bandwidth, as each process probed it, allows the answers of the cache claim."""
+    return float(np.median([t.bandwidth_gbps * 1e9 / t.bytes_per_token for t in trials if t.run.startswith("compilation")]))
+
+
+def flat(by_process: dict[int, list[float]]) -> list[float]:
+    return [rate for rates in by_process.values() for rate in rates]
+
+
+def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
+    """Time to first token in ms of the cold loop and the warm one: means, and the percentiles that the sample supports."""
+    cold, warm = ([t.ttft * 1e3 for t in sorted(trials, key=lambda t: t.order) if t.run == "tail" and t.phase == phase]
+                  for phase in ("cold", "warm"))  # fmt: skip
+    return dict(
+        cold=cold, warm=warm, cold_mean=float(np.mean(cold)), naive_p99=float(np.percentile(warm, 99)),
+        warm_mean=float(np.mean(warm)), warm_median=statistics.summarise(warm, seed), **statistics.percentiles(warm),
+        note=statistics.percentile_note(len(warm), (99,)), published_mean=figure_of("ttft", "mean, JIT-only"),
+        published_p99=figure_of("ttft", "P99, JIT-only"),
+    )  # fmt: skip
+
+
+def two_ways(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """One entry a round: {sequential, interleaved: Ratio of B over A}. Sequential has Welch's interval on the logs, unpaired."""
+    rounds = []
+    for block in sorted({t.block for t in trials if t.run == "order"}):
+        here = [t for t in sorted(trials, key=lambda t: t.order) if t.run == "order" and t.block == block and t.token_times_ns]
+        rates = {name: [t.tg for t in here if t.subject == name] for name in sorted({t.subject for t in here})}
+        rounds.append(dict(sequential=welch(rates["sequential B"], rates["sequential A"]), rates=rates,
+                           interleaved=statistics.ratio(rates["interleaved B"], rates["interleaved A"], seed)))  # fmt: skip
+    return rounds
+
+
+def welch(subject: Sequence[float], baseline: Sequence[float]) -> statistics.Ratio:
+    """subject over baseline as unpaired samples: Welch's 95 % interval of the difference of mean logs. What most claims rest on."""
+    from scipy import stats
+
+    a, b = np.log(subject), np.log(baseline)
+    found = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    return statistics.Ratio(float(np.exp(a.mean() - b.mean())), float(np.exp(found.low)), float(np.exp(found.high)), len(a))

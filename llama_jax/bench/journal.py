@@ -1,0 +1,79 @@
+"""The journal of a run: each trial is on disk before the next begins, so an interrupted run goes on where it stopped.
+
+JSON lines, as `record.read` reads them. The first line holds the plan (what was to be measured, with what, on which
+machine), and a journal is only ever continued under the same plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from llama_jax.bench import record
+from llama_jax.bench.record import Trial
+from llama_jax.errors import UserError
+
+
+class Journal:
+    """Trials of one run in the order they were made: `append` adds one, flushed to the disk. Without a path, in memory only.
+
+    plan: JSON values; a file that holds another plan is refused. A last line that was torn when the run was stopped is cut
+    off (`torn`). Raises UserError for that, for unreadable lines within, and when the file cannot be written.
+    """
+
+    def __init__(self, path: Path | None = None, plan: dict | None = None):
+        self.path, self.plan = path and Path(path), json.loads(json.dumps(plan or {}))
+        self.trials: list[Trial] = []
+        self.notes: list[dict] = []
+        self.torn = False
+        if self.path:
+            if self.path.is_file() and self.path.stat().st_size:
+                self._continue()
+            else:
+                self._write(json.dumps({"meta": record.describe(plan=self.plan)}, sort_keys=True))
+        self.resumed = len(self.trials)
+
+    def _continue(self) -> None:
+        raw = self.path.read_bytes()
+        whole = raw[: raw.rfind(b"\n") + 1]
+        self.torn = len(whole) < len(raw)
+        if self.torn:
+            os.truncate(self.path, len(whole))
+        if not whole:  # torn within its very first line: nothing was measured yet
+            return self._write(json.dumps({"meta": record.describe(plan=self.plan)}, sort_keys=True))
+        self.trials, about, _ = record.read_jsonl(self.path)
+        if different := sorted(k for k in {*self.plan, *about["plan"]} if self.plan.get(k) != about["plan"].get(k)):
+            k = different[0]
+            raise UserError(f"{self.path} holds a run with another {k} ({about['plan'].get(k)!r}, now {self.plan.get(k)!r});"
+                            " name another file or delete this one.")  # fmt: skip
+        self.notes = about.get("notes", [])
+
+    def append(self, trial: Trial) -> None:
+        self.trials.append(trial)
+        if self.path:
+            self._write(trial.model_dump_json())
+
+    def note(self, **about) -> None:
+        """Something that belongs to the run and to no single trial, such as how busy the machine was."""
+        self.notes.append(about)
+        if self.path:
+            self._write(json.dumps({"note": about}))
+
+    def _write(self, line: str) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "ab") as file:
+                file.write(line.encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            safe = f" The {len(self.trials) - 1} trials before this one are safe; the same command goes on from there." * (
+                len(self.trials) > 1
+            )
+            raise UserError(f"Cannot write {self.path}: {error.strerror}.{safe}") from error
+
+    def discard(self) -> None:
+        """Remove the file: its trials have been written elsewhere."""
+        if self.path:
+            self.path.unlink(missing_ok=True)

@@ -1,0 +1,253 @@
+"""The three phases of a program's life, each in fresh processes: cold, cached, warm.
+
+cold    first request of a new process, no compiled program on disk
+cached  the same with every program of the placement in JAX's persistent cache
+warm    after warm-up, all subjects interleaved in one process; repeated in several processes, because what a process
+        draws once (memory layout, thread placement) is luck that all its trials share
+
+Every trial goes to the journal as it is made. A child that dies is a recorded failure; the run goes on without it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from llama_jax.bench import process
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.protocol import AGAIN, Workload, alone
+from llama_jax.bench.record import Trial
+from llama_jax.errors import UserError
+from llama_jax.placement import Placement
+
+DIED = "its process died: "
+PATIENCE = 2  # a subject is left out once this many processes died in it
+HERE = "llama_jax.bench.phases"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run measures. blocks are spread evenly over `processes`; `cold` and `cached` are processes a placement."""
+
+    model: str
+    placements: tuple[Placement, ...]
+    workload: Workload
+    baseline: str
+    dtype: str = "float32"
+    blocks: int = 5
+    processes: int = 1
+    cold: int = 0
+    cached: int = 0
+    threads: int | None = None
+    explain: bool = False
+    limit: float = process.LIMIT_S
+    run: str = "main"  # several runs may share a journal and a table
+
+    def job(self, placements: Sequence[Placement]) -> dict:
+        """The part every child needs, as JSON values."""
+        return dict(model=self.model, dtype=self.dtype, placements=[asdict(p) for p in placements], workload=asdict(self.workload))
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def run(plan: Plan, journal: Journal | None = None, progress: Progress = lambda what, done, total: None) -> list[Trial]:
+    """Everything the plan asks for that the journal does not hold yet; returns all trials, cold ones judged by the warm.
+
+    Raises UserError for a mistake in the plan, and when the baseline itself cannot be measured.
+    """
+    if plan.baseline not in [p.name for p in plan.placements]:
+        raise UserError(f"The baseline {plan.baseline!r} is not among the subjects ({', '.join(p.name for p in plan.placements)}).")
+    process.check_threads(plan.threads)
+    journal = Journal() if journal is None else journal
+    with alone() as lock:
+        bench = Bench(plan, journal, progress, lock.fileno())
+        starts(bench, "cold", plan.cold)
+        starts(bench, "cached", plan.cached)
+        warm(bench)
+    return judge_starts(bench.trials)
+
+
+class Bench:
+    """A plan being carried out: the journal it fills, and the processes it starts."""
+
+    def __init__(self, plan: Plan, journal: Journal, progress: Progress, lock: int):
+        self.plan, self.journal, self.progress, self.lock = plan, journal, progress, lock
+        subjects = len(plan.placements)
+        self.total = subjects * (plan.cold + plan.cached) + (subjects + 1) * plan.blocks
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [t for t in self.journal.trials if t.run == self.plan.run]
+
+    def tell(self, what: str) -> None:
+        self.progress(what, min(len(self.trials), self.total), self.total)
+
+    def start(self, task: str, arguments: dict, cache: Path | None = None, silent: bool = False) -> tuple[process.Outcome, dict]:
+        """One child; its trials go to the journal. Returns its outcome and the last trial that it announced."""
+        announced: dict = {}
+
+        def receive(kind: str, value) -> None:
+            if kind == "trial" and not silent:
+                self.journal.append(Trial(**value))
+            elif kind == "note" and not silent:
+                self.journal.note(process=arguments["identity"]["process"], **value)
+            elif kind == "starting":
+                announced.clear()
+                announced.update(value)
+                self.tell(value["what"])
+
+        plan = self.plan
+        outcome = process.start(f"{HERE}:{task}", arguments, receive, plan.limit, plan.threads, cache, (self.lock,))
+        return outcome, announced
+
+    def fail(self, subject: str, reason: str, **identity) -> None:
+        """Record a trial that never came to its end."""
+        plan, work = self.plan, self.plan.workload
+        base = dict(run=plan.run, seed=work.seed, valid=False, reason=DIED + reason, subject=subject, backend="jax",
+                    placement=subject.removesuffix(AGAIN), model=plan.model, weights_hash="", dtype="", batch=work.batch, prompt=0,
+                    prompt_tokens=0, new_tokens=0, cache_slots=work.slots, token_times_ns=[], tokenize_ns=0, trace_ns=0, lower_ns=0,
+                    backend_ns=0, lowered=0, compiled=0, cache_hits=0, tokens_sha256="")  # fmt: skip
+        self.journal.append(Trial(**{**base, **identity}))
+
+
+def next_process(journal: Journal) -> int:
+    """Processes are numbered from 1 in the order they are started, resumed runs included; 0 is the caller's own."""
+    return max([0, *(n["process"] for n in journal.notes if "process" in n), *(t.process for t in journal.trials)]) + 1
+
+
+def starts(bench: Bench, phase: str, count: int) -> None:
+    """`count` first requests of each placement, interleaved, each in a process of its own."""
+    plan = bench.plan
+    done = {(t.subject, t.block) for t in bench.trials if t.phase == phase}
+    wanted = [(block, order, p) for block in range(count) for order, p in enumerate(plan.placements) if (p.name, block) not in done]
+    with tempfile.TemporaryDirectory() as folder:
+        filled: set[str] = set()
+        for block, order, placement in wanted:
+            home = Path(folder) / str(plan.placements.index(placement))
+            identity = dict(run=bench.plan.run, block=block, order=order, phase=phase, process=next_process(bench.journal))
+            job = dict(job=plan.job([placement]), prompt=block % len(plan.workload.prompts), identity=identity)
+            cache = home if phase == "cached" or placement.compile == "persistent" else None
+            if phase == "cold" and cache:
+                cache = home / str(block)  # empty each time
+            elif phase == "cached" and placement.name not in filled:
+                bench.tell(f"filling the cache for {placement.name}")
+                bench.start("first_request", job, cache, silent=True)
+                filled.add(placement.name)
+            bench.tell(f"{phase} start of {placement.name}")
+            outcome, _ = bench.start("first_request", job, cache)
+            if not outcome.ok:
+                bench.fail(placement.name, outcome.reason, **identity, prompt=job["prompt"])
+
+
+def warm(bench: Bench) -> None:
+    """The blocks, spread over the plan's processes. A block that was cut off is measured again, whole, in a new process."""
+    plan = bench.plan
+    for group in np.array_split(range(plan.blocks), min(plan.processes, plan.blocks)):
+        while pending := [int(b) for b in group if not complete(bench, int(b))]:
+            identity = dict(run=bench.plan.run, phase="warm", process=next_process(bench.journal))
+            job = dict(job=plan.job(alive(bench)), blocks=pending, baseline=plan.baseline, identity=identity, explain=plan.explain)
+            outcome, announced = bench.start("interleaved_blocks", job)
+            if outcome.ok:
+                break
+            if "subject" not in announced:
+                raise UserError(f"The measuring process died before its first trial: {outcome.reason}")
+            bench.fail(announced["subject"], outcome.reason, **identity, block=announced["block"], order=announced["order"])
+            if plan.baseline not in [p.name for p in alive(bench)]:
+                raise UserError(f"The baseline {plan.baseline!r} cannot be measured: {outcome.reason}")
+
+
+def alive(bench: Bench) -> list[Placement]:
+    """The placements that have not yet cost PATIENCE processes their life."""
+    deaths = [t.placement for t in bench.trials if t.phase == "warm" and t.reason.startswith(DIED)]
+    return [p for p in bench.plan.placements if deaths.count(p.name) < PATIENCE]
+
+
+def complete(bench: Bench, block: int) -> bool:
+    """Whether some process has measured the whole block: only trials of one process, close in time, make a pair."""
+    expected = {p.name for p in alive(bench)} | {bench.plan.baseline + AGAIN}
+    by_process: dict[int, set[str]] = {}
+    for t in bench.trials:
+        if t.phase == "warm" and t.block == block and not t.reason.startswith(DIED):
+            by_process.setdefault(t.process, set()).add(t.subject)
+    return any(expected <= found for found in by_process.values())
+
+
+def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
+    """First requests are judged by the warm ones: void where no valid warm trial of that prompt and dtype made the same tokens."""
+    known: dict[tuple, set[str]] = {}
+    for t in trials:
+        if t.phase == "warm" and t.valid:
+            known.setdefault((t.prompt, t.dtype, t.new_tokens), set()).add(t.tokens_sha256)
+
+    def judged(t: Trial) -> Trial:
+        hashes = known.get((t.prompt, t.dtype, t.new_tokens))
+        if t.phase == "warm" or not t.valid or not hashes or t.tokens_sha256 in hashes:
+            return t
+        return t.model_copy(update=dict(valid=False, reason="wrong: its tokens are not those of any valid warm trial"))
+
+    return [judged(t) for t in trials]
+
+
+# What the children run ------------------------------------------------------------------------------------------------
+
+
+def opened(job: dict):
+    """(checkpoint, placements, workload, nanoseconds to load) of a child's job."""
+    import jax
+
+    from llama_jax import checkpoint
+
+    began = time.perf_counter_ns()
+    loaded = checkpoint.load(job["model"], job["dtype"])
+    jax.block_until_ready(loaded.params)
+    prompts = tuple(p if isinstance(p, str) else tuple(p) for p in job["workload"]["prompts"])
+    return (
+        loaded,
+        [Placement(**p) for p in job["placements"]],
+        Workload(**{**job["workload"], "prompts": prompts}),
+        (time.perf_counter_ns() - began),
+    )
+
+
+def around(watch) -> dict:
+    """What went on beside a child's work: load, other programs' share of the machine, and what the child itself was given."""
+    from llama_jax.bench import environment
+
+    return dict(watch=watch.result, affinity=process.allowed_cores(), blas=environment.blas_threads(), settings=environment.settings())
+
+
+def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict:
+    """One request of a new process; then, outside the timed region, the program's own sizes."""
+    from llama_jax.bench import environment, memory, protocol
+
+    with environment.Watch() as watch:
+        loaded, (placement,), workload, load_ns = opened(job)
+        who = protocol.subject(loaded, placement)
+        record, _ = protocol.trial(who, workload, prompt, **identity)
+    failed = not record.token_times_ns
+    update = dict(valid=not failed, reason=record.reason if failed else "", load_ns=load_ns, peak_rss_bytes=environment.peak_rss(),
+                  **protocol.program_sizes(memory.decode_program(memory.programs(), placement.outermost)))  # fmt: skip
+    say("trial", record.model_copy(update=update).model_dump())
+    say("note", around(watch))
+    return {}
+
+
+def interleaved_blocks(say: Callable, job: dict, blocks: list[int], baseline: str, identity: dict, explain: bool) -> dict:
+    """Warm trials of all subjects, block by block."""
+    from llama_jax.bench import environment, protocol
+
+    with environment.Watch() as watch:
+        loaded, placements, workload, _ = opened(job)
+        subjects = [protocol.subject(loaded, p) for p in placements]
+        protocol.measure(
+            subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, explain=explain, identity=identity,
+            starting=lambda **where: say("starting", where), keep=lambda trial: say("trial", trial.model_dump()),
+        )  # fmt: skip
+    say("note", around(watch))
+    return {}

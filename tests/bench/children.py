@@ -1,0 +1,37 @@
+"""Tasks for the children of tests: each goes wrong in its own way."""
+
+import os
+import signal
+import sys
+import time
+
+from llama_jax.errors import UserError
+
+
+def answer(say, **given):
+    print("a library prints this")
+    say("seen", sorted(given))
+    cores = sorted(os.sched_getaffinity(0))
+    return dict(given=given, cores=cores, environment=dict(os.environ), pid=os.getpid())
+
+
+def killed(say):
+    say("starting", {"what": "x"})
+    sys.stderr.write("first line\nthe last words\n")
+    sys.stderr.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def silent(say):
+    sys.stderr.write("about to wait\n")
+    sys.stderr.flush()
+    os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "300")
+    time.sleep(300)
+
+
+def raising(say):
+    raise ZeroDivisionError("in the child")
+
+
+def refusing(say):
+    raise UserError("There is no such thing; give another.")

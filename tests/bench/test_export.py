@@ -1,0 +1,233 @@
+"""Exports: tables that come back as they were, a Markdown table that parses into the same numbers, a block without holes."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from llama_jax.bench import export, record, summary
+from llama_jax.bench.record import Trial
+from llama_jax.errors import UserError
+from tests.bench.test_record import trial
+
+NOISE = np.random.default_rng(0).normal(0, 0.1, (4, 12))
+FAILED = dict(valid=False, reason='failed: "out of memory", naïve, 2 | 3', times=(), new_tokens=0)
+ABOUT = dict(parameters={"seed": 3, "names": ["a", "b"]}, baseline="step")
+
+
+def trials():
+    """Three subjects in twelve blocks, the baseline's twin, cold starts, one subject that never was right, one failure."""
+    rates = {"step": 30, "step (again)": 30, "loop|it": 20, "liar": 10}
+    warm = [
+        trial(name, b, (10, 20, rate + NOISE[i, b]), phase="warm", valid=name != "liar", reason="wrong: token 0" if name == "liar" else "")
+        for i, (name, rate) in enumerate(rates.items())
+        for b in range(12)
+    ]
+    cold = [trial(name, phase="cold", compiled=7, backend_ns=10**9, peak_rss_bytes=5 * 10**8, load_ns=9) for name in ("step", "loop|it")]
+    return [*cold, *warm, trial("loop|it", 99, **FAILED)]
+
+
+@pytest.fixture(scope="module")
+def result():
+    return {
+        "baseline": "step",
+        "protocol": dict(model="m", prompt_tokens=48, new_tokens=3, batch=1, blocks=12, processes=2, seed=5, dtype="float32",
+                         random_weights=True, limit_tokens_per_second=123.45, resumed_trials=4),
+        "environment": dict(
+            cpu="Z80", cores=2, ram_bytes=24 * 2**30, os="Linux", python="3.11.7", governor="unknown", weights_hash="abc",
+            packages={"jax": "0.10.2", "numba": None}, settings={"XLA_FLAGS": "--a=b"}, git={"commit": "f00", "dirty": True},
+            blas=[{"library": "openblas", "version": "0.3", "threads": 2}], gpus=[{"name": "H200", "driver": "570", "memory": "1 GiB"}],
+            limits={"cpus": 1.5, "memory_bytes": 2**30}, bandwidth_gbps=20.04, gflops=99.6,
+            watch={"others_cpu": 0.42, "steal": 0.0, "load_before": 1.0},
+        ),
+        "subjects": summary.table(trials(), "step", ["step", "loop|it", "liar"]),
+        "missing": [{"name": "ollama", "reason": "no server answers.", "remedy": "Start it with `ollama serve`."}, "mlx"],
+    }  # fmt: skip
+
+
+def parsed(text):
+    """The rows of a Markdown table as dicts of cells, by the heads."""
+    rows = [
+        [c.strip().replace("\\|", "|") for c in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines() if line.startswith("|")
+    ]
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert all(set(rule) <= set("-:") for rule in rows[1])
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+
+
+def test_the_markdown_table_holds_the_same_numbers(result):
+    rows = parsed(export.markdown(result))
+    assert [row["subject"] for row in rows] == ["step", "step (again)", "loop|it", "liar"]
+    for row, entry in zip(rows[:3], result["subjects"], strict=False):
+        rate, ratio = entry["tokens_per_second"], entry["ratio_to_baseline"]
+        expected = [f"{rate['median']:.1f}", f"{rate['low']:.1f}", f"{rate['high']:.1f}"]
+        assert re.findall(r"[\d.]+", row["tokens/s [95 %]"]) == expected
+        assert re.findall(r"[\d.]+", row["x step [95 %]"])[0] == f"{ratio['value']:.2f}"
+        assert float(row["IQR"]) == pytest.approx(rate["iqr"], abs=0.051)
+        assert int(row["n"]) == rate["n"] == 12
+        assert row["verdict"].removeprefix("A/A control: ") == ratio["verdict"]
+        assert float(row["TTFT ms"]) == pytest.approx(entry["ttft_ms"], abs=0.051)
+        assert float(row["ITL p50 ms"]) == pytest.approx(entry["itl_ms"]["p50"], abs=0.0051)
+        assert float(row["MBU %"]) == pytest.approx(100 * entry["mbu"], abs=0.51)
+        assert row["valid/void"] == f"{entry['valid_trials']}/{entry['voided_trials']}"
+    assert rows[0]["compile s / programs"] == "1.00 / 7"
+    assert rows[0]["peak RSS GB"] == "0.50"
+    assert (rows[0]["tokens"], rows[3]["tokens"]) == ("equal", "WRONG")
+    assert rows[1]["verdict"].startswith("A/A control")
+
+
+def test_what_is_missing_is_an_empty_cell(result):
+    liar = parsed(export.markdown(result))[3]
+    assert [liar[head] for head in ("tokens/s [95 %]", "IQR", "x step [95 %]", "TTFT ms", "MBU %", "compile s / programs")] == [""] * 6
+    (bare,) = parsed(export.markdown({"subjects": [{"name": "only a name"}]}))
+    assert {cell for head, cell in bare.items() if head != "subject"} == {""}
+    for text in (export.markdown(result), export.reporting(result), export.reporting({}), export.markdown({})):
+        assert not re.search(r"\b(nan|NaN|None|inf|<NA>)\b", text)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "unknown", True, [1]])
+def test_what_is_no_number_is_nothing(value):
+    assert export.number(value, 2) == ""
+
+
+def test_half_an_interval_is_no_interval():
+    assert export.interval({"value": 1.234, "low": float("nan"), "high": 2.0}, "value", 2) == "1.23"
+    assert export.interval({"low": 1.0, "high": 2.0}, "value", 2) == ""
+
+
+def test_the_block_names_everything_beside_the_numbers(result):
+    text = export.reporting(result)
+    for title in ("Configuration", "Hardware", "Versions", "Protocol", "Results", "Limits", "Flags"):
+        assert f"**{title}**\n\n- " in text
+    for line in (
+        "model: m", "weights (SHA-256): abc", "dtype: float32", "tokens: 48 of prompt + 3 new", "blocks: 12", "processes: 2", "seed: 5",
+        "baseline: step", "CPU: Z80", "memory: 24 GiB", "GPU: H200 (driver 570)", "container's CPUs: 1.5", "container's memory: 1.0 GiB",
+        "packages: jax 0.10.2", "BLAS and OpenMP: openblas 0.3 (2 threads)", "settings: `XLA_FLAGS=--a=b`",
+        "commit: f00 with local changes", "memory bandwidth, probed: 20.0 GB/s", "float32 matrix product, probed: 100 GFLOP/s",
+        "decode limit of this bandwidth: 123.5 tokens/s",
+    ):  # fmt: skip
+        assert f"- {line}\n" in text
+    assert "- liar: no valid time, n 0, " in text
+    assert re.search(r"- loop\|it: [\d.]+ \[[\d.]+, [\d.]+\] tokens/s, n 12, [\d.]+ \[[\d.]+, [\d.]+\] x step, \w+", text)
+    assert re.search(r"- step: [\d.]+ \[[\d.]+, [\d.]+\] tokens/s, n 12, baseline\n", text)
+
+
+def test_the_flags_say_what_spoils_a_number(result):
+    found = export.flags(result)
+    for line in (
+        "busy machine: others used 42 % of the CPU", "liar: 12 trials void: wrong: token 0", "liar: other tokens than the reference's",
+        "missing: ollama: no server answers. Start it with `ollama serve`.", "missing: mlx", "the source tree differs from its commit",
+        "random weights: right for speed, never for text", "4 trials come from an interrupted run",
+    ):  # fmt: skip
+        assert line in found
+    assert any(line.startswith("loop|it: 1 trial void: failed") for line in found)
+    unstable = {"subjects": [{"name": "a", "unstable": True, "leaked_buffers": 3, "drift": {"change": -0.081, "significant": True}},
+                             {"name": "b", "drift": {"change": -0.5, "significant": False}}]}  # fmt: skip
+    said = [line for line in export.flags(unstable) if line]
+    assert said == ["a: unstable", "a: drifted by -8 % during the run", "a: leaves 3 arrays behind"]
+    assert export.reporting({}).endswith("**Flags**\n\n- none\n")
+
+
+def test_a_document_without_anything_is_reported_as_unknown():
+    text = export.reporting({"subjects": [{"name": "x"}]})
+    assert "- model: unknown\n" in text
+    assert "- commit: unknown\n" in text
+    assert "- memory bandwidth, probed: unknown\n" in text
+    assert "processes" not in text.split("**Protocol**")[0]
+    assert "- x: no valid time, n unknown, no verdict\n" in text
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_a_table_comes_back_equal(tmp_path, result, suffix):
+    path = export.write(str(tmp_path / f"t{suffix}"), trials(), ABOUT, result)
+    back, about = record.read(path)
+    assert back == trials()
+    assert [type(t.load_ns) for t in back[:1]] == [int]
+    assert {k: about[k] for k in ABOUT} == ABOUT
+    assert record.read(export.write(tmp_path / f"none{suffix}", [], ABOUT, result))[0] == []
+
+
+def test_other_programs_read_the_tables(tmp_path, result):
+    frames = [pd.read_parquet(export.write(tmp_path / "t.parquet", trials(), ABOUT, result)),
+              pd.read_csv(export.write(tmp_path / "t.csv", trials(), ABOUT, result), keep_default_na=False)]  # fmt: skip
+    for frame in frames:
+        assert list(frame.columns) == list(Trial.model_fields)
+        assert frame["subject"].tolist() == [t.subject for t in trials()]
+    assert frames[0]["token_times_ns"][2].tolist() == trials()[2].token_times_ns
+
+
+def test_markdown_is_table_and_block(tmp_path, result):
+    path = export.write(tmp_path / "deep" / "r.md", trials(), ABOUT, result)
+    assert path.read_text() == export.markdown(result) + "\n" + export.reporting(result)
+
+
+@pytest.mark.parametrize("name", ["t.xlsx", "table", "t.json"])
+def test_an_unknown_suffix_names_the_known(tmp_path, result, name):
+    for attempt in (lambda path: export.check(path), lambda path: export.write(path, trials(), ABOUT, result)):
+        with pytest.raises(UserError, match=r"\.csv, \.parquet, \.jsonl or \.md"):
+            attempt(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    assert export.check(tmp_path / "t.md") is None
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".md"])
+def test_a_full_disk_leaves_the_old_file(tmp_path, result, monkeypatch, suffix):
+    path = export.write(tmp_path / f"t{suffix}", trials(), ABOUT, result)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        export.write(path, trials()[:3], ABOUT, {**result, "baseline": "loop"})
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def corrupted(tmp_path, result):
+    """A JSONL of trials whose lines 3, 5 and 7 are cut, no record, and of a wrong type."""
+    path = export.write(tmp_path / "t.jsonl", trials(), ABOUT, result)
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2][: len(lines[2]) // 2]
+    lines[4] = json.dumps({"block": 1})
+    lines[6] = json.dumps([1, 2])
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_corrupted_lines_are_named_and_skipped_only_on_demand(tmp_path, result):
+    path = corrupted(tmp_path, result)
+    with pytest.raises(UserError, match="lines 3, 5, 7 cannot be read"):
+        record.read(path)
+    back, about = record.read(path, skip_corrupt=True)
+    assert back == [t for i, t in enumerate(trials()) if i not in (1, 3, 5)]  # the first line holds the meta
+    assert about["baseline"] == "step"
+
+
+def test_a_torn_last_line_is_corrupted(tmp_path, result):
+    path = export.write(tmp_path / "t.jsonl", trials(), ABOUT, result)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=f"line {len(trials()) + 1} cannot be read"):
+        record.read(path)
+    path.write_text("not a table\n")
+    with pytest.raises(UserError, match="line 1"):
+        record.read(path, skip_corrupt=True)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_parquet_is_one_line(tmp_path, result, kept):
+    path = export.write(tmp_path / "t.parquet", trials(), ABOUT, result)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole))])
+    with pytest.raises(UserError, match="may be cut short") as error:
+        record.read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_foreign_parquet_is_one_line(tmp_path):
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(UserError, match="is not a Parquet table of trials"):
+        record.read(tmp_path / "t.parquet")

@@ -1,0 +1,185 @@
+"""Cold, cached and warm in real processes, and what happens when one of them dies."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from llama_jax.bench import phases, process, record
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.protocol import AGAIN, Workload
+from llama_jax.errors import UserError
+from llama_jax.placement import Placement, parse
+from tests.bench.test_record import trial
+from tests.conftest import save_llama
+
+WORK = Workload(((1, 2, 3), (4, 5)), new_tokens=4, length=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(save_llama(tmp_path_factory.mktemp("m") / "model")[0])
+
+
+@pytest.fixture(autouse=True)
+def _own_lock(monkeypatch, tmp_path):
+    monkeypatch.setattr(phases.alone.__wrapped__.__globals__["tempfile"], "gettempdir", lambda: str(tmp_path))
+
+
+def plan(folder, names="step", **changes):
+    return phases.Plan(folder, tuple(parse(n) for n in names.split(",")), WORK, "step", **{"blocks": 2, "limit": 120, **changes})
+
+
+@pytest.mark.slow
+def test_the_three_phases(folder, tmp_path):
+    journal = Journal(tmp_path / "j.jsonl")
+    trials = phases.run(plan(folder, processes=2, cold=1, cached=1, threads=1), journal)
+    assert all(t.valid for t in trials), [t.reason for t in trials]
+    by_phase = {phase: [t for t in trials if t.phase == phase] for phase in ("cold", "cached", "warm")}
+    (cold,), (cached,) = by_phase["cold"], by_phase["cached"]
+    assert cold.compiled >= 2  # prefill and step
+    assert cold.cache_hits == 0
+    assert cached.cache_hits >= 2
+    assert cached.compiled == 0
+    assert min(cold.trace_ns, cold.lower_ns, cold.backend_ns, cold.load_ns, cold.peak_rss_bytes) > 0
+    assert cold.token_times_ns[0] > cold.backend_ns / 2  # the first token waits for the first compilation
+    assert cold.argument_bytes > cold.weights_bytes > 0  # the step's arguments are weights, cache and token
+    assert len(by_phase["warm"]) == 4
+    assert {(t.subject, t.block) for t in by_phase["warm"]} == {(n, b) for n in ("step", "step" + AGAIN) for b in (0, 1)}
+    assert len({t.process for t in trials}) == 4  # each start its own, the two blocks one each
+    assert [t.model_dump() for t in record.read(journal.path)[0]] == [t.model_dump() for t in journal.trials]
+    assert {len(note["affinity"]) for note in journal.notes} == {1}
+    assert {"load_before", "others_cpu", "steal"} <= set(journal.notes[0]["watch"])
+
+
+def dying(monkeypatch, deaths):
+    """Children of `interleaved_blocks` that are killed from outside as they start the trial (subject, block)."""
+    original = process.start
+
+    def start(task, arguments, receive, *rest):
+        victim = {}
+
+        def hear(kind, value):
+            receive(kind, value)
+            where = (value.get("subject"), value.get("block")) if kind == "starting" and value["what"].startswith("block") else None
+            if where in deaths:
+                deaths.remove(where)
+                os.killpg(victim["child"].pid, signal.SIGKILL)
+
+        popen = process.subprocess.Popen
+
+        def remember(*arguments, **options):
+            victim["child"] = popen(*arguments, **options)
+            return victim["child"]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(process.subprocess, "Popen", remember)
+            return original(task, arguments, hear, *rest)
+
+    monkeypatch.setattr(phases.process, "start", start)
+
+
+@pytest.mark.slow
+def test_a_child_killed_in_a_trial_loses_that_trial_only(folder, monkeypatch):
+    dying(monkeypatch, [("step+scan", 1)])
+    journal = Journal()
+    trials = phases.run(plan(folder, "step,step+scan", blocks=3), journal)
+    (lost,) = [t for t in trials if not t.valid]
+    assert (lost.subject, lost.block, lost.token_times_ns) == ("step+scan", 1, [])
+    assert "its process died: killed by SIGKILL" in lost.reason
+    counts = Counter((t.subject, t.block) for t in trials if t.valid)
+    assert set(counts) == {(n, b) for n in ("step", "step" + AGAIN, "step+scan") for b in range(3)}
+    assert counts["step+scan", 1] == 1  # measured again, in a process that also measured its partners
+    again = next(t.process for t in trials if t.valid and (t.subject, t.block) == ("step+scan", 1))
+    assert {t.subject for t in trials if t.process == again and t.block == 1} == {"step", "step" + AGAIN, "step+scan"}
+
+
+@pytest.mark.slow
+def test_a_subject_that_keeps_killing_its_process_is_left_out(folder, monkeypatch):
+    dying(monkeypatch, [("step+scan", 0), ("step+scan", 0)])
+    trials = phases.run(plan(folder, "step,step+scan"), Journal())
+    assert [t.subject for t in trials if not t.valid] == ["step+scan"] * phases.PATIENCE
+    assert {(t.subject, t.block) for t in trials if t.valid} >= {("step", 0), ("step", 1), ("step" + AGAIN, 1)}
+
+
+def measure_in_a_process(folder, path, lock):
+    phases.alone.__wrapped__.__globals__["tempfile"].gettempdir = lambda: lock
+    phases.run(plan(folder, blocks=30), Journal(path, {"blocks": 30}))
+
+
+def wait_for_the_orphan():
+    """It holds the lock until it notices that nobody listens."""
+    for _ in range(300):
+        with contextlib.suppress(UserError), phases.alone():
+            return
+        time.sleep(0.2)
+    raise AssertionError("the orphan does not end")
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_stopped(folder, tmp_path):
+    """SIGKILL to the whole harness in the middle of its blocks; started again, it measures what is missing."""
+    path = tmp_path / "j.jsonl"
+    harness = multiprocessing.get_context("spawn").Process(target=measure_in_a_process, args=(folder, path, str(tmp_path)))
+    harness.start()
+    while not (path.is_file() and path.read_bytes().count(b'"warm"') >= 5):
+        assert harness.is_alive()
+        time.sleep(0.02)
+    os.kill(harness.pid, signal.SIGKILL)
+    harness.join()
+    kept = len(record.read_jsonl(path, skip_corrupt=True)[0])
+    wait_for_the_orphan()
+    journal = Journal(path, {"blocks": 30})
+    trials = phases.run(plan(folder, blocks=30), journal)
+    assert 5 <= journal.resumed <= kept < 60
+    assert {(t.subject, t.block) for t in trials} == {(n, b) for n in ("step", "step" + AGAIN) for b in range(30)}
+    whole = [b for b in range(30) if sum(t.block == b for t in trials) == 2]
+    assert len(whole) >= 29  # only the block that was cut off was measured again
+    assert all(t.valid for t in trials)
+
+
+@pytest.mark.slow
+def test_a_crashed_or_hanging_start_is_a_recorded_failure(folder, monkeypatch):
+    outcomes = iter([process.Outcome("killed by SIGSEGV: Fatal Python error"), process.Outcome("stopped after 9 s without a word: x")])
+    original = process.start
+    monkeypatch.setattr(phases.process, "start",
+                        lambda task, *a: next(outcomes) if task.endswith("first_request") else original(task, *a))  # fmt: skip
+    trials = phases.run(plan(folder, blocks=1, cold=2), Journal())
+    cold = [t for t in trials if t.phase == "cold"]
+    assert [t.valid for t in cold] == [False, False]
+    assert "SIGSEGV" in cold[0].reason
+    assert "without a word" in cold[1].reason
+    assert all(t.valid for t in trials if t.phase == "warm")
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="No such file"):
+        phases.run(plan(str(tmp_path / "none.gguf")), Journal())
+
+
+def test_mistakes_in_a_plan_are_named(folder):
+    with pytest.raises(UserError, match="'loop' is not among"):
+        phases.run(phases.Plan(folder, (parse("step"),), WORK, "loop"))
+    with pytest.raises(UserError, match="999 threads"):
+        phases.run(plan(folder, threads=999))
+
+
+def test_a_plan_survives_json(folder):
+    mine = Placement("mine", jit=("attend", "head"))
+    job = json.loads(json.dumps(phases.Plan(folder, (mine,), WORK, "mine").job([mine])))
+    assert Placement(**job["placements"][0]) == mine
+
+
+def test_first_requests_are_judged_by_the_warm_tokens():
+    warm = trial(tokens_sha256="good")
+    cold = [trial(phase="cold", tokens_sha256=sha) for sha in ("good", "bad")]
+    elsewhere = trial(phase="cold", tokens_sha256="other", prompt=1)  # no warm trial asked this prompt
+    judged = phases.judge_starts([warm, *cold, elsewhere])
+    assert [t.valid for t in judged] == [True, True, False, True]
+    assert "wrong" in judged[2].reason

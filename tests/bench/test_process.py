@@ -1,0 +1,84 @@
+"""Real children that end in every way a child can."""
+
+import os
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+
+from llama_jax.bench import process
+from llama_jax.errors import UserError
+
+HERE = "tests.bench.children"
+
+
+def start(task, limit=60.0, **options):
+    said = []
+    outcome = process.start(f"{HERE}:{task}", options.pop("arguments", {}), lambda *message: said.append(message), limit, **options)
+    return outcome, said
+
+
+def test_a_child_answers_and_its_printing_disturbs_nothing():
+    outcome, said = start("answer", arguments={"b": [1, 2], "a": "text"})
+    assert outcome.ok
+    assert outcome.result["given"] == {"a": "text", "b": [1, 2]}
+    assert ("seen", ["a", "b"]) in said
+    assert outcome.result["pid"] != os.getpid()
+
+
+def test_the_environment_is_clean_and_the_cores_are_fixed(monkeypatch, tmp_path):
+    monkeypatch.setenv("SOMEBODYS_SETTING", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/somewhere")
+    outcome, _ = start("answer", threads=1)
+    given = outcome.result["environment"]
+    assert outcome.result["cores"] == process.allowed_cores()[:1]
+    assert {given[name] for name in process.BLAS_THREADS} == {"1"}
+    assert "SOMEBODYS_SETTING" not in given
+    assert "JAX_COMPILATION_CACHE_DIR" not in given
+    assert given["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false"  # a measured condition: kept, and recorded
+    assert process.clean_environment(2, tmp_path)["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
+
+
+def test_too_many_threads_are_refused():
+    with pytest.raises(UserError, match="999 threads asked for"):
+        start("answer", threads=999)
+
+
+def test_a_killed_child_is_an_outcome_with_its_last_lines():
+    outcome, said = start("killed")
+    assert not outcome.ok
+    assert outcome.reason == "killed by SIGKILL: first line / the last words"
+    assert said == [("starting", {"what": "x"})]
+
+
+def test_a_silent_child_is_stopped_with_all_it_started():
+    before = {p.pid for p in psutil.process_iter()}
+    outcome, _ = start("silent", limit=10)
+    assert outcome.reason == "stopped after 10 s without a word: about to wait"
+    left = [p for p in psutil.process_iter(["name", "cmdline", "status"])
+            if p.pid not in before and p.info["cmdline"] == ["sleep", "300"] and p.info["status"] != psutil.STATUS_ZOMBIE]  # fmt: skip
+    assert left == []
+
+
+def test_each_message_gives_a_child_its_time_anew():
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    watchdog = process.Watchdog(child, 1.0)
+    for _ in range(5):
+        time.sleep(0.4)
+        watchdog.feed()
+    assert child.poll() is None
+    assert child.wait(30) == -signal.SIGKILL
+    assert watchdog.expired
+
+
+def test_an_exception_is_an_outcome_and_a_users_mistake_is_a_users_mistake():
+    outcome, _ = start("raising")
+    assert outcome.reason.startswith("exit code 1: ")
+    assert outcome.reason.endswith("ZeroDivisionError: in the child")
+    assert "\n" not in outcome.reason
+    with pytest.raises(UserError, match="no such thing"):
+        start("refusing")
