@@ -208,7 +208,7 @@ def bench(
     json_: Json = False,
 ) -> None:
     """Measure placements against each other: interleaved, gated on equal tokens, no compilation in any timed region."""
-    from llama_jax.bench import export, suite
+    from llama_jax.bench import export, progress, suite, table
 
     if self_test:
         return check_harness(json_)
@@ -218,9 +218,9 @@ def bench(
         return profile_placements(settings, profile, json_)
     for path in out or ():
         export.check(path)  # before minutes of measuring
-    with suite.progress_bar() as progress:
-        result, trials, meta = suite.run(settings, progress)
-    suite.print_table(result)
+    with progress.bar() as tell_progress:
+        result, trials, meta = suite.run(settings, tell_progress)
+    table.show(result)
     for path in out or ():
         tell(f"wrote {export.write(path, trials, meta, result)}")
     if json_:
@@ -255,9 +255,6 @@ def profile_placements(settings, folder: Path, json_: bool) -> None:
     found = suite.profile(settings, folder, tell)
     if json_:
         emit({"profiles": found})
-    else:
-        for entry in found:
-            print(f"{entry['name']}: {entry['trace']} (open it at ui.perfetto.dev), {entry['summary']}")
 
 
 @app.command(epilog="Example: `llama-jax compare before.csv after.csv`")

@@ -23,11 +23,13 @@ import nbformat
 import psutil
 
 from llama_jax import paths
+from llama_jax.bench.progress import VARIABLE as PROGRESS
 from llama_jax.errors import UserError, near
 
 FOLDER = paths.ROOT / "notebooks"
 PROFILES = ("quick", "full")
 FAILED = "failed"
+EVERY_S = 10.0  # between two lines about one long cell
 LIMIT_S = {"quick": 1200, "full": 7200}  # for a whole notebook
 
 
@@ -150,11 +152,13 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
         raise UserError(f"Cannot write to {executed.parent}: {error.strerror}.") from error
     began, error = time.time(), ""
     spec = json.dumps(dict(source=str(path), executed=str(executed), parameters=chosen))
-    with tempfile.TemporaryFile("w+") as complaints:  # a file, not a pipe: nobody reads it until the end
+    with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as said:  # files: nobody need read them at once
+        told = {"TQDM_DISABLE": "1", PROGRESS: said.name}
         child = subprocess.Popen([sys.executable, "-m", "llama_jax.notebooks", spec], stdout=subprocess.PIPE, stderr=complaints,
-                                 text=True, start_new_session=True, env={**os.environ, "TQDM_DISABLE": "1"})  # fmt: skip
+                                 text=True, start_new_session=True, env={**os.environ, **told})  # fmt: skip
         try:
-            error = follow(child, path.stem, began, limit, progress)
+            with listening(Path(said.name), lambda line: progress(f"{path.stem}: {line} ({time.time() - began:.0f} s)")):
+                error = follow(child, path.stem, began, limit, progress)
         finally:
             stop(child)
         complaints.seek(0)
@@ -187,6 +191,27 @@ def follow(child: subprocess.Popen, name: str, began: float, limit: float, progr
     if expired.is_set():
         return f"stopped after {limit:.0f} s"
     return FAILED if code else ""
+
+
+@contextlib.contextmanager
+def listening(file: Path, tell: Callable[[str], None]):
+    """Every EVERY_S seconds, tell what a long cell last wrote to `file`, where that is new."""
+    ended = threading.Event()
+
+    def listen() -> None:
+        last = ""
+        while not ended.wait(EVERY_S):
+            if (line := file.read_text().strip()) and line != last:
+                last = line
+                tell(line)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def stop(child: subprocess.Popen) -> None:

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from llama_jax import figures
-from llama_jax.bench import summary
+from llama_jax.bench import claims, simulation, summary
 from llama_jax.placement import LADDER
+from tests.bench.test_claims import cache_claim, first_token_claim, order_claim
 from tests.bench.test_record import trial
 
 META = {
@@ -29,7 +30,14 @@ def test_every_rung_has_a_colour_of_its_own():
     assert figures.colour("mine") not in figures.COLOURS.values()
 
 
-@pytest.mark.parametrize("chart", ["throughput", "latency", "compilation", "break_even", "pipelines", "arrivals"])
+SIMULATED = [dict(scenario=s, protocol=p, runs=9, coverage=0.9, aa_false_positive_rate=0.1, power=0.5) for s in ("base", "other")
+             for p in ("ours", "naive")]  # fmt: skip
+THRESHOLDS = dict(coverage=simulation.COVERAGE, aa_false_positive_rate=simulation.FALSE_POSITIVES, power=simulation.POWER)
+CHARTS = ("throughput", "latency", "compilation", "break_even", "pipelines", "arrivals", "speed_ups", "first_tokens", "two_ways",
+          "validation")  # fmt: skip
+
+
+@pytest.mark.parametrize("chart", CHARTS)
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
     data = trials()
     table = summary.table(data, "step")
@@ -40,6 +48,10 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
         "break_even": lambda: figures.break_even(table),
         "pipelines": lambda: figures.pipelines(data, {"step": "one", "loop": "two"}),
         "arrivals": lambda: figures.arrivals(data, {"step": "one", "loop": "two"}),
+        "speed_ups": lambda: figures.speed_ups(claims.speed_ups(cache_claim()), 60.0),
+        "first_tokens": lambda: figures.first_tokens(claims.first_tokens(first_token_claim()), 50.0),
+        "two_ways": lambda: figures.two_ways(claims.two_ways(order_claim()), 10, "A 1, B 2"),
+        "validation": lambda: figures.validation(SIMULATED, THRESHOLDS),
     }[chart]
     files = [figures.save(draw(), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
     for kind in ("svg", "png"):
@@ -60,6 +72,37 @@ def test_the_machine_and_the_note_are_in_the_figure(tmp_path):
     assert any("C, 2 cores" in t.get_text() and "random weights" in t.get_text() for t in figure.texts)
     entry = json.loads((tmp_path / "figures" / "manifest.json").read_text())["figures"]["x"]
     assert (entry["notebook"], entry["parameters"], entry["data_sha256"], entry["alt"]) == ("nb", {"n": 1}, "d", "alt")
+
+
+def words(figure):
+    return " ".join(text.get_text() for axes in figure.axes for text in [*axes.texts, axes.xaxis.label, axes.title])
+
+
+def test_the_claims_say_what_was_published_and_what_counts():
+    drawn = words(figures.speed_ups(claims.speed_ups(cache_claim()), 60.0))
+    for text in ("published 16.32x", "here 30.00x", "never published", "guard on", "memory-bandwidth limit 60"):
+        assert text in drawn
+    drawn = words(figures.first_tokens(claims.first_tokens(first_token_claim()), 50.0))
+    for text in ("76.04", "59.25", "mean 260 ms", "no p99: p99 needs 1,000 values, there are 100", "arithmetic limit 50 ms"):
+        assert text in drawn
+    drawn = words(figures.two_ways(claims.two_ways(order_claim()), 10, "A 1, B 2"))
+    assert "1 of 1 rounds (x) call one program two" in drawn
+    assert "0 of 1 rounds (x) call one program two" in drawn
+
+
+def test_a_busy_machine_is_flagged_in_the_figure(tmp_path):
+    busy = {**META, "environment": {**META["environment"], "watch": dict(others_cpu=0.4, steal=0.0, load_before=0.1)}}
+    for meta, flagged in ((META, False), (busy, True)):
+        figure = figures.throughput(trials(), summary.table(trials(), "step"))
+        figures.save(figure, "x", "nb", meta, {}, "alt", tmp_path)
+        assert any("busy machine: others used 40 %" in t.get_text() for t in figure.texts) is flagged
+
+
+def test_a_control_that_differs_is_a_phrase_for_the_figure():
+    data = trials()
+    assert summary.disturbed(summary.table(data, "step")) == ""
+    slow = [t.model_copy(update=dict(token_times_ns=[10**7, 2 * 10**7, 9 * 10**7])) if t.subject == "step (again)" else t for t in data]
+    assert summary.disturbed(summary.table(slow, "step")).startswith("A/A control slower: 0.2")
 
 
 def test_labels_do_not_overlap():

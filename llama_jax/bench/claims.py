@@ -21,6 +21,7 @@ import numpy as np
 from llama_jax import checkpoint, generate, paths
 from llama_jax.bench import phases, process, protocol, roofline, statistics
 from llama_jax.bench.journal import Journal
+from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.protocol import Subject, Workload
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError
@@ -31,7 +32,6 @@ SHORT = "short warm-up"  # phase of a trial whose warm-up was shorter than itsel
 WARM_UP, TEST = 5, 15  # tokens, as published
 COLD_LOOP = 5  # iterations, as published
 FILE = paths.ROOT / "data" / "published.csv"
-Progress = Callable[[str, int, int], None]
 
 
 def published():
@@ -54,7 +54,7 @@ class Job:
     model: str
     workload: Workload
     journal: Journal
-    progress: Progress = lambda what, done, total: None
+    progress: Progress = announce
     limit: float = process.LIMIT_S
 
     def child(self, run: str, block: int, task: str, expected: int, **arguments) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from llama_jax.bench import process
 from llama_jax.bench.journal import Journal
+from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.protocol import AGAIN, Workload, alone
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError
@@ -53,10 +54,7 @@ class Plan:
         return dict(model=self.model, dtype=self.dtype, placements=[asdict(p) for p in placements], workload=asdict(self.workload))
 
 
-Progress = Callable[[str, int, int], None]
-
-
-def run(plan: Plan, journal: Journal | None = None, progress: Progress = lambda what, done, total: None) -> list[Trial]:
+def run(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
     """Everything the plan asks for that the journal does not hold yet; returns all trials, cold ones judged by the warm.
 
     Raises UserError for a mistake in the plan, and when the baseline itself cannot be measured.
@@ -247,7 +245,7 @@ def interleaved_blocks(say: Callable, job: dict, blocks: list[int], baseline: st
         subjects = [protocol.subject(loaded, p) for p in placements]
         protocol.measure(
             subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, explain=explain, identity=identity,
-            starting=lambda **where: say("starting", where), keep=lambda trial: say("trial", trial.model_dump()),
+            locked=True, starting=lambda **where: say("starting", where), keep=lambda trial: say("trial", trial.model_dump()),
         )  # fmt: skip
     say("note", around(watch))
     return {}

@@ -27,8 +27,11 @@ SIZES = ("argument", "output", "temp", "alias")
 COUNTED = {"fusions": "fusion", "custom_calls": "custom-call", "while_loops": "while"}
 
 
-def profile(subject: Subject, out: Path, workload: Workload) -> dict:
-    """Trace one warm request of a subject: {trace, summary, programs, compiled}, the first two being paths.
+SMALL = Workload((tuple(range(1, 33)),), new_tokens=16, length=32)  # a request that shows every program and keeps the trace readable
+
+
+def profile(subject: Subject, out: Path, workload: Workload = SMALL) -> dict:
+    """Trace one warm request of a subject: {trace, summary, programs, compiled}, the first two being paths, which it prints too.
 
     Writes OUT/NAME/trace.json.gz (Perfetto), hlo.json and hlo.md (`summary`). programs: one dict a program that ran, largest
     first, see `describe`. compiled: why the request was not warm after all, else "". Best with a subject that has not run in
@@ -56,6 +59,7 @@ def profile(subject: Subject, out: Path, workload: Workload) -> dict:
     files.write(folder / "trace.json.gz", trace)
     files.write(folder / "hlo.json", json.dumps(about, indent=1) + "\n")
     files.write(folder / "hlo.md", readable(about))
+    print(f"{subject.name}: {folder / 'trace.json.gz'} (open it at ui.perfetto.dev), {folder / 'hlo.md'}", flush=True)
     return dict(trace=str(folder / "trace.json.gz"), summary=str(folder / "hlo.md"), **found)
 
 

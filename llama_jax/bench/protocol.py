@@ -210,33 +210,37 @@ def measure(
     identity: dict | None = None,
     starting: Callable[..., None] = lambda **where: None,
     keep: Callable[[Trial], None] = lambda trial: None,
+    locked: bool = False,
 ) -> list[Trial]:
     """All subjects in this process, interleaved: in each block every one once, the baseline twice, in seeded random order.
 
     blocks: how many, or their numbers. Block i asks prompt i (modulo the pool) in an order that follows from the seed and i
     alone, so that a run may be split and resumed. The bandwidth is probed before each block; its trials carry what it read.
     Void and wrong trials stay, with their reason. starting(what=, subject=, block=, order=) is called before each trial and
-    warm-up, keep(trial) after each trial. The caller holds the measurement lock (`alone`).
+    warm-up, keep(trial) after each trial. locked: the caller holds the measurement lock already.
+    Raises UserError for an unknown baseline, and while another measurement runs.
     """
     if baseline not in [s.name for s in subjects]:
         raise UserError(f"The baseline {baseline!r} is not among the subjects ({', '.join(s.name for s in subjects)}).")
     twin = next(replace(s, name=s.name + AGAIN) for s in subjects if s.name == baseline)
     numbers = range(blocks) if isinstance(blocks, int) else blocks
     identity = {"run": f"{time.time_ns():x}", "phase": "warm", "process": 0, **(identity or {})}
-    probe, trials, everyone = roofline.Probe(), [], [*subjects, twin]
-    for order, who in enumerate(subjects):
-        starting(what=f"warm-up {who.name}", subject=who.name, block=numbers[0], order=order)
-        warm_up(who, workload)  # where this never falls silent, the trials will be void, each with its reason
-    for block in numbers:
-        bandwidth = probe.bandwidth()
-        drawn = random.Random(f"{workload.seed} {block}").sample(everyone, len(everyone))
-        for order, who in enumerate(drawn):
-            starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
-            record, tokens = trial(who, workload, block % len(workload.prompts), explain, block=block, order=order, **identity)
-            if reference and record.token_times_ns:
-                record = reference.judge(record, tokens)
-            trials.append(record.model_copy(update=dict(bandwidth_gbps=bandwidth)))
-            keep(trials[-1])
+    everyone, trials = [*subjects, twin], []
+    with contextlib.nullcontext() if locked else alone():
+        probe = roofline.Probe()
+        for order, who in enumerate(subjects):
+            starting(what=f"warm-up {who.name}", subject=who.name, block=numbers[0], order=order)
+            warm_up(who, workload)  # where this never falls silent, the trials will be void, each with its reason
+        for block in numbers:
+            bandwidth = probe.bandwidth()
+            drawn = random.Random(f"{workload.seed} {block}").sample(everyone, len(everyone))
+            for order, who in enumerate(drawn):
+                starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
+                record, tokens = trial(who, workload, block % len(workload.prompts), explain, block=block, order=order, **identity)
+                if reference and record.token_times_ns:
+                    record = reference.judge(record, tokens)
+                trials.append(record.model_copy(update=dict(bandwidth_gbps=bandwidth)))
+                keep(trials[-1])
     return trials
 
 

@@ -127,15 +127,15 @@ CLASSES: dict[str, Callable[[], Callable]] = {
 }
 
 
-def run(tell: Callable[[str], None] = lambda line: None, runs: int = RUNS) -> dict:
+def run(tell: Callable[[str], None] = lambda line: None) -> dict:
     """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive: the same rates, shortfalls: [line, …]}."""
     tell(f"firing {len(CLASSES)} classes of compilation at the guard")
     fired = guard_classes()
-    tell(f"simulating {runs} measurements")
-    ours, naive = (simulation.simulate(simulation.BASE, runs, protocol=name) for name in ("ours", "naive"))
+    tell(f"simulating {RUNS} measurements")
+    ours, naive = (simulation.simulate(simulation.BASE, RUNS, protocol=name) for name in ("ours", "naive"))
     rates = lambda r: dict(coverage=r.coverage, aa_false_positive_rate=r.aa_false_positive_rate, power_3pct=r.power)  # noqa: E731
     silent = [f"the guard does not notice: {name}" for name, noticed in fired.items() if not noticed]
-    return {"guard": fired, **rates(ours), "naive": rates(naive), "runs": runs, "shortfalls": silent + simulation.shortfalls(ours)}
+    return {"guard": fired, **rates(ours), "naive": rates(naive), "runs": RUNS, "shortfalls": silent + simulation.shortfalls(ours)}
 
 
 def guard_classes() -> dict[str, bool]:

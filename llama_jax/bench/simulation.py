@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from scipy import stats
 
 from llama_jax.bench import statistics
 from llama_jax.bench.statistics import Ratio
@@ -104,6 +103,8 @@ def ours(scenario: Scenario, rng: np.random.Generator) -> Ratio:
 
 def naive(scenario: Scenario, rng: np.random.Generator) -> Ratio:
     """One run as is common: one subject after the other, as many trials of each as there are blocks."""
+    from scipy import stats
+
     n = scenario.blocks
     luck = np.repeat(rng.normal(0, scenario.process_sd, 2), n)
     logs = -(drift(scenario, 2 * n, rng) + luck + noise(scenario, (2 * n,), rng))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
 
+# scipy.stats is imported where it is used: it takes most of a second, and measured processes never need it.
 RESAMPLES = 9999
 NARROW = 0.02  # two subjects whose ratio lies this close to 1 are called equal
 UNSTABLE = 0.10  # IQR over median
@@ -88,7 +88,13 @@ def summarise(values: Values, seed: int = 0) -> Summary:
     if not len(values):
         return Summary(0, *[float("nan")] * 4)
     low, high = interval(values, np.median, seed)
-    return Summary(len(values), float(np.median(values)), float(stats.iqr(values)), low, high)
+    return Summary(len(values), float(np.median(values)), iqr(values), low, high)
+
+
+def iqr(values: Values) -> float:
+    """Interquartile range."""
+    low, high = np.percentile(values, [25, 75])
+    return float(high - low)
 
 
 def ratio(subject: Values, baseline: Values, seed=0, clusters: Labels = None, resamples=RESAMPLES, method=MEANS) -> Ratio:
@@ -101,7 +107,7 @@ def ratio(subject: Values, baseline: Values, seed=0, clusters: Labels = None, re
     if not len(logs):
         return Ratio(*[float("nan")] * 3, 0)
     low, high = mean_interval([gather(logs, clusters)], seed, resamples, method)
-    return Ratio(*map(float, np.exp([logs.mean(), low, high])), len(logs), processes(clusters), float(stats.iqr(logs)))
+    return Ratio(*map(float, np.exp([logs.mean(), low, high])), len(logs), processes(clusters), iqr(logs))
 
 
 def unpaired_ratio(subject: Values, baseline: Values, seed: int = 0, clusters: tuple[Labels, Labels] = (None, None)) -> Ratio:
@@ -114,7 +120,7 @@ def unpaired_ratio(subject: Values, baseline: Values, seed: int = 0, clusters: t
         return Ratio(*[float("nan")] * 3, 0)
     low, high = mean_interval([gather(*pair) for pair in zip(logs, clusters, strict=True)], seed)
     point = logs[0].mean() - logs[1].mean()
-    return Ratio(*map(float, np.exp([point, low, high])), min(map(len, logs)), min(map(processes, clusters)), max(map(stats.iqr, logs)))
+    return Ratio(*map(float, np.exp([point, low, high])), min(map(len, logs)), min(map(processes, clusters)), max(map(iqr, logs)))
 
 
 def with_floor(found: Ratio, control: Ratio) -> Ratio:
@@ -154,6 +160,8 @@ def drift(values: Values) -> Drift:
 
     Sen 1968, https://doi.org/10.1080/01621459.1968.10480934, as scipy.stats.theilslopes implements it.
     """
+    from scipy import stats
+
     if len(values) < 4:
         return Drift(float("nan"), False)
     slope, _, low, high = stats.theilslopes(np.log(np.asarray(values, float)), alpha=0.95)
@@ -198,11 +206,15 @@ def expanded_level(n: int) -> float:
 
     Hesterberg 2015, "What Teachers Should Know About the Bootstrap", https://doi.org/10.1080/00031305.2015.1089789.
     """
+    from scipy import stats
+
     return float(1 - 2 * stats.norm.cdf(-math.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1)))
 
 
 def student(samples: Sequence[np.ndarray]) -> tuple[float, float]:
     """Student's t interval of the same; variance between units, degrees of freedom of the smaller sample."""
+    from scipy import stats
+
     means, variances = [], []
     for sums, counts in (units.T for units in samples):
         means.append(sums.sum() / counts.sum())
@@ -223,6 +235,8 @@ def bootstrap(samples: Sequence, statistic: Callable, seed: int, level=0.95, res
 
     Efron 1987, https://doi.org/10.1080/01621459.1987.10478410.
     """
+    from scipy import stats
+
     for how in (method, "percentile"):
         rng = np.random.default_rng(seed)
         with warnings.catch_warnings(action="ignore"):  # BCa warns where it is not defined; the result says so too

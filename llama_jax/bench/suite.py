@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from llama_jax import checkpoint, files, generate, paths, prompts
 from llama_jax.bench import environment, phases, profiling, protocol, record, roofline, statistics, summary
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.phases import Plan
-from llama_jax.bench.protocol import AGAIN, Workload
+from llama_jax.bench.progress import Progress, announce
+from llama_jax.bench.protocol import Workload
 from llama_jax.bench.record import Trial
 from llama_jax.bench.summary import median
 from llama_jax.errors import UserError, near
@@ -48,10 +45,7 @@ class Settings:
     journal: Path | None = None
 
 
-QUIET: phases.Progress = lambda what, done, total: None  # noqa: E731
-
-
-def run(settings: Settings, progress: phases.Progress = QUIET) -> tuple[dict, list[Trial], dict]:
+def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[Trial], dict]:
     """Measure and summarise: (the document of `bench --json`, trials, meta for a table of them).
 
     All names are checked before anything is loaded.
@@ -124,7 +118,7 @@ def measured_in(notes: Sequence[dict]) -> dict:
     return {**{k: notes[-1][k] for k in ("settings", "blas", "affinity")}, "watch": watch}
 
 
-def collect(plan: Plan, journal: Journal | None = None, progress: phases.Progress = QUIET) -> list[Trial]:
+def collect(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
     """Everything about some placements of one model, in fresh processes; see `phases.run`. Raises UserError for too long a text."""
     check_context(checkpoint.load_config(plan.model), plan.workload)
     return phases.run(plan, journal, progress)
@@ -244,60 +238,3 @@ def check_context(config, workload: Workload) -> None:
     needed, room = workload.length + workload.new_tokens, config.max_position_embeddings
     if needed > room:
         raise UserError(f"{needed} tokens of prompt and answer exceed the model's context of {room}; ask for fewer.")
-
-
-@contextlib.contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error that says what is being measured."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("loading", total=1)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-
-
-def print_table(result: dict) -> None:
-    """The table for people, on standard error so that standard output stays the program's."""
-    about, env = result["protocol"], result["environment"]
-    title = f"{about['model']}, {about['prompt_tokens']} + {about['new_tokens']} tokens, batch {about['batch']}"
-    table = Table(title=title + (" · random weights" if about["random_weights"] else ""))
-    for column in ("placement", "tokens/s", "IQR", "n", f"x {result['baseline']} [95 %]", "verdict", "MBU", "TTFT ms", "ITL p50 ms",
-                   "compiles", "s", "tokens"):  # fmt: skip
-        table.add_column(column, justify="left" if column in ("placement", "verdict") else "right")
-    for s in result["subjects"]:
-        rate, ratio, compiled = s["tokens_per_second"], s["ratio_to_baseline"], s["compile"]
-        table.add_row(
-            s["name"], number(rate["median"], 1), number(rate["iqr"], 1), str(rate["n"]),
-            f"{number(ratio['value'], 2)} [{number(ratio['low'], 2)}, {number(ratio['high'], 2)}]",
-            "A/A control: " + ratio["verdict"] if s["name"].endswith(AGAIN) else ratio["verdict"] + (", unstable" if s["unstable"] else ""),
-            number(s["mbu"] and 100 * s["mbu"], 0, " %"), number(s["ttft_ms"], 0), number(s["itl_ms"]["p50"], 1),
-            str(compiled["n"]) if compiled else "", number(compiled and compiled["seconds"], 2), "equal" if s["tokens_equal"] else "WRONG",
-        )  # fmt: skip
-    console = Console(stderr=True, width=None if Console(stderr=True).is_terminal else 160)
-    console.print(table)
-    console.print(
-        f"Limit {about['limit_tokens_per_second']:.0f} tok/s at {env['bandwidth_gbps']:.1f} GB/s · {environment.machine_line(env)}"
-    )
-    for line in remarks(result):
-        console.print(line)
-
-
-def remarks(result: dict) -> list[str]:
-    """What a reader of the table should know besides, one line each."""
-    lines = [environment.busy(result["environment"]), summary.disturbed(result["subjects"])]
-    if result["protocol"].get("processes") == 1:
-        lines.append("One process: what it draws by luck is in no interval; --processes 10 puts it there.")
-    for s in result["subjects"]:
-        ratio = s["ratio_to_baseline"]
-        lines += [
-            f"{s['name']}: {s['voided_trials']} void: {'; '.join(s['reasons'])}" if s["voided_trials"] else "",
-            *(f"{s['name']}: {cause}" for cause in s["causes"]),
-            f"{s['name']}: about {ratio['more_blocks']} more blocks would decide it" if ratio["more_blocks"] else "",
-            f"{s['name']}: its rate drifted by {s['drift']['change']:+.0%} over the run" if s["drift"]["significant"] else "",
-            f"{s['name']}: leaves {s['leaked_buffers']} arrays behind" if s["leaked_buffers"] else "",
-        ]
-    return [line for line in lines if line]
-
-
-def number(value: float | None, digits: int, unit: str = "") -> str:
-    return "" if value is None or value != value else f"{value:.{digits}f}{unit}"

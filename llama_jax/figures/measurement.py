@@ -96,8 +96,11 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
 
 
 @styled
-def two_ways(rounds: Sequence[dict], pairs: int) -> Figure:
-    """One program under two names: the interval of each round, timed one after the other and interleaved."""
+def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
+    """One program under two names: the interval of each round, timed one after the other and interleaved.
+
+    published: what was claimed on the strength of the first way.
+    """
     figure, both = new(11.5, 0.22 * len(rounds) + 2.2, columns=2, sharex=True, sharey=True)
     titles = {"sequential": "Guard off: all of A, then all of B", "interleaved": "Guard on: pairs in random order"}
     for axes, (way, title) in zip(both, titles.items(), strict=True):
@@ -116,6 +119,7 @@ def two_ways(rounds: Sequence[dict], pairs: int) -> Figure:
         axes.set_yticks(range(len(rounds)), [str(i + 1) for i in range(len(rounds))])
         axes.grid(axis="y", visible=False)
     both[0].set_ylabel("round (a process each)")
+    figure.suptitle(f"Published one after the other: {published}. Here A and B are one program:", fontsize=10.5, x=0.01, ha="left")
     both[0].invert_yaxis()
     return figure
 

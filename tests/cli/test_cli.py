@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from llama_jax import __main__ as program
 from llama_jax import checkpoint, doctor, paths
-from llama_jax.bench import roofline
+from llama_jax.bench import Guard, record, roofline, selftest
 from llama_jax.cli import app, join_pairs
 from tests.conftest import save_llama
 
@@ -66,6 +67,10 @@ BAD = {
     "bench twice": (["bench", "--placements", "step,step"], "named twice"),
     "bench baseline": (["bench", "--placements", "step", "--baseline", "loop"], "not among"),
     "bench peer": (["bench", "--peers", "vllm"], "No such peer"),
+    "bench threads": (["bench", "--threads", "999", "--model", "{folder}", "--placements", "step"], "999 threads asked for"),
+    "bench export": (["bench", "--out", "results.xlsx"], "cannot export to .xlsx"),
+    "compare nothing": (["compare", "./none.csv", "./none.csv"], "No recorded data at"),
+    "compare no table": (["compare", "{not_gguf}", "{not_gguf}"], "is no table"),
     "bench too long": (["bench", "--model", "{folder}", "--prompt-tokens", "250"], "context of 256"),
     "notebook": (["run", "42"], "No such notebook"),
     "parameter": (["run", "03", "-p", "blocs", "3"], "Did you mean 'blocks'"),
@@ -156,23 +161,68 @@ def test_chat_keeps_the_conversation(call, monkeypatch):
     assert [m["role"] for m in seen[1]] == ["system", "user", "assistant", "user"]
 
 
-def test_bench_json(call, folder, monkeypatch):
-    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 22)
-    code, out, err = call("bench", "--model", folder, "--placements", "step,chunk4", "--blocks", "2",
-                          "--prompt-tokens", "8", "--new-tokens", "9", "--no-cold", "--json")  # fmt: skip
+KEYS = {"name", "kind", "tokens_per_second", "pp", "ttft_ms", "itl_ms", "compile", "ratio_to_baseline", "mbu", "peak_rss_bytes",
+        "tokens_equal", "valid_trials", "voided_trials"}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_bench_measures_writes_and_goes_on(call, folder, tmp_path):
+    arguments = ["bench", "--model", folder, "--placements", "step,chunk4", "--prompt-tokens", "8", "--new-tokens", "9", "--no-cold",
+                 "--journal", tmp_path / "j.jsonl", "--json"]  # fmt: skip
+    outputs = [a for suffix in ("csv", "parquet", "jsonl", "md") for a in ("--out", tmp_path / f"r.{suffix}")]
+    code, out, err = call(*arguments, "--blocks", "2", *outputs)
     found = last_json(out)
     assert code == 0
     assert {"baseline", "protocol", "environment", "subjects", "missing"} <= set(found)
     assert [s["name"] for s in found["subjects"]] == ["step", "step (again)", "chunk4"]
-    keys = {"name", "kind", "tokens_per_second", "pp", "ttft_ms", "itl_ms", "compile", "ratio_to_baseline", "mbu", "peak_rss_bytes",
-            "tokens_equal", "valid_trials", "voided_trials"}  # fmt: skip
     for s in found["subjects"]:
-        assert keys <= set(s)
+        assert set(s) >= KEYS
         assert s["tokens_equal"]
         assert s["valid_trials"] == 2
         assert {"value", "low", "high", "verdict"} <= set(s["ratio_to_baseline"])
+        assert s["itl_ms"]["p99"] is None
+        assert "p99 needs 1,000 values" in s["itl_ms"]["note"]
+    assert {"watch", "blas", "gflops", "limits", "weights_hash"} <= set(found["environment"])
     assert "Limit" in err
     assert out.count("\n") == 1
+    assert "**Configuration**" in (tmp_path / "r.md").read_text()
+    assert [t.model_dump() for t in record.read(tmp_path / "r.csv")[0]] == [t.model_dump() for t in record.read(tmp_path / "r.parquet")[0]]
+    again = last_json(call(*arguments, "--blocks", "2")[1])
+    assert again["protocol"]["resumed_trials"] == 6
+    assert again["subjects"][0]["tokens_per_second"] == found["subjects"][0]["tokens_per_second"]
+    code, out, err = call(*arguments, "--blocks", "3")
+    assert (code, out) == (2, "")
+    assert "holds a run with another parameters" in err
+    compared = last_json(call("compare", tmp_path / "r.csv", tmp_path / "r.jsonl", "--json")[1])
+    assert {s["name"]: s["rate"]["value"] for s in compared["subjects"]} == {"step": 1.0, "chunk4": 1.0}
+
+
+def test_the_self_test_passes_and_fails(call, monkeypatch):
+    monkeypatch.setattr(selftest, "RUNS", 150)
+    code, out, _ = call("bench", "--self-test", "--json")
+    found = last_json(out)
+    assert code == 0
+    assert all(found["guard"].values())
+    assert found["coverage"] >= 0.93
+    assert found["aa_false_positive_rate"] <= 0.06
+    assert found["power_3pct"] >= 0.85
+    assert found["naive"]["aa_false_positive_rate"] > 0.3
+    monkeypatch.setattr(selftest, "RUNS", 3)
+    monkeypatch.setattr(Guard, "_on_duration", lambda self, *arguments, **details: None)
+    code, out, err = call("bench", "--self-test", "--json")
+    assert code == 1
+    assert not last_json(out)["guard"]["new shape"]
+    assert "falls short: the guard does not notice: new shape" in err
+
+
+def test_bench_profile(call, folder, tmp_path):
+    code, out, _ = call("bench", "--profile", tmp_path / "p", "--placements", "step", "--model", folder, "--prompt-tokens", "4",
+                        "--new-tokens", "4", "--json")  # fmt: skip
+    (found,) = last_json(out)["profiles"]
+    assert code == 0
+    assert found["name"] == "step"
+    assert {p["name"] for p in found["programs"]} >= {"step", "prefill"}
+    assert all(Path(found[k]).is_file() for k in ("trace", "summary"))
 
 
 def test_models_placements_doctor(call, monkeypatch):
@@ -199,7 +249,7 @@ def test_doctor_says_what_to_do_about_gaps(monkeypatch):
 
 def test_every_verb_has_help_with_an_example(call):
     verbs = get_command(app).commands
-    assert {"chat", "generate", "bench", "run", "report", "models", "placements", "doctor"} <= set(verbs)
+    assert {"chat", "generate", "bench", "compare", "run", "report", "models", "placements", "doctor"} <= set(verbs)
     for verb in verbs:
         code, out, _ = call(verb, "--help")
         assert code == 0

@@ -142,6 +142,14 @@ def test_progress_names_notebook_cell_and_elapsed(own):
     assert any("77-made" in line and "think hard" in line and "s)" in line for line in said)
 
 
+def test_a_long_cell_says_how_far_it_is(own, monkeypatch):
+    monkeypatch.setattr(notebooks, "EVERY_S", 0.2)
+    code = "import time\nfrom llama_jax.bench.progress import announce\nfor i in range(4):\n    announce('measuring', i, 4)\n    time.sleep(0.6)"
+    _, said = own(code)
+    assert sum("measuring (" in line for line in said) >= 3
+    assert any(line.startswith("77-made: measuring (1/4) (") for line in said)
+
+
 def test_a_notebook_that_leaves_early_is_caught(own):
     result, _ = own("import sys; sys.exit(0)", "open('figures/77.png', 'w')", artifacts=["figures/77.png"])
     assert not result.ok

@@ -1,0 +1,39 @@
+"""Saying how far a measurement is: progress(what, done, total)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+VARIABLE = "LLAMA_JAX_PROGRESS"  # names the file through which a notebook tells the runner how far a long cell is
+
+Progress = Callable[[str, int, int], None]
+
+
+def announce(what: str, done: int, total: int) -> None:
+    """To the runner's file where a runner listens, to one line under the cell in JupyterLab, else to nobody."""
+    line = f"{what} ({done}/{total})"
+    if path := os.environ.get(VARIABLE):
+        Path(path).write_text(line)
+    elif "ipykernel" in sys.modules:
+        from IPython.display import clear_output
+
+        clear_output(wait=True)
+        print(line)
+
+
+@contextlib.contextmanager
+def bar() -> Iterator[Progress]:
+    """A bar on standard error that says what is being measured."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task("loading", total=1)
+        yield lambda what, done, total: shown.update(task, description=what, completed=done, total=total)

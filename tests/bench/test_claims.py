@@ -1,0 +1,156 @@
+"""Published claims: what the trials say of them, on made-up trials; and the children that measure them, on a small model."""
+
+import numpy as np
+import pytest
+
+from llama_jax.bench import claims, findings, phases, protocol, record
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.protocol import Workload
+from tests.bench.test_record import trial
+from tests.conftest import save_llama
+
+
+def answer(subject, phase, seconds, block=0, order=0, **changes):
+    """15 tokens in `seconds`."""
+    return trial(subject, block, np.linspace(1, 1000 * seconds, 15), run=f"compilation {subject}", phase=phase, order=order, **changes)
+
+
+def cache_claim():
+    void = dict(valid=False, lowered=3, compiled=3, reason="compiled in the timed region: 3 programs (step)")
+    made = []
+    for block in range(2):
+        made += [answer(claims.UNCACHED, "cold", 30, block, **void), answer(claims.CACHED, claims.SHORT, 15, block, **void)]
+        for i in range(3):
+            made += [answer(claims.UNCACHED, "warm", 3, block, 1 + i), answer(claims.CACHED, "warm", 1, block, 1 + i)]
+    return made
+
+
+def first_token_claim(warm=100):
+    void = dict(valid=False, lowered=1, compiled=1, reason="compiled in the timed region: 1 programs (prefill)")
+    cold = [trial("step", times=(900,), run="tail", phase="cold", order=0, **void)]
+    cold += [trial("step", times=(100,), run="tail", phase="cold", order=i) for i in range(1, 5)]
+    return cold + [trial("step", times=(100 + i % 7,), run="tail", order=5 + i) for i in range(warm)]
+
+
+def order_claim():
+    """B is measured after the machine has slowed down by 20 %."""
+    noise, made = np.random.default_rng(0), []
+    for i in range(40):
+        plan, name = ("sequential", "AB"[i // 10]) if i < 20 else ("interleaved", "AB"[i % 2])
+        length = 1000 * (1.2 if plan == "sequential" and name == "B" else 1) * (1 + noise.normal(0, 0.01))
+        made.append(trial(f"{plan} {name}", 0, (10, 10 + length), run="order", order=i))
+    return made
+
+
+def test_the_published_figures_are_there():
+    assert claims.figure_of("kv-cache", "speed-up, long warm-up") == 16.32
+    assert claims.figure_of("ttft", "P99, JIT-only") == 59.25
+    assert set(claims.published().columns) == {"claim", "quantity", "value", "unit", "system", "wrong"}
+    with pytest.raises(KeyError):
+        claims.figure_of("ttft", "nothing")
+
+
+def test_speed_ups_by_what_was_warm():
+    short, cold, warm = claims.speed_ups(cache_claim())
+    assert [round(f["ratio"].value, 6) for f in (short, cold, warm)] == [2.0, 30.0, 3.0]
+    assert [f["guard"] for f in (short, cold, warm)] == [False, False, True]
+    assert [f["published"] for f in (short, cold, warm)] == [2.44, 16.32, None]
+    assert (warm["ratio"].n, warm["ratio"].clusters) == (6, 2)
+
+
+def test_an_answer_with_wrong_tokens_has_no_speed_up():
+    wrong = [t.model_copy(update=dict(reason="wrong: token 0")) if t.subject == claims.CACHED else t for t in cache_claim()]
+    assert all(f["ratio"].n == 0 for f in claims.speed_ups(wrong))
+
+
+def test_a_mean_of_cold_requests_stands_above_a_percentile_of_warm_ones():
+    found = claims.first_tokens(first_token_claim())
+    assert found["cold_mean"] == pytest.approx((900 + 4 * 100) / 5)
+    assert found["cold_mean"] > found["naive_p99"]
+    assert found["p99"] is None
+    assert "p99 needs 1,000 values, there are 100" in found["note"]
+    assert claims.first_tokens(first_token_claim(1000))["p99"] == pytest.approx(106)
+
+
+def test_drift_is_a_difference_only_one_after_the_other():
+    (found,) = claims.two_ways(order_claim())
+    assert found["sequential"].high < 1
+    assert found["interleaved"].low <= 1 <= found["interleaved"].high
+
+
+def test_welch_is_scipys():
+    from scipy import stats
+
+    a, b = np.random.default_rng(0).lognormal(0, 0.1, (2, 9))
+    interval = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).confidence_interval()
+    found = claims.welch(a, b)
+    assert (found.low, found.high) == pytest.approx((np.exp(interval.low), np.exp(interval.high)))
+
+
+def test_the_finding_says_what_the_trials_say():
+    sentence = findings.claims(claims.speed_ups(cache_claim()), claims.first_tokens(first_token_claim()), claims.two_ways(order_claim()))
+    for words in ("3.00x", "30.00x", "16.32x was published", "2.44x was", "in 1 of 1 rounds one after the other", "in 0 of 1 interleaved"):
+        assert words in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+
+
+def test_the_published_way_breaks_the_checklist():
+    from llama_jax.bench import checklist
+
+    kept = {r["rule"]: r["kept"] for r in checklist.examine(claims.as_published(cache_claim()), claims.UNCACHED)}
+    assert not kept["warmed up at least as long as the test"]
+    assert not kept["an A/A control that finds no difference"]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """All three claims, really measured on a small model, with their journal."""
+    home = tmp_path_factory.mktemp("claims")
+    folder, _ = save_llama(home / "m")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+    journal = Journal(home / "j.jsonl")
+    prompt = (5, 6, 7)
+    job = claims.Job(str(folder), Workload((prompt,), claims.TEST, len(prompt)), journal)
+    claims.compilation(job, processes=1, repeats=2)
+    claims.tail(claims.Job(str(folder), Workload((prompt, (8, 9)), 1, 4), journal), requests=4)
+    claims.order(claims.Job(str(folder), Workload((prompt,), 4, 4), journal), rounds=1, pairs=2)
+    yield job
+    patch.undo()
+
+
+@pytest.mark.slow
+def test_every_length_is_compiled_unless_it_was_warmed(measured):
+    runs = {name: [t for t in measured.journal.trials if t.run == f"compilation {name}"] for name in (claims.UNCACHED, claims.CACHED)}
+    cold, *warm = runs[claims.UNCACHED]
+    assert (cold.phase, cold.valid, cold.compiled) == ("cold", False, claims.TEST)
+    short, *warm_too = runs[claims.CACHED]
+    assert (short.phase, short.valid, short.compiled) == (claims.SHORT, False, claims.TEST - claims.WARM_UP)
+    assert "compiled in the timed region" in short.reason
+    assert all(t.valid and t.phase == "warm" for t in warm + warm_too)
+    assert len(warm) == len(warm_too) == 2
+    assert len({t.tokens_sha256 for t in (cold, short, *warm, *warm_too)}) == 1
+    assert claims.limit(measured.journal.trials) > 0
+
+
+@pytest.mark.slow
+def test_the_other_two_claims_have_all_their_trials(measured):
+    tail = [t for t in measured.journal.trials if t.run == "tail"]
+    assert [t.phase for t in tail] == ["cold"] * claims.COLD_LOOP + ["warm"] * 4
+    assert [t.valid for t in tail] == [False] + [True] * (claims.COLD_LOOP + 3)
+    order = sorted((t for t in measured.journal.trials if t.run == "order"), key=lambda t: t.order)
+    assert [t.subject for t in order[:4]] == ["sequential A", "sequential A", "sequential B", "sequential B"]
+    assert [{t.subject for t in order[i : i + 2]} for i in (4, 6)] == [{"interleaved A", "interleaved B"}] * 2
+    assert len({t.process for t in measured.journal.trials}) == 4
+
+
+@pytest.mark.slow
+def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
+    monkeypatch.setattr(claims.process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    again = claims.Job(measured.model, measured.workload, Journal(measured.journal.path))
+    claims.compilation(again, processes=1, repeats=2)
+    claims.tail(again, requests=4)
+    claims.order(again, rounds=1, pairs=2)
+    assert [t.model_dump() for t in record.read(measured.journal.path)[0]] == [t.model_dump() for t in again.journal.trials]
+    assert phases.next_process(again.journal) == 5

@@ -1,0 +1,97 @@
+"""Obtaining a notebook's data, and what is said about a run."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from llama_jax.bench import record, roofline, suite, summary, table
+from llama_jax.bench.phases import Plan
+from llama_jax.errors import UserError
+from tests.bench.test_record import trial
+
+NOTE = dict(process=1, affinity=[0], blas=[], settings={"OMP_NUM_THREADS": "1"})
+
+
+@pytest.fixture(autouse=True)
+def _small_probe(monkeypatch):
+    monkeypatch.setattr(roofline, "SIDE", 64)
+
+
+def watch(**changes):
+    return {**dict(load_before=0.1, load_after=0.2, others_cpu=0.0, steal=0.0, wall_s=1.0), **changes}
+
+
+def interrupted(journal):
+    journal.append(trial(block=0))
+    raise KeyboardInterrupt
+
+
+def test_a_notebook_that_was_interrupted_goes_on(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        suite.obtain("measure", "77-x", tmp_path, {"n": 1}, interrupted)
+    assert not (tmp_path / "data").exists()
+
+    def rest(journal):
+        journal.append(trial(block=1))
+        journal.note(**NOTE, watch=watch())
+        return journal.trials, {"weights_hash": "w"}
+
+    trials, meta = suite.obtain("measure", "77-x", tmp_path, {"n": 1}, rest)
+    assert [t.block for t in trials] == [0, 1]
+    assert meta["resumed_trials"] == 1
+    assert meta["parameters"] == {"n": 1}
+    assert meta["environment"]["watch"]["load_before"] == 0.1
+    assert meta["environment"]["settings"] == {"OMP_NUM_THREADS": "1"}  # the measuring process's, not this one's
+    assert meta["environment"]["gflops"] > 0
+    assert list((tmp_path / "out" / "journal").iterdir()) == []
+    assert suite.obtain("recorded", "77-x", tmp_path, {}, interrupted)[0] == trials
+
+
+def test_other_parameters_start_anew(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        suite.obtain("measure", "77-x", tmp_path, {"n": 1}, interrupted)
+    trials, meta = suite.obtain("measure", "77-x", tmp_path, {"n": 2}, lambda journal: ([*journal.trials, trial(block=5)], {}))
+    assert [t.block for t in trials] == [5]
+    assert meta["resumed_trials"] == 0
+    assert len(list((tmp_path / "out" / "journal").iterdir())) == 1  # the other run may still go on
+
+
+def test_an_unknown_source_is_named(tmp_path):
+    with pytest.raises(UserError, match="source is 'memory'"):
+        suite.obtain("memory", "77-x", tmp_path, {}, interrupted)
+
+
+def test_the_worst_of_all_processes_is_what_counts():
+    notes = [{**NOTE, "watch": watch(others_cpu=0.3, load_after=5.0)}, {**NOTE, "watch": watch(load_before=9.0, steal="unknown")}]
+    found = suite.measured_in(notes)["watch"]
+    assert found == dict(load_before=0.1, load_after=0.2, others_cpu=0.3, steal=0.0)
+    assert suite.measured_in([]) == {}
+
+
+def test_a_table_beside_the_trials_comes_back(tmp_path):
+    rows = [{"scenario": "base", "coverage": 0.5}, {"scenario": "x", "coverage": 0.25}]
+    pd.testing.assert_frame_equal(suite.table_beside("77-x-more", tmp_path, rows), pd.DataFrame(rows))
+    assert suite.table_beside("77-x-more", tmp_path).to_dict("records") == rows
+
+
+def test_what_a_reader_should_know_is_said():
+    trials = [trial(n, b, (10, 20, 40 + b * 9), process=1) for b in range(6) for n in ("step", "step (again)", "loop")]
+    trials[-1] = trials[-1].model_copy(
+        update=dict(valid=False, reason="compiled in the timed region: 1 programs (step)", cause="a new shape")
+    )
+    from llama_jax.bench import summary
+
+    meta = dict(parameters={"processes": 1}, environment={"cores": 2, "watch": watch(others_cpu=0.5)})
+    result = suite.document(trials, summary.table(trials, "step"), "step", meta)
+    json.dumps(result)
+    said = "\n".join(table.remarks(result))
+    for words in ("others used 50 %", "One process", "loop: 1 void: compiled", "loop: a new shape", "step: its rate drifted by -"):
+        assert words in said
+
+
+def test_a_plan_is_checked_before_anything_runs(tmp_path):
+    assert Plan("m", (), None, "step").run == "main"
+    with pytest.raises(UserError, match="named twice"):
+        suite.chosen(suite.Settings("m", ("step", "step")))
+    assert record.SCHEMA == 2
