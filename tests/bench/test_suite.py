@@ -80,7 +80,6 @@ def test_what_a_reader_should_know_is_said():
     trials[-1] = trials[-1].model_copy(
         update=dict(valid=False, reason="compiled in the timed region: 1 programs (step)", cause="a new shape")
     )
-    from llama_jax.bench import summary
 
     meta = dict(parameters={"processes": 1}, environment={"cores": 2, "watch": watch(others_cpu=0.5)})
     result = suite.document(trials, summary.table(trials, "step"), "step", meta)
