@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -193,6 +194,7 @@ def bench(
     threads: Annotated[int | None, typer.Option(min=1, help="Cores that the measured processes may use; all by default.")] = None,
     seed: Seed = 0,
     cold: Annotated[bool, typer.Option(help="Measure compilation and memory too, in a fresh process each.")] = True,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds of silence after which a measured process is stopped.")] = 600.0,
     cached: Annotated[bool, typer.Option(help="Measure first requests with the programs in the persistent cache too.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say why, where something was compiled in a timed region.")] = False,
     journal: Annotated[
@@ -213,11 +215,10 @@ def bench(
     if self_test:
         return check_harness(json_)
     settings = suite.Settings(model, split(placements), split(peers), baseline or None, prompt_tokens, new_tokens, blocks, batch, seed,
-                              processes, int(cold), int(cached), threads, explain, journal)  # fmt: skip
+                              processes, int(cold), int(cached), threads, explain, journal, limit)  # fmt: skip
+    check_outputs(journal, out or (), profile)
     if profile is not None:
         return profile_placements(settings, profile, json_)
-    for path in out or ():
-        export.check(path)  # before minutes of measuring
     with progress.bar() as tell_progress:
         result, trials, meta = suite.run(settings, tell_progress)
     table.show(result)
@@ -225,6 +226,19 @@ def bench(
         tell(f"wrote {export.write(path, trials, meta, result)}")
     if json_:
         emit(result)
+
+
+def check_outputs(journal: Path | None, out: Sequence[Path], profile: Path | None) -> None:
+    """Raises UserError for files that cannot be written, or not both, before minutes of measuring."""
+    from llama_jax.bench import export
+    from llama_jax.errors import UserError
+
+    if profile is not None and (journal or out):
+        raise UserError("--profile measures nothing; leave --journal and --out away.")
+    for path in out:
+        export.check(path)
+        if journal and path.absolute() == journal.absolute():
+            raise UserError(f"--journal and --out are both {path}; give them different names.")
 
 
 def split(names: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -11,18 +12,28 @@ from llama_jax.errors import UserError
 
 def write(path: Path, content: str | bytes) -> Path:
     """Replace a file's content, folders made as needed. Raises UserError when it cannot be written; nothing is left behind."""
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = file.name
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise UserError(f"Cannot write {path}: {error.strerror}.") from error
+    write_together({Path(path): content})
     return path
+
+
+def write_together(contents: dict[Path, str | bytes]) -> None:
+    """Replace several files that belong together: all are complete on the disk before the first takes its place."""
+    staged: dict[Path, str] = {}
+    path = None
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+                staged[path] = file.name
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)
+        for path, temporary in staged.items():
+            os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror}.") from error
+    finally:
+        for temporary in staged.values():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)

@@ -11,7 +11,8 @@ A trial that the protocol would void is kept with its reason: it is what a harne
 
 from __future__ import annotations
 
-from collections import deque
+import contextlib
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -19,7 +20,7 @@ from itertools import islice
 import numpy as np
 
 from llama_jax import checkpoint, generate, paths
-from llama_jax.bench import phases, process, protocol, roofline, statistics
+from llama_jax.bench import environment, phases, process, protocol, roofline, statistics
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.protocol import Subject, Workload
@@ -58,8 +59,9 @@ class Job:
     limit: float = process.LIMIT_S
 
     def child(self, run: str, block: int, task: str, expected: int, **arguments) -> None:
-        """One process of a run, unless the journal already holds all its trials. Raises UserError when it dies."""
-        if sum(t.run == run and t.block == block for t in self.journal.trials) >= expected:
+        """One process of a run, unless one has left all its trials in the journal. Raises UserError when it dies."""
+        made = Counter(t.process for t in self.journal.trials if t.run == run and t.block == block)
+        if max(made.values(), default=0) >= expected:
             return
         job = dict(model=self.model, dtype="float32", placements=[], workload=asdict(self.workload))
         number = phases.next_process(self.journal)
@@ -78,8 +80,24 @@ class Job:
             raise UserError(f"A measuring process ({run}) failed: {outcome.reason}")
 
 
+def check(**counts: int) -> None:
+    """Raises UserError for a count below one."""
+    for name, count in counts.items():
+        if count < 1:
+            raise UserError(f"{name} is {count}; it must be 1 or more.")
+
+
+def whole(trials: Sequence[Trial]) -> list[Trial]:
+    """Of each run and block, the trials of the last process that tried it: what an interrupted one left is dropped."""
+    last: dict[tuple[str, int], int] = {}
+    for t in trials:
+        last[t.run, t.block] = max(t.process, last.get((t.run, t.block), 0))
+    return [t for t in trials if last[t.run, t.block] == t.process]
+
+
 def compilation(job: Job, processes: int, repeats: int = 3) -> None:
     """A 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in `processes` of its own."""
+    check(processes=processes, repeats=repeats)
     for block in range(processes):
         for i, subject in enumerate((UNCACHED, CACHED)):
             job.progress(f"warm-up against test length: {subject}", 2 * block + i, 2 * processes)
@@ -88,13 +106,14 @@ def compilation(job: Job, processes: int, repeats: int = 3) -> None:
 
 def tail(job: Job, requests: int) -> None:
     """First tokens: five requests of a new process, its compilation among them, then `requests` warm ones."""
+    check(requests=requests)
     job.progress("cold loop and warm loop", 0, 1)
     job.child("tail", 0, "cold_and_warm_loop", COLD_LOOP + requests, requests=requests)
 
 
 def order(job: Job, rounds: int, pairs: int) -> None:
     """The same subject under two names, timed one after the other, then interleaved; `rounds` times `pairs` answers."""
-    job.progress("sequential and interleaved", 0, 1)
+    check(rounds=rounds, pairs=pairs)
     for block in range(rounds):
         job.progress("sequential and interleaved", block, rounds)
         job.child("order", block, "two_orders", 4 * pairs, pairs=pairs)
@@ -123,6 +142,14 @@ def prepared(job: dict) -> tuple[checkpoint.Checkpoint, Workload]:
     return loaded, workload
 
 
+@contextlib.contextmanager
+def watched(say: Callable):
+    """Say afterwards what else the machine did meanwhile."""
+    with environment.Watch() as watch:
+        yield
+    say("note", phases.around(watch))
+
+
 def judging(say: Callable, workload: Workload, loaded: checkpoint.Checkpoint, identity: dict) -> Callable:
     """timed(who, prompt, **more): one gated trial, said at once, beside the bandwidth that this process read at its start."""
     reference, bandwidth = protocol.Reference(loaded, workload), roofline.Probe().bandwidth()
@@ -137,50 +164,57 @@ def judging(say: Callable, workload: Workload, loaded: checkpoint.Checkpoint, id
 
 def short_warm_up(say: Callable, job: dict, identity: dict, subject: str, repeats: int) -> dict:
     """One subject in one process: first cold (no cache) or after five tokens (growing cache), as published; then warm."""
-    loaded, workload = prepared(job)
-    timed = judging(say, workload, loaded, identity)
-    if subject == UNCACHED:
-        who, first = uncached(loaded), "cold"
-    else:
-        who, first = protocol.subject(loaded, parse("step+growing"), CACHED), SHORT
-        deque(islice(who.run(who.encode(workload.prompts[0]), workload), WARM_UP), maxlen=0)
-    timed(who, 0, phase=first, order=0)
-    protocol.warm_up(who, workload)
-    for i in range(repeats):
-        timed(who, 0, phase="warm", order=i + 1)
+    with watched(say):
+        loaded, workload = prepared(job)
+        timed = judging(say, workload, loaded, identity)
+        if subject == UNCACHED:
+            who, first = uncached(loaded), "cold"
+        else:
+            who, first = protocol.subject(loaded, parse("step+growing"), CACHED), SHORT
+            deque(islice(who.run(who.encode(workload.prompts[0]), workload), WARM_UP), maxlen=0)
+        timed(who, 0, phase=first, order=0)
+        protocol.warm_up(who, workload)
+        for i in range(repeats):
+            timed(who, 0, phase="warm", order=i + 1)
     return {}
 
 
 def cold_and_warm_loop(say: Callable, job: dict, identity: dict, requests: int) -> dict:
     """One token a request: all that is timed is the way to the first token."""
-    loaded, workload = prepared(job)
-    timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
-    for i in range(COLD_LOOP + requests):
-        timed(who, i % len(workload.prompts), order=i, phase="cold" if i < COLD_LOOP else "warm")
+    with watched(say):
+        loaded, workload = prepared(job)
+        timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
+        for i in range(COLD_LOOP + requests):
+            timed(who, i % len(workload.prompts), order=i, phase="cold" if i < COLD_LOOP else "warm")
     return {}
 
 
 def two_orders(say: Callable, job: dict, identity: dict, pairs: int) -> dict:
     """A and B are one program. Sequential: all of A, then all of B. Interleaved: pairs, each in random order."""
-    loaded, workload = prepared(job)
-    timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
-    rng = np.random.default_rng([workload.seed, identity["block"]])
-    protocol.warm_up(who, workload)
-    one_by_one = [("sequential", name) for name in "AB" for _ in range(pairs)]
-    in_pairs = [("interleaved", str(name)) for _ in range(pairs) for name in rng.permutation(list("AB"))]
-    for i, (plan, name) in enumerate(one_by_one + in_pairs):
-        timed(replace(who, name=f"{plan} {name}"), 0, phase="warm", order=i)
+    with watched(say):
+        loaded, workload = prepared(job)
+        timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
+        rng = np.random.default_rng([workload.seed, identity["block"]])
+        protocol.warm_up(who, workload)
+        one_by_one = [("sequential", name) for name in "AB" for _ in range(pairs)]
+        in_pairs = [("interleaved", str(name)) for _ in range(pairs) for name in rng.permutation(list("AB"))]
+        for i, (plan, name) in enumerate(one_by_one + in_pairs):
+            timed(replace(who, name=f"{plan} {name}"), 0, phase="warm", order=i)
     return {}
 
 
 # What the trials say --------------------------------------------------------------------------------------------------
 
 
-def answer_rates(trials: Sequence[Trial], subject: str, phase: str) -> dict[int, list[float]]:
-    """Tokens over seconds of whole answers, first token included, as the original counted; by process."""
+def answer_rates(trials: Sequence[Trial], subject: str, phase: str, guard: bool) -> dict[int, list[float]]:
+    """Tokens over seconds of whole answers, first token included, as the original counted; by process.
+
+    guard: leave void trials out. Wrong tokens have no rate either way.
+    """
     found: dict[int, list[float]] = {}
-    for t in trials:
-        if t.run == f"compilation {subject}" and t.phase == phase and "wrong" not in t.reason and t.token_times_ns:
+    for t in whole(trials):
+        counts = t.valid if guard else t.token_times_ns and "wrong: " not in t.reason
+        if counts and t.run == f"compilation {subject}" and t.phase == phase:
             found.setdefault(t.block, []).append(t.new_tokens / t.seconds)
     return found
 
@@ -197,7 +231,7 @@ def speed_ups(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     )
     found = []
     for label, guard, with_cache, without, known in rows:
-        a, b = answer_rates(trials, CACHED, with_cache), answer_rates(trials, UNCACHED, without)
+        a, b = answer_rates(trials, CACHED, with_cache, guard), answer_rates(trials, UNCACHED, without, guard)
         pairs = [(x, y, block) for block in sorted(set(a) & set(b)) for x, y in zip(a[block], b[block], strict=False)]
         ratio = statistics.ratio(*([p[i] for p in pairs] for i in (0, 1)), seed, clusters=[p[2] for p in pairs])
         found.append(dict(label=label, guard=guard, cached=flat(a), uncached=flat(b), published=known, ratio=ratio))
@@ -220,8 +254,8 @@ def flat(by_process: dict[int, list[float]]) -> list[float]:
 
 def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
     """Time to first token in ms of the cold loop and the warm one: means, and the percentiles that the sample supports."""
-    cold, warm = ([t.ttft * 1e3 for t in sorted(trials, key=lambda t: t.order) if t.run == "tail" and t.phase == phase]
-                  for phase in ("cold", "warm"))  # fmt: skip
+    tail = sorted((t for t in whole(trials) if t.run == "tail" and t.token_times_ns), key=lambda t: t.order)
+    cold, warm = ([t.ttft * 1e3 for t in tail if t.phase == phase and (t.valid or phase == "cold")] for phase in ("cold", "warm"))
     return dict(
         cold=cold, warm=warm, cold_mean=float(np.mean(cold)), naive_p99=float(np.percentile(warm, 99)),
         warm_mean=float(np.mean(warm)), warm_median=statistics.summarise(warm, seed), **statistics.percentiles(warm),
@@ -234,10 +268,14 @@ def two_ways(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     """One entry a round: {sequential, interleaved: Ratio of B over A}. Sequential has Welch's interval on the logs, unpaired."""
     rounds = []
     for block in sorted({t.block for t in trials if t.run == "order"}):
-        here = [t for t in sorted(trials, key=lambda t: t.order) if t.run == "order" and t.block == block and t.token_times_ns]
-        rates = {name: [t.tg for t in here if t.subject == name] for name in sorted({t.subject for t in here})}
-        rounds.append(dict(sequential=welch(rates["sequential B"], rates["sequential A"]), rates=rates,
-                           interleaved=statistics.ratio(rates["interleaved B"], rates["interleaved A"], seed)))  # fmt: skip
+        here = [t for t in sorted(whole(trials), key=lambda t: t.order) if t.run == "order" and t.block == block and t.valid]
+        after, before = ([t.tg for t in here if t.subject == f"sequential {name}"] for name in "BA")
+        pairs: dict[int, dict[str, float]] = {}
+        for t in here:
+            if t.subject.startswith("interleaved"):
+                pairs.setdefault(t.order // 2, {})[t.subject[-1]] = t.tg
+        kept = [pair for pair in pairs.values() if len(pair) == 2]
+        rounds.append(dict(sequential=welch(after, before), interleaved=statistics.ratio(*([p[n] for p in kept] for n in "BA"), seed)))
     return rounds
 
 

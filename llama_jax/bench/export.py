@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,6 +23,8 @@ RIGHT = "---:"
 
 def check(path: Path) -> None:
     """Raises UserError for a name that `write` cannot write to, so that it is known before minutes of measuring."""
+    if (folder := Path(path).absolute().parent).exists() and not os.access(folder, os.W_OK):
+        raise UserError(f"Cannot write {path}: {folder} may not be written to.")
     if (suffix := Path(path).suffix) not in (*TABLES, ".md"):
         raise UserError(f"{path}: cannot export to {suffix or 'a name without suffix'}; use .csv, .parquet, .jsonl or .md.")
 

@@ -24,6 +24,8 @@ DURATIONS = {
 }
 COUNTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
 NO_RETRACE = "no retrace: an argument differs in where it lives or how it is laid out (committed or not, device, sharding)"
+NO_LOWERING = "compiled ahead of time, from a program that was lowered before"
+UNEXPLAINED = "traced anew; JAX gives no reason"
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class Guard(Region):
         """Why things were compiled, as JAX explains it, one line a miss; "" when silent or when it was not asked for."""
         if not self.explanations or not self.fired:
             return ""
-        return " | ".join(self.explanations.messages) or NO_RETRACE
+        unexplained = UNEXPLAINED if self.count("trace") else NO_RETRACE if self.count("lower") else NO_LOWERING
+        return " | ".join(self.explanations.messages) or unexplained
 
 
 class Explanations(logging.Handler):

@@ -18,12 +18,13 @@ from llama_jax.errors import UserError
 class Journal:
     """Trials of one run in the order they were made: `append` adds one, flushed to the disk. Without a path, in memory only.
 
-    plan: JSON values; a file that holds another plan is refused. A last line that was torn when the run was stopped is cut
-    off (`torn`). Raises UserError for that, for unreadable lines within, and when the file cannot be written.
+    plan: JSON values; a file that holds another plan is refused. about: what else its first line should say. A last line that
+    was torn when the run was stopped is cut off (`torn`). Raises UserError for another plan, for unreadable lines within,
+    and when the file cannot be written.
     """
 
-    def __init__(self, path: Path | None = None, plan: dict | None = None):
-        self.path, self.plan = path and Path(path), json.loads(json.dumps(plan or {}))
+    def __init__(self, path: Path | None = None, plan: dict | None = None, **about):
+        self.path, self.plan, self.about = path and Path(path), json.loads(json.dumps(plan or {})), about
         self.trials: list[Trial] = []
         self.notes: list[dict] = []
         self.torn = False
@@ -31,7 +32,7 @@ class Journal:
             if self.path.is_file() and self.path.stat().st_size:
                 self._continue()
             else:
-                self._write(json.dumps({"meta": record.describe(plan=self.plan)}, sort_keys=True))
+                self._begin()
         self.resumed = len(self.trials)
 
     def _continue(self) -> None:
@@ -41,13 +42,19 @@ class Journal:
         if self.torn:
             os.truncate(self.path, len(whole))
         if not whole:  # torn within its very first line: nothing was measured yet
-            return self._write(json.dumps({"meta": record.describe(plan=self.plan)}, sort_keys=True))
+            return self._begin()
         self.trials, about, _ = record.read_jsonl(self.path)
-        if different := sorted(k for k in {*self.plan, *about["plan"]} if self.plan.get(k) != about["plan"].get(k)):
+        if "plan" not in about:
+            raise UserError(f"{self.path} is a finished table, not a journal that can be continued; name another file.")
+        before, now = flat(about["plan"]), flat(self.plan)
+        if different := sorted(k for k in {*before, *now} if before.get(k) != now.get(k)):
             k = different[0]
-            raise UserError(f"{self.path} holds a run with another {k} ({about['plan'].get(k)!r}, now {self.plan.get(k)!r});"
+            raise UserError(f"{self.path} holds a run with another {k} ({before.get(k)!r}, now {now.get(k)!r});"
                             " name another file or delete this one.")  # fmt: skip
         self.notes = about.get("notes", [])
+
+    def _begin(self) -> None:
+        self._write(json.dumps({"meta": record.describe(plan=self.plan, **self.about)}, sort_keys=True))
 
     def append(self, trial: Trial) -> None:
         self.trials.append(trial)
@@ -77,3 +84,11 @@ class Journal:
         """Remove the file: its trials have been written elsewhere."""
         if self.path:
             self.path.unlink(missing_ok=True)
+
+
+def flat(plan: dict) -> dict:
+    """A plan with the values of its dictionaries as values of its own, so that a difference has a short name."""
+    found = {}
+    for key, value in plan.items():
+        found |= value if isinstance(value, dict) else {key: value}
+    return found

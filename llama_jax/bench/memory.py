@@ -85,25 +85,28 @@ def live_buffers() -> int:
     return len(jax.live_arrays())
 
 
-def leak(trials: Sequence[Trial]) -> int:
-    """Arrays that one subject's trials left behind: 0 when their number is stable, or not known three times in a process.
+def device_peak() -> int | None:
+    """Most bytes that were ever in use on the first device; None where it does not count, as on CPU."""
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
 
-    In each process, in the order given: the median alive after the last third of the trials less that after the first
-    third, but no more than the trials themselves added, since other subjects in the process may leak too. The largest of
+
+def leak(trials: Sequence[Trial]) -> int | None:
+    """Arrays that one subject's trials left behind: 0 when their number is stable, None when no process has two trials.
+
+    In each process, in the order given: the median alive after the last third of the trials (at least one) less that after
+    the first third, but no more than the trials themselves added, since other subjects in the process may leak too. The largest of
     all processes.
     """
     of_process: dict[int, list[Trial]] = {}
     for trial in trials:
         if trial.live_buffers_after is not None:
             of_process.setdefault(trial.process, []).append(trial)
-    return max((growth(group) for group in of_process.values()), default=0)
+    return max((growth(group) for group in of_process.values() if len(group) > 1), default=None)
 
 
 def growth(trials: Sequence[Trial]) -> int:
     """As `leak`, of one process; every trial's number is known."""
-    third = len(trials) // 3
-    if not third:
-        return 0
+    third = max(1, len(trials) // 3)
     after = [t.live_buffers_after for t in trials]
     grown = np.median(after[-third:]) - np.median(after[:third])
     added = sum(t.live_buffers_after - t.live_buffers_before for t in trials if t.live_buffers_before is not None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from llama_jax.errors import UserError
 from llama_jax.placement import Placement
 
 DIED = "its process died: "
+SUPERSEDED = "its block was cut off and measured again"
 PATIENCE = 2  # a subject is left out once this many processes died in it
 HERE = "llama_jax.bench.phases"
 
@@ -55,20 +57,30 @@ class Plan:
 
 
 def run(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
-    """Everything the plan asks for that the journal does not hold yet; returns all trials, cold ones judged by the warm.
+    """Everything the plan asks for that the journal does not hold yet; returns all trials, judged as a whole.
 
-    Raises UserError for a mistake in the plan, and when the baseline itself cannot be measured.
+    First requests are judged by the warm ones; what is left of a block that was cut off is void where the block was measured
+    again. Raises UserError for a mistake in the plan, and when the baseline itself cannot be measured.
     """
-    if plan.baseline not in [p.name for p in plan.placements]:
-        raise UserError(f"The baseline {plan.baseline!r} is not among the subjects ({', '.join(p.name for p in plan.placements)}).")
-    process.check_threads(plan.threads)
+    check(plan)
     journal = Journal() if journal is None else journal
     with alone() as lock:
         bench = Bench(plan, journal, progress, lock.fileno())
         starts(bench, "cold", plan.cold)
         starts(bench, "cached", plan.cached)
         warm(bench)
-    return judge_starts(bench.trials)
+    return supersede(judge_starts(bench.trials))
+
+
+def check(plan: Plan) -> None:
+    """Raises UserError for a plan that cannot be carried out."""
+    if plan.baseline not in [p.name for p in plan.placements]:
+        raise UserError(f"The baseline {plan.baseline!r} is not among the subjects ({', '.join(p.name for p in plan.placements)}).")
+    if plan.blocks < 1 or plan.processes < 1:
+        raise UserError(f"{plan.blocks} blocks in {plan.processes} processes asked for; there must be at least one of each.")
+    if plan.processes > plan.blocks:
+        raise UserError(f"{plan.processes} processes for {plan.blocks} blocks; each process needs a block of its own.")
+    process.check_threads(plan.threads)
 
 
 class Bench:
@@ -93,6 +105,7 @@ class Bench:
         def receive(kind: str, value) -> None:
             if kind == "trial" and not silent:
                 self.journal.append(Trial(**value))
+                announced.clear()
             elif kind == "note" and not silent:
                 self.journal.note(process=arguments["identity"]["process"], **value)
             elif kind == "starting":
@@ -135,7 +148,10 @@ def starts(bench: Bench, phase: str, count: int) -> None:
                 cache = home / str(block)  # empty each time
             elif phase == "cached" and placement.name not in filled:
                 bench.tell(f"filling the cache for {placement.name}")
-                bench.start("first_request", job, cache, silent=True)
+                outcome, _ = bench.start("first_request", job, cache, silent=True)
+                if not outcome.ok:
+                    bench.fail(placement.name, f"while the cache was filled, {outcome.reason}", **identity, prompt=job["prompt"])
+                    continue
                 filled.add(placement.name)
             bench.tell(f"{phase} start of {placement.name}")
             outcome, _ = bench.start("first_request", job, cache)
@@ -146,15 +162,18 @@ def starts(bench: Bench, phase: str, count: int) -> None:
 def warm(bench: Bench) -> None:
     """The blocks, spread over the plan's processes. A block that was cut off is measured again, whole, in a new process."""
     plan = bench.plan
-    for group in np.array_split(range(plan.blocks), min(plan.processes, plan.blocks)):
+    for group in np.array_split(range(plan.blocks), plan.processes):
         while pending := [int(b) for b in group if not complete(bench, int(b))]:
+            before = len(bench.trials)
             identity = dict(run=bench.plan.run, phase="warm", process=next_process(bench.journal))
             job = dict(job=plan.job(alive(bench)), blocks=pending, baseline=plan.baseline, identity=identity, explain=plan.explain)
             outcome, announced = bench.start("interleaved_blocks", job)
             if outcome.ok:
                 break
-            if "subject" not in announced:
-                raise UserError(f"The measuring process died before its first trial: {outcome.reason}")
+            if "subject" not in announced:  # between two trials: nobody's fault
+                if len(bench.trials) == before:
+                    raise UserError(f"The measuring process died before its first trial: {outcome.reason}")
+                continue
             bench.fail(announced["subject"], outcome.reason, **identity, block=announced["block"], order=announced["order"])
             if plan.baseline not in [p.name for p in alive(bench)]:
                 raise UserError(f"The baseline {plan.baseline!r} cannot be measured: {outcome.reason}")
@@ -188,6 +207,19 @@ def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
         if t.phase == "warm" or not t.valid or not hashes or t.tokens_sha256 in hashes:
             return t
         return t.model_copy(update=dict(valid=False, reason="wrong: its tokens are not those of any valid warm trial"))
+
+    return [judged(t) for t in trials]
+
+
+def supersede(trials: Sequence[Trial]) -> list[Trial]:
+    """Of each block, the trials of the process that measured most of it count (of equals the last); others are void."""
+    sizes = Counter((t.block, t.process) for t in trials if t.phase == "warm" and not t.reason.startswith(DIED))
+    winner = dict(sorted(sizes, key=lambda key: (sizes[key], key[1])))  # process by block; the largest comes last and stays
+
+    def judged(t: Trial) -> Trial:
+        if t.phase != "warm" or not t.valid or winner[t.block] == t.process:
+            return t
+        return t.model_copy(update=dict(valid=False, reason=SUPERSEDED))
 
     return [judged(t) for t in trials]
 
@@ -226,11 +258,15 @@ def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict
 
     with environment.Watch() as watch:
         loaded, (placement,), workload, load_ns = opened(job)
+        say("starting", dict(what=f"first request of {placement.name}"))
         who = protocol.subject(loaded, placement)
         record, _ = protocol.trial(who, workload, prompt, **identity)
-    failed = not record.token_times_ns
-    update = dict(valid=not failed, reason=record.reason if failed else "", load_ns=load_ns, peak_rss_bytes=environment.peak_rss(),
-                  **protocol.program_sizes(memory.decode_program(memory.programs(), placement.outermost)))  # fmt: skip
+    failed, cached = not record.token_times_ns, identity["phase"] == "cached"
+    compiled = f"not cached: {record.compiled} programs compiled" if cached and record.compiled else ""
+    reason = record.reason if failed else compiled
+    program = memory.decode_program(memory.programs(), placement.outermost)
+    update = dict(valid=not reason, reason=reason, load_ns=load_ns, peak_rss_bytes=environment.peak_rss(),
+                  device_peak_bytes=memory.device_peak(), **protocol.program_sizes(program))  # fmt: skip
     say("trial", record.model_copy(update=update).model_dump())
     say("note", around(watch))
     return {}
@@ -238,7 +274,7 @@ def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict
 
 def interleaved_blocks(say: Callable, job: dict, blocks: list[int], baseline: str, identity: dict, explain: bool) -> dict:
     """Warm trials of all subjects, block by block."""
-    from llama_jax.bench import environment, protocol
+    from llama_jax.bench import environment, protocol, roofline
 
     with environment.Watch() as watch:
         loaded, placements, workload, _ = opened(job)
@@ -247,5 +283,5 @@ def interleaved_blocks(say: Callable, job: dict, blocks: list[int], baseline: st
             subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, explain=explain, identity=identity,
             locked=True, starting=lambda **where: say("starting", where), keep=lambda trial: say("trial", trial.model_dump()),
         )  # fmt: skip
-    say("note", around(watch))
+    say("note", around(watch) | dict(gflops=roofline.flops()))
     return {}

@@ -1,8 +1,9 @@
 """Fresh processes: the harness starts them, pins them, hears them, and survives them.
 
 A child is a new Python that runs `main` with a clean environment and a fixed set of cores. It reads one job from
-standard input and answers in JSON lines. A child that crashes or falls silent is an outcome with its last lines, never a
-hang or a crash of the parent.
+standard input and answers in JSON lines; after each it waits for an empty line in return, so that whatever the parent does
+with a message (parse it, write it to the disk) is over before the child measures on. A child that crashes or falls silent is
+an outcome with its last lines, never a hang or a crash of the parent.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ from llama_jax.errors import UserError
 
 LIMIT_S = 600  # a child that says nothing for so long is stopped
 LAST_LINES = 3
-CHILD = "from llama_jax.bench.process import main; main()"
+CHILD = """import os, sys
+if hasattr(os, "sched_setaffinity"):  # before any library counts its threads
+    os.sched_setaffinity(0, [int(core) for core in sys.argv[1].split(",")])
+from llama_jax.bench.process import main
+main()"""
 KEEP = {"PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "XDG_CACHE_HOME", "NPROC",
         "LLAMA_JAX_CACHE", "OLLAMA_HOST", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "SYSTEMROOT"}  # fmt: skip
 KEEP_PREFIXES = ("XLA_", "JAX_", "TF_", "HF_", "NVIDIA_")
@@ -82,22 +87,24 @@ def start(
     """
     check_threads(threads)
     cores = allowed_cores()[:threads]
-    job = json.dumps(dict(task=task, arguments=arguments, cores=cores))
+    job = json.dumps(dict(task=task, arguments=arguments))
+    command = [sys.executable, "-c", CHILD, ",".join(map(str, cores))]
     said: dict[str, object] = {}
     with tempfile.TemporaryFile("w+") as complaints:
-        child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 stderr=complaints, text=True, env=clean_environment(len(cores), cache), start_new_session=True,
-                                 pass_fds=held)  # fmt: skip
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True,
+                                 env=clean_environment(len(cores), cache), start_new_session=True, pass_fds=held)  # fmt: skip
         watchdog = Watchdog(child, limit)
         try:
-            with contextlib.suppress(BrokenPipeError):  # it died at once; its exit code says so
-                child.stdin.write(job)
-                child.stdin.close()
+            tell(child, job)
             for line in child.stdout:
                 watchdog.feed()
-                kind, value = json.loads(line)
+                try:
+                    kind, value = json.loads(line)
+                except ValueError:
+                    continue  # a line that was torn when it died, or a library that printed while it was imported
                 said[kind] = value
                 receive(kind, value)
+                tell(child)
             code = child.wait()
         finally:
             watchdog.cancel()
@@ -106,9 +113,16 @@ def start(
         last = " / ".join(line.strip() for line in complaints.read().strip().splitlines()[-LAST_LINES:])
     if "user error" in said:
         raise UserError(said["user error"])
-    if watchdog.expired or code:
+    if "result" not in said:  # one that stumbles while it leaves has done its work
         return Outcome(f"{ending(code, limit if watchdog.expired else None)}: {last or 'no message'}"[:600])
     return Outcome(result=said.get("result") or {})
+
+
+def tell(child: subprocess.Popen, line: str = "") -> None:
+    """One line to a child's standard input; one that has died needs none."""
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(line + "\n")
+        child.stdin.flush()
 
 
 def ending(code: int, silent_for: float | None) -> str:
@@ -143,25 +157,27 @@ class Watchdog:
 
 
 def kill(child: subprocess.Popen) -> None:
-    """End a child and whatever it started."""
-    if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
+    """End a child and whatever it started, which may outlive it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.close()
 
 
 def main() -> None:
     """The child. Messages go to the real standard output; whatever libraries print goes to standard error."""
-    job = json.load(sys.stdin)
+    job = json.loads(sys.stdin.readline())
     messages = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, job["cores"])  # before JAX counts its threads
 
     def say(kind: str, value: object) -> None:
         try:
             print(json.dumps([kind, value]), file=messages, flush=True)
-        except BrokenPipeError:  # nobody is left to hear: the parent was killed
+            heard = sys.stdin.readline()
+        except BrokenPipeError:
+            heard = ""
+        if not heard:  # nobody is left to hear: the parent was killed
             os._exit(1)
 
     module, _, function = job["task"].partition(":")

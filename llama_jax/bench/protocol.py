@@ -10,8 +10,10 @@ import os
 import random
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -131,10 +133,17 @@ def sizes(who: Subject, workload: Workload, prompt_tokens: int, new_tokens: int)
     )
 
 
-def warm_up(who: Subject, workload: Workload) -> bool:
-    """Run at the exact shapes until nothing compiles three times in a row; False when that never happens."""
+def warm_up(who: Subject, workload: Workload, tell: Callable[[], None] = lambda: None) -> bool:
+    """Run at the exact shapes until nothing compiles three times in a row; False when that never happens.
+
+    A guard that forbids compiling instead of counting it (`TorchGuard`) is left off for a run first. tell() before each run.
+    """
     silent = 0
     for i in range(MAX_WARMUP):
+        tell()
+        if who.guard is not Guard and not silent:
+            with contextlib.suppress(RuntimeError):  # the trial that follows meets it again, and records it
+                deque(who.run(who.encode(workload.prompts[i % len(workload.prompts)]), workload), maxlen=0)
         record, _ = trial(who, workload, i % len(workload.prompts), run="", block=0, order=0, process=0, phase="warm-up")
         silent = silent + 1 if record.valid else 0
         if silent == SILENT_RUNS:
@@ -229,8 +238,8 @@ def measure(
     with contextlib.nullcontext() if locked else alone():
         probe = roofline.Probe()
         for order, who in enumerate(subjects):
-            starting(what=f"warm-up {who.name}", subject=who.name, block=numbers[0], order=order)
-            warm_up(who, workload)  # where this never falls silent, the trials will be void, each with its reason
+            where = dict(what=f"warm-up {who.name}", subject=who.name, block=numbers[0], order=order)
+            warm_up(who, workload, partial(starting, **where))  # where this never falls silent, the trials will be void
         for block in numbers:
             bandwidth = probe.bandwidth()
             drawn = random.Random(f"{workload.seed} {block}").sample(everyone, len(everyone))

@@ -150,8 +150,7 @@ def write(path: Path, trials: Iterable[Trial], **meta) -> Path:
         frame["token_times_ns"] = [" ".join(map(str, times)) for times in frame["token_times_ns"]]
         text = frame.to_csv(index=False, lineterminator="\n")
         about["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-        files.write(path, text)
-        files.write(meta_path(path), json.dumps(about, indent=1, sort_keys=True) + "\n")
+        files.write_together({path: text, meta_path(path): json.dumps(about, indent=1, sort_keys=True) + "\n"})
     elif path.suffix == ".jsonl":
         lines = [json.dumps({"meta": about}, sort_keys=True), *(json.dumps(row) for row in rows)]
         files.write(path, "".join(line + "\n" for line in lines))
@@ -191,6 +190,10 @@ def read(path: Path, skip_corrupt: bool = False) -> tuple[list[Trial], dict]:
         return reader(path)
     except FileNotFoundError as error:
         raise UserError(f"No recorded data at {error.filename}; measure first (`llama-jax run --measure`).") from None
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # pydantic's and json's own errors are ValueErrors
+        raise UserError(f"{path} is damaged, or no table of trials ({type(error).__name__}); measure again.") from None
 
 
 def check_schema(path: Path, about: dict) -> None:

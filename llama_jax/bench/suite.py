@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from llama_jax import checkpoint, files, generate, paths, prompts
-from llama_jax.bench import environment, phases, profiling, protocol, record, roofline, statistics, summary
+from llama_jax.bench import environment, phases, profiling, protocol, record, statistics, summary
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.progress import Progress, announce
@@ -43,6 +43,7 @@ class Settings:
     threads: int | None = None
     explain: bool = False
     journal: Path | None = None
+    limit: float = 600.0
 
 
 def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[Trial], dict]:
@@ -56,12 +57,14 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
     check_context(source.config, workload)
     plan = Plan(settings.model, placements, workload, baseline, "float32", settings.blocks, settings.processes, settings.cold,
-                settings.cached, settings.threads, settings.explain)  # fmt: skip
+                settings.cached, settings.threads, settings.explain, settings.limit)  # fmt: skip
     before, names = environment.capture(), [p.name for p in placements]
-    about = {k: v for k, v in asdict(settings).items() if k != "journal"} | dict(placements=names, baseline=baseline, dtype=plan.dtype)
-    journal = Journal(settings.journal, journal_plan(about, before, source.hash()))
+    about = {k: v for k, v in asdict(settings).items() if k not in ("journal", "limit")}
+    about |= dict(placements=names, baseline=baseline, dtype=plan.dtype)
+    settled = {k: v for k, v in about.items() if k != "blocks"}  # a journal may be given more blocks
+    journal = Journal(settings.journal, journal_plan(settled, before, source.hash()), environment=before)
     trials = phases.run(plan, journal, progress)
-    after = {**before, **measured_in(journal.notes), "weights_hash": source.hash(), "gflops": roofline.flops()}
+    after = {**before, **measured_in(journal.notes), "weights_hash": source.hash()}
     meta = dict(parameters=about, baseline=baseline, subjects=names, environment=after, processes=journal.notes,
                 resumed_trials=journal.resumed)  # fmt: skip
     return document(trials, summary.table(trials, baseline, names, settings.seed), baseline, meta), trials, meta
@@ -69,7 +72,7 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
 
 def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: dict) -> dict:
     """The document of `bench --json` for some trials and the meta of their table. The limit is tokens/s of the whole batch."""
-    sample = next(t for t in trials if t.subject == baseline)
+    sample = next((t for t in trials if t.subject == baseline and t.valid), trials[0])
     known = {k: getattr(sample, k) for k in ("model", "dtype", "prompt_tokens", "new_tokens", "batch")}
     bandwidth = median([t.bandwidth_gbps for t in trials if t.bandwidth_gbps])
     return {
@@ -115,7 +118,8 @@ def measured_in(notes: Sequence[dict]) -> dict:
     seen = [note["watch"] for note in notes]
     shares = {kind: max((w[kind] for w in seen if w[kind] != "unknown"), default="unknown") for kind in ("others_cpu", "steal")}
     watch = dict(load_before=seen[0]["load_before"], load_after=seen[-1]["load_after"], **shares)
-    return {**{k: notes[-1][k] for k in ("settings", "blas", "affinity")}, "watch": watch}
+    gflops = [note["gflops"] for note in notes if note.get("gflops")]
+    return {**{k: notes[-1][k] for k in ("settings", "blas", "affinity")}, "watch": watch, **({"gflops": max(gflops)} if gflops else {})}
 
 
 def collect(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
@@ -191,22 +195,29 @@ def exact_length(loaded: checkpoint.Checkpoint, workload: Workload) -> Workload:
 
 
 def obtain(
-    source: str, name: str, out_dir: str | Path, parameters: dict, measure: Callable[[Journal], tuple[list[Trial], dict]]
+    source: str,
+    name: str,
+    out_dir: str | Path,
+    parameters: dict,
+    measure: Callable[[Journal], tuple[list[Trial], dict]],
+    also: object = None,
 ) -> tuple[list[Trial], dict]:
     """A notebook's trials and their meta: measured now and written to OUT/data/NAME.csv, or as recorded.
 
     measure(journal) returns trials and what the meta file should say of them. The journal lies in OUT/out/journal: a run
-    that was interrupted goes on from it when it is started again with the same parameters, code and machine. Recorded data
-    are read from OUT, else from the repository. Raises UserError for another `source`.
+    that was interrupted goes on from it when it is started again with the same parameters, weights, code and machine. also:
+    what else makes it the same run, such as placements of one's own; its `repr` counts. Recorded data are read from OUT,
+    else from the repository. Raises UserError for another `source`.
     """
     here = Path(out_dir) / "data" / f"{name}.csv"
     if source == "measure":
         before = environment.capture()
-        plan = journal_plan(parameters, before)
+        weights = checkpoint.find(parameters["model"]).hash() if "model" in parameters else ""
+        plan = {**journal_plan(parameters, before, weights), "also": repr(also)}
         digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
-        journal = Journal(Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl", plan)
+        journal = Journal(Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl", plan, environment=before)
         trials, meta = measure(journal)
-        around = {**before, **measured_in(journal.notes), "gflops": roofline.flops()}
+        around = {**before, **measured_in(journal.notes)}
         record.write(here, trials, environment=around, parameters=parameters, processes=journal.notes,
                      resumed_trials=journal.resumed, **meta)  # fmt: skip
         journal.discard()

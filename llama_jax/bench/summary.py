@@ -31,14 +31,20 @@ def rates(trials: Sequence[Trial], subject: str) -> dict[tuple[int, int], float]
 def paired_ratio(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -> statistics.Ratio:
     """Decode rate of a subject over the baseline's, paired by process and block, judged against the run's A/A control.
 
-    Where the baseline ran twice in a block, its two rates are averaged (geometric mean); the control itself is the second
-    over the first. Blocks where either side is void are left out.
+    Any other subject may stand for the baseline. The one that ran twice in a block counts with both its rates (geometric
+    mean); the control is its second over its first. Blocks where either side is void are left out.
     """
-    ours, first, again = (rates(trials, name) for name in (subject, baseline, baseline + AGAIN))
     if subject in (baseline, baseline + AGAIN):
-        return over(ours, first, seed)
-    both = {k: float(statistics.pair_baseline([first.get(k, NAN)], [again.get(k, NAN)])[0]) for k in {*first, *again}}
-    return statistics.with_floor(over(ours, both, seed), over(again, first, seed))
+        return over(rates(trials, subject), rates(trials, baseline), seed)
+    found = over(both_rates(trials, subject), both_rates(trials, baseline), seed)
+    twice = next((t.subject for t in trials if t.subject.endswith(AGAIN)), "")
+    return statistics.with_floor(found, over(rates(trials, twice), rates(trials, twice.removesuffix(AGAIN)), seed))
+
+
+def both_rates(trials: Sequence[Trial], subject: str) -> dict[tuple[int, int], float]:
+    """As `rates`, of a subject that may have run twice in a block."""
+    first, again = rates(trials, subject), rates(trials, subject + AGAIN)
+    return {k: float(statistics.pair_baseline([first.get(k, NAN)], [again.get(k, NAN)])[0]) for k in {*first, *again}}
 
 
 def over(above: dict, below: dict, seed: int) -> statistics.Ratio:
@@ -56,7 +62,9 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
     """One subject's line."""
     good, everything = warm(trials, subject), warm(trials, subject, valid=False)
     starts = {phase: [t for t in trials if t.subject == subject and t.phase == phase and t.valid] for phase in ("cold", "cached")}
-    rate = statistics.summarise([t.tg for t in good], seed)
+    rate = statistics.summarise([t.tg for t in good], seed, [t.process for t in good])
+    answered = [t for t in everything if t.token_times_ns]
+    failed = [t for t in trials if t.subject == subject and not t.valid]
     ratio = paired_ratio(trials, subject, baseline, seed)
     gaps = itl_pooled(good) * 1e3
     drift = statistics.drift([t.tg for t in sorted(good, key=lambda t: (t.process, t.block))])
@@ -79,10 +87,10 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
         "peak_rss_bytes": max((t.peak_rss_bytes for t in starts["cold"] if t.peak_rss_bytes), default=None),
         "memory": sizes(starts["cold"] or good),
         "leaked_buffers": memory.leak(everything),
-        "tokens_equal": bool(everything) and all("wrong" not in t.reason for t in everything),
+        "tokens_equal": bool(answered) and not any("wrong: " in t.reason for t in answered),
         "valid_trials": len(good),
         "voided_trials": len(everything) - len(good),
-        "reasons": sorted({t.reason for t in everything if t.reason}),
+        "reasons": sorted({t.reason for t in everything if t.reason} | {f"{t.phase}: {t.reason}" for t in failed if t.phase != "warm"}),
         "causes": sorted({t.cause for t in everything if t.cause}),
     }  # fmt: skip
 

@@ -40,12 +40,24 @@ def remarks(result: dict) -> list[str]:
     lines = [environment.busy(result["environment"]), summary.disturbed(result["subjects"])]
     if result["protocol"].get("processes") == 1:
         lines.append("One process: what it draws by luck is in no interval; --processes 10 puts it there.")
+    if resumed := result["protocol"].get("resumed_trials"):
+        lines.append(f"{resumed} trials come from an interrupted run.")
     for s in result["subjects"]:
-        ratio = s["ratio_to_baseline"]
+        ratio, cached = s["ratio_to_baseline"], s["cached"]
         lines += [
-            f"{s['name']}: {s['voided_trials']} void: {'; '.join(s['reasons'])}" if s["voided_trials"] else "",
+            f"{s['name']}: {s['voided_trials']} void: {'; '.join(s['reasons'])}"
+            if s["reasons"] and s["voided_trials"]
+            else f"{s['name']}: {'; '.join(s['reasons'])}"
+            if s["reasons"]
+            else "",
             *(f"{s['name']}: {cause}" for cause in s["causes"]),
-            f"{s['name']}: about {ratio['more_blocks']} more blocks would decide it" if ratio["more_blocks"] else "",
+            f"{s['name']}: about {ratio['more_blocks']} more blocks, in proportionally more processes, would decide it"
+            if ratio["more_blocks"] and ratio["verdict"] == "inconclusive"
+            else "",
+            f"{s['name']}: with its programs in the persistent cache, first token after {cached['ttft_ms'] / 1e3:.2f} s instead of"
+            f" {s['compile']['ttft_ms'] / 1e3:.2f} s"
+            if cached and s["compile"]
+            else "",
             f"{s['name']}: its rate drifted by {s['drift']['change']:+.0%} over the run" if s["drift"]["significant"] else "",
             f"{s['name']}: leaves {s['leaked_buffers']} arrays behind" if s["leaked_buffers"] else "",
         ]

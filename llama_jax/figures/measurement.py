@@ -42,7 +42,7 @@ def speed_ups(found: Sequence[dict], limit: float) -> Figure:
     axes.text(limit, 1.0, f"memory-bandwidth limit {limit:.0f} ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
               transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set_xscale("log")
-    axes.set_xlim(right=limit * 1.15)
+    axes.set_xlim(right=1.15 * max(limit, *(rate for f in found for rate in f["cached"])))
     plain_ticks(axes.xaxis)
     axes.set_xlabel("tokens/s over a whole answer of 15 tokens, log scale (point: one answer)")
     axes.scatter([], [], color=WITH, marker="o", label="growing KV cache, jitted")
@@ -89,7 +89,7 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
     right.set_xscale("log")
     plain_ticks(right.xaxis)
     right.xaxis.set_minor_formatter("")
-    right.set_xlim(limit_ms / 1.4, max(found["cold"]) * 1.4)
+    right.set_xlim(min(limit_ms, *found["warm"]) / 1.4, max(*found["cold"], *found["warm"]) * 1.4)
     right.set_xlabel("time to first token, ms, log scale (point: one request)")
     right.set_title("Measured here", pad=18)
     return figure

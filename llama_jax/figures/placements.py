@@ -30,7 +30,7 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
         axes.plot(rate["median"], height, "|", color="black", markersize=20, markeredgewidth=2.2, zorder=4)
         axes.text(1.01, height, ratio_words(line), va="center", fontsize=9, transform=axes.get_yaxis_transform())
     limit_line(axes, limit)
-    axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm")))
+    axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm" and t.tg > 0)))
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
     axes.set_title("Decode rate by placement of jax.jit", pad=18)
     return figure
@@ -107,7 +107,7 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
               "compile (XLA)": ("backend_ns", PALETTE["blue"], "")}  # fmt: skip
     n = 0
     for name in names:
-        cold = sorted((t for t in trials if t.subject == name and t.phase == "cold"), key=summary.compile_seconds)
+        cold = sorted((t for t in trials if t.subject == name and t.phase == "cold" and t.valid), key=summary.compile_seconds)
         typical, at, height = cold[(len(cold) - 1) // 2], 0.0, heights[name]  # the process of median total
         n = min(n or len(cold), len(cold))
         for label, (field, shade, hatch) in stages.items():
@@ -177,7 +177,7 @@ def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
         axes.step([0, *times], [0, *range(1, len(times) + 1)], linestyle=style, where="post", color=shade, linewidth=2,
                   label=f"{label}: {times[-1]:.2f} s, n = {len(good)}")  # fmt: skip
     axes.set(xscale="log", xlabel="seconds since the request, log scale", ylabel="tokens on the host")
-    axes.set_xlim(left=min(t.ttft for t in trials if t.phase == "warm") / 1.3)
+    axes.set_xlim(left=min(t.ttft for t in trials if t.phase == "warm" and t.valid) / 1.3)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     plain_ticks(axes.xaxis)
     axes.legend(fontsize=9.5, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, title="typical answer (median of n)", alignment="left")

@@ -1,5 +1,6 @@
 """Tasks for the children of tests: each goes wrong in its own way."""
 
+import atexit
 import os
 import signal
 import sys
@@ -35,3 +36,17 @@ def raising(say):
 
 def refusing(say):
     raise UserError("There is no such thing; give another.")
+
+
+def ticking(say):
+    """perf_counter is the machine's own clock, the same in parent and child."""
+    times = []
+    for i in range(3):
+        say("tick", i)
+        times.append(time.perf_counter())
+    return {"times": times}
+
+
+def stumbling(say):
+    atexit.register(os.abort)
+    return {"done": True}

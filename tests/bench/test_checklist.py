@@ -40,13 +40,19 @@ def test_a_good_run_keeps_every_rule():
             "loaded once",
         ),
         ([t for t in good() if t.block < 4], "several trials"),
-        (change(lambda t: (t.subject, t.block) == ("loop", 0), reason="wrong: token 0"), "the same tokens"),
+        (change(lambda t: (t.subject, t.block) == ("loop", 0), reason="wrong: token 0 is 1"), "the same tokens"),
         ([t for t in good() if (t.subject, t.block) != ("loop", 5)], "interleaved"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_each_rule_notices_its_own_breach(trials, rule):
     assert broken(trials) == [rule]
+
+
+def test_what_was_not_checked_is_not_kept():
+    once = [t.model_copy(update=dict(process=t.block)) for t in good()]
+    found = next(r for r in checklist.examine(once, "step") if r["rule"] == "loaded once")
+    assert (found["kept"], found["evidence"]) == (False, "not checked: no process has two trials of a subject")
 
 
 def test_a_control_that_differs_is_noticed():

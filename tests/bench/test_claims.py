@@ -6,6 +6,7 @@ import pytest
 from llama_jax.bench import claims, findings, phases, protocol, record
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.protocol import Workload
+from llama_jax.errors import UserError
 from tests.bench.test_record import trial
 from tests.conftest import save_llama
 
@@ -95,6 +96,32 @@ def test_the_finding_says_what_the_trials_say():
     assert "\n" not in sentence
 
 
+def test_what_an_interrupted_process_left_is_dropped():
+    made = [t.model_copy(update=dict(process=2)) for t in cache_claim()]
+    left = [t.model_copy(update=dict(process=1, token_times_ns=[1, 10**12])) for t in cache_claim()[:3]]
+    assert claims.whole(left + made) == made
+    assert claims.speed_ups(left + made)[2]["ratio"] == claims.speed_ups(made)[2]["ratio"]
+
+
+def test_a_void_trial_is_no_answer_with_the_guard_on():
+    void = dict(valid=False, reason="compiled in the timed region: 1 programs (step)", token_times_ns=[1, 10**12])
+    spoilt = [t.model_copy(update=void) if (t.subject, t.order) == (claims.CACHED, 2) else t for t in cache_claim()]
+    warm = claims.speed_ups(spoilt)[2]["ratio"]
+    assert warm.value == pytest.approx(3.0)
+    pairs = [t.model_copy(update=void) if t.order == 23 else t for t in order_claim()]
+    (found,) = claims.two_ways(pairs)
+    assert found["interleaved"].n == 9
+    assert found["interleaved"].value == pytest.approx(1, abs=0.02)
+
+
+def test_counts_below_one_are_named(tmp_path):
+    job = claims.Job("m", Workload(((1,),), 1, 1), Journal())
+    for call, words in ((lambda: claims.compilation(job, 0), "processes is 0"), (lambda: claims.tail(job, 0), "requests is 0"),
+                        (lambda: claims.order(job, 1, 0), "pairs is 0")):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            call()
+
+
 def test_the_published_way_breaks_the_checklist():
     from llama_jax.bench import checklist
 
@@ -142,7 +169,7 @@ def test_the_other_two_claims_have_all_their_trials(measured):
     order = sorted((t for t in measured.journal.trials if t.run == "order"), key=lambda t: t.order)
     assert [t.subject for t in order[:4]] == ["sequential A", "sequential A", "sequential B", "sequential B"]
     assert [{t.subject for t in order[i : i + 2]} for i in (4, 6)] == [{"interleaved A", "interleaved B"}] * 2
-    assert len({t.process for t in measured.journal.trials}) == 4
+    assert len({t.process for t in measured.journal.trials}) == len(measured.journal.notes) == 4
 
 
 @pytest.mark.slow

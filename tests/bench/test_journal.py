@@ -78,6 +78,18 @@ def test_corrupted_lines_are_reported_by_number_and_skipped_only_when_asked(path
     assert [t.block for t in trials] == [0, 2, 4]
 
 
+def test_a_finished_table_is_no_journal(path):
+    record.write(path, [trial()], parameters={})
+    with pytest.raises(UserError, match="finished table"):
+        Journal(path, PLAN)
+
+
+def test_a_plan_within_a_plan_is_named_by_its_own_key(path):
+    Journal(path, {"parameters": {"seed": 1, "batch": 2}})
+    with pytest.raises(UserError, match=r"another seed \(1, now 5\)"):
+        Journal(path, {"parameters": {"seed": 5, "batch": 2}})
+
+
 def test_a_foreign_file_is_named(path):
     path.parent.mkdir()
     path.write_text("hello\n")

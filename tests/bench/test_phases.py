@@ -89,12 +89,13 @@ def test_a_child_killed_in_a_trial_loses_that_trial_only(folder, monkeypatch):
     dying(monkeypatch, [("step+scan", 1)])
     journal = Journal()
     trials = phases.run(plan(folder, "step,step+scan", blocks=3), journal)
-    (lost,) = [t for t in trials if not t.valid]
+    (lost,) = [t for t in trials if t.reason.startswith(phases.DIED)]
     assert (lost.subject, lost.block, lost.token_times_ns) == ("step+scan", 1, [])
     assert "its process died: killed by SIGKILL" in lost.reason
     counts = Counter((t.subject, t.block) for t in trials if t.valid)
     assert set(counts) == {(n, b) for n in ("step", "step" + AGAIN, "step+scan") for b in range(3)}
-    assert counts["step+scan", 1] == 1  # measured again, in a process that also measured its partners
+    assert set(counts.values()) == {1}  # what was left of the block is in the data, and no longer counts
+    assert {t.reason for t in trials if not t.valid} - {lost.reason} <= {phases.SUPERSEDED}
     again = next(t.process for t in trials if t.valid and (t.subject, t.block) == ("step+scan", 1))
     assert {t.subject for t in trials if t.process == again and t.block == 1} == {"step", "step" + AGAIN, "step+scan"}
 
@@ -103,7 +104,7 @@ def test_a_child_killed_in_a_trial_loses_that_trial_only(folder, monkeypatch):
 def test_a_subject_that_keeps_killing_its_process_is_left_out(folder, monkeypatch):
     dying(monkeypatch, [("step+scan", 0), ("step+scan", 0)])
     trials = phases.run(plan(folder, "step,step+scan"), Journal())
-    assert [t.subject for t in trials if not t.valid] == ["step+scan"] * phases.PATIENCE
+    assert [t.subject for t in trials if t.reason.startswith(phases.DIED)] == ["step+scan"] * phases.PATIENCE
     assert {(t.subject, t.block) for t in trials if t.valid} >= {("step", 0), ("step", 1), ("step" + AGAIN, 1)}
 
 
@@ -138,9 +139,10 @@ def test_a_killed_run_goes_on_where_it_stopped(folder, tmp_path):
     trials = phases.run(plan(folder, blocks=30), journal)
     assert 5 <= journal.resumed <= kept < 60
     assert {(t.subject, t.block) for t in trials} == {(n, b) for n in ("step", "step" + AGAIN) for b in range(30)}
-    whole = [b for b in range(30) if sum(t.block == b for t in trials) == 2]
-    assert len(whole) >= 29  # only the block that was cut off was measured again
-    assert all(t.valid for t in trials)
+    void = [t for t in trials if not t.valid]
+    assert len(void) <= 1  # only the block that was cut off was measured again
+    assert all(t.reason == phases.SUPERSEDED for t in void)
+    assert {t.process for t in trials} == {1, 2}
 
 
 @pytest.mark.slow
@@ -163,7 +165,30 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path):
         phases.run(plan(str(tmp_path / "none.gguf")), Journal())
 
 
+@pytest.mark.slow
+def test_a_failed_filling_is_a_failed_cached_start(folder, monkeypatch):
+    original = process.start
+    outcomes = iter([process.Outcome("killed by SIGKILL: no message")])
+    monkeypatch.setattr(phases.process, "start",
+                        lambda task, *a: next(outcomes) if task.endswith("first_request") else original(task, *a))  # fmt: skip
+    trials = phases.run(plan(folder, blocks=1, cached=1), Journal())
+    (cached,) = [t for t in trials if t.phase == "cached"]
+    assert not cached.valid
+    assert "while the cache was filled, killed by SIGKILL" in cached.reason
+
+
+def test_a_block_counts_where_most_of_it_was_measured():
+    made = [trial(n, b, process=p) for n, b, p in (("a", 0, 1), ("b", 0, 1), ("a", 1, 1), ("a", 1, 2), ("b", 1, 2), ("a", 2, 3))]
+    judged = phases.supersede(made)
+    assert [t.valid for t in judged] == [True, True, False, True, True, True]
+    assert judged[2].reason == phases.SUPERSEDED
+
+
 def test_mistakes_in_a_plan_are_named(folder):
+    wrong = {"0 blocks in 1": dict(blocks=0), "2 blocks in 0": dict(processes=0), "3 processes for 2": dict(processes=3)}
+    for words, changes in wrong.items():
+        with pytest.raises(UserError, match=words):
+            phases.run(plan(folder, **changes))
     with pytest.raises(UserError, match="'loop' is not among"):
         phases.run(phases.Plan(folder, (parse("step"),), WORK, "loop"))
     with pytest.raises(UserError, match="999 threads"):

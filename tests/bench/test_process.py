@@ -75,6 +75,26 @@ def test_each_message_gives_a_child_its_time_anew():
     assert watchdog.expired
 
 
+def test_the_parent_is_done_with_a_message_before_the_child_goes_on():
+    seen = []
+
+    def slowly(kind, value):
+        if kind == "tick":
+            time.sleep(0.3)
+            seen.append((value, time.perf_counter()))
+
+    outcome = process.start(f"{HERE}:ticking", {}, slowly, 60)
+    heard = outcome.result["times"]
+    assert [value for value, _ in seen] == [0, 1, 2]
+    assert all(after >= handled for after, (_, handled) in zip(heard, seen, strict=True))
+
+
+def test_a_child_that_stumbles_while_it_leaves_has_done_its_work():
+    outcome, _ = start("stumbling")
+    assert outcome.ok
+    assert outcome.result == {"done": True}
+
+
 def test_an_exception_is_an_outcome_and_a_users_mistake_is_a_users_mistake():
     outcome, _ = start("raising")
     assert outcome.reason.startswith("exit code 1: ")

@@ -241,6 +241,21 @@ def test_a_torch_recompilation_voids_its_trial(loaded):
     assert (void.token_times_ns, len(tokens)) == ([], 0)
 
 
+def test_a_torch_subject_may_compile_while_it_warms_up(loaded):
+    """The stance forbids even the first compilation, so warm-up must run without it."""
+    torch = pytest.importorskip("torch")
+    torch._dynamo.reset()
+    program = torch.compile(lambda x: x - 1, backend="eager", dynamic=False)
+    good = protocol.subject(loaded, parse("loop"))
+
+    def run(ids, work):
+        program(torch.ones(5))
+        yield from good.run(ids, work)
+
+    trials = measured(loaded, replace(good, name="compiled", run=run, guard=guard.TorchGuard))
+    assert [t.valid for t in trials if t.subject == "compiled"] == [True] * 3
+
+
 def test_pairs_use_both_runs_of_the_baseline_and_only_within_a_process():
     rate = dict(step=10, again=40, fast=100)
     trials = [

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 
@@ -54,6 +55,23 @@ def test_missing_and_foreign_tables_are_named(tmp_path):
     about = json.loads(record.meta_path(path).read_text())
     record.meta_path(path).write_text(json.dumps({**about, "schema_version": 99}))
     with pytest.raises(UserError, match="schema 99"):
+        record.read(path)
+
+
+@pytest.mark.parametrize("damage", ["meta", "row", "folder"])
+def test_damaged_tables_are_one_line(tmp_path, damage):
+    path = record.write(tmp_path / "t.csv", [trial()])
+    if damage == "meta":
+        record.meta_path(path).write_text("{")
+    elif damage == "row":
+        text = path.read_text().replace("warm,True", "warm,perhaps")
+        path.write_text(text)
+        about = json.loads(record.meta_path(path).read_text())
+        record.meta_path(path).write_text(json.dumps({**about, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    else:
+        path.unlink()
+        path.mkdir()
+    with pytest.raises(UserError, match="damaged|Cannot read"):
         record.read(path)
 
 

@@ -69,6 +69,9 @@ BAD = {
     "bench peer": (["bench", "--peers", "vllm"], "No such peer"),
     "bench threads": (["bench", "--threads", "999", "--model", "{folder}", "--placements", "step"], "999 threads asked for"),
     "bench export": (["bench", "--out", "results.xlsx"], "cannot export to .xlsx"),
+    "bench journal and out": (["bench", "--journal", "x.jsonl", "--out", "x.jsonl"], "both x.jsonl"),
+    "bench profile and out": (["bench", "--profile", "p", "--out", "x.csv"], "measures nothing"),
+    "bench processes": (["bench", "--model", "{folder}", "--blocks", "2", "--processes", "3"], "3 processes for 2 blocks"),
     "compare nothing": (["compare", "./none.csv", "./none.csv"], "No recorded data at"),
     "compare no table": (["compare", "{not_gguf}", "{not_gguf}"], "is no table"),
     "bench too long": (["bench", "--model", "{folder}", "--prompt-tokens", "250"], "context of 256"),
@@ -190,9 +193,9 @@ def test_bench_measures_writes_and_goes_on(call, folder, tmp_path):
     again = last_json(call(*arguments, "--blocks", "2")[1])
     assert again["protocol"]["resumed_trials"] == 6
     assert again["subjects"][0]["tokens_per_second"] == found["subjects"][0]["tokens_per_second"]
-    code, out, err = call(*arguments, "--blocks", "3")
+    code, out, err = call(*arguments, "--blocks", "2", "--new-tokens", "10")
     assert (code, out) == (2, "")
-    assert "holds a run with another parameters" in err
+    assert "holds a run with another new_tokens (9, now 10)" in err
     compared = last_json(call("compare", tmp_path / "r.csv", tmp_path / "r.jsonl", "--json")[1])
     assert {s["name"]: s["rate"]["value"] for s in compared["subjects"]} == {"step": 1.0, "chunk4": 1.0}
 
