@@ -161,8 +161,9 @@ def kill(child: subprocess.Popen) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    with contextlib.suppress(BrokenPipeError):
-        child.stdin.close()
+    if child.stdin:
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
 
 
 def main() -> None:

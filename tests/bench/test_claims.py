@@ -35,7 +35,7 @@ def first_token_claim(warm=100):
 
 def order_claim():
     """B is measured after the machine has slowed down by 20 %."""
-    noise, made = np.random.default_rng(0), []
+    noise, made = np.random.default_rng(1), []
     for i in range(40):
         plan, name = ("sequential", "AB"[i // 10]) if i < 20 else ("interleaved", "AB"[i % 2])
         length = 1000 * (1.2 if plan == "sequential" and name == "B" else 1) * (1 + noise.normal(0, 0.01))
@@ -60,7 +60,9 @@ def test_speed_ups_by_what_was_warm():
 
 
 def test_an_answer_with_wrong_tokens_has_no_speed_up():
-    wrong = [t.model_copy(update=dict(reason="wrong: token 0")) if t.subject == claims.CACHED else t for t in cache_claim()]
+    wrong = [
+        t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) if t.subject == claims.CACHED else t for t in cache_claim()
+    ]
     assert all(f["ratio"].n == 0 for f in claims.speed_ups(wrong))
 
 

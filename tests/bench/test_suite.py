@@ -5,17 +5,12 @@ import json
 import pandas as pd
 import pytest
 
-from llama_jax.bench import record, roofline, suite, summary, table
+from llama_jax.bench import record, suite, summary, table
 from llama_jax.bench.phases import Plan
 from llama_jax.errors import UserError
 from tests.bench.test_record import trial
 
-NOTE = dict(process=1, affinity=[0], blas=[], settings={"OMP_NUM_THREADS": "1"})
-
-
-@pytest.fixture(autouse=True)
-def _small_probe(monkeypatch):
-    monkeypatch.setattr(roofline, "SIDE", 64)
+NOTE = dict(process=1, affinity=[0], blas=[], settings={"OMP_NUM_THREADS": "1"}, gflops=5.0)
 
 
 def watch(**changes):
@@ -43,7 +38,7 @@ def test_a_notebook_that_was_interrupted_goes_on(tmp_path):
     assert meta["parameters"] == {"n": 1}
     assert meta["environment"]["watch"]["load_before"] == 0.1
     assert meta["environment"]["settings"] == {"OMP_NUM_THREADS": "1"}  # the measuring process's, not this one's
-    assert meta["environment"]["gflops"] > 0
+    assert meta["environment"]["gflops"] == 5.0
     assert list((tmp_path / "out" / "journal").iterdir()) == []
     assert suite.obtain("recorded", "77-x", tmp_path, {}, interrupted)[0] == trials
 
