@@ -47,7 +47,7 @@ def speed_ups(found: Sequence[dict], limit: float) -> Figure:
     axes.set_xlabel("tokens/s over a whole answer of 15 tokens, log scale (point: one answer)")
     axes.scatter([], [], color=WITH, marker="o", label="growing KV cache, jitted")
     axes.scatter([], [], color=WITHOUT, marker="s", label="no cache, jitted")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5)
     axes.set_title("What a KV cache gains, by what was warmed up before timing", pad=18)
     return figure
 
@@ -147,5 +147,5 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
         axes.set_title(title, pad=18)
     panels[0].plot([], [], "o", color=WITH, label="this protocol: interleaved blocks, pairs, bootstrap of processes")
     panels[0].plot([], [], "X", color=BAD, label="one after the other, unpaired (Welch)")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5)
     return figure
