@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from llama_jax import __main__ as program
 from llama_jax import checkpoint, doctor, paths
-from llama_jax.bench import Guard, record, roofline, selftest
+from llama_jax.bench import Guard, protocol, record, roofline, selftest
 from llama_jax.cli import app, join_pairs
 from tests.conftest import save_llama
 
@@ -169,7 +169,8 @@ KEYS = {"name", "kind", "tokens_per_second", "pp", "ttft_ms", "itl_ms", "compile
 
 
 @pytest.mark.slow
-def test_bench_measures_writes_and_goes_on(call, folder, tmp_path):
+def test_bench_measures_writes_and_goes_on(call, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))  # a lock of its own: something may be measured here
     arguments = ["bench", "--model", folder, "--placements", "step,chunk4", "--prompt-tokens", "8", "--new-tokens", "9", "--no-cold",
                  "--journal", tmp_path / "j.jsonl", "--json"]  # fmt: skip
     outputs = [a for suffix in ("csv", "parquet", "jsonl", "md") for a in ("--out", tmp_path / f"r.{suffix}")]
