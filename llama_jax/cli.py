@@ -200,6 +200,7 @@ def bench(
     journal: Annotated[
         Path | None, typer.Option(help="File that each trial is added to at once; an interrupted run goes on from it.")
     ] = None,
+    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave out lines of the journal that cannot be read.")] = False,
     out: Annotated[
         list[Path] | None, typer.Option(help="Write trials (.csv, .parquet, .jsonl) or a summary (.md); may be repeated.")
     ] = None,
@@ -215,7 +216,7 @@ def bench(
     if self_test:
         return check_harness(json_)
     settings = suite.Settings(model, split(placements), split(peers), baseline or None, prompt_tokens, new_tokens, blocks, batch, seed,
-                              processes, int(cold), int(cached), threads, explain, journal, limit)  # fmt: skip
+                              processes, int(cold), int(cached), threads, explain, journal, limit, skip_corrupt)  # fmt: skip
     check_outputs(journal, out or (), profile)
     if profile is not None:
         return profile_placements(settings, profile, json_)

@@ -18,24 +18,24 @@ from llama_jax.errors import UserError
 class Journal:
     """Trials of one run in the order they were made: `append` adds one, flushed to the disk. Without a path, in memory only.
 
-    plan: JSON values; a file that holds another plan is refused. about: what else its first line should say. A last line that
-    was torn when the run was stopped is cut off (`torn`). Raises UserError for another plan, for unreadable lines within,
-    and when the file cannot be written.
+    plan: JSON values; a file that holds another plan is refused. skip_corrupt: leave out lines within that cannot be read.
+    about: what else its first line should say. A last line that was torn when the run was stopped is cut off (`torn`).
+    Raises UserError for another plan, for unreadable lines within, and when the file cannot be written.
     """
 
-    def __init__(self, path: Path | None = None, plan: dict | None = None, **about):
+    def __init__(self, path: Path | None = None, plan: dict | None = None, skip_corrupt: bool = False, **about):
         self.path, self.plan, self.about = path and Path(path), json.loads(json.dumps(plan or {})), about
         self.trials: list[Trial] = []
         self.notes: list[dict] = []
         self.torn = False
         if self.path:
             if self.path.is_file() and self.path.stat().st_size:
-                self._continue()
+                self._continue(skip_corrupt)
             else:
                 self._begin()
         self.resumed = len(self.trials)
 
-    def _continue(self) -> None:
+    def _continue(self, skip_corrupt: bool) -> None:
         raw = self.path.read_bytes()
         whole = raw[: raw.rfind(b"\n") + 1]
         self.torn = len(whole) < len(raw)
@@ -43,7 +43,7 @@ class Journal:
             os.truncate(self.path, len(whole))
         if not whole:  # torn within its very first line: nothing was measured yet
             return self._begin()
-        self.trials, about, _ = record.read_jsonl(self.path)
+        self.trials, about, _ = record.read_jsonl(self.path, skip_corrupt)
         if "plan" not in about:
             raise UserError(f"{self.path} is a finished table, not a journal that can be continued; name another file.")
         before, now = flat(about["plan"]), flat(self.plan)

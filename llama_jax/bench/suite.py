@@ -44,6 +44,7 @@ class Settings:
     explain: bool = False
     journal: Path | None = None
     limit: float = 600.0
+    skip_corrupt: bool = False
 
 
 def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[Trial], dict]:
@@ -59,14 +60,14 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     plan = Plan(settings.model, placements, workload, baseline, "float32", settings.blocks, settings.processes, settings.cold,
                 settings.cached, settings.threads, settings.explain, settings.limit)  # fmt: skip
     before, names = environment.capture(), [p.name for p in placements]
-    about = {k: v for k, v in asdict(settings).items() if k not in ("journal", "limit")}
+    about = {k: v for k, v in asdict(settings).items() if k not in ("journal", "limit", "skip_corrupt")}
     about |= dict(placements=names, baseline=baseline, dtype=plan.dtype)
     settled = {k: v for k, v in about.items() if k != "blocks"}  # a journal may be given more blocks
-    journal = Journal(settings.journal, journal_plan(settled, before, source.hash()), environment=before)
+    journal = Journal(settings.journal, journal_plan(settled, before, source.hash()), settings.skip_corrupt, environment=before)
     trials = phases.run(plan, journal, progress)
     after = {**before, **measured_in(journal.notes), "weights_hash": source.hash()}
     meta = dict(parameters=about, baseline=baseline, subjects=names, environment=after, processes=journal.notes,
-                resumed_trials=journal.resumed)  # fmt: skip
+                resumed_trials=journal.resumed, torn_line=journal.torn)  # fmt: skip
     return document(trials, summary.table(trials, baseline, names, settings.seed), baseline, meta), trials, meta
 
 
@@ -78,7 +79,7 @@ def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: di
     return {
         "baseline": baseline,
         "protocol": {**known, **meta["parameters"], "random_weights": sample.model.startswith("random:"),
-                     "resumed_trials": meta.get("resumed_trials", 0),
+                     "resumed_trials": meta.get("resumed_trials", 0), "torn_line": meta.get("torn_line", False),
                      "limit_tokens_per_second": summary.limit(trials, baseline) * sample.batch},
         "environment": {"weights_hash": sample.weights_hash, **meta["environment"], "bandwidth_gbps": bandwidth},
         "subjects": table,

@@ -41,7 +41,8 @@ def remarks(result: dict) -> list[str]:
     if result["protocol"].get("processes") == 1:
         lines.append("One process: what it draws by luck is in no interval; --processes 10 puts it there.")
     if resumed := result["protocol"].get("resumed_trials"):
-        lines.append(f"{resumed} trials come from an interrupted run.")
+        torn = " Its last line was torn, and that trial is measured again." * result["protocol"].get("torn_line", False)
+        lines.append(f"{resumed} trials come from an interrupted run.{torn}")
     for s in result["subjects"]:
         ratio, cached = s["ratio_to_baseline"], s["cached"]
         lines += [

@@ -76,6 +76,7 @@ def test_corrupted_lines_are_reported_by_number_and_skipped_only_when_asked(path
             attempt()
     trials, _ = record.read(path, skip_corrupt=True)
     assert [t.block for t in trials] == [0, 2, 4]
+    assert [t.block for t in Journal(path, PLAN, skip_corrupt=True).trials] == [0, 2, 4]
 
 
 def test_a_finished_table_is_no_journal(path):

@@ -76,11 +76,12 @@ def test_what_a_reader_should_know_is_said():
         update=dict(valid=False, reason="compiled in the timed region: 1 programs (step)", cause="a new shape")
     )
 
-    meta = dict(parameters={"processes": 1}, environment={"cores": 2, "watch": watch(others_cpu=0.5)})
+    meta = dict(parameters={"processes": 1}, resumed_trials=4, torn_line=True, environment={"cores": 2, "watch": watch(others_cpu=0.5)})
     result = suite.document(trials, summary.table(trials, "step"), "step", meta)
     json.dumps(result)
     said = "\n".join(table.remarks(result))
-    for words in ("others used 50 %", "One process", "loop: 1 void: compiled", "loop: a new shape", "step: its rate drifted by -"):
+    for words in ("others used 50 %", "One process", "loop: 1 void: compiled", "loop: a new shape", "step: its rate drifted by -",
+                  "4 trials come from an interrupted run. Its last line was torn"):  # fmt: skip
         assert words in said
 
 
