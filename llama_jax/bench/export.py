@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,10 +23,13 @@ RIGHT = "---:"
 
 def check(path: Path) -> None:
     """Raises UserError for a name that `write` cannot write to, so that it is known before minutes of measuring."""
-    if (folder := Path(path).absolute().parent).exists() and not os.access(folder, os.W_OK):
-        raise UserError(f"Cannot write {path}: {folder} may not be written to.")
     if (suffix := Path(path).suffix) not in (*TABLES, ".md"):
         raise UserError(f"{path}: cannot export to {suffix or 'a name without suffix'}; use .csv, .parquet, .jsonl or .md.")
+    folder = next(parent for parent in Path(path).absolute().parents if parent.is_dir())
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def write(path: Path, trials: Iterable[Trial], about: dict, result: dict) -> Path:

@@ -69,6 +69,7 @@ BAD = {
     "bench peer": (["bench", "--peers", "vllm"], "No such peer"),
     "bench threads": (["bench", "--threads", "999", "--model", "{folder}", "--placements", "step"], "999 threads asked for"),
     "bench export": (["bench", "--out", "results.xlsx"], "cannot export to .xlsx"),
+    "bench out of reach": (["bench", "--out", "/proc/results.csv"], "Cannot write /proc/results.csv"),
     "bench journal and out": (["bench", "--journal", "x.jsonl", "--out", "x.jsonl"], "both x.jsonl"),
     "bench profile and out": (["bench", "--profile", "p", "--out", "x.csv"], "measures nothing"),
     "bench processes": (["bench", "--model", "{folder}", "--blocks", "2", "--processes", "3"], "3 processes for 2 blocks"),
