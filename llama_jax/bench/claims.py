@@ -245,7 +245,7 @@ def as_published(trials: Sequence[Trial]) -> list[Trial]:
 
 def limit(trials: Sequence[Trial]) -> float:
     """Tokens/s that the memory bandwidth, as each process probed it, allows the answers of the cache claim."""
-    return float(np.median([t.bandwidth_gbps * 1e9 / t.bytes_per_token for t in trials if t.run.startswith("compilation")]))
+    return float(np.median([t.limit for t in trials if t.run.startswith("compilation")]))
 
 
 def flat(by_process: dict[int, list[float]]) -> list[float]:
@@ -258,7 +258,7 @@ def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
     cold, warm = ([t.ttft * 1e3 for t in tail if t.phase == phase and (t.valid or phase == "cold")] for phase in ("cold", "warm"))
     return dict(
         cold=cold, warm=warm, cold_mean=float(np.mean(cold)), naive_p99=float(np.percentile(warm, 99)),
-        warm_mean=float(np.mean(warm)), warm_median=statistics.summarise(warm, seed), **statistics.percentiles(warm),
+        warm_median=statistics.summarise(warm, seed), **statistics.percentiles(warm),
         note=statistics.percentile_note(len(warm), (99,)), published_mean=figure_of("ttft", "mean, JIT-only"),
         published_p99=figure_of("ttft", "P99, JIT-only"),
     )  # fmt: skip
@@ -266,23 +266,16 @@ def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
 
 def two_ways(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     """One entry a round: {sequential, interleaved: Ratio of B over A}. Sequential has Welch's interval on the logs, unpaired."""
-    rounds = []
-    for block in sorted({t.block for t in trials if t.run == "order"}):
-        here = [t for t in sorted(whole(trials), key=lambda t: t.order) if t.run == "order" and t.block == block and t.valid]
+    rounds, measured = [], sorted((t for t in whole(trials) if t.run == "order"), key=lambda t: t.order)
+    for block in sorted({t.block for t in measured}):
+        here = [t for t in measured if t.block == block and t.valid]
         after, before = ([t.tg for t in here if t.subject == f"sequential {name}"] for name in "BA")
         pairs: dict[int, dict[str, float]] = {}
         for t in here:
             if t.subject.startswith("interleaved"):
                 pairs.setdefault(t.order // 2, {})[t.subject[-1]] = t.tg
         kept = [pair for pair in pairs.values() if len(pair) == 2]
-        rounds.append(dict(sequential=welch(after, before), interleaved=statistics.ratio(*([p[n] for p in kept] for n in "BA"), seed)))
+        rounds.append(
+            dict(sequential=statistics.welch(after, before), interleaved=statistics.ratio(*([p[n] for p in kept] for n in "BA"), seed))
+        )
     return rounds
-
-
-def welch(subject: Sequence[float], baseline: Sequence[float]) -> statistics.Ratio:
-    """subject over baseline as unpaired samples: Welch's 95 % interval of the difference of mean logs. What most claims rest on."""
-    from scipy import stats
-
-    a, b = np.log(subject), np.log(baseline)
-    found = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    return statistics.Ratio(float(np.exp(a.mean() - b.mean())), float(np.exp(found.low)), float(np.exp(found.high)), len(a))

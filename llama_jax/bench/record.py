@@ -121,6 +121,11 @@ class Trial(pydantic.BaseModel):
         return (np.diff(self.token_times_ns) / 1e9).tolist()
 
     @property
+    def limit(self) -> float:
+        """Tokens/s that the probed bandwidth allows one row: bytes a second over the bytes a token must read."""
+        return self.bandwidth_gbps * 1e9 / self.bytes_per_token
+
+    @property
     def mbu(self) -> float:
         known = self.bytes_per_token and self.bandwidth_gbps
         return roofline.mbu(self.tg / self.batch, self.bytes_per_token, self.bandwidth_gbps) if known else NAN

@@ -109,24 +109,6 @@ def growing_cache():
     return lambda: program(longer, x)
 
 
-CLASSES: dict[str, Callable[[], Callable]] = {
-    "new shape": new_shape,
-    "new dtype": new_dtype,
-    "new static value": new_static_value,
-    "weak type": weak_type,
-    "new tree structure": new_tree,
-    "committed argument": committed_argument,
-    "fresh partial": fresh_partial,
-    "eager operation": eager_operation,
-    "ahead of time": ahead_of_time,
-    "other thread": other_thread,
-    "cleared caches": cleared_caches,
-    "growing cache": growing_cache,
-    "persistent cache": lambda: None,  # needs a cache on disk around it: see `persistent_cache`
-    "torch recompilation": lambda: None,  # has a guard of its own: see `torch_recompilation`
-}
-
-
 def run(tell: Callable[[str], None] = lambda line: None) -> dict:
     """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive: the same rates, shortfalls: [line, …]}."""
     tell(f"firing {len(CLASSES)} classes of compilation at the guard")
@@ -136,12 +118,6 @@ def run(tell: Callable[[str], None] = lambda line: None) -> dict:
     rates = lambda r: dict(coverage=r.coverage, aa_false_positive_rate=r.aa_false_positive_rate, power_3pct=r.power)  # noqa: E731
     silent = [f"the guard does not notice: {name}" for name, noticed in fired.items() if not noticed]
     return {"guard": fired, **rates(ours), "naive": rates(naive), "runs": RUNS, "shortfalls": silent + simulation.shortfalls(ours)}
-
-
-def guard_classes() -> dict[str, bool]:
-    """For each way to compile in a timed region: does the guard fire when it happens, and is it silent when it does not?"""
-    special = {"persistent cache": persistent_cache, "torch recompilation": torch_recompilation}
-    return {name: special[name]() if name in special else noticed(prepare) for name, prepare in CLASSES.items()}
 
 
 def noticed(prepare: Callable[[], Callable]) -> bool:
@@ -188,3 +164,28 @@ def torch_recompilation() -> bool:
     with TorchGuard() as guard:
         program(torch.ones(5))
     return guard.fired and not control.fired
+
+
+PREPARED = {
+    "new shape": new_shape,
+    "new dtype": new_dtype,
+    "new static value": new_static_value,
+    "weak type": weak_type,
+    "new tree structure": new_tree,
+    "committed argument": committed_argument,
+    "fresh partial": fresh_partial,
+    "eager operation": eager_operation,
+    "ahead of time": ahead_of_time,
+    "other thread": other_thread,
+    "cleared caches": cleared_caches,
+    "growing cache": growing_cache,
+}
+CLASSES: dict[str, Callable[[], bool]] = {name: partial(noticed, prepare) for name, prepare in PREPARED.items()} | {
+    "persistent cache": persistent_cache,  # needs a cache on disk around it
+    "torch recompilation": torch_recompilation,  # has a guard of its own
+}
+
+
+def guard_classes() -> dict[str, bool]:
+    """For each way to compile in a timed region: does the guard fire when it happens, and is it silent when it does not?"""
+    return {name: check() for name, check in CLASSES.items()}

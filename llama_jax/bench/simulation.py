@@ -103,14 +103,10 @@ def ours(scenario: Scenario, rng: np.random.Generator) -> Ratio:
 
 def naive(scenario: Scenario, rng: np.random.Generator) -> Ratio:
     """One run as is common: one subject after the other, as many trials of each as there are blocks."""
-    from scipy import stats
-
     n = scenario.blocks
     luck = np.repeat(rng.normal(0, scenario.process_sd, 2), n)
     logs = -(drift(scenario, 2 * n, rng) + luck + noise(scenario, (2 * n,), rng))
-    baseline, subject = logs[:n], logs[n:] + math.log(scenario.true)
-    low, high = stats.ttest_ind(subject, baseline, equal_var=False).confidence_interval()
-    return Ratio(*map(float, np.exp([subject.mean() - baseline.mean(), low, high])), n)
+    return statistics.welch(np.exp(logs[n:]) * scenario.true, np.exp(logs[:n]))
 
 
 def noise(scenario: Scenario, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:

@@ -58,6 +58,10 @@ class Ratio:
     control_differs: bool = False  # the control's interval excludes 1, and its ratio is not near 1
 
     @property
+    def excludes_one(self) -> bool:
+        return self.low > 1 or self.high < 1
+
+    @property
     def effect(self) -> float:
         return abs(math.log(self.value))
 
@@ -69,7 +73,7 @@ class Ratio:
             return "unstable"
         if self.low >= 1 - NARROW and self.high <= 1 + NARROW:
             return "equal within 2 %"
-        if (self.low > 1 or self.high < 1) and self.effect > self.floor:
+        if self.excludes_one and self.effect > self.floor:
             return "faster" if self.value > 1 else "slower"
         return "inconclusive"
 
@@ -124,11 +128,20 @@ def unpaired_ratio(subject: Values, baseline: Values, seed: int = 0, clusters: t
     return Ratio(*map(float, np.exp([point, low, high])), min(map(len, logs)), min(map(processes, clusters)), max(map(iqr, logs)))
 
 
+def welch(subject: Values, baseline: Values) -> Ratio:
+    """subject over baseline as unpaired samples: Welch's 95 % interval of the difference of mean logs. What most claims rest on."""
+    from scipy import stats
+
+    a, b = np.log(subject), np.log(baseline)
+    low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    return Ratio(*map(float, np.exp([a.mean() - b.mean(), low, high])), len(a))
+
+
 def with_floor(found: Ratio, control: Ratio) -> Ratio:
     """The ratio, to be judged against its run's A/A control (the baseline's second run over its first)."""
     if control.n < 2:
         return found
-    differs = (control.low > 1 or control.high < 1) and abs(control.value - 1) > NARROW
+    differs = control.excludes_one and abs(control.value - 1) > NARROW
     return replace(found, floor=control.effect, control_differs=differs)
 
 

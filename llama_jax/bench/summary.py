@@ -161,7 +161,7 @@ def baseline_of(table: Sequence[dict]) -> str:
 def limit(trials: Sequence[Trial], subject: str) -> float:
     """A subject's bandwidth limit in tokens/s: probed bandwidth over the bytes a token must read (median of its warm trials)."""
     warmed = [t for t in trials if t.subject == subject and t.bandwidth_gbps]
-    return float(np.median([t.bandwidth_gbps * 1e9 / t.bytes_per_token for t in warmed]))
+    return float(np.median([t.limit for t in warmed]))
 
 
 def break_even(subject: dict, other: dict) -> float | None:

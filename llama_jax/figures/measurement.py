@@ -107,7 +107,7 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
         apart = 0
         for i, found in enumerate(rounds):
             ratio = found[way]
-            differs = not ratio.low <= 1 <= ratio.high
+            differs = ratio.excludes_one
             apart += differs
             shade = BAD if differs else WITH
             axes.plot([ratio.low, ratio.high], [i] * 2, color=shade, linewidth=3, alpha=0.6, solid_capstyle="butt")

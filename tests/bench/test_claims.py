@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import claims, findings, phases, protocol, record
+from llama_jax.bench import claims, findings, phases, protocol, record, statistics
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.protocol import Workload
 from llama_jax.errors import UserError
@@ -86,7 +86,7 @@ def test_welch_is_scipys():
 
     a, b = np.random.default_rng(0).lognormal(0, 0.1, (2, 9))
     interval = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).confidence_interval()
-    found = claims.welch(a, b)
+    found = statistics.welch(a, b)
     assert (found.low, found.high) == pytest.approx((np.exp(interval.low), np.exp(interval.high)))
 
 
