@@ -11,21 +11,18 @@ A trial that the protocol would void is kept with its reason: it is what a harne
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 
 from llama_jax import checkpoint, generate, paths
-from llama_jax.bench import environment, phases, process, protocol, roofline, statistics
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.progress import Progress, announce
+from llama_jax.bench import protocol, statistics
+from llama_jax.bench.job import Job, check, judging, opened, watched, whole
 from llama_jax.bench.protocol import Subject, Workload
 from llama_jax.bench.record import Trial
-from llama_jax.errors import UserError
 from llama_jax.placement import parse
 
 CACHED, UNCACHED = "growing cache", "no cache"  # both compile anew for every length, as the originals did
@@ -48,67 +45,20 @@ def figure_of(claim: str, quantity: str) -> float:
     return float(table.loc[(claim, quantity)])
 
 
-@dataclass(frozen=True)
-class Job:
-    """What the three measurements share."""
-
-    model: str
-    workload: Workload
-    journal: Journal
-    progress: Progress = announce
-    limit: float = process.LIMIT_S
-
-    def child(self, run: str, block: int, task: str, expected: int, **arguments) -> None:
-        """One process of a run, unless one has left all its trials in the journal. Raises UserError when it dies."""
-        made = Counter(t.process for t in self.journal.trials if t.run == run and t.block == block)
-        if max(made.values(), default=0) >= expected:
-            return
-        job = dict(model=self.model, dtype="float32", placements=[], workload=asdict(self.workload))
-        number = phases.next_process(self.journal)
-        identity = dict(run=run, block=block, process=number)
-
-        def receive(kind: str, value) -> None:
-            if kind == "trial":
-                self.journal.append(Trial(**value))
-            elif kind == "note":
-                self.journal.note(process=number, **value)
-
-        with protocol.alone() as lock:
-            outcome = process.start(f"{__name__}:{task}", dict(job=job, identity=identity, **arguments), receive, self.limit,
-                                    held=(lock.fileno(),))  # fmt: skip
-        if not outcome.ok:
-            raise UserError(f"A measuring process ({run}) failed: {outcome.reason}")
-
-
-def check(**counts: int) -> None:
-    """Raises UserError for a count below one."""
-    for name, count in counts.items():
-        if count < 1:
-            raise UserError(f"{name} is {count}; it must be 1 or more.")
-
-
-def whole(trials: Sequence[Trial]) -> list[Trial]:
-    """Of each run and block, the trials of the last process that tried it: what an interrupted one left is dropped."""
-    last: dict[tuple[str, int], int] = {}
-    for t in trials:
-        last[t.run, t.block] = max(t.process, last.get((t.run, t.block), 0))
-    return [t for t in trials if last[t.run, t.block] == t.process]
-
-
 def compilation(job: Job, processes: int, repeats: int = 3) -> None:
     """A 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in `processes` of its own."""
     check(processes=processes, repeats=repeats)
     for block in range(processes):
         for i, subject in enumerate((UNCACHED, CACHED)):
             job.progress(f"warm-up against test length: {subject}", 2 * block + i, 2 * processes)
-            job.child(f"compilation {subject}", block, "short_warm_up", 1 + repeats, subject=subject, repeats=repeats)
+            job.child(f"compilation {subject}", block, f"{__name__}:short_warm_up", 1 + repeats, subject=subject, repeats=repeats)
 
 
 def tail(job: Job, requests: int) -> None:
     """First tokens: five requests of a new process, its compilation among them, then `requests` warm ones."""
     check(requests=requests)
     job.progress("cold loop and warm loop", 0, 1)
-    job.child("tail", 0, "cold_and_warm_loop", COLD_LOOP + requests, requests=requests)
+    job.child("tail", 0, f"{__name__}:cold_and_warm_loop", COLD_LOOP + requests, requests=requests)
 
 
 def order(job: Job, rounds: int, pairs: int) -> None:
@@ -116,7 +66,7 @@ def order(job: Job, rounds: int, pairs: int) -> None:
     check(rounds=rounds, pairs=pairs)
     for block in range(rounds):
         job.progress("sequential and interleaved", block, rounds)
-        job.child("order", block, "two_orders", 4 * pairs, pairs=pairs)
+        job.child("order", block, f"{__name__}:two_orders", 4 * pairs, pairs=pairs)
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -137,35 +87,10 @@ def uncached(loaded: checkpoint.Checkpoint) -> Subject:
     return replace(base, run=run, placement="step, exact lengths", identity={**base.identity, "cache": "none"})
 
 
-def prepared(job: dict) -> tuple[checkpoint.Checkpoint, Workload]:
-    loaded, _, workload, _ = phases.opened(job)
-    return loaded, workload
-
-
-@contextlib.contextmanager
-def watched(say: Callable):
-    """Say afterwards what else the machine did meanwhile."""
-    with environment.Watch() as watch:
-        yield
-    say("note", phases.around(watch))
-
-
-def judging(say: Callable, workload: Workload, loaded: checkpoint.Checkpoint, identity: dict) -> Callable:
-    """timed(who, prompt, **more): one gated trial, said at once, beside the bandwidth that this process read at its start."""
-    reference, bandwidth = protocol.Reference(loaded, workload), roofline.Probe().bandwidth()
-
-    def timed(who: Subject, prompt: int, **more) -> None:
-        record, tokens = protocol.trial(who, workload, prompt, **identity, **more)
-        judged = reference.judge(record, tokens) if record.token_times_ns else record
-        say("trial", judged.model_copy(update=dict(bandwidth_gbps=bandwidth)).model_dump())
-
-    return timed
-
-
 def short_warm_up(say: Callable, job: dict, identity: dict, subject: str, repeats: int) -> dict:
     """One subject in one process: first cold (no cache) or after five tokens (growing cache), as published; then warm."""
     with watched(say):
-        loaded, workload = prepared(job)
+        loaded, _, workload, _ = opened(job)
         timed = judging(say, workload, loaded, identity)
         if subject == UNCACHED:
             who, first = uncached(loaded), "cold"
@@ -182,7 +107,7 @@ def short_warm_up(say: Callable, job: dict, identity: dict, subject: str, repeat
 def cold_and_warm_loop(say: Callable, job: dict, identity: dict, requests: int) -> dict:
     """One token a request: all that is timed is the way to the first token."""
     with watched(say):
-        loaded, workload = prepared(job)
+        loaded, _, workload, _ = opened(job)
         timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
         for i in range(COLD_LOOP + requests):
             timed(who, i % len(workload.prompts), order=i, phase="cold" if i < COLD_LOOP else "warm")
@@ -192,7 +117,7 @@ def cold_and_warm_loop(say: Callable, job: dict, identity: dict, requests: int) 
 def two_orders(say: Callable, job: dict, identity: dict, pairs: int) -> dict:
     """A and B are one program. Sequential: all of A, then all of B. Interleaved: pairs, each in random order."""
     with watched(say):
-        loaded, workload = prepared(job)
+        loaded, _, workload, _ = opened(job)
         timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
         rng = np.random.default_rng([workload.seed, identity["block"]])
         protocol.warm_up(who, workload)

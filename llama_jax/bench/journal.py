@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from llama_jax.bench import record
-from llama_jax.bench.record import Trial
+from llama_jax.bench.record import Row, Trial
 from llama_jax.errors import UserError
 
 
@@ -19,13 +19,14 @@ class Journal:
     """Trials of one run in the order they were made: `append` adds one, flushed to the disk. Without a path, in memory only.
 
     plan: JSON values; a file that holds another plan is refused. skip_corrupt: leave out lines within that cannot be read.
-    about: what else its first line should say. A last line that was torn when the run was stopped is cut off (`torn`).
+    kind: what its rows are. about: what else its first line should say. A last line that was torn when the run was stopped
+    is cut off (`torn`).
     Raises UserError for another plan, for unreadable lines within, and when the file cannot be written.
     """
 
-    def __init__(self, path: Path | None = None, plan: dict | None = None, skip_corrupt: bool = False, **about):
-        self.path, self.plan, self.about = path and Path(path), json.loads(json.dumps(plan or {})), about
-        self.trials: list[Trial] = []
+    def __init__(self, path: Path | None = None, plan: dict | None = None, skip_corrupt: bool = False, kind: type[Row] = Trial, **about):
+        self.path, self.plan, self.kind, self.about = path and Path(path), json.loads(json.dumps(plan or {})), kind, about
+        self.trials: list[Row] = []
         self.notes: list[dict] = []
         self.torn = False
         if self.path:
@@ -43,7 +44,7 @@ class Journal:
             os.truncate(self.path, len(whole))
         if not whole:  # torn within its very first line: nothing was measured yet
             return self._begin()
-        self.trials, about, _ = record.read_jsonl(self.path, skip_corrupt)
+        self.trials, about, _ = record.read_jsonl(self.path, skip_corrupt, self.kind)
         if "plan" not in about:
             raise UserError(f"{self.path} is a finished table, not a journal that can be continued; name another file.")
         before, now = flat(about["plan"]), flat(self.plan)
@@ -56,7 +57,7 @@ class Journal:
     def _begin(self) -> None:
         self._write(json.dumps({"meta": record.describe(plan=self.plan, **self.about)}, sort_keys=True))
 
-    def append(self, trial: Trial) -> None:
+    def append(self, trial: Row) -> None:
         self.trials.append(trial)
         if self.path:
             self._write(trial.model_dump_json())
@@ -66,6 +67,17 @@ class Journal:
         self.notes.append(about)
         if self.path:
             self._write(json.dumps({"note": about}))
+
+    def receive(self, kind: str, value: dict, process: int) -> None:
+        """Keep what a measuring process says: its trials, and its notes under its number. Other messages are not the journal's."""
+        if kind == "trial":
+            self.append(self.kind(**value))
+        elif kind == "note":
+            self.note(process=process, **value)
+
+    def next_process(self) -> int:
+        """Processes are numbered from 1 in the order they are started, resumed runs included; 0 is the caller's own."""
+        return max([0, *(n["process"] for n in self.notes if "process" in n), *(t.process for t in self.trials)]) + 1
 
     def _write(self, line: str) -> None:
         try:

@@ -11,7 +11,6 @@ Every trial goes to the journal as it is made. A child that dies is a recorded f
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_jax.bench import process
+from llama_jax.bench import environment, memory, process, protocol, roofline
+from llama_jax.bench.job import opened, watched
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.protocol import AGAIN, Workload, alone
@@ -103,13 +103,11 @@ class Bench:
         announced: dict = {}
 
         def receive(kind: str, value) -> None:
-            if kind == "trial" and not silent:
-                self.journal.append(Trial(**value))
+            if not silent:
+                self.journal.receive(kind, value, arguments["identity"]["process"])
+            if kind in ("trial", "starting"):
                 announced.clear()
-            elif kind == "note" and not silent:
-                self.journal.note(process=arguments["identity"]["process"], **value)
-            elif kind == "starting":
-                announced.clear()
+            if kind == "starting":
                 announced.update(value)
                 self.tell(value["what"])
 
@@ -127,11 +125,6 @@ class Bench:
         self.journal.append(Trial(**{**base, **identity}))
 
 
-def next_process(journal: Journal) -> int:
-    """Processes are numbered from 1 in the order they are started, resumed runs included; 0 is the caller's own."""
-    return max([0, *(n["process"] for n in journal.notes if "process" in n), *(t.process for t in journal.trials)]) + 1
-
-
 def starts(bench: Bench, phase: str, count: int) -> None:
     """`count` first requests of each placement, interleaved, each in a process of its own."""
     plan = bench.plan
@@ -141,7 +134,7 @@ def starts(bench: Bench, phase: str, count: int) -> None:
         filled: set[str] = set()
         for block, order, placement in wanted:
             home = Path(folder) / str(plan.placements.index(placement))
-            identity = dict(run=bench.plan.run, block=block, order=order, phase=phase, process=next_process(bench.journal))
+            identity = dict(run=bench.plan.run, block=block, order=order, phase=phase, process=bench.journal.next_process())
             job = dict(job=plan.job([placement]), prompt=block % len(plan.workload.prompts), identity=identity)
             cache = home if phase == "cached" or placement.compile == "persistent" else None
             if phase == "cold" and cache:
@@ -165,7 +158,7 @@ def warm(bench: Bench) -> None:
     for group in np.array_split(range(plan.blocks), plan.processes):
         while pending := [int(b) for b in group if not complete(bench, int(b))]:
             before = len(bench.trials)
-            identity = dict(run=bench.plan.run, phase="warm", process=next_process(bench.journal))
+            identity = dict(run=bench.plan.run, phase="warm", process=bench.journal.next_process())
             job = dict(job=plan.job(alive(bench)), blocks=pending, baseline=plan.baseline, identity=identity, explain=plan.explain)
             outcome, announced = bench.start("interleaved_blocks", job)
             if outcome.ok:
@@ -227,61 +220,31 @@ def supersede(trials: Sequence[Trial]) -> list[Trial]:
 # What the children run ------------------------------------------------------------------------------------------------
 
 
-def opened(job: dict):
-    """(checkpoint, placements, workload, nanoseconds to load) of a child's job."""
-    import jax
-
-    from llama_jax import checkpoint
-
-    began = time.perf_counter_ns()
-    loaded = checkpoint.load(job["model"], job["dtype"])
-    jax.block_until_ready(loaded.params)
-    prompts = tuple(p if isinstance(p, str) else tuple(p) for p in job["workload"]["prompts"])
-    return (
-        loaded,
-        [Placement(**p) for p in job["placements"]],
-        Workload(**{**job["workload"], "prompts": prompts}),
-        (time.perf_counter_ns() - began),
-    )
-
-
-def around(watch) -> dict:
-    """What went on beside a child's work: load, other programs' share of the machine, and what the child itself was given."""
-    from llama_jax.bench import environment
-
-    return dict(watch=watch.result, affinity=process.allowed_cores(), blas=environment.blas_threads(), settings=environment.settings())
-
-
 def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict:
     """One request of a new process; then, outside the timed region, the program's own sizes."""
-    from llama_jax.bench import environment, memory, protocol
-
-    with environment.Watch() as watch:
+    with watched(say):
         loaded, (placement,), workload, load_ns = opened(job)
         say("starting", dict(what=f"first request of {placement.name}"))
         who = protocol.subject(loaded, placement)
         record, _ = protocol.trial(who, workload, prompt, **identity)
-    failed, cached = not record.token_times_ns, identity["phase"] == "cached"
-    compiled = f"not cached: {record.compiled} programs compiled" if cached and record.compiled else ""
-    reason = record.reason if failed else compiled
-    program = memory.decode_program(memory.programs(), placement.outermost)
-    update = dict(valid=not reason, reason=reason, load_ns=load_ns, peak_rss_bytes=environment.peak_rss(),
-                  device_peak_bytes=memory.device_peak(), **protocol.program_sizes(program))  # fmt: skip
-    say("trial", record.model_copy(update=update).model_dump())
-    say("note", around(watch))
+        failed, cached = not record.token_times_ns, identity["phase"] == "cached"
+        compiled = f"not cached: {record.compiled} programs compiled" if cached and record.compiled else ""
+        reason = record.reason if failed else compiled
+        program = memory.decode_program(memory.programs(), placement.outermost)
+        update = dict(valid=not reason, reason=reason, load_ns=load_ns, peak_rss_bytes=environment.peak_rss(),
+                      device_peak_bytes=memory.device_peak(), **protocol.program_sizes(program))  # fmt: skip
+        say("trial", record.model_copy(update=update).model_dump())
     return {}
 
 
 def interleaved_blocks(say: Callable, job: dict, blocks: list[int], baseline: str, identity: dict, explain: bool) -> dict:
     """Warm trials of all subjects, block by block."""
-    from llama_jax.bench import environment, protocol, roofline
-
-    with environment.Watch() as watch:
+    with watched(say) as more:
         loaded, placements, workload, _ = opened(job)
         subjects = [protocol.subject(loaded, p) for p in placements]
         protocol.measure(
             subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, explain=explain, identity=identity,
             locked=True, starting=lambda **where: say("starting", where), keep=lambda trial: say("trial", trial.model_dump()),
         )  # fmt: skip
-    say("note", around(watch) | dict(gflops=roofline.flops()))
+        more["gflops"] = roofline.flops()
     return {}

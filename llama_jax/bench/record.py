@@ -27,15 +27,11 @@ PARQUET_KEY = b"llama_jax"
 NAN = float("nan")
 
 
-class Trial(pydantic.BaseModel):
-    """One request to one subject. Times in ns since the request, sizes in bytes.
-
-    A trial that failed (its process died, or the subject raised) has no token times, is not valid, and says why.
-    """
+class Row(pydantic.BaseModel):
+    """What every row of a table says of itself, whatever it measures. A row that is not valid stays, with its reason."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    # identity
     schema_version: int = SCHEMA
     run: str
     block: int
@@ -46,6 +42,14 @@ class Trial(pydantic.BaseModel):
     valid: bool
     reason: str = ""  # why a trial is void; or "near-tie at token k"
     cause: str = ""  # why its programs were compiled, in JAX's own words, where that was asked for
+
+
+class Trial(Row):
+    """One request to one subject. Times in ns since the request, sizes in bytes.
+
+    A trial that failed (its process died, or the subject raised) has no token times, is not valid, and says why.
+    """
+
     # subject
     subject: str  # name in tables and figures; the second baseline has its own
     backend: str
@@ -131,7 +135,9 @@ class Trial(pydantic.BaseModel):
         return roofline.mbu(self.tg / self.batch, self.bytes_per_token, self.bandwidth_gbps) if known else NAN
 
 
-TEXTS = [name for name, field in Trial.model_fields.items() if field.annotation is str]  # an empty cell is an empty text here
+def fields_of(kind: type[Row], annotation) -> list[str]:
+    """Names of the fields of a kind of row that hold values of one type."""
+    return [name for name, field in kind.model_fields.items() if field.annotation == annotation]
 
 
 def tokens_hash(tokens: np.ndarray) -> str:
@@ -144,15 +150,16 @@ def describe(**meta) -> dict:
     return {"schema_version": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **meta}
 
 
-def write(path: Path, trials: Iterable[Trial], **meta) -> Path:
+def write(path: Path, trials: Iterable[Row], kind: type[Row] = Trial, **meta) -> Path:
     """Write a table and its meta, each in one piece or not at all. Raises UserError for a suffix that is no table's."""
     import pandas as pd  # here, so that measured processes need not wait for it
 
     path, rows = Path(path), [t.model_dump() for t in trials]
     about = describe(**meta)
     if path.suffix == ".csv":
-        frame = pd.DataFrame(rows, columns=list(Trial.model_fields))
-        frame["token_times_ns"] = [" ".join(map(str, times)) for times in frame["token_times_ns"]]
+        frame = pd.DataFrame(rows, columns=list(kind.model_fields))
+        for name in fields_of(kind, list[int]):
+            frame[name] = [" ".join(map(str, values)) for values in frame[name]]
         text = frame.to_csv(index=False, lineterminator="\n")
         about["sha256"] = hashlib.sha256(text.encode()).hexdigest()
         files.write_together({path: text, meta_path(path): json.dumps(about, indent=1, sort_keys=True) + "\n"})
@@ -160,18 +167,18 @@ def write(path: Path, trials: Iterable[Trial], **meta) -> Path:
         lines = [json.dumps({"meta": about}, sort_keys=True), *(json.dumps(row) for row in rows)]
         files.write(path, "".join(line + "\n" for line in lines))
     elif path.suffix == ".parquet":
-        files.write(path, as_parquet(rows, about))
+        files.write(path, as_parquet(rows, about, kind))
     else:
         raise UserError(f"{path}: a table is written as .csv, .parquet or .jsonl.")
     return path
 
 
-def as_parquet(rows: list[dict], about: dict) -> bytes:
+def as_parquet(rows: list[dict], about: dict, kind: type[Row] = Trial) -> bytes:
     """One row a trial, token times as a list; the meta under the schema's `llama_jax` key."""
     import pyarrow
     from pyarrow import parquet
 
-    table = pyarrow.Table.from_pylist(rows) if rows else pyarrow.table({name: [] for name in Trial.model_fields})
+    table = pyarrow.Table.from_pylist(rows) if rows else pyarrow.table({name: [] for name in kind.model_fields})
     buffer = io.BytesIO()
     parquet.write_table(table.replace_schema_metadata({PARQUET_KEY: json.dumps(about, sort_keys=True).encode()}), buffer)
     return buffer.getvalue()
@@ -181,18 +188,18 @@ def meta_path(path: Path) -> Path:
     return path.with_suffix(".meta.json")
 
 
-def read(path: Path, skip_corrupt: bool = False) -> tuple[list[Trial], dict]:
-    """Trials and meta of a table.
+def read(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tuple[list[Row], dict]:
+    """Rows (trials, where no other kind is named) and meta of a table.
 
     Raises UserError when it is missing, changed since it was written, of another schema, or (JSONL) has lines that are no
     records: their numbers are named, and `skip_corrupt` leaves them out.
     """
     path = Path(path)
-    reader = {".csv": read_csv, ".jsonl": lambda p: read_jsonl(p, skip_corrupt)[:2], ".parquet": read_parquet}.get(path.suffix)
+    reader = {".csv": read_csv, ".jsonl": lambda p, kind: read_jsonl(p, skip_corrupt, kind)[:2], ".parquet": read_parquet}.get(path.suffix)
     if reader is None:
         raise UserError(f"{path} is no table: its name must end in .csv, .parquet or .jsonl.")
     try:
-        return reader(path)
+        return reader(path, kind)
     except FileNotFoundError as error:
         raise UserError(f"No recorded data at {error.filename}; measure first (`llama-jax run --measure`).") from None
     except OSError as error:
@@ -206,7 +213,7 @@ def check_schema(path: Path, about: dict) -> None:
         raise UserError(f"{path} has schema {about.get('schema_version')}, this version reads {SCHEMA}; measure again.")
 
 
-def read_csv(path: Path) -> tuple[list[Trial], dict]:
+def read_csv(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
     import pandas as pd
 
     raw, about = path.read_bytes(), json.loads(meta_path(path).read_text(encoding="utf-8"))
@@ -214,12 +221,13 @@ def read_csv(path: Path) -> tuple[list[Trial], dict]:
         raise UserError(f"{path} is not the table that {meta_path(path).name} describes (its SHA-256 differs); measure again.")
     check_schema(path, about)
     rows = pd.read_csv(io.BytesIO(raw), keep_default_na=False, dtype=str).to_dict("records")
+    lists, texts = fields_of(kind, list[int]), fields_of(kind, str)  # an empty cell is an empty text in these
     for row in rows:
-        row["token_times_ns"] = row["token_times_ns"].split()
-    return [Trial(**{k: None if v == "" and k not in TEXTS else v for k, v in row.items()}) for row in rows], about
+        row |= {name: row[name].split() for name in lists}
+    return [kind(**{k: None if v == "" and k not in texts else v for k, v in row.items()}) for row in rows], about
 
 
-def read_parquet(path: Path) -> tuple[list[Trial], dict]:
+def read_parquet(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
     import pyarrow
     from pyarrow import parquet
 
@@ -229,11 +237,11 @@ def read_parquet(path: Path) -> tuple[list[Trial], dict]:
     except (pyarrow.ArrowInvalid, TypeError, KeyError):
         raise UserError(f"{path} is not a Parquet table of trials; it may be cut short.") from None
     check_schema(path, about)
-    return [Trial(**row) for row in table.to_pylist()], about
+    return [kind(**row) for row in table.to_pylist()], about
 
 
-def read_jsonl(path: Path, skip_corrupt: bool = False) -> tuple[list[Trial], dict, list[int]]:
-    """(trials, meta, numbers of the lines left out). The first line holds the meta; a last line without its end is torn."""
+def read_jsonl(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tuple[list[Row], dict, list[int]]:
+    """(rows, meta, numbers of the lines left out). The first line holds the meta; a last line without its end is torn."""
     trials, about, bad = [], {}, []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
         try:
@@ -243,7 +251,7 @@ def read_jsonl(path: Path, skip_corrupt: bool = False) -> tuple[list[Trial], dic
             elif "note" in document:
                 about.setdefault("notes", []).append(document["note"])
             else:
-                trials.append(Trial(**document))
+                trials.append(kind(**document))
         except (ValueError, TypeError, KeyError):  # pydantic's own error is a ValueError
             bad.append(number)
     if 1 in bad or not about:

@@ -18,7 +18,7 @@ from llama_jax.bench.journal import Journal
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.protocol import Workload
-from llama_jax.bench.record import Trial
+from llama_jax.bench.record import Row, Trial
 from llama_jax.bench.summary import median
 from llama_jax.errors import UserError, near
 from llama_jax.placement import LADDER, Placement, parse
@@ -200,15 +200,16 @@ def obtain(
     name: str,
     out_dir: str | Path,
     parameters: dict,
-    measure: Callable[[Journal], tuple[list[Trial], dict]],
+    measure: Callable[[Journal], tuple[list[Row], dict]],
     also: object = None,
-) -> tuple[list[Trial], dict]:
+    kind: type[Row] = Trial,
+) -> tuple[list[Row], dict]:
     """A notebook's trials and their meta: measured now and written to OUT/data/NAME.csv, or as recorded.
 
     measure(journal) returns trials and what the meta file should say of them. The journal lies in OUT/out/journal: a run
     that was interrupted goes on from it when it is started again with the same parameters, weights, code and machine. also:
-    what else makes it the same run, such as placements of one's own; its `repr` counts. Recorded data are read from OUT,
-    else from the repository. Raises UserError for another `source`.
+    what else makes it the same run, such as placements of one's own; its `repr` counts. kind: what a row is, a Trial by
+    default. Recorded data are read from OUT, else from the repository. Raises UserError for another `source`.
     """
     here = Path(out_dir) / "data" / f"{name}.csv"
     if source == "measure":
@@ -216,15 +217,15 @@ def obtain(
         weights = checkpoint.find(parameters["model"]).hash() if "model" in parameters else ""
         plan = {**journal_plan(parameters, before, weights), "also": repr(also)}
         digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
-        journal = Journal(Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl", plan, environment=before)
+        journal = Journal(Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl", plan, kind=kind, environment=before)
         trials, meta = measure(journal)
         around = {**before, **measured_in(journal.notes)}
-        record.write(here, trials, environment=around, parameters=parameters, processes=journal.notes,
+        record.write(here, trials, kind, environment=around, parameters=parameters, processes=journal.notes,
                      resumed_trials=journal.resumed, **meta)  # fmt: skip
         journal.discard()
     elif source != "recorded":
         raise UserError(f"source is {source!r}; it must be recorded or measure.")
-    return record.read(here if here.is_file() else paths.ROOT / "data" / here.name)
+    return record.read(here if here.is_file() else paths.ROOT / "data" / here.name, kind=kind)
 
 
 def table_beside(name: str, out_dir: str | Path, rows: Sequence[dict] = ()):

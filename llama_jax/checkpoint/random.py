@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from functools import partial
 
 import numpy as np
@@ -15,13 +17,31 @@ SCALE = 0.02  # standard deviation, as transformers initialises Llama
 
 
 def open_preset(name: str) -> Source:
-    """`random:PRESET` or `random:PRESET:SEED`."""
-    _, preset, *rest = name.split(":")
+    """`random:PRESET`, `random:PRESET:SEED`, or with changed fields `random:PRESET,num_hidden_layers=4:SEED`."""
+    _, shape, *rest = name.split(":")
+    preset, *changes = shape.split(",")
     if preset not in PRESETS:
         raise UserError(f"No such preset: {preset!r}.{near(preset, PRESETS)}")
     if len(rest) > 1 or (rest and not rest[0].isdigit()):
         raise UserError(f"{name!r}: write random:PRESET or random:PRESET:SEED, the seed a whole number.")
-    return open_random(PRESETS[preset], int(rest[0]) if rest else 0, name)
+    return open_random(changed(PRESETS[preset], changes), int(rest[0]) if rest else 0, name)
+
+
+def changed(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
+    """The configuration with whole-number fields replaced, each change written FIELD=NUMBER. Raises UserError."""
+    sizes = [f.name for f in fields(ModelConfig) if f.type == "int"]
+    found = {}
+    for change in changes:
+        field, _, value = change.partition("=")
+        if field not in sizes:
+            raise UserError(f"{change!r}: no such size of a model.{near(field, sizes)}")
+        if not value.isdigit() or not int(value):
+            raise UserError(f"{change!r}: write {field}=NUMBER, a whole number above 0.")
+        found[field] = int(value)
+    config = replace(config, **found)
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise UserError(f"{config.num_attention_heads} query heads cannot share {config.num_key_value_heads} key heads evenly.")
+    return config
 
 
 def open_random(config: ModelConfig, seed: int, name: str = "random:") -> Source:

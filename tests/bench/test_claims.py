@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import claims, findings, phases, protocol, record, statistics
+from llama_jax.bench import claims, findings, job, protocol, record, statistics
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.protocol import Workload
 from llama_jax.errors import UserError
@@ -176,10 +176,10 @@ def test_the_other_two_claims_have_all_their_trials(measured):
 
 @pytest.mark.slow
 def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
-    monkeypatch.setattr(claims.process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
     again = claims.Job(measured.model, measured.workload, Journal(measured.journal.path))
     claims.compilation(again, processes=1, repeats=2)
     claims.tail(again, requests=4)
     claims.order(again, rounds=1, pairs=2)
     assert [t.model_dump() for t in record.read(measured.journal.path)[0]] == [t.model_dump() for t in again.journal.trials]
-    assert phases.next_process(again.journal) == 5
+    assert again.journal.next_process() == 5

@@ -139,3 +139,21 @@ def test_the_arrivals_finding_counts_portions():
     assert "step hands one token at a time" in sentence
     assert "loop hands all tokens at a time" in sentence
     assert "nothing to compare" in findings.arrivals(trials[:1], "step", "step+nocache", [])
+
+
+class Answer(record.Row):
+    """A kind of row of one's own."""
+
+    words: str = ""
+    counts: list[int]
+    seconds: float | None = None
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_rows_of_another_kind_come_back_as_they_were(tmp_path, suffix):
+    where = dict(run="r", block=0, process=1, seed=0, phase="warm", valid=True)
+    rows = [Answer(**where, order=0, words="", counts=[1, 2], seconds=0.5), Answer(**where, order=1, words="a b", counts=[])]
+    path = record.write(tmp_path / f"answers.{suffix}", rows, Answer)
+    assert record.read(path, kind=Answer)[0] == rows
+    with pytest.raises(UserError, match=r"damaged|cannot be read"):
+        record.read(path)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import psutil
 import pytest
@@ -13,6 +15,10 @@ from llama_jax.errors import UserError
         ("smollm2-135m-instrct", "Did you mean 'smollm2-135m-instruct'"),
         ("random:llama-3.2-2b", "llama-3.2-1b"),
         ("random:smollm2-135m:x", "SEED"),
+        ("random:smollm2-135m,num_hidden_layer=2", "Did you mean 'num_hidden_layers'"),
+        ("random:smollm2-135m,num_hidden_layers=two", "whole number above 0"),
+        ("random:smollm2-135m,num_hidden_layers=0", "whole number above 0"),
+        ("random:smollm2-135m,num_attention_heads=8", "evenly"),
         ("./nowhere.gguf", "No such file"),
         ("/nowhere/at/all", "No such file"),
     ],
@@ -48,3 +54,9 @@ def test_too_little_memory_is_said_before_anything_is_read(monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: Free)
     with pytest.raises(UserError, match=r"need 27\.0 GB and 1\.0 GB are free"):
         checkpoint.load("random:llama-2-7b")
+
+
+def test_a_preset_with_changed_sizes():
+    small = "random:smollm2-135m,num_hidden_layers=2,vocab_size=97"
+    assert checkpoint.load_config(small) == dataclasses.replace(config.PRESETS["smollm2-135m"], num_hidden_layers=2, vocab_size=97)
+    assert checkpoint.find(small).hash() != checkpoint.find(small + ":1").hash()

@@ -1,0 +1,114 @@
+"""A job: measurements in fresh processes, one after the other, each filling its part of one journal.
+
+A measurement is a function of a module, `task(say, job, identity, **arguments)`, that runs in a process of its own and says
+its rows as it makes them: `say("trial", row.model_dump())`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from llama_jax import checkpoint
+from llama_jax.bench import environment, process, protocol, roofline
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.progress import Progress, announce
+from llama_jax.bench.protocol import Subject, Workload
+from llama_jax.bench.record import Row
+from llama_jax.errors import UserError
+from llama_jax.placement import Placement
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the measurements of one journal share. workload: None where a task makes its own."""
+
+    model: str
+    workload: Workload | None
+    journal: Journal
+    progress: Progress = announce
+    limit: float = process.LIMIT_S
+    dtype: str = "float32"
+
+    def child(
+        self, run: str, block: int, task: str, expected: int, model: str | None = None, cache: Path | None = None,
+        threads: int | None = None, **arguments,
+    ) -> dict:  # fmt: skip
+        """One process of a run, unless one has left all its rows in the journal; returns what its task returned.
+
+        task: `module:function`. expected: rows it makes. model: another one than the job's. cache: folder of the
+        persistent compilation cache, none by default. Raises UserError when it dies.
+        """
+        made = Counter(t.process for t in self.journal.trials if t.run == run and t.block == block)
+        if max(made.values(), default=0) >= expected:
+            return {}
+        work = self.workload and asdict(self.workload)
+        job = dict(model=model or self.model, dtype=self.dtype, placements=[], workload=work)
+        number = self.journal.next_process()
+        identity = dict(run=run, block=block, process=number)
+        with protocol.alone() as lock:
+            outcome = process.start(task, dict(job=job, identity=identity, **arguments),
+                                    lambda kind, value: self.journal.receive(kind, value, number), self.limit, threads, cache,
+                                    held=(lock.fileno(),))  # fmt: skip
+        if not outcome.ok:
+            raise UserError(f"A measuring process ({run}) failed: {outcome.reason}")
+        return outcome.result
+
+
+def check(**counts: int) -> None:
+    """Raises UserError for a count below one."""
+    for name, count in counts.items():
+        if count < 1:
+            raise UserError(f"{name} is {count}; it must be 1 or more.")
+
+
+def whole(rows: Sequence[Row]) -> list[Row]:
+    """Of each run and block, the rows of the last process that tried it: what an interrupted one left is dropped."""
+    last: dict[tuple[str, int], int] = {}
+    for t in rows:
+        last[t.run, t.block] = max(t.process, last.get((t.run, t.block), 0))
+    return [t for t in rows if last[t.run, t.block] == t.process]
+
+
+# For the child ----------------------------------------------------------------------------------------------------------
+
+
+def opened(job: dict) -> tuple[checkpoint.Checkpoint, list[Placement], Workload | None, int]:
+    """(checkpoint, placements, workload, nanoseconds to load) of a child's job."""
+    import jax
+
+    began = time.perf_counter_ns()
+    loaded = checkpoint.load(job["model"], job["dtype"])
+    jax.block_until_ready(loaded.params)
+    spent = time.perf_counter_ns() - began
+    workload = job["workload"]
+    if workload is not None:
+        prompts = tuple(p if isinstance(p, str) else tuple(p) for p in workload["prompts"])
+        workload = Workload(**{**workload, "prompts": prompts})
+    return loaded, [Placement(**p) for p in job["placements"]], workload, spent
+
+
+@contextlib.contextmanager
+def watched(say: Callable) -> Iterator[dict]:
+    """Say afterwards what else the machine did meanwhile, what this process was given, and what was put into the dictionary."""
+    more: dict = {}
+    with environment.Watch() as watch:
+        yield more
+    say("note", dict(watch=watch.result, affinity=process.allowed_cores(), blas=environment.blas_threads(),
+                     settings=environment.settings(), **more))  # fmt: skip
+
+
+def judging(say: Callable, workload: Workload, loaded: checkpoint.Checkpoint, identity: dict) -> Callable:
+    """timed(who, prompt, **more): one gated trial, said at once, beside the bandwidth that this process read at its start."""
+    reference, bandwidth = protocol.Reference(loaded, workload), roofline.Probe().bandwidth()
+
+    def timed(who: Subject, prompt: int, **more) -> None:
+        record, tokens = protocol.trial(who, workload, prompt, **identity, **more)
+        judged = reference.judge(record, tokens) if record.token_times_ns else record
+        say("trial", judged.model_copy(update=dict(bandwidth_gbps=bandwidth)).model_dump())
+
+    return timed
