@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from llama_jax.linear import matmul
+from llama_jax.linear import linear
 
 FEW = 8  # pairs of batch row and key head, and queries of each, up to which attention's products are taken apart
 
@@ -19,6 +19,8 @@ FEW = 8  # pairs of batch row and key head, and queries of each, up to which att
 class Attention:
     qkv: jax.Array  # [(H+2K)*h D]: query, key and value rows, one product to wait for instead of three
     o: jax.Array  # [D H*h]
+    qkv_bias: jax.Array | None = None  # [(H+2K)*h]
+    o_bias: jax.Array | None = None  # [D]
 
 
 @jax.tree_util.register_dataclass
@@ -27,8 +29,8 @@ class Where:
     """Where in the sequence this call's tokens stand: computed once a step, read by every layer."""
 
     slot: jax.Array  # int32 scalar: the cache slot of the first of the T tokens
-    cos: jax.Array  # [B 1 T h/2]
-    sin: jax.Array  # [B 1 T h/2]
+    cos: jax.Array | None  # [B 1 T h/2]; None without rotary embedding
+    sin: jax.Array | None  # [B 1 T h/2]
     mask: jax.Array  # bool [B T S]: which cached positions each token may see
 
 
@@ -40,13 +42,13 @@ def attend(
     Keys are rotated before they are stored, so that a cached key is never rotated again.
     """
     with jax.named_scope("attend"):
-        heads = split_heads(matmul(x, params.qkv), head_dim)
+        heads = split_heads(linear(x, params.qkv, params.qkv_bias), head_dim)
         kv_heads = (heads.shape[1] - params.o.shape[1] // head_dim) // 2
         q, k, v = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
         q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
         keys, values, entry = append(entry, k, v, where.slot)
         mixed = scaled_dot_product(q, keys, values, where.mask, products)
-        return matmul(merge_heads(mixed), params.o), entry
+        return linear(merge_heads(mixed), params.o, params.o_bias), entry
 
 
 def split_heads(x: Float[Array, "B T Nh"], head_dim: int) -> Float[Array, "B N T h"]:

@@ -27,7 +27,13 @@ class RopeScaling:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape of one Llama-architecture transformer. Static under `jax.jit`: a new value is a new program."""
+    """Shape of one transformer. Static under `jax.jit`: a new value is a new program.
+
+    The last six fields are what tells the families apart (`FAMILIES`). model_type: whose checkpoints these are, which decides
+    the names of the tensors. norm: "rms", or "layer" with a bias. positions: "rope", or "learned" ones in a table.
+    hidden_act: "silu", gated (SwiGLU), or "gelu_new", GELU by its tanh formula, not gated. qkv_bias: biases of query, key
+    and value. bias: biases of all other products.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -36,35 +42,59 @@ class ModelConfig:
     num_key_value_heads: int
     head_dim: int
     vocab_size: int
-    rms_norm_eps: float = 1e-5
+    norm_eps: float = 1e-5
     rope_theta: float = 10_000.0
     rope_scaling: RopeScaling | None = None
     max_position_embeddings: int = 2048
     tie_word_embeddings: bool = False
+    model_type: str = "llama"
+    norm: str = "rms"
+    positions: str = "rope"
+    hidden_act: str = "silu"
+    qkv_bias: bool = False
+    bias: bool = False
 
     @property
     def parameters_per_layer(self) -> int:
-        """Number of weights in one layer, norms included."""
-        attention = self.hidden_size * self.head_dim * (2 * self.num_attention_heads + 2 * self.num_key_value_heads)
-        return attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
+        """Number of weights in one layer, norms and biases included."""
+        d, f = self.hidden_size, self.intermediate_size
+        rows = self.head_dim * (self.num_attention_heads + 2 * self.num_key_value_heads)  # of queries, keys and values
+        products = d * rows + d * self.head_dim * self.num_attention_heads + (3 if self.gated else 2) * d * f
+        biases = rows * self.qkv_bias + (d + (2 if self.gated else 1) * f + d) * self.bias
+        return products + biases + 2 * self.parameters_per_norm
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward network has a gate beside its up projection."""
+        return self.hidden_act == "silu"
+
+    @property
+    def parameters_per_norm(self) -> int:
+        return self.hidden_size * (2 if self.norm == "layer" else 1)
 
     @property
     def num_parameters(self) -> int:
         """Number of weights, a tied embedding counted once."""
-        tables = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
-        return self.num_hidden_layers * self.parameters_per_layer + tables + self.hidden_size
+        tables = self.vocab_size * (1 if self.tie_word_embeddings else 2)
+        tables += self.max_position_embeddings if self.positions == "learned" else 0
+        return self.num_hidden_layers * self.parameters_per_layer + tables * self.hidden_size + self.parameters_per_norm
 
     @property
     def weights_read_per_token(self) -> int:
-        """Number of weights one decode step must read: every layer, the final norm, the head (not the embedding table)."""
-        return (self.num_hidden_layers * self.parameters_per_layer
-                + self.vocab_size * self.hidden_size + self.hidden_size)  # fmt: skip
+        """Number of weights one decode step must read: every layer, the final norm, the head (not the embedding tables)."""
+        head = self.vocab_size * self.hidden_size + self.parameters_per_norm
+        return self.num_hidden_layers * self.parameters_per_layer + head
 
     def kv_bytes_per_position(self, itemsize: int = 4) -> int:
         """Bytes of keys *and* values that one position of one sequence occupies."""
         return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * itemsize
 
 
+FAMILIES: dict[str, dict] = {  # model_type: the fields that tell it from Llama
+    "llama": {},
+    "qwen2": dict(model_type="qwen2", qkv_bias=True),
+    "gpt2": dict(model_type="gpt2", norm="layer", positions="learned", hidden_act="gelu_new", qkv_bias=True, bias=True),
+}
 LLAMA_3_SCALING = RopeScaling("llama3", 32.0, 1.0, 4.0, 8192)
 
 PRESETS: dict[str, ModelConfig] = {
@@ -75,9 +105,17 @@ PRESETS: dict[str, ModelConfig] = {
     "llama-2-7b": ModelConfig(4096, 11008, 32, 32, 32, 128, 32000, 1e-5, 1e4, None, 4096, False),
     "llama-3.2-1b": ModelConfig(2048, 8192, 16, 32, 8, 64, 128256, 1e-5, 5e5, LLAMA_3_SCALING, 131072, True),
     "llama-3.2-3b": ModelConfig(3072, 8192, 28, 24, 8, 128, 128256, 1e-5, 5e5, LLAMA_3_SCALING, 131072, True),
+    "qwen2.5-0.5b": ModelConfig(896, 4864, 24, 14, 2, 64, 151936, 1e-6, 1e6, None, 32768, True, **FAMILIES["qwen2"]),
+    "qwen2.5-1.5b": ModelConfig(1536, 8960, 28, 12, 2, 128, 151936, 1e-6, 1e6, None, 32768, True, **FAMILIES["qwen2"]),
+    "qwen2.5-7b": ModelConfig(3584, 18944, 28, 28, 4, 128, 152064, 1e-6, 1e6, None, 32768, False, **FAMILIES["qwen2"]),
+    "gpt2": ModelConfig(768, 3072, 12, 12, 12, 64, 50257, 1e-5, 1e4, None, 1024, True, **FAMILIES["gpt2"]),
+    "gpt2-medium": ModelConfig(1024, 4096, 24, 16, 16, 64, 50257, 1e-5, 1e4, None, 1024, True, **FAMILIES["gpt2"]),
+    "gpt2-large": ModelConfig(1280, 5120, 36, 20, 20, 64, 50257, 1e-5, 1e4, None, 1024, True, **FAMILIES["gpt2"]),
+    "gpt2-xl": ModelConfig(1600, 6400, 48, 25, 25, 64, 50257, 1e-5, 1e4, None, 1024, True, **FAMILIES["gpt2"]),
 }
 
 
-def tiny(**changes) -> ModelConfig:
-    """A very small model with grouped-query attention, for tests and experiments of a few milliseconds."""
-    return replace(ModelConfig(32, 64, 2, 4, 2, 8, 97, 1e-5, 1e4, None, 256, True), **changes)
+def tiny(family: str = "llama", **changes) -> ModelConfig:
+    """A very small model of a family, for tests and experiments of a few milliseconds. Grouped-query attention but for GPT-2."""
+    small = ModelConfig(32, 64, 2, 4, 4 if family == "gpt2" else 2, 8, 97, 1e-5, 1e4, None, 256, True, **FAMILIES[family])
+    return replace(small, **changes)

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from llama_jax.linear import matmul
+from llama_jax.norm import Norm
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Head:
-    norm: jax.Array  # [D]
+    norm: Norm
     weight: jax.Array | None  # [V D]; None when tied to the embedding
 
 

@@ -10,14 +10,15 @@ from jaxtyping import Array, Float
 
 from llama_jax.attention import Attention, Where
 from llama_jax.ffn import FFN
+from llama_jax.norm import Norm
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Layer:
-    attention_norm: jax.Array  # [D]
+    attention_norm: Norm
     attention: Attention
-    ffn_norm: jax.Array  # [D]
+    ffn_norm: Norm
     ffn: FFN
 
 

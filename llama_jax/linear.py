@@ -1,10 +1,16 @@
-"""The model's one matrix product. A weight is an array or any pytree that brings its own `matmul`."""
+"""The model's one matrix product, with or without a bias. A weight is an array or any pytree that brings its own `matmul`."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+
+def linear(x: Float[Array, "... I"], weight, bias: Float[Array, " O"] | None = None) -> Float[Array, "... O"]:
+    """x @ weight.T + bias, for layers that have a bias and those that have none."""
+    y = matmul(x, weight)
+    return y if bias is None else y + bias
 
 
 def matmul(x: Float[Array, "... I"], weight, out_dtype=None) -> Float[Array, "... O"]:

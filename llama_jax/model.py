@@ -31,7 +31,7 @@ def transform(
     ids: Int[Array, "B T"],
     cache: Cache,
     *,
-    inverse: np.ndarray,
+    inverse: np.ndarray | None,
     policy: str,
     embed: Callable,
     layers: Callable,
@@ -40,15 +40,17 @@ def transform(
 ):
     """ids → (logits float32 [B V] of the last token, or [B T V] with `every`; cache with T more positions).
 
-    inverse: rotary frequencies [h/2]. policy: a KV cache policy (`kvc.POLICIES`). layers: how the stack is run.
+    inverse: rotary frequencies [h/2], None for a model with learned positions. policy: a KV cache policy (`kvc.POLICIES`).
+    layers: how the stack is run.
     """
     t = ids.shape[1]
     ids, slot, last, opened = kvc.open_call(cache, ids)
     slots = slot + jnp.arange(ids.shape[1], dtype=jnp.int32)
     positions = jnp.maximum(slots[None, :] - cache.pad[:, None], 0)
     mask = kvc.causal_mask(slots, cache.pad, kvc.keys_seen(cache, ids.shape[1], policy))
-    where = Where(slot, *rope.angles(positions, inverse), mask)
-    x, entries = layers(model.layers, embed(model.embedding, ids), where, opened.entries)
+    rotation = (None, None) if inverse is None else rope.angles(positions, inverse)
+    where = Where(slot, *rotation, mask)
+    x, entries = layers(model.layers, embed(model.embedding, ids, positions), where, opened.entries)
     if not every:
         x = jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
     vocabulary = model.embedding.weight if model.head.weight is None else model.head.weight

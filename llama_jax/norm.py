@@ -1,15 +1,37 @@
-"""Root-mean-square normalisation (Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467)."""
+"""Normalisation: by the root mean square (Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467), as Llama and Qwen2 do,
+or LayerNorm (Ba et al. 2016, https://arxiv.org/abs/1607.06450), as GPT-2 does. Computed in float32, returned in x's dtype."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-def rms_norm(weight: Float[Array, " D"], x: Float[Array, "... D"], *, eps: float) -> Float[Array, "... D"]:
-    """x / rms(x) * weight. Computed in float32, returned in x's dtype."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Norm:
+    weight: jax.Array  # [D]
+    bias: jax.Array | None = None  # [D]; None for RMS
+
+
+def rms_norm(params: Norm, x: Float[Array, "... D"], *, eps: float) -> Float[Array, "... D"]:
+    """x / rms(x) * weight."""
     with jax.named_scope("norm"):
         wide = x.astype(jnp.float32)
         scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-        return (wide * scale * weight.astype(jnp.float32)).astype(x.dtype)
+        return (wide * scale * params.weight.astype(jnp.float32)).astype(x.dtype)
+
+
+def layer_norm(params: Norm, x: Float[Array, "... D"], *, eps: float) -> Float[Array, "... D"]:
+    """(x - mean(x)) / std(x) * weight + bias."""
+    with jax.named_scope("norm"):
+        wide = x.astype(jnp.float32)
+        wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+        return (wide * scale * params.weight.astype(jnp.float32) + params.bias.astype(jnp.float32)).astype(x.dtype)
+
+
+NORMS = {"rms": rms_norm, "layer": layer_norm}

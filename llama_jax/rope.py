@@ -39,6 +39,11 @@ def angles(positions: Int[Array, "B T"], inverse: Float[np.ndarray, " h2"]) -> t
     return jnp.cos(theta), jnp.sin(theta)
 
 
+def leave(x: Float[Array, "B N T h"], cos: None, sin: None) -> Float[Array, "B N T h"]:
+    """In the place of `rotate` for a model whose positions are learned: queries and keys stay as they are."""
+    return x
+
+
 def rotate(x: Float[Array, "B N T h"], cos: Float[Array, "B 1 T h2"], sin: Float[Array, "B 1 T h2"]) -> Float[Array, "B N T h"]:
     """Rotate the pairs (x[i], x[i + h/2]) by their position's angle."""
     with jax.named_scope("rope"):

@@ -14,6 +14,7 @@ from llama_jax.errors import UserError
 
 LLAMA_3_SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
                  r"|\s*[\r\n]+|\s+(?!\S)|\s+")  # fmt: skip
+QWEN_2_SPLIT = LLAMA_3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")  # a number goes digit by digit
 END_OF_TURN = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>")  # what ends an answer, besides eos
 CONTROL = 3  # GGUF token type of special tokens
 
@@ -114,6 +115,8 @@ def byte_level_bpe(tokens: list[str], field, where: str) -> tokenizers.Tokenizer
         "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
         "llama-bpe": [pre_tokenizers.Split(Regex(LLAMA_3_SPLIT), "isolated"),
                       pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)],
+        "qwen2": [pre_tokenizers.Split(Regex(QWEN_2_SPLIT), "isolated"),
+                  pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)],
     }  # fmt: skip
     if (pre := field("pre", "default")) not in splits:
         raise UserError(f"{where}: pre-tokenizer {pre!r} is not supported; supported: {', '.join(splits)}.")
@@ -121,6 +124,8 @@ def byte_level_bpe(tokens: list[str], field, where: str) -> tokenizers.Tokenizer
     vocabulary = {t: i for i, t in enumerate(tokens)}
     # Llama 3 looks a whole word up before it merges
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pre == "llama-bpe"))
+    if pre == "qwen2":
+        backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.Sequence(splits[pre])
     backend.decoder = decoders.ByteLevel()
     return backend

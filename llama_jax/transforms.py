@@ -63,13 +63,14 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
         return compiled(name, function, placement, **options) if wanted else function
 
     whole = ("step", "decode")
-    rotate = place("rope", rope.rotate)
-    normalise = place("norm", partial(norm.rms_norm, eps=config.rms_norm_eps))
+    rotary = config.positions == "rope"
+    rotate = place("rope", rope.rotate) if rotary else rope.leave
+    normalise = place("norm", partial(norm.NORMS[config.norm], eps=config.norm_eps))
     products = attention.apart if {"attend", *ancestors("attend")} & set(placement.jit) else attention.together
     attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache], products=products)
-    block = partial(layer.layer, norm=normalise, attend=place("attend", attend), ffn=place("ffn", ffn.ffn))
+    block = partial(layer.layer, norm=normalise, attend=place("attend", attend), ffn=place("ffn", ffn.FFNS[config.hidden_act]))
     parts = dict(
-        inverse=rope.frequencies(config),
+        inverse=rope.frequencies(config) if rotary else None,
         policy=placement.cache,
         embed=place("embed", embeddings.embed),
         layers=partial(model.LAYERS[placement.layers], layer=place("layer", block)),

@@ -58,7 +58,7 @@ def test_shapes_are_checked():
 
 def test_norm_is_float32_inside_and_keeps_its_dtype():
     x = jnp.full((1, 1, 64), 300.0, jnp.bfloat16)  # its square overflows nothing, its mean is exact only in float32
-    y = norm.rms_norm(jnp.ones(64, jnp.bfloat16), x, eps=1e-5)
+    y = norm.rms_norm(norm.Norm(jnp.ones(64, jnp.bfloat16)), x, eps=1e-5)
     assert y.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(y, np.float32), 1.0, rtol=1e-2)
 
@@ -69,4 +69,4 @@ def test_ffn_equals_torch():
     t = [torch.tensor(a) for a in (x, gate, up, down)]
     expected = (torch.nn.functional.silu(t[0] @ t[1].T) * (t[0] @ t[2].T)) @ t[3].T
     params = ffn.FFN(jnp.concatenate([gate, up]), jnp.asarray(down))
-    np.testing.assert_allclose(ffn.ffn(params, jnp.asarray(x)), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(ffn.gated(params, jnp.asarray(x)), expected, rtol=1e-4, atol=1e-4)

@@ -1,11 +1,13 @@
 """Checkpoints: a name in; configuration, weights, tokenizer and a hash of the weights out.
 
 load("smollm2-135m-instruct")      the packaged GGUF, the default
-load("path/to/model.gguf")         any GGUF of the Llama architecture
+load("path/to/model.gguf")         any GGUF of the Llama, Qwen2 or GPT-2 architecture
 load("path/to/folder")             Hugging Face layout: config.json, *.safetensors, tokenizer.json
 load("hub-owner/model")            the same layout, fetched by huggingface_hub because you named it
-load("random:llama-3.2-1b")        seeded random weights at a preset's real shapes; `random:PRESET:SEED`
-from_state_dict(config, tensors)   a PyTorch state dict
+load("random:llama-3.2-1b")        seeded random weights at a preset's real shapes; `random:PRESET:SEED`,
+                                   `random:PRESET,num_hidden_layers=4:SEED`
+from_torch(model), to_torch(…)     a PyTorch model or its state dict, and back
+from_flax(config, …), to_flax(…)   a Flax module's nested dict of parameters, and back
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llama_jax.checkpoint import gguf, huggingface, random
-from llama_jax.checkpoint.tensors import Source, assemble, from_state_dict
+from llama_jax.checkpoint.flax import from_flax, to_flax
+from llama_jax.checkpoint.tensors import Source, assemble
+from llama_jax.checkpoint.torch import from_torch, to_torch
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError, near
 from llama_jax.model import Model
 from llama_jax.tokenizer import Tokenizer
 
-__all__ = ["DEFAULT", "Checkpoint", "from_state_dict", "load", "load_config", "load_params", "load_tokenizer", "models"]
+__all__ = ["DEFAULT", "Checkpoint", "from_flax", "from_torch", "load", "load_config", "load_params", "load_tokenizer", "models",
+           "to_flax", "to_torch"]  # fmt: skip
 
 DEFAULT = "smollm2-135m-instruct"
 DTYPES = ("float32", "bfloat16")

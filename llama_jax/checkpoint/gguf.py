@@ -1,4 +1,4 @@
-"""GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) of the Llama architecture.
+"""GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) of the Llama, Qwen2 and GPT-2 architectures.
 
 Parsing the header of a file with a large vocabulary takes seconds, so what it says is kept in the user's cache as JSON,
 under the file's path, size and time. A cache entry that cannot be used is made again.
@@ -19,7 +19,7 @@ from gguf import GGMLQuantizationType, GGUFReader, dequantize
 
 from llama_jax import files, paths
 from llama_jax.checkpoint.tensors import Source, Tensor, hash_files
-from llama_jax.config import ModelConfig, RopeScaling
+from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.errors import UserError
 from llama_jax.tokenizer import Tokenizer, from_gguf
 
@@ -33,6 +33,11 @@ LAYER_NAMES = {
     "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }  # fmt: skip
+GPT2_NAMES = {
+    "token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f", "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+}  # fmt: skip
+CONV1D = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # GPT-2's, [in, out] in Hugging Face
 
 
 def packaged() -> Path:
@@ -51,21 +56,32 @@ def open_file(path: Path) -> Source:
     tensors = {}
     for name, (shape, kind, offset, size) in index["tensors"].items():
         read = partial(read_tensor, path, shape, kind, offset, size, rotated_heads(name, config))
-        tensors[hugging_face_name(name)] = Tensor(tuple(shape), read)
+        tensor = Tensor(tuple(shape), read)
+        if config.model_type == "gpt2":
+            tensor = transposed(tensor) if name.endswith(CONV1D) else tensor
+        tensors[hugging_face_name(name, config.model_type)] = tensor
     return Source(str(path), config, tensors, lambda: Tokenizer.from_dict(index["tokenizer"]), lambda: index["sha256"])
 
 
-def hugging_face_name(name: str) -> str:
+def transposed(tensor: Tensor) -> Tensor:
+    return Tensor(tensor.shape[::-1], lambda: tensor.read().T)
+
+
+def hugging_face_name(name: str, architecture: str = "llama") -> str:
     """`blk.3.attn_q.weight` → `model.layers.3.self_attn.q_proj.weight`; other names stay."""
     stem, _, suffix = name.rpartition(".")
+    gpt2 = architecture == "gpt2"
     if stem.startswith("blk."):
         _, layer, part = stem.split(".", 2)
-        return f"model.layers.{layer}.{LAYER_NAMES.get(part, part)}.{suffix}"
-    return f"{GLOBAL_NAMES.get(stem, stem)}.{suffix}"
+        layers, known = ("transformer.h", GPT2_NAMES) if gpt2 else ("model.layers", LAYER_NAMES)
+        return f"{layers}.{layer}.{known.get(part, part)}.{suffix}"
+    return f"{(GPT2_NAMES if gpt2 else GLOBAL_NAMES).get(stem, stem)}.{suffix}"
 
 
 def rotated_heads(name: str, config: ModelConfig) -> int:
-    """Heads of a query or key weight, whose rows GGUF stores in interleaved rotary pairs; 0 for every other tensor."""
+    """Heads of a Llama query or key weight, whose rows GGUF stores in interleaved rotary pairs; 0 for every other tensor."""
+    if config.model_type != "llama":
+        return 0
     if name.endswith("attn_q.weight"):
         return config.num_attention_heads
     return config.num_key_value_heads if name.endswith("attn_k.weight") else 0
@@ -118,8 +134,8 @@ def parse(path: Path) -> dict:
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except Exception as error:  # the library raises whatever numpy raises where the bytes run out
         raise UserError(f"{path}: the GGUF file is truncated or damaged ({type(error).__name__}: {error}).") from error
-    if (architecture := fields.get("general.architecture")) != "llama":
-        raise UserError(f"{path}: architecture {architecture!r} is not supported; this project reads 'llama'.")
+    if (architecture := fields.get("general.architecture")) not in FAMILIES:
+        raise UserError(f"{path}: architecture {architecture!r} is not supported; this project reads {', '.join(FAMILIES)}.")
     tensors = {}
     for t in reader.tensors:
         if t.tensor_type not in SUPPORTED:
@@ -133,21 +149,23 @@ def parse(path: Path) -> dict:
 
 
 def read_config(path: Path, index: dict) -> ModelConfig:
-    """ModelConfig from GGUF metadata keys (`llama.*`)."""
+    """ModelConfig from GGUF metadata keys (`llama.*`, `qwen2.*` or `gpt2.*`)."""
     fields, tensors = index["metadata"], index["tensors"]
+    kind = fields["general.architecture"]
 
     def field(key: str, default=None):
-        value = fields.get(f"llama.{key}", default)
+        value = fields.get(f"{kind}.{key}", default)
         if value is None:
-            raise UserError(f"{path}: the GGUF header has no llama.{key}.")
+            raise UserError(f"{path}: the GGUF header has no {kind}.{key}.")
         if isinstance(value, list):
-            raise UserError(f"{path}: llama.{key} differs between layers; that is not supported.")
+            raise UserError(f"{path}: {kind}.{key} differs between layers; that is not supported.")
         return value
 
+    epsilon = "attention.layer_norm_epsilon" if kind == "gpt2" else "attention.layer_norm_rms_epsilon"
     heads, width = field("attention.head_count"), field("embedding_length")
     head_dim = field("attention.key_length", width // heads)
     if field("rope.dimension_count", head_dim) != head_dim:
-        raise UserError(f"{path}: only a part of each head is rotated (llama.rope.dimension_count); that is not supported.")
+        raise UserError(f"{path}: only a part of each head is rotated ({kind}.rope.dimension_count); that is not supported.")
     if "token_embd.weight" not in tensors:
         raise UserError(f"{path}: tensor token_embd.weight is missing; the file is incomplete.")
     return ModelConfig(
@@ -158,11 +176,12 @@ def read_config(path: Path, index: dict) -> ModelConfig:
         num_key_value_heads=field("attention.head_count_kv", heads),
         head_dim=head_dim,
         vocab_size=tensors["token_embd.weight"][0][0],
-        rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon'):.6g}"),  # 9.999999747e-06 is float32's 1e-5
+        norm_eps=float(f"{field(epsilon):.6g}"),  # 9.999999747e-06 is float32's 1e-5
         rope_theta=field("rope.freq_base", 10_000.0),
         rope_scaling=read_scaling(path, index),
         max_position_embeddings=field("context_length"),
-        tie_word_embeddings="output.weight" not in tensors,
+        tie_word_embeddings=kind == "gpt2" or "output.weight" not in tensors,  # some converters write GPT-2's tied table twice
+        **FAMILIES[kind],
     )
 
 
@@ -170,11 +189,12 @@ def read_scaling(path: Path, index: dict) -> RopeScaling | None:
     fields = index["metadata"]
     if index["factors"]:
         return RopeScaling("factors", factors=tuple(index["factors"]))
-    kind = fields.get("llama.rope.scaling.type", "none")
+    family = fields["general.architecture"]
+    kind = fields.get(f"{family}.rope.scaling.type", "none")
     if kind == "none":
         return None
     if kind != "linear":
         raise UserError(f"{path}: RoPE scaling {kind!r} is not supported; supported: none, linear, llama3 (as rope_freqs.weight).")
-    if not (factor := fields.get("llama.rope.scaling.factor")):
-        raise UserError(f"{path}: RoPE scaling is linear, but the GGUF header has no llama.rope.scaling.factor.")
+    if not (factor := fields.get(f"{family}.rope.scaling.factor")):
+        raise UserError(f"{path}: RoPE scaling is linear, but the GGUF header has no {family}.rope.scaling.factor.")
     return RopeScaling("linear", factor=float(factor))

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from llama_jax.checkpoint.tensors import Source, Tensor, hash_files
-from llama_jax.config import ModelConfig, RopeScaling
+from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.errors import UserError
 from llama_jax.tokenizer import Tokenizer, from_folder
 
@@ -35,7 +35,7 @@ def open_folder(folder: Path) -> Source:
     """Open a model folder. Raises UserError for a missing or damaged file, or an unsupported architecture."""
     config = read_config(folder, read_json(folder / "config.json"))
     files = safetensors_files(folder)
-    tensors = {name: tensor for path in files for name, tensor in list_tensors(path).items()}
+    tensors = canonical(config, {name: tensor for path in files for name, tensor in list_tensors(path).items()})
     return Source(str(folder), config, tensors, partial(read_tokenizer, folder), lambda: hash_files(files))
 
 
@@ -53,37 +53,82 @@ def read_json(path: Path) -> dict:
     return found
 
 
-def read_config(folder: Path, raw: dict) -> ModelConfig:
+def canonical(config: ModelConfig, tensors: dict) -> dict:
+    """Tensors under the full names of the model with its head: the hub's GPT-2 leaves the prefix out, and stores its causal mask."""
+    if config.model_type != "gpt2":
+        return tensors
+    full = {name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}": t for name, t in tensors.items()}
+    return {name: t for name, t in full.items() if not name.endswith((".attn.bias", ".attn.masked_bias"))}
+
+
+def read_config(folder: Path | str, raw: dict) -> ModelConfig:
     """ModelConfig from config.json, in the layout of transformers 4 (rope_scaling) or 5 (rope_parameters)."""
-    if raw.get("model_type") != "llama":
-        raise UserError(f"{folder}: model_type {raw.get('model_type')!r} is not supported; this project reads 'llama'.")
-    for bias in ("attention_bias", "mlp_bias"):
-        if raw.get(bias):
-            raise UserError(f"{folder}: {bias} is set in config.json; Llama models with biases are not supported.")
-    if raw.get("hidden_act", "silu") != "silu":
-        raise UserError(f"{folder}: hidden_act {raw['hidden_act']!r} is not supported; this project's Llama uses 'silu'.")
-    rope = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+    readers = {"llama": read_llama, "qwen2": read_llama, "gpt2": read_gpt2}
+    if (kind := raw.get("model_type")) not in readers:
+        raise UserError(f"{folder}: model_type {kind!r} is not supported; this project reads {', '.join(readers)}.")
+    check_supported(folder, raw)
     try:
-        heads = raw["num_attention_heads"]
-        return ModelConfig(
-            hidden_size=raw["hidden_size"],
-            intermediate_size=raw["intermediate_size"],
-            num_hidden_layers=raw["num_hidden_layers"],
-            num_attention_heads=heads,
-            num_key_value_heads=raw.get("num_key_value_heads") or heads,
-            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-            vocab_size=raw["vocab_size"],
-            rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
-            rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
-            rope_scaling=read_scaling(folder, rope),
-            max_position_embeddings=raw.get("max_position_embeddings", 2048),
-            tie_word_embeddings=raw.get("tie_word_embeddings", False),
-        )
+        return readers[kind](folder, raw)
     except KeyError as error:
         raise UserError(f"{folder}: config.json has no {error.args[0]}.") from error
 
 
-def read_scaling(folder: Path, rope: dict) -> RopeScaling | None:
+UNSUPPORTED = {  # key of config.json: the only value that the model can run, which is also the default
+    "llama": dict(attention_bias=False, mlp_bias=False, hidden_act="silu"),
+    "qwen2": dict(use_sliding_window=False, hidden_act="silu"),
+    "gpt2": dict(activation_function="gelu_new", scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
+                 add_cross_attention=False, tie_word_embeddings=True),
+}  # fmt: skip
+
+
+def check_supported(folder: Path | str, raw: dict) -> None:
+    """Raises UserError for a setting of config.json that would change what the model computes."""
+    for key, only in UNSUPPORTED[raw["model_type"]].items():
+        found = raw.get(key, only)
+        if (found or False) != only:
+            raise UserError(f"{folder}: {key} is {found!r} in config.json; a {raw['model_type']} model is supported with {only!r} alone.")
+
+
+def read_llama(folder: Path | str, raw: dict) -> ModelConfig:
+    """Llama's and Qwen2's configuration."""
+    rope = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+    heads = raw["num_attention_heads"]
+    return ModelConfig(
+        hidden_size=raw["hidden_size"],
+        intermediate_size=raw["intermediate_size"],
+        num_hidden_layers=raw["num_hidden_layers"],
+        num_attention_heads=heads,
+        num_key_value_heads=raw.get("num_key_value_heads") or heads,
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+        vocab_size=raw["vocab_size"],
+        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
+        rope_scaling=read_scaling(folder, rope),
+        max_position_embeddings=raw.get("max_position_embeddings", 2048),
+        tie_word_embeddings=raw.get("tie_word_embeddings", False),
+        **FAMILIES[raw["model_type"]],
+    )
+
+
+def read_gpt2(folder: Path | str, raw: dict) -> ModelConfig:
+    """GPT-2's configuration, which has names of its own."""
+    width, heads = raw["n_embd"], raw["n_head"]
+    return ModelConfig(
+        hidden_size=width,
+        intermediate_size=raw.get("n_inner") or 4 * width,
+        num_hidden_layers=raw["n_layer"],
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=width // heads,
+        vocab_size=raw["vocab_size"],
+        norm_eps=raw.get("layer_norm_epsilon", 1e-5),
+        max_position_embeddings=raw.get("n_positions", 1024),
+        tie_word_embeddings=True,
+        **FAMILIES["gpt2"],
+    )
+
+
+def read_scaling(folder: Path | str, rope: dict) -> RopeScaling | None:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return None

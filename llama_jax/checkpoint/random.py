@@ -45,14 +45,14 @@ def changed(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
 
 
 def open_random(config: ModelConfig, seed: int, name: str = "random:") -> Source:
-    """Normal weights of standard deviation 0.02, norms of one; each tensor from its own stream of the seed."""
-    tensors = {key: Tensor(shape, partial(draw, shape, seed, i)) for i, (key, shape) in enumerate(shapes(config).items())}
+    """Normal weights and biases of standard deviation 0.02, norms of one; each tensor from its own stream of the seed."""
+    tensors = {key: Tensor(shape, partial(draw, key, shape, seed, i)) for i, (key, shape) in enumerate(shapes(config).items())}
     digest = hashlib.sha256(f"normal {SCALE} {seed} {config}".encode()).hexdigest()
     return Source(name, config, tensors, lambda: None, lambda: digest)
 
 
-def draw(shape: tuple[int, ...], seed: int, index: int) -> np.ndarray:
-    if len(shape) == 1:
+def draw(name: str, shape: tuple[int, ...], seed: int, index: int) -> np.ndarray:
+    if len(shape) == 1 and name.endswith("weight"):  # a norm's; every other vector is a bias
         return np.ones(shape, np.float32)
     values = np.random.default_rng([seed, index]).standard_normal(shape, np.float32)
     return np.multiply(values, np.float32(SCALE), out=values)

@@ -21,6 +21,7 @@ from llama_jax.ffn import FFN
 from llama_jax.head import Head
 from llama_jax.layer import Layer
 from llama_jax.model import Model
+from llama_jax.norm import Norm
 
 
 @dataclass(frozen=True)
@@ -44,38 +45,76 @@ class Source:
 
 @dataclass(frozen=True)
 class Rows:
-    """Names of the tensors whose rows, one below the other, make one weight."""
+    """Names of the tensors whose rows, one below the other, make one weight. transposed: they are stored [in, out]."""
 
     names: tuple[str, ...]
+    transposed: bool = False
 
 
 def names(config: ModelConfig) -> Model:
     """The model's tree with the Hugging Face names of each weight in its place."""
+    layers = range(config.num_hidden_layers)
+    if config.model_type == "gpt2":
+        tables = Embedding(Rows(("transformer.wte.weight",)), Rows(("transformer.wpe.weight",)))
+        return Model(tables, tuple(map(gpt2_layer, layers)), Head(norm_rows("transformer.ln_f", True), None))
+    head = Head(norm_rows("model.norm", False), None if config.tie_word_embeddings else Rows(("lm_head.weight",)))
+    return Model(Embedding(Rows(("model.embed_tokens.weight",))), tuple(llama_layer(i, config) for i in layers), head)
 
-    def layer(i: int) -> Layer:
-        def rows(*parts: str) -> Rows:
-            return Rows(tuple(f"model.layers.{i}.{part}.weight" for part in parts))
 
-        return Layer(
-            attention_norm=rows("input_layernorm"),
-            attention=Attention(qkv=rows("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), o=rows("self_attn.o_proj")),
-            ffn_norm=rows("post_attention_layernorm"),
-            ffn=FFN(gate_up=rows("mlp.gate_proj", "mlp.up_proj"), down=rows("mlp.down_proj")),
-        )
+def norm_rows(name: str, bias: bool) -> Norm:
+    return Norm(Rows((f"{name}.weight",)), Rows((f"{name}.bias",)) if bias else None)
 
-    head = Head(Rows(("model.norm.weight",)), None if config.tie_word_embeddings else Rows(("lm_head.weight",)))
-    return Model(Embedding(Rows(("model.embed_tokens.weight",))), tuple(map(layer, range(config.num_hidden_layers))), head)
+
+def llama_layer(i: int, config: ModelConfig) -> Layer:
+    """Names of a layer of Llama or Qwen2."""
+
+    def rows(*parts: str, kind: str = "weight") -> Rows:
+        return Rows(tuple(f"model.layers.{i}.{part}.{kind}" for part in parts))
+
+    qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    return Layer(
+        attention_norm=norm_rows(f"model.layers.{i}.input_layernorm", False),
+        attention=Attention(rows(*qkv), rows("self_attn.o_proj"), rows(*qkv, kind="bias") if config.qkv_bias else None),
+        ffn_norm=norm_rows(f"model.layers.{i}.post_attention_layernorm", False),
+        ffn=FFN(gate_up=rows("mlp.gate_proj", "mlp.up_proj"), down=rows("mlp.down_proj")),
+    )
+
+
+def gpt2_layer(i: int) -> Layer:
+    """Names of a layer of GPT-2, whose products are `Conv1D`: weights stored [in, out]."""
+    home = f"transformer.h.{i}"
+
+    def conv(part: str) -> tuple[Rows, Rows]:
+        return Rows((f"{home}.{part}.weight",), transposed=True), Rows((f"{home}.{part}.bias",))
+
+    (qkv, qkv_bias), (o, o_bias) = conv("attn.c_attn"), conv("attn.c_proj")
+    (up, up_bias), (down, down_bias) = conv("mlp.c_fc"), conv("mlp.c_proj")
+    return Layer(
+        norm_rows(f"{home}.ln_1", True), Attention(qkv, o, qkv_bias, o_bias),
+        norm_rows(f"{home}.ln_2", True), FFN(up, down, up_bias, down_bias),
+    )  # fmt: skip
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Hugging Face name → expected shape, for every weight of the model."""
-    d, f, v = config.hidden_size, config.intermediate_size, config.vocab_size
+    """Hugging Face name → expected shape, for every weight of the model, in the order of the tree."""
+    found = {}
+    for rows in jax.tree.leaves(names(config)):
+        for name in rows.names:
+            sizes = out_in(name, config)
+            found[name] = sizes[::-1] if rows.transposed else sizes if name.endswith("weight") else sizes[:1]
+    return found
+
+
+def out_in(name: str, config: ModelConfig) -> tuple[int, ...]:
+    """(rows, columns) of the product that a tensor belongs to, its table's, or (D,) of a norm's."""
+    d, f = config.hidden_size, config.intermediate_size
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    ends = {"q_proj.weight": (queries, d), "k_proj.weight": (keys, d), "v_proj.weight": (keys, d), "o_proj.weight": (d, queries),
-            "gate_proj.weight": (f, d), "up_proj.weight": (f, d), "down_proj.weight": (d, f),
-            "embed_tokens.weight": (v, d), "lm_head.weight": (v, d)}  # fmt: skip
-    every = [name for rows in jax.tree.leaves(names(config)) for name in rows.names]
-    return {name: next((s for end, s in ends.items() if name.endswith(end)), (d,)) for name in every}
+    sizes = {"q_proj": (queries, d), "k_proj": (keys, d), "v_proj": (keys, d), "o_proj": (d, queries), "gate_proj": (f, d),
+             "up_proj": (f, d), "down_proj": (d, f), "embed_tokens": (config.vocab_size, d), "lm_head": (config.vocab_size, d),
+             "wte": (config.vocab_size, d), "wpe": (config.max_position_embeddings, d), "attn.c_attn": (queries + 2 * keys, d),
+             "attn.c_proj": (d, queries), "mlp.c_fc": (f, d), "mlp.c_proj": (d, f)}  # fmt: skip
+    module = name.rpartition(".")[0]
+    return next((size for end, size in sizes.items() if module == end or module.endswith("." + end)), (d,))
 
 
 def assemble(source: Source, dtype: str) -> Model:
@@ -85,6 +124,7 @@ def assemble(source: Source, dtype: str) -> Model:
 
     def read(rows: Rows) -> jax.Array:
         parts = [source.tensors[name].read() for name in rows.names]
+        parts = [part.T for part in parts] if rows.transposed else parts
         return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(dtype)
 
     leaves, tree = jax.tree.flatten(names(source.config))
@@ -94,9 +134,10 @@ def assemble(source: Source, dtype: str) -> Model:
 
 def check(source: Source) -> None:
     """Every weight is there in its shape, and no bias that the model would silently leave out."""
-    if biases := sorted(name for name in source.tensors if name.endswith(".bias")):
-        raise UserError(f"{source.where}: it has biases ({biases[0]}, …); Llama models with biases are not supported.")
-    for name, shape in shapes(source.config).items():
+    expected = shapes(source.config)
+    if biases := sorted(name for name in source.tensors if name.endswith(".bias") and name not in expected):
+        raise UserError(f"{source.where}: it has biases ({biases[0]}, …) that a {source.config.model_type} model has not.")
+    for name, shape in expected.items():
         if name not in source.tensors:
             raise UserError(f"{source.where}: tensor {name} is missing; the file is incomplete or not of this configuration.")
         found = tuple(source.tensors[name].shape)
@@ -111,17 +152,16 @@ def check_memory(source: Source, itemsize: int) -> None:
                         " load it as bfloat16 or choose a smaller model.")  # fmt: skip
 
 
-def from_state_dict(config: ModelConfig, tensors: Mapping[str, object], dtype: str = "float32") -> Model:
-    """A Model from a PyTorch `state_dict` with Hugging Face's names. bfloat16 and float16 widen exactly.
-
-    Raises UserError for a missing or misshapen tensor.
-    """
-
-    def lazy(tensor) -> Tensor:
-        return Tensor(tuple(tensor.shape), lambda: tensor.detach().cpu().float().numpy())
-
-    source = Source("state_dict", config, {k: lazy(v) for k, v in tensors.items()}, lambda: None, lambda: "")
-    return assemble(source, dtype)
+def named(config: ModelConfig, params: Model) -> dict[str, np.ndarray]:
+    """The model's weights as separate host arrays under their Hugging Face names and layout: the inverse of `assemble`."""
+    sizes, found = shapes(config), {}
+    for rows, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(params), strict=True):
+        values, at = np.asarray(weight), 0
+        for name in rows.names:
+            height = sizes[name][-1 if rows.transposed else 0]
+            part = values[at : at + height]
+            found[name], at = part.T if rows.transposed else part, at + height
+    return found
 
 
 def hash_files(paths) -> str:

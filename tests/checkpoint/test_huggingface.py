@@ -62,10 +62,10 @@ def test_bfloat16_is_bit_exact(tmp_path):
 def test_a_state_dict_makes_the_same_model(hub_folder):
     folder, reference = hub_folder
     loaded = checkpoint.load(str(folder))
-    params = checkpoint.from_state_dict(loaded.config, reference.state_dict())
+    _, params = checkpoint.from_torch(reference.state_dict(), loaded.config)
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(loaded.params), jax.tree.leaves(params), strict=True))
     with pytest.raises(UserError, match="q_proj"):
-        checkpoint.from_state_dict(loaded.config, {k: v for k, v in reference.state_dict().items() if "q_proj" not in k})
+        checkpoint.from_torch({k: v for k, v in reference.state_dict().items() if "q_proj" not in k}, loaded.config)
 
 
 def test_rope_of_transformers_4(tmp_path):

@@ -1,0 +1,50 @@
+"""PyTorch and back: a `state_dict` with Hugging Face's names in, the model's pytree out, and the other way, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from llama_jax.checkpoint import huggingface
+from llama_jax.checkpoint.tensors import Source, Tensor, assemble, named
+from llama_jax.config import ModelConfig
+from llama_jax.errors import UserError
+from llama_jax.model import Model
+
+
+def from_torch(source, config: ModelConfig | None = None, dtype: str = "float32") -> tuple[ModelConfig, Model]:
+    """(configuration, weights) of a transformers model (`GPT2LMHeadModel`, `LlamaForCausalLM`, `Qwen2ForCausalLM`) or a `state_dict`.
+
+    config: needed for a bare state_dict. bfloat16 and float16 widen exactly.
+    Raises UserError for another kind of model, and for a missing or misshapen tensor.
+    """
+    if not isinstance(source, Mapping):
+        config = config or huggingface.read_config("the PyTorch model", source.config.to_dict())
+        source = source.state_dict()
+    if config is None:
+        raise UserError("A bare state_dict does not say its configuration; give from_torch(state_dict, config).")
+
+    def lazy(tensor) -> Tensor:
+        return Tensor(tuple(tensor.shape), lambda: tensor.detach().cpu().float().numpy())
+
+    tensors = huggingface.canonical(config, {name: lazy(tensor) for name, tensor in source.items()})
+    return config, assemble(Source("the PyTorch model", config, tensors, lambda: None, lambda: ""), dtype)
+
+
+def to_torch(config: ModelConfig, params: Model) -> dict:
+    """A `state_dict` that `load_state_dict` of the transformers model takes as it is; a tied head shares the table's memory."""
+    found = {name: tensor(values) for name, values in named(config, params).items()}
+    if config.tie_word_embeddings:
+        table = "transformer.wte.weight" if config.model_type == "gpt2" else "model.embed_tokens.weight"
+        found["lm_head.weight"] = found[table]
+    return found
+
+
+def tensor(values: np.ndarray | jax.Array):
+    """A PyTorch tensor of its own memory with the same bits; bfloat16, which NumPy cannot hand over, goes as integers."""
+    import torch
+
+    values = np.array(values)  # a copy, contiguous
+    return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16) if values.dtype.name == "bfloat16" else torch.from_numpy(values)
