@@ -19,7 +19,7 @@ CACHES = ("step+nocache", "step+growing", "step+scan", "loop+scan", "eager+nocac
 
 
 def gpt2(**changes):
-    shape = dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, vocab_size=97, initializer_range=0.3, bos_token_id=1, eos_token_id=2)
+    shape = dict(n_embd=32, n_layer=2, n_head=4, n_positions=1024, vocab_size=97, initializer_range=0.3, bos_token_id=1, eos_token_id=2)
     return GPT2LMHeadModel(GPT2Config(**{**shape, **changes}))
 
 
@@ -171,9 +171,8 @@ def write_gguf(path, cfg, tensors):
     kind = gguf.MODEL_ARCH.GPT2 if cfg.model_type == "gpt2" else gguf.MODEL_ARCH.QWEN2
     table = gguf.get_tensor_name_map(kind, cfg.num_hidden_layers)  # the converter's own table of names
     for name, values in tensors.items():
-        values = (
-            values.T if cfg.model_type == "gpt2" and name.endswith(tuple(f"{c}.weight" for c in ("c_attn", "c_proj", "c_fc"))) else values
-        )
+        conv = cfg.model_type == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+        values = values.T if conv else values
         w.add_tensor(table.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(values))
     w.write_header_to_file()
     w.write_kv_data_to_file()
