@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import summary
+from llama_jax.bench import statistics, summary
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
 
@@ -78,3 +78,41 @@ def portion(trial: Trial) -> str:
     _, counts = np.unique(trial.token_times_ns[1:], return_counts=True)
     largest = int(counts.max(initial=1))
     return "one token" if largest == 1 else "all tokens" if largest == len(trial.token_times_ns) - 1 else f"{largest} tokens"
+
+
+def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequence[dict], model: str) -> str:
+    """What a cache gains on the published case and at each context, and what a smaller one costs."""
+
+    def words(ratio: statistics.Ratio) -> str:
+        return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+    parts = [f"On GPT-2's shapes, all warm, a cache with jit makes a 15-token answer {words(case['both'])} as fast as no cache without"
+             f" jit, where {case['published']['ratio']:.2f}x was published, and {words(case['cache_alone'])} as fast as no cache with"
+             " jit"]  # fmt: skip
+    known = {n: r for n, r in contexts.items() if r.n}
+    if known:
+        first, last = min(known), max(known)
+        parts.append(f"a jitted token of {model} with a cache comes {words(known[first])} as fast as without after {first} tokens and"
+                     f" {words(known[last])} after {last}")  # fmt: skip
+    small = next((e for e in quality if e["kv"] == "int8"), None)
+    if small:
+        parts.append(f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens")
+    return "; ".join(parts) + "."
+
+
+def growth(points: dict[str, Sequence[dict]], over_bytes: dict[str, float], crossing: float) -> str:
+    """How far the cost of a token follows the bytes that it must read."""
+    said = []
+    for axis, unit in (("layers", "layers"), ("width", "width"), ("context", "cache slots")):
+        if len(points.get(axis, ())) > 1:
+            first, last = points[axis][0]["value"], points[axis][-1]["value"]
+            said.append(f"from {first} to {last} {unit} it grows {over_bytes[axis]:.2f} times as much as its bytes")
+    sentence = "A token's time " + ", ".join(said) if said else "No size was varied"
+    batch = points.get("batch", ())
+    if len(batch) > 1:
+        first, last = batch[0], batch[-1]
+        gain = int(last["value"]) * first["median"] / (int(first["value"]) * last["median"])
+        sentence += f"; a batch of {last['value']} makes {gain:.1f} times as many tokens/s as a batch of {first['value']}"
+        if np.isfinite(crossing):
+            sentence += f", arithmetic being the limit from about {crossing:.0f} rows on"
+    return sentence + "."
