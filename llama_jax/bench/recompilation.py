@@ -1,0 +1,176 @@
+"""What the rows of `shapes` say: programs and seconds that each subject lost to compiling, and what padding cost instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llama_jax.bench import causes, shapes, statistics, summary
+from llama_jax.bench.shapes import Served
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Account:
+    """What one subject's streams cost. Tuples hold one value a process, in the order of `blocks`; seconds are NaN where a row is void."""
+
+    subject: str
+    requests: int
+    blocks: tuple[int, ...]
+    programs: int  # compiled by a whole cold stream (median of the processes)
+    surprises: int  # of these, after the stream's first request
+    lost: tuple[float, ...]  # seconds of trace, lower and backend in the cold stream
+    later: tuple[float, ...]  # of these, after the first request
+    total: tuple[float, ...]  # seconds from request to last token, all cold requests together
+    warm: tuple[float, ...]  # the same of the warm requests
+    tokens: int  # new tokens that were asked for
+    positions: int  # prompt positions that ran
+    asked: int  # prompt tokens that were asked for
+    why: str  # condensed cause of the first compilation after the first request; "" where there was none
+    wrong: int  # cold rows whose tokens are not the reference's, or that failed
+    void: int  # warm rows that do not count
+
+    @property
+    def padding(self) -> float:
+        """Prompt positions that ran in vain, as a share of all that ran."""
+        return 1 - self.asked / self.positions
+
+    @property
+    def rate(self) -> float:
+        """Tokens/s once warm, over whole requests: prompts included."""
+        return self.tokens / middle(self.warm)
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median of what counts; NaN where nothing does."""
+    known = [v for v in values if np.isfinite(v)]
+    return float(np.median(known)) if known else NAN
+
+
+def streams(rows: Sequence[Served], experiment: str, subject: str, phase: str) -> dict[int, list[Served]]:
+    """The rows of a subject's streams by block, each in the order of its requests."""
+    found: dict[int, list[Served]] = {}
+    for r in sorted(rows, key=lambda r: r.order):
+        if (r.run, r.phase) == (f"{experiment}: {subject}", phase):
+            found.setdefault(r.block, []).append(r)
+    return dict(sorted(found.items()))
+
+
+def seconds(stream: Sequence[Served]) -> float:
+    """Latencies of a stream together; NaN where one of its rows does not count."""
+    return sum(r.seconds for r in stream) if stream and all(r.valid for r in stream) else NAN
+
+
+def account(rows: Sequence[Served], experiment: str, subject: str) -> Account:
+    """Everything about one subject of an experiment. Raises KeyError when it has no row."""
+    cold, warm = (streams(rows, experiment, subject, phase) for phase in ("cold", "warm"))
+    if not cold:
+        raise KeyError(f"{experiment}: {subject}")
+    first = next(iter(cold.values()))
+    every = [r for stream in cold.values() for r in stream]
+    return Account(
+        subject=subject, requests=len(first), blocks=tuple(cold), programs=programs(cold, 0), surprises=programs(cold, 1),
+        lost=tuple(sum(map(summary.compile_seconds, stream)) for stream in cold.values()),
+        later=tuple(sum(map(summary.compile_seconds, stream[1:])) for stream in cold.values()),
+        total=tuple(map(seconds, cold.values())), warm=tuple(seconds(warm.get(block, [])) for block in cold),
+        tokens=sum(r.new_tokens * r.rows_asked for r in first), positions=sum(r.batch * r.padded_tokens for r in first),
+        asked=sum(r.tokens_asked for r in first), why=next((causes.condense(r.cause) for r in first[1:] if r.cause), ""), wrong=sum(not r.valid for r in every),
+        void=sum(not r.valid for stream in warm.values() for r in stream),
+    )  # fmt: skip
+
+
+def programs(cold: dict[int, list[Served]], since: int) -> int:
+    """Programs compiled by the requests from `since` on: the median of the processes."""
+    return int(np.median([sum(r.compiled for r in stream[since:]) for stream in cold.values()]))
+
+
+def accounts(rows: Sequence[Served], experiment: str) -> list[Account]:
+    """All subjects of an experiment, in its own order."""
+    return [account(rows, experiment, subject) for subject in shapes.SUBJECTS[experiment]]
+
+
+def by_request(rows: Sequence[Served], subject: str, experiment: str = shapes.SHAPES) -> list[dict]:
+    """One entry a request of the cold stream: {tokens: of its prompt, programs, seconds: lost to compiling}, medians of the processes."""
+    together = zip(*streams(rows, experiment, subject, "cold").values(), strict=True)
+    return [dict(tokens=same[0].prompt_tokens, programs=int(np.median([r.compiled for r in same])),
+                 seconds=float(np.median([*map(summary.compile_seconds, same)]))) for same in together]  # fmt: skip
+
+
+def fastest(found: Sequence[Account]) -> Account | None:
+    """The subject that served its cold stream in the least time (median of its processes); None when no stream counts."""
+    return min((a for a in found if np.isfinite(middle(a.total))), key=lambda a: middle(a.total), default=None)
+
+
+def ratio(a: Account, b: Account, seed: int = 0) -> statistics.Ratio:
+    """Seconds of a's cold stream over b's, paired by block: what ran close in time."""
+    pairs = [(x, y) for block, x in zip(a.blocks, a.total, strict=True) if block in b.blocks
+             for y in [b.total[b.blocks.index(block)]] if np.isfinite(x) and np.isfinite(y)]  # fmt: skip
+    return statistics.ratio([x for x, _ in pairs], [y for _, y in pairs], seed)
+
+
+def parts(a: Account, useful: Account) -> dict[str, float]:
+    """Where the seconds of a subject's typical cold stream went (the process of median total); they add up to that total.
+
+    useful work: what exact lengths take once warm, in the same block. padding: what the subject's own warm stream takes more
+    (a growing cache pads nothing, it copies). compiling: trace, lower and backend. rest: what else a first call costs.
+    Raises ValueError when no stream counts.
+    """
+    whole = sorted((t, i) for i, t in enumerate(a.total) if np.isfinite(t) and np.isfinite(a.warm[i]))
+    if not whole:
+        raise ValueError(f"{a.subject} has no stream that counts")
+    total, i = whole[(len(whole) - 1) // 2]
+    same = dict(zip(useful.blocks, useful.warm, strict=True)).get(a.blocks[i], NAN)
+    work = min(a.warm[i], same if np.isfinite(same) else middle(useful.warm))
+    compiling = min(a.lost[i], total - a.warm[i])
+    return {"useful work": work, "padding": a.warm[i] - work, "compiling": compiling, "rest of first calls": total - a.warm[i] - compiling}
+
+
+def repays(a: Account, b: Account) -> float:
+    """Times that a's stream must come again until compiling more than b has paid for itself by warm requests that are faster.
+
+    0 when a lost no more than b; infinite when its warm stream is no faster.
+    """
+    more, saved = middle(a.total) - middle(a.warm) - (middle(b.total) - middle(b.warm)), middle(b.warm) - middle(a.warm)
+    return 0.0 if more <= 0 else more / saved if saved > 0 else float("inf")
+
+
+def frame(found: Sequence[Account]):
+    """The accounts for a notebook, a pandas.DataFrame: one row a subject, rounded for reading."""
+    import pandas as pd
+
+    return pd.DataFrame([{
+        "subject": a.subject, "programs": a.programs, "after the first request": a.surprises, "lost to compiling, s": middle(a.lost),
+        "served in, s": middle(a.total), "warm, s": middle(a.warm), "warm tokens/s": a.rate, "padding": f"{a.padding:.0%}",
+        "processes": len(a.blocks), "tokens": "wrong" if a.wrong else "equal", "warm rows void": a.void,
+    } for a in found]).set_index("subject").round(2)  # fmt: skip
+
+
+def cause_frame(rows: Sequence[Served], width: int = 300):
+    """Why things were compiled, a pandas.DataFrame: one row a subject and kind of cause, with its first example.
+
+    requests: of the cold streams, all processes together. JAX's own words are cut to `width`.
+    """
+    import pandas as pd
+
+    found: dict[tuple[str, str], dict] = {}
+    cold = [r for r in rows if r.phase == "cold" and r.cause]
+    for r in sorted(cold, key=lambda r: (*place(r.run), r.order)):
+        words = causes.condense(r.cause)
+        fresh = {
+            "run": r.run,
+            "cause": causes.kinds(words),
+            "requests": 0,
+            "first example": words,
+            "in JAX's words": causes.telling(r.cause)[:width],
+        }
+        found.setdefault((r.run, fresh["cause"]), fresh)["requests"] += 1
+    return pd.DataFrame(list(found.values()))
+
+
+def place(run: str) -> tuple[int, int]:
+    """Where a run stands among all experiments and their subjects."""
+    experiment, _, subject = run.partition(": ")
+    return list(shapes.SUBJECTS).index(experiment), shapes.SUBJECTS[experiment].index(subject)
