@@ -71,13 +71,14 @@ def account(rows: Sequence[Served], experiment: str, subject: str) -> Account:
         raise KeyError(f"{experiment}: {subject}")
     first = next(iter(cold.values()))
     every = [r for stream in cold.values() for r in stream]
+    why = next((causes.condense(r.cause) for r in first[1:] if r.cause), "")
     return Account(
         subject=subject, requests=len(first), blocks=tuple(cold), programs=programs(cold, 0), surprises=programs(cold, 1),
         lost=tuple(sum(map(summary.compile_seconds, stream)) for stream in cold.values()),
         later=tuple(sum(map(summary.compile_seconds, stream[1:])) for stream in cold.values()),
         total=tuple(map(seconds, cold.values())), warm=tuple(seconds(warm.get(block, [])) for block in cold),
         tokens=sum(r.new_tokens * r.rows_asked for r in first), positions=sum(r.batch * r.padded_tokens for r in first),
-        asked=sum(r.tokens_asked for r in first), why=next((causes.condense(r.cause) for r in first[1:] if r.cause), ""), wrong=sum(not r.valid for r in every),
+        asked=sum(r.tokens_asked for r in first), why=why, wrong=sum(not r.valid for r in every),
         void=sum(not r.valid for stream in warm.values() for r in stream),
     )  # fmt: skip
 
@@ -124,8 +125,13 @@ def parts(a: Account, useful: Account) -> dict[str, float]:
     total, i = whole[(len(whole) - 1) // 2]
     same = dict(zip(useful.blocks, useful.warm, strict=True)).get(a.blocks[i], NAN)
     work = min(a.warm[i], same if np.isfinite(same) else middle(useful.warm))
-    compiling = min(a.lost[i], total - a.warm[i])
-    return {"useful work": work, "padding": a.warm[i] - work, "compiling": compiling, "rest of first calls": total - a.warm[i] - compiling}
+    compiling = min(a.lost[i], max(0.0, total - a.warm[i]))
+    return {
+        "useful work": work,
+        "padding": a.warm[i] - work,
+        "compiling": compiling,
+        "rest of first calls": max(0.0, total - a.warm[i] - compiling),
+    }
 
 
 def repays(a: Account, b: Account) -> float:

@@ -76,6 +76,12 @@ SUBJECTS = {  # in each pair the surprise first, then its cure
     COMMITTED: (UNCOMMITTED, ALWAYS),
     LAST: (SMALLER, PADDED),
 }
+TITLES = {
+    SHAPES: "Prompts of ragged lengths",
+    SAMPLING: "Sampling settings change from request to request",
+    COMMITTED: "Weights are put on the device again between two requests",
+    LAST: "The last batch of a data set is smaller",
+}
 
 
 class Served(Trial):
