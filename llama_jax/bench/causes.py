@@ -52,10 +52,13 @@ def kinds(condensed: str) -> str:
     return "; ".join(dict.fromkeys(words.partition(":")[0] for words in condensed.split("; ")))
 
 
-def telling(cause: str) -> str:
-    """The first message of a cause that is more than a function never seen, where there is one."""
+def quote(cause: str) -> str:
+    """The message of a cause that says most, in JAX's words, without where the call stands and what every message says."""
     messages = cause.split(SEPARATOR)
-    return next((m for m in messages if condense_message(m) != FIRST), messages[0])
+    message = next((m for m in messages if condense_message(m) != FIRST), messages[0])
+    return re.sub(
+        r"TRACING CACHE MISS at \S+ |(?<=: )for .+? all previously seen cache keys differ\. For the closest previous key: ", "", message
+    )
 
 
 def condense_message(message: str) -> str:

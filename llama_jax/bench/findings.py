@@ -10,7 +10,6 @@ from llama_jax.bench import recompilation, summary
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.recompilation import Account, middle
 from llama_jax.bench.record import Trial
-from llama_jax.bench.statistics import Ratio
 
 
 def placements(trials: Sequence[Trial], table: list[dict]) -> str:
@@ -94,19 +93,14 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
     if best is None:
         sentence += "; no policy's tokens are all right, so none has a time"
     else:
-        ratios = {a.subject: recompilation.ratio(a, best, seed) for a in policies if a is not best}
+        ratios = recompilation.ratios(policies, seed)
         slowest = max((a for a in policies if a is not best and ratios[a.subject].n), key=lambda a: middle(a.total), default=None)
         sentence += f"; {best.subject} serves them {'fastest' if slowest else 'alone with the right tokens'}, in {middle(best.total):.1f} s"
         if slowest:
-            sentence += f", {slowest.subject} takes {times(ratios[slowest.subject])} as long"
+            sentence += f", {slowest.subject} takes {recompilation.ratio_words(ratios[slowest.subject])} as long"
         if unclear := [name for name, r in ratios.items() if r.n and not r.low > 1]:
             sentence += f", and n = {n} does not separate it from {', '.join(unclear)}"
     words = [f"{name} {bad.surprises} ({cured.surprises} once cured)" for name, (bad, cured) in pairs.items()]
     wrong = [a.subject for a in (*policies, *(a for pair in pairs.values() for a in pair)) if a.wrong]
     return (sentence + f"; later requests compile again for {', '.join(words)} programs"
             + (f"; {', '.join(wrong)} made other tokens." if wrong else "."))  # fmt: skip
-
-
-def times(ratio: Ratio) -> str:
-    """`5.21x [4.83, 5.62]`, or without an interval where one pair is all there is."""
-    return f"{ratio.value:.2f}x" + (f" [{ratio.low:.2f}, {ratio.high:.2f}]" if np.isfinite(ratio.low) else "")

@@ -11,6 +11,7 @@ from llama_jax.bench import causes, shapes, statistics, summary
 from llama_jax.bench.shapes import Served
 
 NAN = float("nan")
+SURPRISES = {shapes.SAMPLING: "changed sampling settings", shapes.COMMITTED: "reloaded weights", shapes.LAST: "a smaller last batch"}
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,11 @@ def accounts(rows: Sequence[Served], experiment: str) -> list[Account]:
     return [account(rows, experiment, subject) for subject in shapes.SUBJECTS[experiment]]
 
 
+def surprises(rows: Sequence[Served]) -> dict[str, tuple[Account, Account]]:
+    """The streams beside the first by a short name: (as it is, cured)."""
+    return {name: tuple(accounts(rows, experiment)) for experiment, name in SURPRISES.items()}
+
+
 def by_request(rows: Sequence[Served], subject: str, experiment: str = shapes.SHAPES) -> list[dict]:
     """One entry a request of the cold stream: {tokens: of its prompt, programs, seconds: lost to compiling}, medians of the processes."""
     together = zip(*streams(rows, experiment, subject, "cold").values(), strict=True)
@@ -105,11 +111,23 @@ def fastest(found: Sequence[Account]) -> Account | None:
     return min((a for a in found if np.isfinite(middle(a.total))), key=lambda a: middle(a.total), default=None)
 
 
-def ratio(a: Account, b: Account, seed: int = 0) -> statistics.Ratio:
-    """Seconds of a's cold stream over b's, paired by block: what ran close in time."""
-    pairs = [(x, y) for block, x in zip(a.blocks, a.total, strict=True) if block in b.blocks
-             for y in [b.total[b.blocks.index(block)]] if np.isfinite(x) and np.isfinite(y)]  # fmt: skip
-    return statistics.ratio([x for x, _ in pairs], [y for _, y in pairs], seed)
+def ratio(a: Account, b: Account, seed: int = 0, of: str = "total") -> statistics.Ratio:
+    """Seconds of a's cold stream over b's (of="warm": of the warm ones), paired by block: what ran close in time."""
+    below = dict(zip(b.blocks, getattr(b, of), strict=True))
+    pairs = [(x, below.get(block, NAN)) for block, x in zip(a.blocks, getattr(a, of), strict=True)]
+    known = [pair for pair in pairs if np.isfinite(pair).all()]
+    return statistics.ratio([x for x, _ in known], [y for _, y in known], seed)
+
+
+def ratio_words(found: statistics.Ratio) -> str:
+    """`5.21x [4.83, 5.62]`, or without an interval where one pair is all there is."""
+    return f"{found.value:.2f}x" + (f" [{found.low:.2f}, {found.high:.2f}]" if np.isfinite(found.low) else "")
+
+
+def ratios(found: Sequence[Account], seed: int = 0) -> dict[str, statistics.Ratio]:
+    """Every other subject's total over the fastest one's."""
+    best = fastest(found)
+    return {a.subject: ratio(a, best, seed) for a in found if best and a is not best}
 
 
 def parts(a: Account, useful: Account) -> dict[str, float]:
@@ -134,6 +152,12 @@ def parts(a: Account, useful: Account) -> dict[str, float]:
     }
 
 
+def all_parts(found: Sequence[Account]) -> dict[str, dict[str, float]]:
+    """`parts` of every subject that has a stream that counts."""
+    useful = next(a for a in found if a.subject == shapes.EXACT)
+    return {a.subject: parts(a, useful) for a in found if np.isfinite(np.add(a.total, a.warm)).any()}
+
+
 def repays(a: Account, b: Account) -> float:
     """Times that a's stream must come again until compiling more than b has paid for itself by warm requests that are faster.
 
@@ -141,6 +165,37 @@ def repays(a: Account, b: Account) -> float:
     """
     more, saved = middle(a.total) - middle(a.warm) - (middle(b.total) - middle(b.warm)), middle(b.warm) - middle(a.warm)
     return 0.0 if more <= 0 else more / saved if saved > 0 else float("inf")
+
+
+def repays_words(a: Account, b: Account) -> str:
+    """`repays` in a sentence."""
+    times = repays(a, b)
+    if not np.isfinite(middle(a.warm) + middle(b.warm) + middle(a.total) + middle(b.total)):
+        return "has no time to compare"
+    if np.isinf(times):
+        return f"loses more to first calls than {b.subject} and is no faster once warm: that is never paid back"
+    return (
+        f"is level with {b.subject} once the same requests have come about {times:.0f} more times"
+        if times
+        else f"loses no more than {b.subject}"
+    )
+
+
+def cure_words(name: str, bad: Account, cured: Account) -> str:
+    """What a cure saves in programs, and what it costs or saves once warm."""
+    warm = ratio(cured, bad, of="warm")
+    return (f"{name}: {bad.surprises} programs and {middle(bad.later):.1f} s after the first request, {cured.surprises} once cured;"
+            f" once warm, the cured stream takes {ratio_words(warm)} as long, n = {warm.n}")  # fmt: skip
+
+
+def draws_words(rows: Sequence[Served]) -> str:
+    """Whether static and traced settings drew the same tokens from the same seeds, where nothing was greedy."""
+    drawn: dict[tuple[int, str], set[str]] = {}
+    for r in rows:
+        if r.run.startswith(f"{shapes.SAMPLING}: ") and shapes.SETTINGS.get(r.change, shapes.GREEDY) != shapes.GREEDY:
+            drawn.setdefault((r.order, r.change), set()).add(r.tokens_sha256)
+    same = sum(len(hashes) == 1 for hashes in drawn.values())
+    return f"{same} of {len(drawn)} drawn answers have the same tokens under static and traced settings"
 
 
 def frame(found: Sequence[Account]):
@@ -170,7 +225,7 @@ def cause_frame(rows: Sequence[Served], width: int = 300):
             "cause": causes.kinds(words),
             "requests": 0,
             "first example": words,
-            "in JAX's words": causes.telling(r.cause)[:width],
+            "in JAX's words": causes.quote(r.cause)[:width],
         }
         found.setdefault((r.run, fresh["cause"]), fresh)["requests"] += 1
     return pd.DataFrame(list(found.values()))

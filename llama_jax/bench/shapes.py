@@ -26,7 +26,7 @@ from llama_jax.bench import causes, protocol, suite
 from llama_jax.bench.job import Job, check, opened, watched
 from llama_jax.bench.protocol import Reference, Subject, Workload
 from llama_jax.bench.record import Trial
-from llama_jax.errors import UserError
+from llama_jax.errors import UserError, near
 from llama_jax.generate import GREEDY
 from llama_jax.placement import parse
 from llama_jax.sampling import Sampler
@@ -59,13 +59,9 @@ class Policy:
         return length, self.positions(needed, needed)
 
 
-def exact(n: int, most: int) -> int:
-    return n
-
-
 POLICIES = {
-    GROWING: Policy(exact, "step+growing"),
-    EXACT: Policy(exact),
+    GROWING: Policy(lambda n, most: n, "step+growing"),
+    EXACT: Policy(lambda n, most: n),
     BUCKETS: Policy(lambda n, most: generate.bucket(n)),
     POWERS: Policy(lambda n, most: 1 << (n - 1).bit_length()),
     ONE: Policy(lambda n, most: generate.bucket(most)),
@@ -75,12 +71,6 @@ SUBJECTS = {  # in each pair the surprise first, then its cure
     SAMPLING: (STATIC, TRACED),
     COMMITTED: (UNCOMMITTED, ALWAYS),
     LAST: (SMALLER, PADDED),
-}
-TITLES = {
-    SHAPES: "Prompts of ragged lengths",
-    SAMPLING: "Sampling settings change from request to request",
-    COMMITTED: "Weights are put on the device again between two requests",
-    LAST: "The last batch of a data set is smaller",
 }
 
 
@@ -147,9 +137,19 @@ def reference_work(stream: Stream) -> Workload:
     return Workload(stream.prompts, stream.new_tokens, generate.bucket(stream.longest), seed=stream.seed)
 
 
-def serve(job: Job, experiment: str, stream: Stream, processes: int) -> None:
-    """Each subject of an experiment in `processes` of its own, interleaved in seeded random order. stream: with `expect`ed tokens."""
-    check(processes=processes)
+def serve(job: Job, loaded: checkpoint.Checkpoint, stream: Stream, processes: dict[str, int]) -> None:
+    """Some experiments, each subject in so many processes. Raises UserError for a wrong name or count before anything is measured."""
+    for experiment, count in processes.items():
+        if experiment not in SUBJECTS:
+            raise UserError(f"No such experiment: {experiment!r}.{near(experiment, SUBJECTS)}")
+        check(processes=count)
+    stream = expect(loaded, stream)
+    for experiment, count in processes.items():
+        interleaved(job, experiment, stream, count)
+
+
+def interleaved(job: Job, experiment: str, stream: Stream, processes: int) -> None:
+    """Each subject of an experiment in `processes` of its own, in seeded random order. stream: with `expect`ed tokens."""
     names = SUBJECTS[experiment]
     for block in range(processes):
         drawn = random.Random(f"{stream.seed} {experiment} {block}").sample(names, len(names))

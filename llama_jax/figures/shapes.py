@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.bench.findings import times
-from llama_jax.bench.recompilation import Account, middle
+from llama_jax.bench.recompilation import Account, middle, ratio_words
 from llama_jax.bench.statistics import Ratio
 from llama_jax.figures.style import PALETTE, new, rows, styled
 
@@ -102,14 +101,14 @@ def total_words(a: Account, ratio: Ratio | None) -> str:
     words = f"{middle(a.total):.1f} s"
     if ratio is None or not ratio.n:
         return words + " · fastest"
-    return words + f" · {times(ratio)}"
+    return words + f" · {ratio_words(ratio)}"
 
 
 @styled
 def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
     """Seconds lost to compiling by three streams and by their cures, for the first request and for what came after it.
 
-    pairs: title → (as it is, cured).
+    pairs: as `recompilation.surprises` gives them.
     """
     names = [a.subject for pair in pairs.values() for a in pair]
     figure, axes = new(12, 0.62 * len(names) + 1.9)
@@ -122,7 +121,9 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
             axes.plot(a.lost, [height] * len(a.lost), "o", color="black", markersize=4, zorder=4)
             axes.text(max(a.lost), height, "  " + surprise_words(a), va="center", fontsize=9)
         top = heights[pair[0].subject]
-        axes.text(0, top + 0.36, title, fontsize=9.5, fontweight="bold", va="bottom", transform=axes.get_yaxis_transform())
+        axes.text(
+            0, top + 0.36, title[0].upper() + title[1:], fontsize=9.5, fontweight="bold", va="bottom", transform=axes.get_yaxis_transform()
+        )
         if i:
             axes.axhline(top + 0.72, color="#CCCCCC", linewidth=0.8)
     axes.set_ylim(top=len(names) - 0.1)
