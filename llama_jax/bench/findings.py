@@ -88,7 +88,7 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
     """
     lost = ", ".join(f"{a.subject} {a.programs} programs and {middle(a.lost):.1f} s" for a in policies)
     n = min(len(a.blocks) for a in policies)
-    sentence = f"Over the first {policies[0].requests} requests of a process compiling costs {lost} (n = {n}{' each' if n > 1 else ''})"
+    sentence = f"Over the first {policies[0].requests} requests of a process compiling costs {lost} (n = {n} each)"
     best = recompilation.fastest(policies)
     if best is None:
         sentence += "; no policy's tokens are all right, so none has a time"
@@ -98,7 +98,9 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
         sentence += f"; {best.subject} serves them {'fastest' if slowest else 'alone with the right tokens'}, in {middle(best.total):.1f} s"
         if slowest:
             sentence += f", {slowest.subject} takes {recompilation.ratio_words(ratios[slowest.subject])} as long"
-        if unclear := [name for name, r in ratios.items() if r.n and not r.low > 1]:
+        if n == 1:
+            sentence += " (one process each, so no interval)"
+        elif unclear := [name for name, r in ratios.items() if r.n and not r.low > 1]:
             sentence += f", and n = {n} does not separate it from {', '.join(unclear)}"
     words = [f"{name} {bad.surprises} ({cured.surprises} once cured)" for name, (bad, cured) in pairs.items()]
     wrong = [a.subject for a in (*policies, *(a for pair in pairs.values() for a in pair)) if a.wrong]

@@ -81,14 +81,13 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
             warm.text(sum(each), height, f"  {sum(each):.0f} ms, {a.padding:.0%} padding", va="center", fontsize=9.5)
     for name, (shade, hatch) in PARTS.items():
         axes.barh(0, 0, color=shade, hatch=hatch, edgecolor="white", label=LABELS.get(name, name))
-    figure.legend(loc="outside lower center", ncols=4, fontsize=9.5)
+    figure.legend(loc="outside upper center", ncols=4, fontsize=9.5)
     axes.margins(x=0.45)
     warm.margins(x=0.85)
     n = min(len(a.blocks) for a in accounts)
-    axes.set_xlabel(
-        f"seconds to serve {accounts[0].requests} requests one after the other\n(point: one process, n = {n}; bar: the median one)"
-    )
-    warm.set_xlabel("the same requests again:\nms a request; padding: share of prompt positions")
+    served = f"seconds to serve {accounts[0].requests} requests one after the other (point: a process, n = {n};"
+    axes.set_xlabel(served + "\nbar: a middle one; x: over the fastest, with its 95 % interval)")
+    warm.set_xlabel("ms a request, the same stream again\n(padding: share of prompt positions)")
     axes.set_title("From a fresh process")
     warm.set_title("Once warm")
     return figure
@@ -129,7 +128,7 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
     axes.set_ylim(top=len(names) - 0.1)
     axes.barh(0, 0, color=FIRST, label="first request of the process")
     axes.barh(0, 0, color=LOST, hatch="//", edgecolor="white", label="later requests: the surprise")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5)
     axes.set_xlim(0, 2.3 * max(max(a.lost) for pair in pairs.values() for a in pair))
     n = min(len(a.blocks) for pair in pairs.values() for a in pair)
     axes.set_xlabel(f"seconds lost to compiling (point: one process, n = {n}; bar: median)")
