@@ -86,9 +86,9 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
 
     pairs: a short name of the surprise → (as it is, cured).
     """
-    lost = ", ".join(f"{a.subject} {a.programs} programs and {middle(a.lost):.1f} s" for a in policies)
+    lost = ", ".join(f"{a.programs} programs and {middle(a.lost):.1f} s with {a.subject}" for a in policies)
     n = min(len(a.blocks) for a in policies)
-    sentence = f"Over the first {policies[0].requests} requests of a process compiling costs {lost} (n = {n} each)"
+    sentence = f"Compiling costs the first {policies[0].requests} requests of a process {lost} (n = {n} each)"
     best = recompilation.fastest(policies)
     if best is None:
         sentence += "; no policy's tokens are all right, so none has a time"
@@ -102,7 +102,7 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
             sentence += " (one process each, so no interval)"
         elif unclear := [name for name, r in ratios.items() if r.n and not r.low > 1]:
             sentence += f", and n = {n} does not separate it from {', '.join(unclear)}"
-    words = [f"{name} {bad.surprises} ({cured.surprises} once cured)" for name, (bad, cured) in pairs.items()]
+    again = ", ".join(f"{bad.surprises} programs for {name} ({cured.surprises} once cured)" for name, (bad, cured) in pairs.items())
     wrong = [a.subject for a in (*policies, *(a for pair in pairs.values() for a in pair)) if a.wrong]
-    return (sentence + f"; later requests compile again for {', '.join(words)} programs"
+    return (sentence + f"; at one shape, later requests still compile {again}"
             + (f"; {', '.join(wrong)} made other tokens." if wrong else "."))  # fmt: skip

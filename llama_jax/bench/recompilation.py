@@ -167,18 +167,18 @@ def repays(a: Account, b: Account) -> float:
     return 0.0 if more <= 0 else more / saved if saved > 0 else float("inf")
 
 
-def repays_words(a: Account, b: Account) -> str:
-    """`repays` in a sentence."""
-    times = repays(a, b)
-    if not np.isfinite(middle(a.warm) + middle(b.warm) + middle(a.total) + middle(b.total)):
+def repays_words(a: Account, b: Account, seed: int = 0) -> str:
+    """`repays` in a sentence, as far as the warm streams decide it."""
+    times, warm = repays(a, b), ratio(a, b, seed, of="warm")
+    if not np.isfinite([middle(a.total), middle(b.total), warm.value]).all():
         return "has no time to compare"
-    if np.isinf(times):
-        return f"loses more to first calls than {b.subject} and is no faster once warm: that is never paid back"
-    return (
-        f"is level with {b.subject} once the same requests have come about {times:.0f} more times"
-        if times
-        else f"loses no more than {b.subject}"
-    )
+    if not times:
+        return f"loses no more to first calls than {b.subject}"
+    if warm.low > 1:
+        return f"loses more to first calls than {b.subject} and is slower once warm: that is never paid back"
+    if not warm.high < 1:
+        return f"loses more to first calls than {b.subject}; not shown to be faster once warm ({ratio_words(warm)}, n = {warm.n})"
+    return f"is level with {b.subject} once the same requests have come about {times:.0f} more times"
 
 
 def cure_words(name: str, bad: Account, cured: Account) -> str:

@@ -130,6 +130,9 @@ def test_compiling_more_pays_back_only_where_warm_requests_are_faster():
     assert recompilation.repays(one, precise) == 0
     assert "about 9 more times" in recompilation.repays_words(precise, one)
     assert "never paid back" in recompilation.repays_words(growing, one)
+    single = recompilation.accounts(everything(1), shapes.SHAPES)
+    assert "not shown to be faster once warm (0.77x, n = 1)" in recompilation.repays_words(single[1], single[-1])
+    assert recompilation.repays_words(one, precise) == "loses no more to first calls than exact lengths"
 
 
 def test_lanes_are_medians_by_request():
@@ -164,8 +167,9 @@ def test_draws_are_compared_where_nothing_was_greedy():
 def test_the_finding_says_what_the_rows_say():
     rows = everything(3)
     sentence = findings.shapes(recompilation.accounts(rows, shapes.SHAPES), recompilation.surprises(rows))
-    for words in ("growing cache 9 programs and 9.1 s", "one shape 2 programs and 2.0 s", "(n = 3 each)", "one shape serves them fastest",
-                  "in 4.3 s", "growing cache takes 2.68x [2.68, 2.68] as long", "reloaded weights 2 (0 once cured)"):  # fmt: skip
+    expected = ("9 programs and 9.1 s with growing cache", "2 programs and 2.0 s with one shape (n = 3 each)", "serves them fastest",
+                "in 4.3 s", "growing cache takes 2.68x [2.68, 2.68] as long", "2 programs for reloaded weights (0 once cured)")  # fmt: skip
+    for words in expected:
         assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
