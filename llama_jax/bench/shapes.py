@@ -118,7 +118,7 @@ def ragged(loaded: checkpoint.Checkpoint, count: int, requests: int, new_tokens:
     if loaded.tokenizer is None:
         ids = tuple(tuple(rng.integers(loaded.config.vocab_size, size=29 + 8 * n).tolist()) for n in sizes)
     else:
-        pool = prompts.load(sizes[-1]) and prompts.load()
+        pool = prompts.load(sizes[-1])
         questions = [" ".join(rng.permutation(pool)[:n]) for n in sizes]
         ids = tuple(tuple(loaded.tokenizer.encode(text, special=False)) for text in prompts.as_chat(loaded.tokenizer, questions))
     arrivals = rng.permutation([*range(count), *rng.integers(count, size=requests - count)])
@@ -142,7 +142,7 @@ def serve(job: Job, loaded: checkpoint.Checkpoint, stream: Stream, processes: di
     for experiment, count in processes.items():
         if experiment not in SUBJECTS:
             raise UserError(f"No such experiment: {experiment!r}.{near(experiment, SUBJECTS)}")
-        check(processes=count)
+        check(**{f"processes ({experiment})": count})
     stream = expect(loaded, stream)
     for experiment, count in processes.items():
         interleaved(job, experiment, stream, count)

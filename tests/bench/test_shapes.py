@@ -77,7 +77,10 @@ def test_nothing_is_measured_for_a_wrong_name_or_count(loaded, monkeypatch):
     monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
     monkeypatch.setattr(shapes, "expect", lambda *a: pytest.fail("a reference was made"))
     here = job.Job(MODEL, None, Journal(kind=Served))
-    for processes, words in (({shapes.SHAPES: 1, shapes.LAST: 0}, "processes is 0"), ({"shape": 1}, "Did you mean 'shapes'")):
+    for processes, words in (
+        ({shapes.SHAPES: 1, shapes.LAST: 0}, r"processes \(last batch\) is 0"),
+        ({"shape": 1}, "Did you mean 'shapes'"),
+    ):
         with pytest.raises(UserError, match=words):
             shapes.serve(here, loaded, Stream(((1,),), (0,), 1, 2), processes)
 
