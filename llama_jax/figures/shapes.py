@@ -86,7 +86,7 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
     warm.margins(x=0.85)
     n = min(len(a.blocks) for a in accounts)
     served = f"seconds to serve {accounts[0].requests} requests one after the other (point: a process, n = {n};"
-    axes.set_xlabel(served + "\nbar: a middle one; x: over the fastest, with its 95 % interval)")
+    axes.set_xlabel(served + "\nbar: a middle one; x: over the fastest" + (", with its 95 % interval)" if n > 1 else ")"))
     warm.set_xlabel("ms a request, the same stream again\n(padding: share of prompt positions)")
     axes.set_title("From a fresh process")
     warm.set_title("Once warm")
