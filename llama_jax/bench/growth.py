@@ -37,7 +37,8 @@ def point(axis: str, value: int | str, base: str = BASE) -> tuple[str, int, int]
         return check_model(str(value)), 64, 1
     if axis not in AXES:
         raise UserError(f"No such axis of growth: {axis!r}; there are {', '.join(AXES)}.")
-    value = int(value)
+    if type(value) is not int:
+        raise UserError(f"{axis} is {value!r}; it must be a whole number.")
     check(**{axis: value})
     if axis == "layers":
         return f"random:{base},num_hidden_layers={value}", 64, 1

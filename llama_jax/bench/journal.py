@@ -55,7 +55,7 @@ class Journal:
         self.notes = about.get("notes", [])
 
     def _begin(self) -> None:
-        self._write(json.dumps({"meta": record.describe(plan=self.plan, **self.about)}, sort_keys=True))
+        self._write(json.dumps({"meta": record.describe(kind=self.kind.__name__, plan=self.plan, **self.about)}, sort_keys=True))
 
     def append(self, trial: Row) -> None:
         self.trials.append(trial)

@@ -42,7 +42,7 @@ def fifteen(model: str, blocks: int, processes: int, seed: int) -> Plan:
 
 def at_contexts(model: str, contexts: Sequence[int], new_tokens: int, blocks: int, processes: int, seed: int) -> list[Plan]:
     """The four combinations after prompts of each length: one run a length."""
-    if len(contexts) < 2 or min(contexts) < 1:
+    if len(contexts) < 2 or not all(type(n) is int and n >= 1 for n in contexts):
         raise UserError(f"contexts is {list(contexts)}; give at least two lengths of 1 or more.")
     names = tuple(COMBINATIONS)
     return [random_plan(f"{model} after {n}", model, names, n, new_tokens, blocks, processes, seed) for n in contexts]

@@ -155,7 +155,7 @@ def write(path: Path, trials: Iterable[Row], kind: type[Row] = Trial, **meta) ->
     import pandas as pd  # here, so that measured processes need not wait for it
 
     path, rows = Path(path), [t.model_dump() for t in trials]
-    about = describe(**meta)
+    about = describe(kind=kind.__name__, **meta)
     if path.suffix == ".csv":
         frame = pd.DataFrame(rows, columns=list(kind.model_fields))
         for name in fields_of(kind, list[int]):
@@ -208,7 +208,10 @@ def read(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tup
         raise UserError(f"{path} is damaged, or no table of trials ({type(error).__name__}); measure again.") from None
 
 
-def check_schema(path: Path, about: dict) -> None:
+def check_schema(path: Path, about: dict, kind: type[Row]) -> None:
+    """Raises UserError for a table of another version, or of another kind of row."""
+    if (found := about.get("kind", Trial.__name__)) != kind.__name__:
+        raise UserError(f"{path} holds rows of the kind {found}, not {kind.__name__}; it belongs to another notebook or command.")
     if about.get("schema_version") != SCHEMA:
         raise UserError(f"{path} has schema {about.get('schema_version')}, this version reads {SCHEMA}; measure again.")
 
@@ -219,7 +222,7 @@ def read_csv(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
     raw, about = path.read_bytes(), json.loads(meta_path(path).read_text(encoding="utf-8"))
     if hashlib.sha256(raw).hexdigest() != about.get("sha256"):
         raise UserError(f"{path} is not the table that {meta_path(path).name} describes (its SHA-256 differs); measure again.")
-    check_schema(path, about)
+    check_schema(path, about, kind)
     rows = pd.read_csv(io.BytesIO(raw), keep_default_na=False, dtype=str).to_dict("records")
     lists, texts = fields_of(kind, list[int]), fields_of(kind, str)  # an empty cell is an empty text in these
     for row in rows:
@@ -236,7 +239,7 @@ def read_parquet(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
         about = json.loads(table.schema.metadata[PARQUET_KEY])
     except (pyarrow.ArrowInvalid, TypeError, KeyError):
         raise UserError(f"{path} is not a Parquet table of trials; it may be cut short.") from None
-    check_schema(path, about)
+    check_schema(path, about, kind)
     return [kind(**row) for row in table.to_pylist()], about
 
 
@@ -256,7 +259,7 @@ def read_jsonl(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) 
             bad.append(number)
     if 1 in bad or not about:
         raise UserError(f"{path}: line 1 does not say what the file holds; it is not a table of trials.")
-    check_schema(path, about)
+    check_schema(path, about, kind)
     if bad and not skip_corrupt:
         numbers = ", ".join(map(str, bad[:10])) + (" …" if len(bad) > 10 else "")
         raise UserError(f"{path}: {'line' if len(bad) == 1 else 'lines'} {numbers} cannot be read; skip_corrupt (--skip-corrupt) leaves"
