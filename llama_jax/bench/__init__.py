@@ -7,6 +7,8 @@ from llama_jax.bench import (
     findings,
     gate,
     guard,
+    hostclock,
+    hostloop,
     job,
     journal,
     memory,
@@ -29,6 +31,6 @@ from llama_jax.bench.protocol import Reference, Subject, Workload, measure, subj
 from llama_jax.bench.record import Trial
 
 __all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "checklist", "compare", "environment", "export",
-           "findings", "gate", "guard", "job", "journal", "measure", "memory", "phases", "process",
+           "findings", "gate", "guard", "hostclock", "hostloop", "job", "journal", "measure", "memory", "phases", "process",
            "profile", "protocol", "record", "roofline",
            "selftest", "simulation", "statistics", "subject", "suite", "summary"]  # fmt: skip
