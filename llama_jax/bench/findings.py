@@ -82,11 +82,12 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
         return "No model has valid trials both token by token and as one loop, so there is nothing to compare."
     cross, at = hostloop.crossover(points), [f"{p['weights'] / 1e6:.3g} M" for p in points]
     shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]
-    sentence = f"Starting a program a token takes {shares[0]:.0%} of the time in calls and waits at {at[0]} weights a token"
+    sentence = f"With a program a token, the calls that start them take {shares[0]:.0%} of calls and waits at {at[0]} weights a token"
     if len(points) > 1:
         sentence += f" and {shares[-1]:.0%} at {at[-1]}"
-        sentence += f", with waiting ahead from about {cross / 1e6:.2g} M on" if cross else ", without a crossing between them"
-    for model in dict.fromkeys([points[0]["model"], points[-1]["model"]]):
+        sentence += f", and waiting for the device overtakes them at about {cross / 1e6:.2g} M" if cross else ""
+    names = [p["model"] for p in points]
+    for model in dict.fromkeys([names[0], *(name for name in names if not name.startswith("random:")), names[-1]]):
         sentence += f"; {gain(tables[model], hostloop.short(model))}"
     decided = [s for s in served if s["ratio"].verdict in ("faster", "slower")]
     words = [f"{s['ratio'].value:.2f}x [{s['ratio'].low:.2f}, {s['ratio'].high:.2f}] on {hostloop.short(s['model'])}" for s in decided]

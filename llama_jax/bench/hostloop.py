@@ -24,8 +24,8 @@ from llama_jax.errors import UserError, near
 
 BASELINE = "step"
 STRATEGIES = (BASELINE, "step+async", "step+async4", "step+async8", "step+queue", "chunk8", "chunk8+callback", "loop", "loop+callback")
-SWEPT = (BASELINE, "step+async8", "step+queue", "loop", "loop+callback")  # what every size of model is asked
-TIMES = {"0.1M": 8, "1M": 8, "10M": 2}  # as many blocks as asked for, where an answer takes milliseconds
+SWEPT = (BASELINE, "step+async8", "step+queue", "loop", "loop+callback")  # what a larger random model is asked
+TIMES = {"0.1M": 5, "1M": 5, "10M": 2}  # as many blocks as asked for, where an answer takes milliseconds
 SIZES = {  # random models by about how many weights a token reads
     "0.1M": "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,"
             "num_key_value_heads=2,head_dim=16,vocab_size=512",
@@ -38,13 +38,15 @@ SIZES = {  # random models by about how many weights a token reads
 
 
 def by_strategy(job: Job, sizes: Sequence[str], processes: int, blocks: int) -> None:
-    """Every strategy on the job's model, and some of them on random models by name of `SIZES`, each model in `processes` of its own.
+    """Every strategy on the job's model and on random ones by name of `SIZES` (on larger ones some), each in `processes` of its own.
 
     blocks: times a process measures each strategy, more often where it takes no time (`TIMES`); the models take turns in seeded
     random order.
     """
     check(processes=processes, blocks=blocks)
-    planned = [(job, STRATEGIES, blocks), *((sized(job, size), SWEPT, blocks * TIMES.get(size, 1)) for size in known(sizes, job.model))]
+    planned = [(job, STRATEGIES, blocks)]
+    for size in known(sizes, job.model):
+        planned.append((sized(job, size), STRATEGIES if size in TIMES else SWEPT, blocks * TIMES.get(size, 1)))
     for i in range(processes):
         for j, (who, names, count) in enumerate(random.Random(f"{job.workload.seed} {i}").sample(planned, len(planned))):
             numbers = list(range(i * count, (i + 1) * count))
@@ -185,7 +187,7 @@ def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
         times = dict(dispatch=[(t.per_token("dispatch_ns"), t.process) for t in step],
                      wait=[(t.per_token("fetch_ns"), t.process) for t in step],
                      alone=[(t.per_token("wall_ns"), t.process) for t in loop])  # fmt: skip
-        ratios = {name: summary.paired_ratio(mine, name, BASELINE, seed) for name in SWEPT[1:] if summary.warm(mine, name)}
+        ratios = {name: summary.paired_ratio(mine, name, BASELINE, seed) for name in STRATEGIES[1:] if summary.warm(mine, name)}
         middle = {k: statistics.summarise([v for v, _ in pairs], seed, [p for _, p in pairs]) for k, pairs in times.items()}
         found.append(dict(model=model, weights=step[0].weights_read, ratios=ratios, **middle))
     return found

@@ -96,32 +96,43 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
 
 
 @styled
-def host_load(trials: Sequence[HostTrial], table: list[dict], cores: int, seed: int = 0) -> Figure:
-    """Processor cores kept busy (left; hatched: by the reader's thread) and the reader's gaps between tokens (right), by strategy."""
-    figure, (left, right) = new(12, 0.5 * len(table) + 1.9, columns=2, sharey=True)
-    heights = rows(left, [line["name"] for line in table])
-    right.grid(axis="y", visible=False)
+def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cores: int, seed: int = 0) -> Figure:
+    """Processor cores kept busy, one panel a model (hatched: by the reader's thread), and the last one's gaps between tokens.
+
+    panels: as for `host_strategies`. cores: those that the processes might use.
+    """
+    table = panels[-1][2]
+    figure, (*busy, gaps) = new(4.6 * len(panels) + 5, 0.5 * len(table) + 1.9, columns=len(panels) + 1, sharey=True)
+    heights = rows(gaps, [line["name"] for line in table])
+    for axes, (label, trials, lines) in zip(busy, panels, strict=True):
+        for line in (line for line in lines if line["valid_trials"] and line["name"] in heights):
+            cores_row(axes, line, [t.cores for t in summary.warm(trials, line["name"])], heights[line["name"]], seed)
+        axes.axvline(cores, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+        axes.text(cores, 1.0, f"all {cores} cores ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
+                  transform=axes.get_xaxis_transform())  # fmt: skip
+        axes.set_xlim(0, 1.3 * max(cores, *(t.cores for t in trials if t.valid)))
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("cores busy, host and device together\n(bar: median; hatched: reader's thread;\npoint: one answer)", fontsize=10)
+        axes.set_title(label, pad=18)
     for line in (line for line in table if line["valid_trials"]):
-        name, height, good = line["name"], heights[line["name"]], summary.warm(trials, line["name"])
-        left.barh(height, line["cores"], color=shade(name), alpha=0.35, height=0.62)
-        left.barh(height, line["reader_cores"], color="none", edgecolor=shade(name), hatch="////", height=0.62, linewidth=0)
-        busy = [t.cores for t in good]
-        spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(busy))
-        left.scatter(busy, height + spread, s=10, color="black", alpha=0.5, linewidths=0, zorder=3)
-        left.text(max(busy), height, f"  {line['cores']:.2f}, n = {len(busy)}", va="center", fontsize=9)
-        low, middle, high = np.percentile(summary.itl_pooled(good) * 1e3, [5, 50, 95])
-        right.plot([low, high], [height] * 2, color=shade(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
-        right.plot(middle, height, "|", color="black", markersize=18, markeredgewidth=2)
-        right.annotate(f"{middle:.2g}", (middle, height), (0, 9), textcoords="offset points", fontsize=8.5, ha="center")
-    left.axvline(cores, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    left.text(cores, 1.0, f"all {cores} cores ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
-              transform=left.get_xaxis_transform())  # fmt: skip
-    left.set_xlim(0, 1.25 * max(cores, *(t.cores for t in trials if t.valid)))
-    left.set_xlabel("processor cores busy, host and device together\n(bar: median; hatched: the reader's thread; point: one answer)")
-    left.set_title("How busy the cores are", pad=18)
-    right.set_xscale("symlog", linthresh=0.1)
-    right.set_xlim(left=-0.02)
-    plain_ticks(right.xaxis)
-    right.set_xlabel("gap between tokens at the reader, ms, log scale above 0.1\n(bar: median; band: 5th to 95th percentile)")
-    right.set_title("How evenly tokens arrive", pad=18)
+        name, height = line["name"], heights[line["name"]]
+        low, middle, high = np.percentile(summary.itl_pooled(summary.warm(panels[-1][1], name)) * 1e3, [5, 50, 95])
+        gaps.plot([low, high], [height] * 2, color=shade(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
+        gaps.plot(middle, height, "|", color="black", markersize=18, markeredgewidth=2)
+        gaps.annotate(f"{middle:.2g}", (middle, height), (0, 9), textcoords="offset points", fontsize=8.5, ha="center")
+    gaps.set_xscale("symlog", linthresh=0.1)
+    gaps.set_xlim(left=-0.02)
+    plain_ticks(gaps.xaxis)
+    gaps.set_xlabel("gap between tokens at the reader, ms\n(log scale above 0.1; bar: median;\nband: 5th to 95th percentile)", fontsize=10)
+    gaps.set_title(f"{panels[-1][0]}: how tokens arrive", pad=18)
     return figure
+
+
+def cores_row(axes, line: dict, cores: Sequence[float], height: float, seed: int) -> None:
+    """One strategy's busy cores: every answer, the median, and the share of the reader's thread."""
+    tint = shade(line["name"])
+    axes.barh(height, line["cores"], color=tint, alpha=0.35, height=0.62)
+    axes.barh(height, line["reader_cores"], color="none", edgecolor=tint, hatch="////", height=0.62, linewidth=0)
+    spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(cores))
+    axes.scatter(cores, height + spread, s=10, color="black", alpha=0.5, linewidths=0, zorder=3)
+    axes.text(max(cores), height, f"  {line['cores']:.2f}, n = {len(cores)}", va="center", fontsize=9)
