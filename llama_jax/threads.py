@@ -6,9 +6,11 @@ reads, a reader that leaves (a stop token, Ctrl-C, a dropped generator) stops th
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from queue import SimpleQueue
 from typing import TypeVar
@@ -72,6 +74,7 @@ class Worker(threading.Thread):
         here = threading.current_thread()
         if isinstance(here, Worker):
             here.started = [w for w in here.started if w.is_alive()] + [self]
+        ALIVE.add(self)
 
     def run(self) -> None:
         error = None
@@ -79,10 +82,22 @@ class Worker(threading.Thread):
             self.produce(self.channel)
         except BaseException as caught:  # whatever it is, the reader must hear of it
             error = caught
-        del self.produce  # and with it the source, which ends the threads behind it
         for worker in self.started:
             worker.join()
         self.channel.end(error)
+
+
+ALIVE: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def end_all() -> None:
+    """End the threads of open iterators when Python leaves: a compiled loop must not call into an interpreter that is gone."""
+    workers = [w for w in ALIVE if w.is_alive()]
+    for worker in workers:
+        worker.channel.close()
+    for worker in workers:
+        worker.join()
 
 
 def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -> Iterator:
@@ -98,7 +113,9 @@ def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -
         yield from channel
     finally:
         channel.close()
-        if not isinstance(threading.current_thread(), Worker):  # there, this may be the garbage collector; a worker joins at its end
+        if worker.is_alive() and not isinstance(
+            threading.current_thread(), Worker
+        ):  # there, this may be the garbage collector; a worker joins at its end
             worker.join()
 
 

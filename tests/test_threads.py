@@ -1,6 +1,8 @@
 """Work in threads of its own: order, bounds, errors, and that nothing stays behind."""
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 
@@ -151,3 +153,20 @@ def test_a_receiver_keeps_requests_apart_and_says_when_nobody_waits():
         assert receiver(second, np.int32([5, 6]))  # it is gone
     assert [b.tolist() for b in one] == [[[1, 2]]]
     assert [b.tolist() for b in two] == [[[3, 4]]]
+
+
+LEAVE = """
+import llama_jax as ll
+from llama_jax import config
+from llama_jax.checkpoint import random, tensors
+tiny = config.tiny()
+params = tensors.assemble(random.open_random(tiny, 0), "float32")
+streams = [ll.stream(ll.bind(tiny, params, ll.parse(name)), [[1, 2]], 200) for name in ("loop+callback", "step+queue")]
+print([len(next(s)) + len(next(s)) for s in streams])
+"""
+
+
+@pytest.mark.slow
+def test_python_may_leave_while_streams_are_open():
+    done = subprocess.run([sys.executable, "-c", LEAVE], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout.strip()) == (0, "[2, 2]"), done.stderr[-500:]
