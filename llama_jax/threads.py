@@ -113,9 +113,8 @@ def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -
         yield from channel
     finally:
         channel.close()
-        if worker.is_alive() and not isinstance(
-            threading.current_thread(), Worker
-        ):  # there, this may be the garbage collector; a worker joins at its end
+        # in another worker this may be the garbage collector, where waiting could be for ever: a worker joins at its end
+        if worker.is_alive() and not isinstance(threading.current_thread(), Worker):
             worker.join()
 
 
