@@ -81,8 +81,9 @@ def sized(job: Job, size: str) -> Job:
 
 
 def short(model: str) -> str:
-    """A model's name for a label: a random one of `SIZES` by its size."""
-    return next((f"random {size}" for size, name in SIZES.items() if name == model), model)
+    """A model's name for a label: a random one of `SIZES` by its size, one with other sizes by its preset."""
+    preset, _, changes = model.partition(",")
+    return next((f"random {size}" for size, name in SIZES.items() if name == model), f"{preset} (changed)" if changes else model)
 
 
 # What the children run ------------------------------------------------------------------------------------------------

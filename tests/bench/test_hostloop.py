@@ -193,6 +193,7 @@ def test_a_size_that_is_the_model_itself_is_measured_once():
     assert hostloop.known(["0.1M", "1M", "0.1M"], hostloop.SIZES["1M"]) == ["0.1M"]
     assert hostloop.short(hostloop.SIZES["1M"]) == "random 1M"
     assert hostloop.short("mine") == "mine"
+    assert hostloop.short(TINY) == "random:smollm2-135m (changed)"
 
 
 @pytest.fixture(scope="module")
