@@ -376,7 +376,8 @@ def placements(json_: Json = False) -> None:
         return
     for p in LADDER.values():
         print(f"{p.name:12} {DESCRIPTIONS[p.name]:72} jit={', '.join(p.jit) or 'nothing'}")
-    print(f"\nAppend to any of them: {', '.join('+' + m for m in MODIFIERS)} (such as step+scan+donate); chunk16 is a chunk of 16.")
+    print(f"\nAppend to any of them: {', '.join('+' + m for m in MODIFIERS)} (such as step+scan+donate);"
+          " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight.")  # fmt: skip
 
 
 @app.command(epilog="Example: `llama-jax doctor`")

@@ -6,15 +6,17 @@ at once, and how far the device runs ahead, is the placement's affair. `answer` 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from llama_jax import threads
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
@@ -24,18 +26,23 @@ from llama_jax.sampling import Sampler
 from llama_jax.transforms import Programs, assemble, new_cache, prepare, settings
 
 GREEDY = Sampler()
-IN_FLIGHT = 2  # steps the host may dispatch before it looks at a token (host="async")
 PIECE = 512  # longest prompt run in one call; longer ones go in pieces, which bounds memory and the number of programs
+
+
+def fetch(tokens: jax.Array) -> np.ndarray:
+    """Tokens [B] or [n B] as a host array [n B] of its own; waits until they are computed."""
+    return np.array(tokens).reshape(-1, tokens.shape[-1])
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A model under a placement."""
+    """A model under a placement. fetch: how tokens come to the host, so that a measurement can put a clock around it."""
 
     config: ModelConfig
     params: Model
     placement: Placement
     programs: Programs
+    fetch: Callable[[jax.Array], np.ndarray] = fetch
 
 
 def build(checkpoint: Checkpoint, placement: Placement | str = "loop") -> Engine:
@@ -134,27 +141,75 @@ def prefill(engine: Engine, batch: Request, sampler: Sampler = GREEDY):
 
 def decode(engine: Engine, batch: Request, token, carry, sampler: Sampler = GREEDY) -> Iterator[np.ndarray]:
     """Blocks of the further `new_tokens - 1` tokens [n B], in order, as they reach the host."""
-    sampler = settings(sampler, engine.placement)
-    if batch.new_tokens == 1:
-        return
+    if batch.new_tokens > 1:
+        yield from HOSTS[engine.placement.host](engine, batch, token, carry, settings(sampler, engine.placement))
+
+
+def in_one_thread(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
+    """host="sync" and "async": the reader's thread starts the calls, one or `in_flight` of them before it looks at a token."""
     if engine.placement.until == "stop":
         yield decode_until_stop(engine, batch, token, carry, sampler)
         return
-    ahead = IN_FLIGHT if engine.placement.host == "async" else 0
+    ahead = engine.placement.in_flight if engine.placement.host == "async" else 0
     flying: deque = deque()
-    for size in calls(engine.placement, batch.new_tokens - 1):
-        if engine.placement.jits_decode and size == engine.placement.tokens_per_call:
-            tokens, _, token, carry = engine.programs.decode(engine.params, token, carry, sampler, batch.stop, 0, None)
-        else:
-            token, carry = engine.programs.step(engine.params, token, carry, sampler)
-            tokens = token
+    for tokens, _ in dispatched(engine, batch, token, carry, sampler):
         if ahead:
             tokens.copy_to_host_async()
         flying.append(tokens)
         if len(flying) >= max(ahead, 1):
-            yield fetch(flying.popleft())
+            yield engine.fetch(flying.popleft())
     while flying:
-        yield fetch(flying.popleft())
+        yield engine.fetch(flying.popleft())
+
+
+def in_three_threads(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
+    """host="queue": one thread starts calls, one fetches their tokens, the reader's does nothing but read; bounded queues between."""
+    bound = engine.placement.in_flight
+    started = threads.ahead(dispatched(engine, batch, token, carry, sampler), bound, "decode")
+    yield from threads.ahead(fetched(engine, started), bound, "fetch")
+
+
+def called_back(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
+    """host="callback": a thread sits in the calls, which on a CPU return only when they are done; tokens come from within them.
+
+    Nothing bounds how far the device is ahead of the reader: it never waits for one, and a token is a few bytes.
+    """
+
+    def run(channel: threads.Channel) -> None:
+        with engine.programs.receiver.taking(channel.put) as number:
+            if engine.placement.until == "stop":
+                decode_until_stop(engine, batch, token, carry, sampler, number)
+                return
+            for tokens, sent in dispatched(engine, batch, token, carry, sampler, number):
+                block = engine.fetch(tokens)
+                if not sent:
+                    channel.put(block)
+                if channel.closed:
+                    return
+
+    yield from threads.threaded(run, None, "decode")
+
+
+HOSTS = {"sync": in_one_thread, "async": in_one_thread, "queue": in_three_threads, "callback": called_back}
+
+
+def dispatched(engine: Engine, batch: Request, token, carry, sampler, number=None) -> Iterator[tuple[jax.Array, bool]]:
+    """Start the calls one after the other: (their tokens on the device, whether it was `decode`, which may send them itself)."""
+    for size in calls(engine.placement, batch.new_tokens - 1):
+        whole = engine.placement.jits_decode and size == engine.placement.tokens_per_call
+        if whole:
+            tokens, _, token, carry = engine.programs.decode(engine.params, token, carry, sampler, batch.stop, 0, None, number)
+        else:
+            token, carry = engine.programs.step(engine.params, token, carry, sampler)
+            tokens = token
+        yield tokens, whole
+
+
+def fetched(engine: Engine, started: Iterator[tuple[jax.Array, bool]]) -> Iterator[np.ndarray]:
+    """Each call's tokens on the host."""
+    with contextlib.closing(started):
+        for tokens, _ in started:
+            yield engine.fetch(tokens)
 
 
 def calls(placement: Placement, wanted: int) -> list[int]:
@@ -163,17 +218,12 @@ def calls(placement: Placement, wanted: int) -> list[int]:
     return [size] * (wanted // size) + [1] * (wanted % size)
 
 
-def decode_until_stop(engine: Engine, batch: Request, token, carry, sampler) -> np.ndarray:
+def decode_until_stop(engine: Engine, batch: Request, token, carry, sampler, number=None) -> np.ndarray:
     """All remaining tokens of the batch from one call."""
     wanted = batch.new_tokens - 1
     out = np.zeros((bucket(wanted), batch.ids.shape[0]), np.int32)
-    tokens, made, *_ = engine.programs.decode(engine.params, token, carry, sampler, batch.stop, np.int32(wanted), out)
-    return np.array(tokens)[: int(made)]
-
-
-def fetch(tokens: jax.Array) -> np.ndarray:
-    """Tokens [B] or [n B] as a host array [n B] of its own; waits until they are computed."""
-    return np.array(tokens).reshape(-1, tokens.shape[-1])
+    tokens, made, *_ = engine.programs.decode(engine.params, token, carry, sampler, batch.stop, np.int32(wanted), out, number)
+    return engine.fetch(tokens)[: int(made)]
 
 
 def stream(
@@ -193,14 +243,15 @@ def stream(
     batch = request(engine, prompts, new_tokens, seeds, stop, slots, length)
     token, carry = prefill(engine, batch, sampler)
     done = np.zeros(len(prompts), bool)
-    for block in itertools.chain([fetch(token)], decode(engine, batch, token, carry, sampler)):
-        ended = done | np.logical_or.accumulate(np.isin(block, batch.stop), axis=0)  # [n B]
-        over = ended.all(axis=1)
-        if over.any():
-            yield block[: int(np.argmax(over)) + 1]
-            return
-        done = ended[-1]
-        yield block
+    with contextlib.closing(decode(engine, batch, token, carry, sampler)) as further:  # ends its threads, whoever leaves first
+        for block in itertools.chain([engine.fetch(token)], further):
+            ended = done | np.logical_or.accumulate(np.isin(block, batch.stop), axis=0)  # [n B]
+            over = ended.all(axis=1)
+            if over.any():
+                yield block[: int(np.argmax(over)) + 1]
+                return
+            done = ended[-1]
+            yield block
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,9 @@ SWITCHES = {
     "kv": ("loaded", *kvc.DTYPES),  # what keys and values are kept as; loaded: as the weights
     "sampling": ("static", "traced"),
     "compile": ("lazy", "aot", "persistent"),
-    "host": ("sync", "async"),
+    "host": ("sync", "async", "queue", "callback"),
 }
+IN_FLIGHT = 2  # calls that a host running ahead has dispatched and not yet read
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Placement:
 
     jit: names of `TREE`. donate: give the jitted function its KV cache to overwrite. tokens_per_call: tokens that one
     call of a jitted `decode` makes (`lax.scan`). until="stop": one call runs to the stop token (`lax.while_loop`).
-    weights, layers, cache, kv, sampling, compile, host: see `SWITCHES`.
+    weights, layers, cache, kv, sampling, compile, host: see `SWITCHES`. host="sync" reads each call's tokens before it starts the
+    next; "async" runs `in_flight` calls ahead in one thread; "queue" starts calls, fetches and reads in three; "callback" has
+    each token sent from within the compiled decode while it goes on.
     Raises UserError for an unknown name or a set that contradicts itself.
     """
 
@@ -60,6 +63,7 @@ class Placement:
     sampling: str = "static"
     compile: str = "lazy"
     host: str = "sync"
+    in_flight: int = IN_FLIGHT
 
     def __post_init__(self):
         if isinstance(self.jit, str):
@@ -112,7 +116,16 @@ def _contradictions(p: Placement):
     )
     yield p.layers == "scan" and not whole, "layers='scan' compiles the stack as one loop; put 'transform', 'step' or 'decode' in jit."
     yield p.compile != "lazy" and not p.jit, f"compile={p.compile!r} has nothing to compile; put a name in jit."
-    yield p.host == "async" and p.until is not None, "host='async' has nothing to overlap with until='stop'; leave one out."
+    ahead = p.host in ("async", "queue")
+    yield ahead and p.until is not None, f"host={p.host!r} has nothing to overlap with until='stop'; leave one out."
+    yield p.in_flight < 1, f"in_flight is {p.in_flight}; it must be 1 or more."
+    yield not ahead and p.in_flight != IN_FLIGHT, "in_flight needs host='async' or host='queue': only they start calls ahead."
+    back = p.host == "callback"
+    yield back and not decode, "host='callback' needs 'decode' in jit: only a compiled loop can call the host while it runs."
+    yield (
+        back and p.compile == "persistent",
+        "host='callback' calls into this very process, so JAX keeps no such program on disk; leave compile='persistent' out.",
+    )
 
 
 LADDER: dict[str, Placement] = {
@@ -147,6 +160,8 @@ MODIFIERS: dict[str, dict] = {
     "aot": dict(compile="aot"),
     "persistent": dict(compile="persistent"),
     "async": dict(host="async"),
+    "queue": dict(host="queue"),
+    "callback": dict(host="callback"),
     "bf16": dict(weights="bf16"),
     "kvbf16": dict(kv="bf16"),
     "kvint8": dict(kv="int8"),
@@ -154,7 +169,10 @@ MODIFIERS: dict[str, dict] = {
 
 
 def parse(name: str) -> Placement:
-    """A placement by its name: one of the ladder, chunkK, each with +modifiers, such as `step+scan+donate` or `chunk16`."""
+    """A placement by its name: one of the ladder, chunkK, each with +modifiers, such as `step+scan+donate` or `chunk16`.
+
+    `+async4` and `+queue4` keep four calls in flight.
+    """
     if name in LADDER:
         return LADDER[name]
     base, *modifiers = name.split("+")
@@ -162,8 +180,13 @@ def parse(name: str) -> Placement:
     if base not in LADDER and not chunk:
         raise UserError(f"No such placement: {name!r}.{near(base, LADDER)}")
     placement = LADDER[base] if base in LADDER else replace(LADDER["chunk8"], tokens_per_call=int(chunk[1]))
+    changes: dict = {}
     for modifier in modifiers:
-        if modifier not in MODIFIERS:
+        counted = re.fullmatch(r"(async|queue)([1-9]\d{0,3})", modifier)
+        if not counted and modifier not in MODIFIERS:
             raise UserError(f"No such placement: {name!r}; +{modifier} is unknown.{near(modifier, MODIFIERS)}")
-    changes = {k: v for modifier in modifiers for k, v in MODIFIERS[modifier].items()}
+        change = dict(host=counted[1], in_flight=int(counted[2])) if counted else MODIFIERS[modifier]
+        if any(changes.get(k, v) != v for k, v in change.items()):
+            raise UserError(f"Placement {name!r}: +{modifier} contradicts a modifier before it; leave one out.")
+        changes |= change
     return replace(placement, name=name, **changes)

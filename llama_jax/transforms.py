@@ -11,6 +11,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import io_callback
 from jax.experimental.compilation_cache import compilation_cache
 
 from llama_jax import attention, embeddings, ffn, head, kvc, layer, model, norm, paths, rope, sampling
@@ -18,6 +19,7 @@ from llama_jax.config import ModelConfig
 from llama_jax.kvc import Cache
 from llama_jax.placement import Placement, ancestors
 from llama_jax.sampling import Draw, Sampler, TracedSampler
+from llama_jax.threads import Receiver
 
 CACHE_ARGUMENT = {"decode": 2, "extend": 2, "step": 2, "transform": 2, "layer": 3, "attend": 3}  # what `donate` gives away
 
@@ -38,8 +40,9 @@ class Programs:
     prefill(model, ids [B T], pad [B], seeds [B], sampler, slots) → (token, carry): a new cache with the prompt in it.
     extend(model, ids [B T], carry, sampler) → (token, carry): T more tokens of prompt into a cache.
     step(model, token, carry, sampler) → (token, carry)
-    decode(model, token, carry, sampler, stop [N], limit, out [n B]) → (tokens [n B], made, token, carry): several
-        steps a call; None unless the placement jits `decode`. `limit` and `out` serve until="stop" only.
+    decode(model, token, carry, sampler, stop [N], limit, out [n B], request) → (tokens [n B], made, token, carry): several
+        steps a call; None unless the placement jits `decode`. `limit` and `out` serve until="stop" only, `request` (int32, a
+        number that `receiver` gave) host="callback" only.
     logits(model, ids [B T], cache) → (float32 [B T V], cache): every position, for evaluation; never jitted here.
     """
 
@@ -48,6 +51,7 @@ class Programs:
     step: Callable
     decode: Callable | None
     logits: Callable
+    receiver: Receiver | None = None  # host="callback": where decode sends each token while it runs
 
 
 def assemble(config: ModelConfig, placement: Placement) -> Programs:
@@ -79,7 +83,9 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     sample = place("sample", sampling.next_token)
     onward = partial(advance, transform=transform, sample=sample)
     step = partial(one_step, onward=onward)
-    decode = partial(DECODERS[placement.until], step=step, tokens_per_call=placement.tokens_per_call)
+    receiver = Receiver() if placement.host == "callback" else None
+    send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else silent
+    decode = partial(DECODERS[placement.until], step=step, tokens_per_call=placement.tokens_per_call, send=send)
     prefill = partial(first, onward=onward, config=config, placement=placement)
     return Programs(
         prefill=place("prefill", prefill, whole, static_argnums=5),
@@ -87,6 +93,7 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
         step=place("step", step, whole),
         decode=place("decode", decode) if placement.jits_decode else None,
         logits=partial(model.transform, **parts, every=True),
+        receiver=receiver,
     )
 
 
@@ -123,19 +130,27 @@ def one_step(params, token, carry: Carry, sampler, *, onward: Callable):
     return onward(params, token[:, None], carry, sampler)
 
 
-def chunk(params, token, carry: Carry, sampler, stop, limit, out, *, step: Callable, tokens_per_call: int):
+def silent(request, token) -> bool:
+    """Send no token to the host; a compiled program is the same as if this were not called."""
+    return False
+
+
+def chunk(params, token, carry: Carry, sampler, stop, limit, out, request=None, *, step: Callable, tokens_per_call: int, send: Callable):
     """`tokens_per_call` steps as one `lax.scan`: tokens still stream, dispatch is paid once a chunk."""
 
     def body(state, _):
         token, carry = step(params, *state, sampler)
+        send(request, token)
         return (token, carry), token
 
     (token, carry), tokens = jax.lax.scan(body, (token, carry), None, length=tokens_per_call)
     return tokens, jnp.int32(tokens_per_call), token, carry
 
 
-def until_stop(params, token, carry: Carry, sampler, stop, limit, out, *, step: Callable, tokens_per_call: int):
-    """Steps as one `lax.while_loop` until every row has met a stop token or `limit` tokens are made."""
+def until_stop(
+    params, token, carry: Carry, sampler, stop, limit, out, request=None, *, step: Callable, tokens_per_call: int, send: Callable
+):
+    """Steps as one `lax.while_loop` until every row has met a stop token, `limit` tokens are made, or nobody waits for more."""
 
     def unfinished(state):
         made, done, *_ = state
@@ -145,7 +160,9 @@ def until_stop(params, token, carry: Carry, sampler, stop, limit, out, *, step: 
         made, done, tokens, token, carry = state
         token, carry = step(params, token, carry, sampler)
         tokens = jax.lax.dynamic_update_slice(tokens, token[None], (made, 0))
-        return made + 1, done | is_stop(token, stop), tokens, token, carry
+        gone = send(request, token)
+        done = done | is_stop(token, stop)
+        return made + 1, done if gone is False else done | gone, tokens, token, carry
 
     start = (jnp.int32(0), is_stop(token, stop), out, token, carry)
     made, _, tokens, token, carry = jax.lax.while_loop(unfinished, body, start)

@@ -1,3 +1,9 @@
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+
 import jax
 import numpy as np
 import pytest
@@ -9,10 +15,26 @@ from llama_jax.bench import Guard
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
 
+THREADED = ["step+queue", "chunk8+queue4", "chunk8+callback", "loop+callback"]
+NAMES = ["step", "chunk8", "loop", "step+async", "step+async8", "eager", *THREADED]
+
 
 @pytest.fixture(scope="module")
 def engines(tiny):
-    return {name: generate.bind(*tiny, parse(name)) for name in ("step", "chunk8", "loop", "step+async", "eager")}
+    """One of each name. What is the same program under several placements is compiled once."""
+    made = {name: generate.bind(*tiny, parse(name)) for name in ("eager", "step")}
+    first = made["step"].programs
+    for name in ("chunk8", "loop", "chunk8+callback", "loop+callback"):
+        engine = generate.bind(*tiny, parse(name))
+        made[name] = replace(engine, programs=replace(engine.programs, prefill=first.prefill, step=first.step))
+    return {name: made.get(name) or replace(made[name.partition("+")[0]], placement=parse(name)) for name in NAMES}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays():
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
 
 
 @given(st.integers(1, 5000))
@@ -23,7 +45,7 @@ def test_a_bucket_holds_its_prompt_and_wastes_at_most_a_third(n):
     assert generate.bucket(size) == size
 
 
-@pytest.mark.parametrize("name", ["step", "chunk8", "loop", "step+async", "eager"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 10, 17])
 def test_exactly_as_many_tokens_as_asked(engines, name, n):
     blocks = list(generate.stream(engines[name], [[1, 2, 3], [4]], n))
@@ -31,7 +53,7 @@ def test_exactly_as_many_tokens_as_asked(engines, name, n):
     assert all(b.dtype == np.int32 and b.shape[1] == 2 for b in blocks)
 
 
-@pytest.mark.parametrize("name", ["step", "chunk8", "loop", "step+async", "eager"])
+@pytest.mark.parametrize("name", NAMES)
 def test_stops_at_any_of_several_stop_tokens(engines, name):
     free = generate.answer(engines[name], [[1, 2, 3]], 16)[0].token_ids
     k = next(i for i in range(3, 16) if free[i] not in free[:i])
@@ -40,7 +62,7 @@ def test_stops_at_any_of_several_stop_tokens(engines, name):
     assert generate.answer(engines[name], [[1, 2, 3]], 16, stop=(96_000,))[0].finish_reason == "length"
 
 
-@pytest.mark.parametrize("name", ["step", "loop", "chunk8"])
+@pytest.mark.parametrize("name", ["step", "loop", "chunk8", *THREADED])
 def test_a_batch_goes_on_until_its_last_row_stops(engines, name):
     rows = [a.token_ids for a in generate.answer(engines[name], [[1, 2, 3], [9, 8]], 16)]
     k = next(i for i in range(1, 12) if rows[0][i] not in rows[0][:i] + rows[1])
@@ -99,26 +121,139 @@ def test_the_growing_cache_compiles_every_token(tiny):
     assert sum(e.kind == "backend" and e.name == "step" for e in guard.events) == 8
 
 
-def test_the_async_host_keeps_a_bounded_number_in_flight(tiny, monkeypatch):
-    engine = generate.bind(*tiny, parse("step+async"))
-    flying, most = 1, 0  # the prefill is in flight
-    step, fetch = engine.programs.step, generate.fetch
+@pytest.mark.parametrize(("name", "most"), [("step", 1), ("step+async", 2), ("step+async8", 8), ("step+queue", 2), ("step+queue4", 4)])
+def test_the_host_keeps_a_bounded_number_in_flight(engines, name, most):
+    engine, lock, flying, seen = engines["step"], threading.Lock(), 1, 0  # the prefill is in flight
 
-    def counted_step(*args):
-        nonlocal flying, most
-        flying += 1
-        most = max(most, flying)
-        return step(*args)
+    def step(*args):
+        nonlocal flying, seen
+        with lock:
+            flying += 1
+            seen = max(seen, flying)
+        return engine.programs.step(*args)
 
-    def counted_fetch(tokens):
+    def fetch(tokens):
         nonlocal flying
-        flying -= 1
-        return fetch(tokens)
+        block = generate.fetch(tokens)
+        with lock:
+            flying -= 1
+        return block
 
-    object.__setattr__(engine.programs, "step", counted_step)
-    monkeypatch.setattr(generate, "fetch", counted_fetch)
-    list(generate.stream(engine, [[1, 2]], 20))
-    assert most == generate.IN_FLIGHT
+    counted = replace(engine, placement=parse(name), programs=replace(engine.programs, step=step), fetch=fetch)
+    list(generate.stream(counted, [[1, 2]], 20))
+    assert seen <= most
+    assert seen == most or "queue" in name  # there, the fetching thread may keep up
+
+
+@pytest.mark.parametrize("name", THREADED)
+@pytest.mark.parametrize("how", ["close", "drop", "throw", "raise"])
+def test_a_reader_that_leaves_ends_all_threads(engines, name, how):
+    before, blocks = threading.active_count(), generate.stream(engines[name], [[1, 2, 3]], 60)
+    next(blocks), next(blocks)
+    if how == "close":
+        blocks.close()
+    elif how == "throw":
+        with pytest.raises(KeyboardInterrupt):
+            blocks.throw(KeyboardInterrupt)
+    elif how == "raise":
+        with pytest.raises(ZeroDivisionError):
+            [1 // 0 for _ in blocks]
+        del blocks
+    else:
+        del blocks
+    gc.collect()
+    assert threading.active_count() == before
+    assert len(generate.answer(engines[name], [[1, 2, 3]], 9)[0].token_ids) == 9  # the next request is served
+
+
+@pytest.mark.parametrize("name", ["loop+callback", "chunk8+callback"])
+def test_a_compiled_loop_stops_when_its_reader_has_left(tiny, name):
+    """200 tokens are asked for and two are read: the device must not go on to the last."""
+    engine, sent = generate.bind(*tiny, parse(name)), []
+    receive, stay = engine.programs.receiver.taking, threading.Event()
+
+    def slowly(take):  # holds the device at the second token until the reader has left
+        def taken(tokens):
+            sent.append(tokens)
+            if len(sent) == 2:
+                stay.wait(20)
+            return take(tokens)
+
+        return receive(taken)
+
+    engine.programs.receiver.taking = slowly
+    blocks = generate.stream(engine, [[1, 2, 3]], 200)
+    next(blocks), next(blocks)
+    closing = threading.Timer(0.2, stay.set)
+    closing.start()
+    blocks.close()
+    closing.join()
+    assert 2 <= len(sent) <= 16
+
+
+@pytest.mark.parametrize("name", THREADED)
+@pytest.mark.parametrize("where", ["start", "fetch"])
+def test_an_error_in_any_thread_reaches_the_reader(engines, name, where):
+    def broken(*args):
+        raise ZeroDivisionError("broken")
+
+    engine = engines[name]
+    if where == "start":
+        bad = replace(engine, programs=replace(engine.programs, step=broken, decode=engine.programs.decode and broken))
+        with pytest.raises(ZeroDivisionError, match="broken"):
+            list(generate.stream(bad, [[1, 2]], 20))
+    else:
+        blocks = generate.stream(engine, [[1, 2]], 20)
+        next(blocks)
+        bad = replace(engine, fetch=broken)
+        batch = generate.request(engine, [[1, 2]], 20)
+        with pytest.raises(ZeroDivisionError, match="broken"):
+            list(generate.decode(bad, batch, *generate.prefill(engine, batch)))
+        blocks.close()
+    assert threading.active_count() == 1 or len(generate.answer(engine, [[1, 2]], 3)[0].token_ids) == 3
+
+
+@pytest.mark.parametrize("name", ["loop+callback", "chunk8+callback"])
+def test_an_error_in_the_callback_ends_the_program_and_spares_the_next(engines, name):
+    engine = engines[name]
+    batch = generate.request(engine, [[1, 2]], 20)
+    token, carry = generate.prefill(engine, batch)
+    broken = replace(engine, programs=replace(engine.programs, receiver=Unwilling()))
+    with pytest.raises(ZeroDivisionError, match="unwilling"):
+        list(generate.decode(broken, batch, token, carry))
+    assert len(generate.answer(engine, [[1, 2]], 20)[0].token_ids) == 20
+
+
+class Unwilling:
+    def taking(self, take):
+        raise ZeroDivisionError("unwilling")
+
+
+@pytest.mark.parametrize("name", THREADED)
+def test_a_new_request_is_no_new_program(engines, name):
+    for _ in range(2):
+        generate.answer(engines[name], [[1, 2, 3]], 20)
+    with Guard() as guard:
+        generate.answer(engines[name], [[4, 5]], 20)
+    assert not guard.events
+
+
+@pytest.mark.parametrize("name", THREADED)
+def test_requests_side_by_side_do_not_mix(engines, name):
+    prompts = [[i, i + 1, i + 2] for i in range(1, 25)]
+    alone = [generate.answer(engines["step"], [p], 20)[0] for p in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda p: generate.answer(engines[name], [p], 20)[0], prompts))
+    assert together == alone
+
+
+def test_a_callback_streams_each_token_of_a_loop(engines):
+    sizes = {name: [len(b) for b in generate.stream(engines[name], [[1, 2, 3]], 20)] for name in ("loop", "loop+callback")}
+    assert sizes == {"loop": [1, 19], "loop+callback": [1] * 20}
+    blocks = generate.stream(engines["loop+callback"], [[1, 2, 3]], 20)
+    first = [int(b[0, 0]) for b in islice(blocks, 5)]
+    blocks.close()
+    assert tuple(first) == generate.answer(engines["step"], [[1, 2, 3]], 5)[0].token_ids
 
 
 def test_equal_prompts_with_one_seed_differ_by_row(tiny):

@@ -24,6 +24,12 @@ def test_the_ladder_is_the_eight():
         (dict(jit=("layer",), layers="scan"), "scan"),
         (dict(compile="aot"), "nothing to compile"),
         (dict(jit=("decode",), until="stop", host="async"), "overlap"),
+        (dict(jit=("decode",), until="stop", host="queue"), "overlap"),
+        (dict(jit=("step",), host="callback"), "host='callback' needs 'decode' in jit"),
+        (dict(jit=("decode",), host="callback", compile="persistent"), "keeps no such program on disk"),
+        (dict(jit=("step",), host="async", in_flight=0), "in_flight is 0"),
+        (dict(jit=("step",), in_flight=4), "in_flight needs host='async' or host='queue'"),
+        (dict(jit=("step",), host="threads"), "threads"),
         (dict(cache="elastic"), "elastic"),
         (dict(weights="f8"), "f8"),
     ],
@@ -50,7 +56,22 @@ def test_names_carry_switches():
     assert parse("step+donate") is LADDER["step+donate"]
 
 
-@pytest.mark.parametrize(("name", "hint"), [("stpe", "step"), ("step+scann", "scan"), ("chunk0", "chunk8"), ("loop+growing", "growing")])
+def test_names_carry_the_number_in_flight():
+    assert (parse("step+async").host, parse("step+async").in_flight) == ("async", 2)
+    assert (parse("chunk8+queue4").host, parse("chunk8+queue4").in_flight) == ("queue", 4)
+    assert parse("loop+callback").host == "callback"
+
+
+@pytest.mark.parametrize("name", ["step+async+queue", "chunk8+callback+async4", "step+growing+nocache", "step+async4+async8"])
+def test_modifiers_that_contradict_each_other_are_refused(name):
+    with pytest.raises(UserError, match="contradicts a modifier before it"):
+        parse(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("stpe", "step"), ("step+scann", "scan"), ("chunk0", "chunk8"), ("step+async0", "async"), ("loop+growing", "growing")],
+)
 def test_unknown_names_get_a_hint(name, hint):
     with pytest.raises(UserError, match=hint):
         parse(name)

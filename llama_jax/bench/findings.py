@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import recompilation, statistics, summary
+from llama_jax.bench import hostloop, recompilation, statistics, summary
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.recompilation import Account, middle
 from llama_jax.bench.record import Trial
@@ -72,6 +72,41 @@ def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> st
             f" “P99” of {len(first['warm'])} warm ones; and one program timed against itself is called different in"
             f" {apart['sequential']} of {len(rounds)} rounds one after the other, in"
             f" {apart['interleaved']} of {len(rounds)} interleaved.")  # fmt: skip
+
+
+def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Sequence[dict]) -> str:
+    """Up to what size of model the host is what one waits for, what the best strategy gains there and on the largest model measured.
+
+    points: `hostloop.by_size`. tables: `hostloop.table` by model, smallest first. served: `hostloop.served`.
+    """
+    if not points:
+        return "No model has valid trials both token by token and as one loop, so there is nothing to compare."
+    cross, at = hostloop.crossover(points), [f"{p['weights'] / 1e6:.3g} M" for p in points]
+    shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]
+    sentence = f"With a program a token, the calls that start them take {shares[0]:.0%} of calls and waits at {at[0]} weights a token"
+    if len(points) > 1:
+        sentence += f" and {shares[-1]:.0%} at {at[-1]}"
+        sentence += f", and waiting for the device overtakes them at about {cross / 1e6:.2g} M" if cross else ""
+    names = [p["model"] for p in points]
+    for model in dict.fromkeys([names[0], *(name for name in names if not name.startswith("random:")), names[-1]]):
+        sentence += f"; {gain(tables[model], hostloop.short(model))}"
+    decided = [s for s in served if s["ratio"].verdict in ("faster", "slower")]
+    words = [f"{s['ratio'].value:.2f}x [{s['ratio'].low:.2f}, {s['ratio'].high:.2f}] on {hostloop.short(s['model'])}" for s in decided]
+    if served:
+        sentence += (
+            f"; text work in threads of its own serves {' and '.join(words)}" if words else "; threads for the text work decide nothing"
+        )
+    return sentence + "."
+
+
+def gain(table: Sequence[dict], model: str) -> str:
+    """The fastest strategy of one model that is told apart from the synchronous host, or that there is none."""
+    ratios = {r["name"]: r["ratio_to_baseline"] for r in table if r["valid_trials"] and not r["name"].endswith(AGAIN)}
+    faster = {name: ratio for name, ratio in ratios.items() if ratio["verdict"] == "faster"}
+    if not faster:
+        return f"on {model} no strategy is told apart as faster than token by token"
+    name, ratio = max(faster.items(), key=lambda item: item[1]["value"])
+    return f"on {model} the fastest is {name} with {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] of token by token"
 
 
 def portion(trial: Trial) -> str:
