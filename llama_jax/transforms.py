@@ -17,7 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from llama_jax import attention, embeddings, ffn, head, kvc, layer, model, norm, paths, rope, sampling
 from llama_jax.config import ModelConfig
 from llama_jax.kvc import Cache
-from llama_jax.placement import Placement, ancestors
+from llama_jax.placement import Placement
 from llama_jax.sampling import Draw, Sampler, TracedSampler
 from llama_jax.threads import Receiver
 
@@ -70,11 +70,11 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     rotary = config.positions == "rope"
     rotate = place("rope", rope.rotate) if rotary else rope.leave
     normalise = place("norm", partial(norm.NORMS[config.norm], eps=config.norm_eps))
-    products = attention.apart if {"attend", *ancestors("attend")} & set(placement.jit) else attention.together
-    attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache], products=products)
+    attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache])
     block = partial(layer.layer, norm=normalise, attend=place("attend", attend), ffn=place("ffn", ffn.FFNS[config.hidden_act]))
     parts = dict(
         inverse=rope.frequencies(config) if rotary else None,
+        policy=placement.cache,
         embed=place("embed", embeddings.embed),
         layers=partial(model.LAYERS[placement.layers], layer=place("layer", block)),
         head=place("head", partial(head.head, norm=normalise)),

@@ -10,7 +10,6 @@ from jaxtyping import TypeCheckError, jaxtyped
 from llama_jax import attention, ffn, kvc, norm
 
 
-@pytest.mark.parametrize("products", [attention.together, attention.apart])
 @settings(max_examples=20, deadline=None)
 @given(
     b=st.integers(1, 3),
@@ -20,22 +19,20 @@ from llama_jax import attention, ffn, kvc, norm
     extra=st.integers(0, 6),
     seed=st.integers(0, 99),
 )
-def test_equals_torch_attention(products, b, k, groups, t, extra, seed):
+def test_equals_torch_attention(b, k, groups, t, extra, seed):
     rng, h, s = np.random.default_rng(seed), 4, t + extra
     q, keys, values = (rng.standard_normal((b, n, m, h)).astype(np.float32) for n, m in ((k * groups, t), (k, s), (k, s)))
     mask = np.arange(s)[None, None] <= (extra + np.arange(t))[None, :, None]
     mask = np.broadcast_to(mask, (b, t, s))
     expected = torch.nn.functional.scaled_dot_product_attention(
         *map(torch.tensor, (q, keys, values)), attn_mask=torch.tensor(mask.copy())[:, None], enable_gqa=True)  # fmt: skip
-    cut = [slice(0, extra), slice(extra, s)] if extra else [slice(0, s)]  # cached positions and this call's own
-    parts = [(jnp.asarray(keys[:, :, c]), jnp.asarray(values[:, :, c])) for c in cut]
-    found = attention.scaled_dot_product(jnp.asarray(q), parts, jnp.asarray(mask), products)
+    found = attention.scaled_dot_product(*map(jnp.asarray, (q, keys.reshape(-1, s, h), values.reshape(-1, s, h), mask)))
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
 def test_a_query_that_sees_nothing_gets_zeros():
     ones = jnp.ones((1, 1, 2, 4))
-    found = attention.scaled_dot_product(ones, [(ones, ones)], jnp.array([[[False, False], [True, False]]]), attention.apart)
+    found = attention.scaled_dot_product(ones, ones[0], ones[0], jnp.array([[[False, False], [True, False]]]))
     assert not np.isnan(found).any()
     np.testing.assert_array_equal(found[0, 0], [[0] * 4, [1] * 4])
 
@@ -43,19 +40,20 @@ def test_a_query_that_sees_nothing_gets_zeros():
 def test_masked_keys_do_not_count():
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.standard_normal((1, 2, 3, 4)), jnp.float32) for _ in "qkv")
-    mask = kvc.causal_mask(jnp.arange(3), jnp.array([0]), 0)
-    spoilt = k.at[:, :, 2].set(1e6), v.at[:, :, 2].set(1e6)
-    a, b = (attention.scaled_dot_product(q, [kv], mask, attention.apart) for kv in ((k, v), spoilt))
+    mask = kvc.causal_mask(jnp.arange(3), jnp.array([0]), 3)
+    k, v = k[0], v[0]
+    spoilt = k.at[:, 2].set(1e6), v.at[:, 2].set(1e6)
+    a, b = (attention.scaled_dot_product(q, *kv, mask) for kv in ((k, v), spoilt))
     np.testing.assert_array_equal(a[:, :, :2], b[:, :, :2])
     assert not np.array_equal(a[:, :, 2], b[:, :, 2])
 
 
 def test_shapes_are_checked():
     attend = jaxtyped(typechecker=beartype)(attention.scaled_dot_product)
-    q, k, mask = jnp.ones((1, 4, 2, 8)), jnp.ones((1, 2, 3, 8)), jnp.ones((1, 2, 3), bool)
-    assert attend(q, [(k, k)], mask, attention.together).shape == q.shape
+    q, k, mask = jnp.ones((1, 4, 2, 8)), jnp.ones((2, 3, 8)), jnp.ones((1, 2, 3), bool)
+    assert attend(q, k, k, mask).shape == q.shape
     with pytest.raises(TypeCheckError):
-        attend(q, [(k, k)], jnp.ones((1, 3), bool), attention.together)
+        attend(q, k, jnp.ones((2, 4, 8)), mask)
 
 
 def test_norm_is_float32_inside_and_keeps_its_dtype():

@@ -113,14 +113,11 @@ def attention_flops(config: ModelConfig, queries: int, keys: int) -> int:
 
 def counted_attention_flops(config: ModelConfig, queries: int, keys: int) -> float:
     """The same as XLA counts it in the lowered program of the model's own attention, softmax included."""
-    heads, kv_heads, h = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    q, k = (jax.ShapeDtypeStruct((1, n, t, h), jnp.float32) for n, t in ((heads, queries), (kv_heads, keys)))
+    q, k = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, config.num_attention_heads, queries, config.head_dim),
+                                                                   (config.num_key_value_heads, keys, config.head_dim)))  # fmt: skip
     mask = jax.ShapeDtypeStruct((1, queries, keys), bool)
-
-    def one_layer(q, k, v, mask):
-        return attention.scaled_dot_product(q, [(k, v)], mask, attention.together)
-
-    return config.num_hidden_layers * jax.jit(one_layer).lower(q, k, k, mask).cost_analysis()["flops"]
+    lowered = jax.jit(attention.scaled_dot_product).lower(q, k, k, mask)
+    return config.num_hidden_layers * lowered.cost_analysis()["flops"]
 
 
 def attention_work(config: ModelConfig, longest: int, points: int = 12) -> list[dict]:
