@@ -4,7 +4,7 @@ before a peer is asked for.
 A peer lives in a module of this package with two functions, whatever it takes to run it:
 
     missing(name, model) → None where the peer can run `model` here, else (reason, remedy): a sentence each. Cheap, loads nothing.
-    subject(loaded, name) → the peer on a loaded checkpoint as a `protocol.Subject`. Raises Unavailable where it turns out only
+    subject(loaded, name) → the peer on a loaded checkpoint as a `protocol.Subject`. Raises UnavailableError where it turns out only
         then that it cannot run.
 
 and a line in `PEERS`. One that cannot run is a labelled gap in the results, never a failure of the run.
@@ -44,7 +44,7 @@ PEERS: dict[str, Peer] = {
 }
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """A peer cannot run. reason and remedy: a sentence each; the remedy is a command wherever there is one."""
 
     def __init__(self, reason: str, remedy: str = ""):
@@ -68,11 +68,11 @@ def check(names: Sequence[str]) -> None:
 
 
 def module(name: str) -> ModuleType:
-    """The module a peer lives in. Raises Unavailable where it cannot be imported."""
+    """The module a peer lives in. Raises UnavailableError where it cannot be imported."""
     try:
         return import_module(f"{__name__}.{get(name).module}")
     except ImportError as error:
-        raise Unavailable(f"{error.name or get(name).module} cannot be imported: {error}", "Run `make setup`.") from error
+        raise UnavailableError(f"{error.name or get(name).module} cannot be imported: {error}", "Run `make setup`.") from error
 
 
 def missing(names: Sequence[str], model: str) -> list[dict]:
@@ -81,12 +81,12 @@ def missing(names: Sequence[str], model: str) -> list[dict]:
     for name in names:
         try:
             if gap := module(name).missing(name, model):
-                raise Unavailable(*gap)
-        except Unavailable as error:
+                raise UnavailableError(*gap)
+        except UnavailableError as error:
             gaps.append(dict(name=name, reason=error.reason, remedy=error.remedy))
     return gaps
 
 
 def subject(loaded: Checkpoint, name: str) -> Subject:
-    """A peer on a loaded checkpoint. Raises Unavailable."""
+    """A peer on a loaded checkpoint. Raises UnavailableError."""
     return module(name).subject(loaded, name)

@@ -110,7 +110,7 @@ def activate(config: ModelConfig, first: Float[Array, "B T F"], *up: Float[Array
 class Twin:
     """A Flax model under one way of calling it. `state` is the way's own: a cache, or a module that holds one.
 
-    start(pad [B], slots) → state: an empty cache. advance(ids [B T], state) → (token [B], state).
+    start(pad [B], slots) → state: an empty cache. advance(ids [B T] or the last token [B], state) → (token [B], state).
     logits(ids [B T], state) → float32 [B T V], un-jitted, for evaluation.
     """
 
@@ -123,6 +123,11 @@ class Twin:
 def greedy(logits: Float[Array, "B T V"]) -> jax.Array:
     """The best token of the last position."""
     return sampling.greedy(logits[:, -1].astype(jnp.float32))
+
+
+def as_rows(ids) -> jax.Array:
+    """Ids [B T], or the last token [B] as [B 1]: within the program, as an operation outside it would be one more dispatch."""
+    return ids.reshape(ids.shape[0], -1)
 
 
 def twin(loaded: checkpoint.Checkpoint, name: str) -> Twin:
@@ -141,7 +146,7 @@ def stream(flax: Twin, ids: Sequence[int], work: Workload) -> Iterator[np.ndarra
         token, state = flax.advance(batch.ids[:, i : i + generate.PIECE], state)
     yield generate.fetch(token)
     for _ in range(batch.new_tokens - 1):
-        token, state = flax.advance(token[:, None], state)
+        token, state = flax.advance(token, state)
         yield generate.fetch(token)
 
 

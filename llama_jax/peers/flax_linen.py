@@ -12,7 +12,7 @@ from flax import linen as nn
 from llama_jax import attention
 from llama_jax.attention import Where
 from llama_jax.config import ModelConfig
-from llama_jax.peers.flax import Twin, activate, attend, empty_cache, greedy, names, qkv_widths, standing, up_widths
+from llama_jax.peers.flax import Twin, activate, as_rows, attend, empty_cache, greedy, names, qkv_widths, standing, up_widths
 
 
 def norm(config: ModelConfig, name: str) -> nn.Module:
@@ -116,7 +116,7 @@ def applied(config: ModelConfig, params: dict, dtype, place: Callable = lambda f
         return empty_cache(config, pad, slots, dtype)
 
     def advance(params, ids, cache):
-        logits, cache = run(model, params, ids, cache)
+        logits, cache = run(model, params, as_rows(ids), cache)
         return greedy(logits), cache
 
     def logits(ids, cache):

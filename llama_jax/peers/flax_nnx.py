@@ -12,7 +12,7 @@ from flax import nnx
 from llama_jax import attention
 from llama_jax.attention import Where
 from llama_jax.config import ModelConfig
-from llama_jax.peers.flax import Twin, activate, attend, empty_cache, greedy, names, qkv_widths, standing, up_widths
+from llama_jax.peers.flax import Twin, activate, as_rows, attend, empty_cache, greedy, names, qkv_widths, standing, up_widths
 
 
 def norm(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
@@ -118,8 +118,8 @@ def numbered(tree):
 
 
 def next_token(model: Transformer, ids) -> jax.Array:
-    """The greedy token [B] after ids [B T]; the module's cache grows by T positions."""
-    return greedy(model(ids))
+    """The greedy token [B] after ids [B T] or a token [B]; the module's cache grows by T positions."""
+    return greedy(model(as_rows(ids)))
 
 
 def called(
