@@ -111,13 +111,21 @@ class Twin:
     """A Flax model under one way of calling it. `state` is the way's own: a cache, or a module that holds one.
 
     start(pad [B], slots) → state: an empty cache. advance(ids [B T] or the last token [B], state) → (token [B], state).
-    logits(ids [B T], state) → float32 [B T V], un-jitted, for evaluation.
+    logits(ids [B T], state) → float32 [B T V], un-jitted, for evaluation. pure(ids, state) → a function without side effects that
+    does as `advance`, and its arguments; None where `advance` is one.
     """
 
     config: ModelConfig
     start: Callable
     advance: Callable
     logits: Callable
+    pure: Callable | None = None
+
+
+def dispatches(flax: Twin, ids, state) -> int:
+    """Operations that the host hands to the device for one `advance`; a jitted function is one, whatever is in it."""
+    function, arguments = flax.pure(ids, state) if flax.pure else (flax.advance, (ids, state))
+    return len(jax.make_jaxpr(function)(*arguments).eqns)
 
 
 def greedy(logits: Float[Array, "B T V"]) -> jax.Array:

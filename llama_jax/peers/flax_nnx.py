@@ -137,7 +137,16 @@ def called(
     def logits(ids, model):
         return model(ids, every=True).astype(jnp.float32)
 
-    return Twin(config, start, lambda ids, model: (step(model, ids), model), logits)
+    def pure(ids, model):
+        definition, state = nnx.split(model)
+
+        def advance(ids, state):
+            again = nnx.merge(definition, state)
+            return step(again, ids), nnx.state(again)
+
+        return advance, (ids, state)
+
+    return Twin(config, start, lambda ids, model: (step(model, ids), model), logits, pure)
 
 
 def nnx_jitted(config: ModelConfig, params: dict, dtype) -> Twin:
