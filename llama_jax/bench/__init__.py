@@ -5,6 +5,7 @@ from llama_jax.bench import (
     environment,
     export,
     findings,
+    flaxtwin,
     gate,
     guard,
     job,
@@ -29,6 +30,6 @@ from llama_jax.bench.protocol import Reference, Subject, Workload, measure, subj
 from llama_jax.bench.record import Trial
 
 __all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "checklist", "compare", "environment", "export",
-           "findings", "gate", "guard", "job", "journal", "measure", "memory", "phases", "process",
+           "findings", "flaxtwin", "gate", "guard", "job", "journal", "measure", "memory", "phases", "process",
            "profile", "protocol", "record", "roofline",
            "selftest", "simulation", "statistics", "subject", "suite", "summary"]  # fmt: skip

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import summary
+from llama_jax.bench import flaxtwin, summary
+from llama_jax.bench.flaxtwin import CallRow
+from llama_jax.bench.job import whole
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
 
@@ -78,3 +80,32 @@ def portion(trial: Trial) -> str:
     _, counts = np.unique(trial.token_times_ns[1:], return_counts=True)
     largest = int(counts.max(initial=1))
     return "one token" if largest == 1 else "all tokens" if largest == len(trial.token_times_ns) - 1 else f"{largest} tokens"
+
+
+def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
+    """What Flax costs a decode call at the largest model measured, un-jitted, jitted, and by `nnx.jit`; and where it costs most."""
+    table = flaxtwin.table(rows, seed)
+    rows = whole(rows)
+    largest, smallest = table[-1]["model"], table[0]["model"]
+    at = {e["subject"]: e for e in table if e["model"] == largest and e["complete_us"].n}
+
+    def over(subject: str, other: str, model: str = largest) -> str:
+        ratio = flaxtwin.times_as_long(rows, model, subject, other, seed)
+        apart = "" if ratio.excludes_one else ", which these data do not tell apart"
+        return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] (n = {ratio.n})" + apart
+
+    parts = []
+    if {flaxtwin.UNJITTED, flaxtwin.JITTED} <= set(at):
+        parts.append(f"Flax jits nothing by itself: un-jitted `apply` hands {at[flaxtwin.UNJITTED]['dispatches']} operations to the device"
+                     f" for a token and takes {over(flaxtwin.UNJITTED, flaxtwin.JITTED)} of jitted `apply`")  # fmt: skip
+    if {flaxtwin.JITTED, flaxtwin.STEP} <= set(at):
+        parts.append(f"jitted, the Flax twin takes {over(flaxtwin.JITTED, flaxtwin.STEP)} of step")
+    if {flaxtwin.NNX_JITTED, flaxtwin.SPLIT} <= set(at):
+        more = flaxtwin.dispatch_difference(rows, largest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT, seed)
+        share = more.value / at[flaxtwin.NNX_JITTED]["complete_us"].median
+        words = f"{more.value / 1e3:.2f} ms [{more.low / 1e3:.2f}, {more.high / 1e3:.2f}] (n = {more.n})"
+        parts.append(f"nnx.jit returns {words} later than the same module split once, {share:.0%} of its token" if more.excludes_zero
+                     else f"nnx.jit returns {words} later than the split module, which these data do not tell from nothing")  # fmt: skip
+        if smallest != largest and flaxtwin.times_as_long(rows, smallest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT, seed).n:
+            parts[-1] += f"; at the smallest model its call takes {over(flaxtwin.NNX_JITTED, flaxtwin.SPLIT, smallest)} of the split one's"
+    return "; ".join(parts) + "." if parts else "No two ways of calling have valid bursts at the largest model."

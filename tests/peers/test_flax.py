@@ -1,0 +1,115 @@
+"""The Flax twins: the same logits and tokens as ours in every family, and where they compile."""
+
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, config, generate, peers
+from llama_jax.bench import Guard, protocol
+from llama_jax.bench.protocol import Workload
+from llama_jax.errors import UserError
+from llama_jax.peers import flax
+from tests.conftest import build, relative_error
+
+WORK = Workload(((5, 9, 33, 60, 2), (8, 3)), new_tokens=6, length=8, batch=1)
+JITTED = [name for name in flax.WAYS if "+" in name]
+UNJITTED = [name for name in flax.WAYS if "+" not in name]
+
+
+@pytest.fixture(scope="module", params=config.FAMILIES)
+def loaded(request):
+    """One of each family; Qwen2 with a head of its own."""
+    cfg = config.tiny(request.param, tie_word_embeddings=request.param != "qwen2")
+    return checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
+
+
+@pytest.fixture(scope="module")
+def llama():
+    cfg = config.tiny()
+    return checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
+
+
+def tokens(who, prompt=0, work=WORK):
+    return np.concatenate(list(who.run(who.encode(work.prompts[prompt]), work)))
+
+
+@pytest.mark.parametrize("name", flax.WAYS)
+def test_greedy_tokens_and_logits_equal_ours(loaded, name):
+    if name in UNJITTED:  # ways of one module differ in jit alone, and a jitted one computes the same quicker
+        twin, ids = flax.twin(loaded, name), np.random.default_rng(0).integers(3, 97, 12)
+        ours = generate.logits(generate.build(loaded, "step"), ids)
+        assert relative_error(twin.logits(ids[None], twin.start(np.zeros(1, np.int32), 16))[0], ours) <= 1e-4
+    reference, who = protocol.Reference(loaded, WORK), peers.subject(loaded, name)
+    for prompt in range(2):
+        record, made = protocol.trial(who, WORK, prompt, run="", block=0, order=0, process=0, phase="warm")
+        judged = reference.judge(record, made)
+        assert "wrong" not in judged.reason
+        assert judged.token_times_ns
+        assert len(made) == WORK.new_tokens
+
+
+def test_rows_of_a_batch_and_long_prompts_equal_ours(llama, monkeypatch):
+    monkeypatch.setattr(generate, "PIECE", 8)  # prompts run in pieces
+    work = Workload((tuple(range(3, 20)),), new_tokens=4, length=24, batch=2)
+    expected = generate.answer(generate.build(llama, "step"), [work.prompts[0]], 4, length=24)[0].token_ids
+    for name in ("flax-linen+jit", "flax-nnx+split"):
+        assert tokens(peers.subject(llama, name), work=work).T.tolist() == [list(expected)] * 2
+
+
+@pytest.mark.parametrize("name", JITTED)
+def test_a_jitted_twin_compiles_once_a_shape_and_is_silent_then(llama, name):
+    who = peers.subject(llama, name)
+    with Guard() as cold:
+        first = tokens(who)
+    program = {"flax-nnx+jit": "next_token"}.get(name, "advance")
+    assert [e.name for e in cold.events if e.kind == "lower" and e.name == program] == [program] * 2  # the prompt's shape, the token's
+    with Guard() as warm:
+        again = tokens(who)
+        tokens(who, 1)  # another prompt of another length, padded to the same
+    assert not warm.fired
+    assert not warm.count("trace")
+    assert np.array_equal(first, again)
+
+
+@pytest.mark.parametrize("name", UNJITTED)
+def test_an_unjitted_twin_compiles_single_operations_only(llama, name):
+    import jax
+
+    who = peers.subject(llama, name)
+    jax.clear_caches()
+    with Guard() as cold:
+        tokens(who)
+    assert cold.compilations > 30
+    assert not {"advance", "next_token", "run", "apply", "Transformer"} & set(cold.names)
+    with Guard() as warm:
+        tokens(who)
+    assert not warm.fired
+
+
+def test_operations_handed_over_by_a_call(llama):
+    found = {}
+    for name in flax.WAYS:
+        twin = flax.twin(llama, name)
+        found[name] = flax.dispatches(twin, np.zeros((1, 1), np.int32), twin.start(np.zeros(1, np.int32), 16))
+    assert {name: n for name, n in found.items() if name in JITTED} == dict.fromkeys(JITTED, 1)
+    assert min(found[name] for name in UNJITTED) > 100
+
+
+def test_the_warm_up_of_the_protocol_ends(llama):
+    assert protocol.warm_up(peers.subject(llama, "flax-nnx+jit"), WORK)
+
+
+def test_weights_are_the_checkpoints_own(llama):
+    changed = checkpoint.to_flax(llama.config, llama.params)
+    table = changed["model"]["embed_tokens"]["embedding"]
+    changed["model"]["embed_tokens"]["embedding"] = table.at[:, 0].add(1.0)
+    for module, way in (("flax_linen", "applied"), ("flax_nnx", "called")):
+        make = getattr(__import__(f"llama_jax.peers.{module}", fromlist=[way]), way)
+        twins = [make(llama.config, tree, np.float32) for tree in (checkpoint.to_flax(llama.config, llama.params), changed)]
+        ids = np.array([[5, 6, 7]])
+        before, after = (t.logits(ids, t.start(np.zeros(1, np.int32), 4)) for t in twins)
+        assert relative_error(after, before) > 1e-3
+
+
+def test_a_text_beyond_the_context_is_named(llama):
+    with pytest.raises(UserError, match="context of 256"):
+        tokens(peers.subject(llama, "flax-linen+jit"), work=Workload(((1,) * 250,), 20, 256))
