@@ -138,12 +138,21 @@ def as_rows(ids) -> jax.Array:
     return ids.reshape(ids.shape[0], -1)
 
 
+_shared: dict = {}  # the checkpoint converted last: twins of one process hold its weights once, not once each
+
+
+def weights(loaded: checkpoint.Checkpoint) -> dict:
+    """The checkpoint's weights as Flax's tree."""
+    if _shared.get("params") is not loaded.params:
+        _shared.update(params=loaded.params, tree=checkpoint.to_flax(loaded.config, loaded.params))
+    return _shared["tree"]
+
+
 def twin(loaded: checkpoint.Checkpoint, name: str) -> Twin:
     """The twin of a checkpoint under one of `WAYS`, on the checkpoint's own weights. Nothing is compiled yet."""
     module, way = WAYS[name]
-    return getattr(import_module(f"llama_jax.peers.{module}"), way)(
-        loaded.config, checkpoint.to_flax(loaded.config, loaded.params), loaded.params.embedding.weight.dtype
-    )
+    make = getattr(import_module(f"llama_jax.peers.{module}"), way)
+    return make(loaded.config, weights(loaded), loaded.params.embedding.weight.dtype)
 
 
 def stream(flax: Twin, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
