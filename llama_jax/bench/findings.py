@@ -89,23 +89,28 @@ def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
     largest, smallest = table[-1]["model"], table[0]["model"]
     at = {e["subject"]: e for e in table if e["model"] == largest and e["complete_us"].n}
 
-    def over(subject: str, other: str, model: str = largest) -> str:
+    def words(value: str, interval: str, found, decided: bool, of: str) -> str:
+        return f"{value}{f' [{interval}]' * bool(np.isfinite(found.low))} (n = {found.n}){of}" + ", too close for these data" * (
+            not decided
+        )
+
+    def over(subject: str, other: str, of: str, model: str = largest) -> str:
         ratio = flaxtwin.times_as_long(rows, model, subject, other, seed)
-        apart = "" if ratio.excludes_one else ", which these data do not tell apart"
-        return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] (n = {ratio.n})" + apart
+        return words(f"{ratio.value:.2f}x", f"{ratio.low:.2f}, {ratio.high:.2f}", ratio, ratio.excludes_one, f" of {of}")
 
     parts = []
     if {flaxtwin.UNJITTED, flaxtwin.JITTED} <= set(at):
         parts.append(f"Flax jits nothing by itself: un-jitted `apply` hands {at[flaxtwin.UNJITTED]['dispatches']} operations to the device"
-                     f" for a token and takes {over(flaxtwin.UNJITTED, flaxtwin.JITTED)} of jitted `apply`")  # fmt: skip
+                     f" for a token and takes {over(flaxtwin.UNJITTED, flaxtwin.JITTED, 'jitted `apply`')}")  # fmt: skip
     if {flaxtwin.JITTED, flaxtwin.STEP} <= set(at):
-        parts.append(f"jitted, the Flax twin takes {over(flaxtwin.JITTED, flaxtwin.STEP)} of step")
+        parts.append(f"jitted, the Flax twin takes {over(flaxtwin.JITTED, flaxtwin.STEP, 'step')}")
     if {flaxtwin.NNX_JITTED, flaxtwin.SPLIT} <= set(at):
         more = flaxtwin.dispatch_difference(rows, largest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT, seed)
-        share = more.value / at[flaxtwin.NNX_JITTED]["complete_us"].median
-        words = f"{more.value / 1e3:.2f} ms [{more.low / 1e3:.2f}, {more.high / 1e3:.2f}] (n = {more.n})"
-        parts.append(f"nnx.jit returns {words} later than the same module split once, {share:.0%} of its token" if more.excludes_zero
-                     else f"nnx.jit returns {words} later than the split module, which these data do not tell from nothing")  # fmt: skip
-        if smallest != largest and flaxtwin.times_as_long(rows, smallest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT, seed).n:
-            parts[-1] += f"; at the smallest model its call takes {over(flaxtwin.NNX_JITTED, flaxtwin.SPLIT, smallest)} of the split one's"
+        unit, by, digits = ("ms", 1e3, 2) if abs(more.value) >= 1e3 else ("us", 1, 0)
+        value, low, high = (f"{x / by:.{digits}f}" for x in (more.value, more.low, more.high))
+        later = words(f"{value} {unit}", f"{low}, {high}", more, more.excludes_zero, " later than the same module split once")
+        share = f", {more.value / at[flaxtwin.NNX_JITTED]['complete_us'].median:.0%} of its token" * more.excludes_zero
+        parts.append(f"nnx.jit returns {later}{share}")
+        if smallest != largest and flaxtwin.pairs(rows, smallest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT):
+            parts.append(f"at the smallest model its call takes {over(flaxtwin.NNX_JITTED, flaxtwin.SPLIT, 'the split one', smallest)}")
     return "; ".join(parts) + "." if parts else "No two ways of calling have valid bursts at the largest model."

@@ -50,7 +50,8 @@ def call_cost(table: Sequence[dict]) -> Figure:
     panels[0][0].plot([], [], "|", color="black", markersize=13, markeredgewidth=2.2, label="the token is there (band: 95 % interval)")
     n, calls = min(e["complete_us"].n for e in table), table[0]["calls"]
     handles = panels[0][0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=2, fontsize=9.5,
+    figure.suptitle("What one decode call costs, by the way it is made", fontsize=13, fontweight="bold", x=0.01, ha="left")
+    figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=9.5,
                   title=f"medians of n ≥ {n} bursts of {calls} calls (point: one burst)")  # fmt: skip
     return figure
 
@@ -70,8 +71,8 @@ def draw_way(axes, entry: dict, height: float) -> None:
     jobs = f"{entry['dispatches']} dispatch" + "es" * (entry["dispatches"] > 1)
     interval = f" [{short(ratio.low)}, {short(ratio.high)}]" if np.isfinite(ratio.low) else ""
     over = "" if entry["subject"] == flaxtwin.STEP else f" · {short(ratio.value)}x step{interval}"
-    axes.text(0.5, height - 0.34, jobs + over, fontsize=8.5, ha="center", va="center", color="#333333",
-              transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.text(0.5, height - 0.34, jobs + over, fontsize=8.5, ha="center", va="center", color="#333333", zorder=6,
+              bbox=dict(facecolor="white", alpha=0.8, linewidth=0, pad=0.8), transform=axes.get_yaxis_transform())  # fmt: skip
 
 
 def short(value: float) -> str:
