@@ -90,9 +90,8 @@ def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
     at = {e["subject"]: e for e in table if e["model"] == largest and e["complete_us"].n}
 
     def words(value: str, interval: str, found, decided: bool, of: str) -> str:
-        return f"{value}{f' [{interval}]' * bool(np.isfinite(found.low))} (n = {found.n}){of}" + ", too close for these data" * (
-            not decided
-        )
+        within = f" [{interval}]" if np.isfinite(found.low) else ""
+        return f"{value}{within} (n = {found.n}){of}" + ("" if decided else ", too close for these data")
 
     def over(subject: str, other: str, of: str, model: str = largest) -> str:
         ratio = flaxtwin.times_as_long(rows, model, subject, other, seed)

@@ -42,17 +42,16 @@ def call_cost(table: Sequence[dict]) -> Figure:
         axes.set_xlim(min(limit, *seen) / 1.6, max(seen) * 1.6)
         plain_ticks(axes.xaxis)
         axes.xaxis.set_minor_formatter("")
-        axes.set_xlabel("ms a token, log scale")
         axes.set_title(f"{entries[0]['layers']} layers of width {entries[0]['width']}: {size(entries[0]['parameters'])} weights",
                        fontsize=11, pad=18)  # fmt: skip
     panels[0][0].set_ylim(bottom=-0.75)
     panels[0][0].plot([], [], "D", color=HOST, label="the call returns: Python and dispatch")
     panels[0][0].plot([], [], "|", color="black", markersize=13, markeredgewidth=2.2, label="the token is there (band: 95 % interval)")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=9.5,
+                  title="What one decode call costs, by the way it is made", title_fontproperties=dict(weight="bold", size=13))  # fmt: skip
     n, calls = min(e["complete_us"].n for e in table), table[0]["calls"]
-    handles = panels[0][0].get_legend_handles_labels()
-    figure.suptitle("What one decode call costs, by the way it is made", fontsize=13, fontweight="bold", x=0.01, ha="left")
-    figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=9.5,
-                  title=f"medians of n ≥ {n} bursts of {calls} calls (point: one burst)")  # fmt: skip
+    for axes in panels[0]:
+        axes.set_xlabel(f"ms a token, log scale (median of n ≥ {n} bursts\nof {calls} calls each; point: one burst)")
     return figure
 
 
