@@ -76,6 +76,7 @@ def per_call(job: Job, models: Sequence[str], processes: int, rounds: int, calls
     Raises UserError for an unknown way and for counts below one.
     """
     check(processes=processes, rounds=rounds, calls=calls)
+    models = list(dict.fromkeys(models))
     if unknown := [way for way in ways if way not in WAYS]:
         raise UserError(f"No such way of calling: {unknown[0]!r}; known are {', '.join(WAYS)}.")
     for model in models:
