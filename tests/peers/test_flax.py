@@ -41,6 +41,8 @@ def test_greedy_tokens_and_logits_equal_ours(family):
         if name in UNJITTED:  # the ways of one module differ in jit alone
             twin = flax.twin(loaded, name)
             assert relative_error(twin.logits(ids[None], twin.start(np.zeros(1, np.int32), WORK.slots))[0], ours) <= 1e-4
+            if family != "llama":  # their un-jitted answers would compile as many operations again and say no more
+                continue
         record, made = protocol.trial(peers.subject(loaded, name), WORK, 0, run="", block=0, order=0, process=0, phase="warm")
         assert "wrong" not in reference.judge(record, made).reason
         assert len(made) == len(record.token_times_ns) == WORK.new_tokens
