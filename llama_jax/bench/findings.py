@@ -109,7 +109,9 @@ def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
         value, low, high = (f"{x / by:.{digits}f}" for x in (more.value, more.low, more.high))
         later = words(f"{value} {unit}", f"{low}, {high}", more, more.excludes_zero, " later than the same module split once")
         share = f", {more.value / at[flaxtwin.NNX_JITTED]['complete_us'].median:.0%} of its token" * more.excludes_zero
-        parts.append(f"nnx.jit returns {later}{share}")
+        given = [at[way]["output_bytes"] for way in (flaxtwin.NNX_JITTED, flaxtwin.SPLIT)]
+        back = f", and its program hands back {given[0] / 1e6:.3g} MB a token, not {given[1] / 1e6:.3g}" if all(given) else ""
+        parts.append(f"nnx.jit returns {later}{share}{back}")
         if smallest != largest and flaxtwin.pairs(rows, smallest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT):
             parts.append(f"at the smallest model its call takes {over(flaxtwin.NNX_JITTED, flaxtwin.SPLIT, 'the split one', smallest)}")
     return "; ".join(parts) + "." if parts else "No two ways of calling have valid bursts at the largest model."

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax import checkpoint, generate, transforms
-from llama_jax.bench import gate, roofline, statistics
+from llama_jax.bench import gate, memory, roofline, statistics
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.record import Row, tokens_hash
-from llama_jax.errors import UserError
+from llama_jax.errors import UserError, near
 
 STEP = "step"
 UNJITTED, NNX_UNJITTED = "flax-linen", "flax-nnx"
@@ -28,7 +28,10 @@ JITTED, NNX_JITTED, SPLIT = "flax-linen+jit", "flax-nnx+jit", "flax-nnx+split"
 WAYS = (UNJITTED, NNX_UNJITTED, NNX_JITTED, SPLIT, JITTED, STEP)
 FEWER = (UNJITTED, NNX_JITTED, SPLIT, JITTED, STEP)  # for a quick look: the two un-jitted ways cost most of the time
 SMALL = "hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,head_dim=16,vocab_size=97"
-MODELS = (f"random:smollm2-135m,num_hidden_layers=2,{SMALL}", f"random:smollm2-135m,{SMALL}")  # few arrays; as many as the real one
+MODELS = {  # small ones of random weights: few arrays, and as many as SmolLM2-135M has
+    "2 layers": f"random:smollm2-135m,num_hidden_layers=2,{SMALL}",
+    "30 layers": f"random:smollm2-135m,{SMALL}",
+}
 FIRST_TOKEN = 1
 WARM_CALLS = 2
 MAX_WARM_UPS = 6
@@ -48,6 +51,7 @@ class CallRow(Row):
     dispatch_ns: list[int]  # from call to return, each call
     complete_ns: list[int]  # from call to token, each call
     dispatches: int  # operations that one call hands to the device
+    output_bytes: int | None = None  # what its program hands back, as XLA says; None where it is no single program
     lowered: int  # in the burst; a burst in which anything was lowered or compiled is void
     compiled: int
     bytes_per_token: float
@@ -70,15 +74,18 @@ class CallRow(Row):
         return self.bytes_per_token / self.bandwidth_gbps / 1e3
 
 
-def per_call(job: Job, models: Sequence[str], processes: int, rounds: int, calls: int, ways: Sequence[str] = WAYS) -> None:
+def per_call(job: Job, sizes: Sequence[str], processes: int, rounds: int, calls: int, ways: Sequence[str] = WAYS) -> None:
     """Bursts of `calls` decode calls of every way, in `rounds` of random order, in `processes` for each model.
 
-    Raises UserError for an unknown way and for counts below one.
+    sizes: names of `MODELS`, measured beside the job's own model. Raises UserError for an unknown size or way, more calls than a
+    model's context holds, and counts below one.
     """
     check(processes=processes, rounds=rounds, calls=calls)
-    models = list(dict.fromkeys(models))
+    if unknown := [size for size in sizes if size not in MODELS]:
+        raise UserError(f"No such size of model: {unknown[0]!r}.{near(unknown[0], MODELS)}")
+    models = list(dict.fromkeys([*(MODELS[size] for size in sizes), job.model]))
     if unknown := [way for way in ways if way not in WAYS]:
-        raise UserError(f"No such way of calling: {unknown[0]!r}; known are {', '.join(WAYS)}.")
+        raise UserError(f"No such way of calling: {unknown[0]!r}.{near(unknown[0], WAYS)}")
     for model in models:
         room = checkpoint.load_config(model).max_position_embeddings
         if calls + 2 > room:
@@ -161,7 +168,7 @@ def bursts(say: Callable, job: dict, identity: dict, rounds: int, calls: int, wa
             say("starting", dict(what=f"warm-up {name}"))
             warm_up(how)
         judge = judging(loaded, hows.get(STEP) or way(loaded, STEP, slots), calls)
-        counts = {name: count(how) for name, how in hows.items()}
+        counts, outputs = {name: count(how) for name, how in hows.items()}, output_bytes()
         known = dict(model=loaded.name, weights_hash=loaded.weights_hash, layers=config.num_hidden_layers, width=config.hidden_size,
                      parameters=config.num_parameters, cache_slots=slots, seed=seed, phase="warm",
                      bytes_per_token=roofline.bytes_per_token(config, calls / 2, 4, 4, 1),
@@ -173,7 +180,7 @@ def bursts(say: Callable, job: dict, identity: dict, rounds: int, calls: int, wa
                 verdict = judge(tokens)
                 reason = "; ".join(filter(None, (guard.reason, verdict.reason)))
                 row = CallRow(**identity, **known, subject=str(name), round=turn, order=turn * len(ways) + order, dispatch_ns=returned,
-                              complete_ns=complete, dispatches=counts[name], lowered=guard.count("lower"),
+                              complete_ns=complete, dispatches=counts[name], output_bytes=outputs.get(name), lowered=guard.count("lower"),
                               compiled=guard.compilations, valid=verdict.passed and not guard.fired, reason=reason,
                               tokens_sha256=tokens_hash(tokens[:, None]))  # fmt: skip
                 say("trial", row.model_dump())
@@ -182,6 +189,14 @@ def bursts(say: Callable, job: dict, identity: dict, rounds: int, calls: int, wa
 
 def count(how: Way) -> int:
     return how.dispatches(jnp.full(1, FIRST_TOKEN, jnp.int32), how.start())
+
+
+def output_bytes() -> dict[str, int]:
+    """Bytes that one call's program hands back, by way."""
+    from llama_jax.peers import flax
+
+    names = {program: name for name, program in (flax.PROGRAMS | {STEP: STEP}).items()}
+    return {names[p.name]: p.output_bytes for p in memory.programs() if p.name in names}
 
 
 def judging(loaded: checkpoint.Checkpoint, step: Way, calls: int) -> Callable:
@@ -242,7 +257,7 @@ def dispatch_difference(rows: Sequence[CallRow], model: str, subject: str, other
 
 def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
     """One entry a model and way, models by size: {model, layers, width, parameters, subject, dispatch_us and complete_us (Summary of
-    the bursts' medians, and the medians themselves as points), dispatches, over_step: Ratio, limit_us, void, reasons}."""
+    the bursts' medians, and the medians themselves as points), dispatches, output_bytes, over_step: Ratio, limit_us, void, reasons}."""
     rows = whole(rows)
     found = []
     for model in sorted({r.model for r in rows}, key=lambda m: next((r.parameters, r.layers) for r in rows if r.model == m)):
@@ -253,7 +268,8 @@ def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
                       for name in ("dispatch_us", "complete_us")}  # fmt: skip
             found.append(dict(
                 model=model, layers=mine[0].layers, width=mine[0].width, parameters=mine[0].parameters, subject=subject, **sample,
-                points=[(r.dispatch_us, r.complete_us) for r in good], dispatches=mine[0].dispatches, calls=len(mine[0].dispatch_ns),
+                points=[(r.dispatch_us, r.complete_us) for r in good], dispatches=mine[0].dispatches,
+                output_bytes=mine[0].output_bytes, calls=len(mine[0].dispatch_ns),
                 over_step=times_as_long(rows, model, subject, STEP, seed), limit_us=float(np.median([r.limit_us for r in mine])),
                 void=len(mine) - len(good), reasons=sorted({r.reason for r in mine if r.reason}),
             ))  # fmt: skip
@@ -266,6 +282,7 @@ def as_frame(entries: Sequence[dict]):
 
     return pd.DataFrame([{
         "model": e["model"].split(",")[0], "layers": e["layers"], "width": e["width"], "way": e["subject"], "dispatches": e["dispatches"],
+        "hands back MB": e["output_bytes"] and e["output_bytes"] / 1e6,
         "returns after ms": e["dispatch_us"].median / 1e3, "token after ms": e["complete_us"].median / 1e3, "x step": e["over_step"].value,
         "low": e["over_step"].low, "high": e["over_step"].high, "bursts": e["complete_us"].n, "void": e["void"],
     } for e in entries]).set_index(["model", "layers", "width", "way"]).round(3)  # fmt: skip

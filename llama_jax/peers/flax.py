@@ -3,7 +3,8 @@
 flax-linen       un-jitted `apply`: Flax puts `jax.jit` nowhere by itself, so every operation is a dispatch of its own
 flax-linen+jit   `jax.jit` around `apply` and the greedy choice
 flax-nnx         the NNX module called as it is
-flax-nnx+jit     `nnx.jit`, which takes the module apart and puts it together again in Python at every call
+flax-nnx+jit     `nnx.jit`, which takes the module apart and puts it together again in Python at every call, and whose program
+                 hands every variable back, the weights as well
 flax-nnx+split   `nnx.split` once, then plain `jax.jit` over the parts: what the Flax documentation advises against that cost
 
 Here is what the twins share: names, the arithmetic between Flax's layers, and the host loop. Dense, embedding and norm
@@ -34,6 +35,7 @@ WAYS = {  # peer: (module, its function)
     "flax-nnx+jit": ("flax_nnx", "nnx_jitted"),
     "flax-nnx+split": ("flax_nnx", "split"),
 }
+PROGRAMS = {"flax-linen+jit": "linen_step", "flax-nnx+jit": "nnx_step", "flax-nnx+split": "split_step"}  # names of the jitted functions
 
 
 @dataclass(frozen=True)

@@ -115,14 +115,14 @@ def applied(config: ModelConfig, params: dict, dtype, place: Callable = lambda f
     def start(pad, slots: int):
         return empty_cache(config, pad, slots, dtype)
 
-    def advance(params, ids, cache):
+    def linen_step(params, ids, cache):
         logits, cache = run(model, params, as_rows(ids), cache)
         return greedy(logits), cache
 
     def logits(ids, cache):
         return run(model, params, ids, cache, every=True)[0].astype(jnp.float32)
 
-    return Twin(config, place(start, static_argnums=1), partial(place(advance), params), logits)
+    return Twin(config, place(start, static_argnums=1), partial(place(linen_step), params), logits)
 
 
 def jitted(config: ModelConfig, params: dict, dtype) -> Twin:

@@ -117,13 +117,13 @@ def numbered(tree):
     return {int(k) if k.isdigit() else k: numbered(v) for k, v in tree.items()} if isinstance(tree, dict) else tree
 
 
-def next_token(model: Transformer, ids) -> jax.Array:
+def nnx_step(model: Transformer, ids) -> jax.Array:
     """The greedy token [B] after ids [B T] or a token [B]; the module's cache grows by T positions."""
     return greedy(model(as_rows(ids)))
 
 
 def called(
-    config: ModelConfig, params: dict, dtype, products: Callable = attention.together, step: Callable = next_token,
+    config: ModelConfig, params: dict, dtype, products: Callable = attention.together, step: Callable = nnx_step,
     place: Callable = lambda function, **options: function,
 ) -> Twin:  # fmt: skip
     """The module called as it is, or through `step`. The Twin's state is the module, one request at a time."""
@@ -150,8 +150,8 @@ def called(
 
 
 def nnx_jitted(config: ModelConfig, params: dict, dtype) -> Twin:
-    """`nnx.jit` around the call and the greedy choice; it gives the module its changed variables back."""
-    return called(config, params, dtype, attention.apart, nnx.jit(next_token), jax.jit)
+    """`nnx.jit` around the call and the greedy choice. Its program hands back all variables, unchanged weights too, as copies."""
+    return called(config, params, dtype, attention.apart, nnx.jit(nnx_step), jax.jit)
 
 
 def split(config: ModelConfig, params: dict, dtype) -> Twin:
@@ -160,13 +160,13 @@ def split(config: ModelConfig, params: dict, dtype) -> Twin:
     definition, weights, _ = nnx.split(whole.start(jnp.zeros(1, jnp.int32), 1), nnx.Param, nnx.Cache)
 
     @jax.jit
-    def advance(definition, weights, ids, cache):
+    def split_step(definition, weights, ids, cache):
         model = nnx.merge(definition, weights, cache)
-        return next_token(model, ids), nnx.state(model, nnx.Cache)
+        return nnx_step(model, ids), nnx.state(model, nnx.Cache)
 
     return Twin(
         config,
         lambda pad, slots: nnx.state(whole.start(pad, slots), nnx.Cache),
-        partial(advance, definition, weights),
+        partial(split_step, definition, weights),
         lambda ids, cache: whole.logits(ids, nnx.merge(definition, weights, cache)),
     )

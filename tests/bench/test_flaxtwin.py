@@ -25,7 +25,8 @@ def row(subject, turn=0, model="big", process=1, calls=5, scale=1.0, **changes):
                 parameters=10**4 if model == "small" else 10**8, round=turn, cache_slots=16,
                 dispatch_ns=[round(returned * 1e3 * scale)] * calls,
                 complete_ns=[round(complete * 1e3 * scale)] * calls, dispatches=200 if "+" not in subject and subject != "step" else 1,
-                lowered=0, compiled=0, bytes_per_token=4e5, bandwidth_gbps=8.0, tokens_sha256="t")  # fmt: skip
+                output_bytes={flaxtwin.NNX_JITTED: 4 * 10**8, flaxtwin.SPLIT: 10**6}.get(subject), lowered=0, compiled=0,
+                bytes_per_token=4e5, bandwidth_gbps=8.0, tokens_sha256="t")  # fmt: skip
     return CallRow(**{**base, **changes})
 
 
@@ -78,8 +79,8 @@ def test_what_an_interrupted_process_left_is_dropped():
 
 def test_the_finding_says_what_the_rows_say():
     sentence, over_step = findings.flax_twin(rows()), flaxtwin.times_as_long(rows(), "big", flaxtwin.JITTED).value
-    for words in ("hands 200 operations", "takes 8.6", f"takes {over_step:.2f}x", " us [", "25% of its token",
-                  "smallest model its call takes 1.33x"):  # fmt: skip
+    for words in ("hands 200 operations", "takes 8.6", f"takes {over_step:.2f}x", " us [",
+                  "25% of its token, and its program hands back 400 MB a token, not 1;", "smallest model its call takes 1.33x"):  # fmt: skip
         assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
@@ -118,9 +119,11 @@ def test_mistakes_are_named_before_anything_runs():
     for words, arguments in {"processes is 0": (0, 1, 1), "rounds is 0": (1, 0, 1), "calls is 0": (1, 1, 0),
                              "9000 calls exceed the context of 8192": (1, 1, 9000)}.items():  # fmt: skip
         with pytest.raises(UserError, match=words):
-            flaxtwin.per_call(job, [TINY], *arguments)
+            flaxtwin.per_call(job, [], *arguments)
     with pytest.raises(UserError, match="No such way of calling: 'torch'"):
-        flaxtwin.per_call(job, [TINY], 1, 1, 1, ways=["torch"])
+        flaxtwin.per_call(job, [], 1, 1, 1, ways=["torch"])
+    with pytest.raises(UserError, match="No such size of model: '3 layers'. Did you mean .*'2 layers'"):
+        flaxtwin.per_call(job, ["3 layers"], 1, 1, 1)
 
 
 @pytest.mark.slow
@@ -129,7 +132,7 @@ def test_really_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
 
     def measure(journal):
-        flaxtwin.per_call(Job(TINY, None, journal), [TINY], 1, 2, 4)
+        flaxtwin.per_call(Job(TINY, None, journal), [], 1, 2, 4)
         return journal.trials, {}
 
     made, meta = suite.obtain("measure", "77-calls", tmp_path, dict(model=TINY), measure, kind=CallRow)
@@ -141,6 +144,8 @@ def test_really_measured(tmp_path, monkeypatch):
         assert all(0 < back <= done for back, done in zip(r.dispatch_ns, r.complete_ns, strict=True))
         assert (r.dispatches == 1) == ("+" in r.subject or r.subject == flaxtwin.STEP)
         assert (r.lowered, r.compiled) == (0, 0)
+        assert (r.output_bytes is None) == (r.dispatches > 1)
+        assert (r.output_bytes or 0) < 4 * r.parameters or r.subject == flaxtwin.NNX_JITTED
     assert meta["processes"][0]["watch"]
     assert flaxtwin.table(made)
     assert suite.obtain("recorded", "77-calls", tmp_path, {}, measure, kind=CallRow)[0] == made

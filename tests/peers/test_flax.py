@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config, generate, peers
-from llama_jax.bench import Guard, protocol
+from llama_jax.bench import Guard, memory, protocol
 from llama_jax.bench.protocol import Workload
 from llama_jax.errors import UserError
 from llama_jax.peers import flax
@@ -62,7 +62,7 @@ def test_a_jitted_twin_compiles_once_a_shape_and_is_silent_then(llama, name):
     who = peers.subject(llama, name)
     with Guard() as cold:
         first = tokens(who)
-    program = {"flax-nnx+jit": "next_token"}.get(name, "advance")
+    program = flax.PROGRAMS[name]
     assert [e.name for e in cold.events if e.kind == "lower" and e.name == program] == [program] * 2  # the prompt's shape, the token's
     with Guard() as warm:
         again = tokens(who)
@@ -81,7 +81,7 @@ def test_an_unjitted_twin_compiles_single_operations_only():
         with Guard() as cold:
             tokens(who, work=OTHER)
         assert cold.compilations > 30 or name != UNJITTED[0]  # its operations serve the next one as well
-        assert not {"advance", "next_token", "run", "apply", "Transformer"} & set(cold.names)
+        assert not {*flax.PROGRAMS.values(), "run", "apply", "Transformer"} & set(cold.names)
         with Guard() as warm:
             tokens(who, work=OTHER)
         assert not warm.fired
@@ -94,6 +94,13 @@ def test_operations_handed_over_by_a_call(llama):
         found[name] = flax.dispatches(twin, np.zeros((1, 1), np.int32), twin.start(np.zeros(1, np.int32), 16))
     assert {name: n for name, n in found.items() if name in JITTED} == dict.fromkeys(JITTED, 1)
     assert min(found[name] for name in UNJITTED) > 100
+
+
+def test_nnx_jit_hands_all_weights_back_and_the_split_module_does_not(llama):
+    for name in JITTED:
+        tokens(peers.subject(llama, name), work=OTHER)
+        found = [p.output_bytes for p in memory.programs() if p.name == flax.PROGRAMS[name]]
+        assert (max(found) > 4 * llama.config.num_parameters) == (name == "flax-nnx+jit")
 
 
 def test_weights_are_the_checkpoints_own(llama):
