@@ -80,7 +80,8 @@ def test_what_an_interrupted_process_left_is_dropped():
 def test_the_finding_says_what_the_rows_say():
     sentence, over_step = findings.flax_twin(rows()), flaxtwin.times_as_long(rows(), "big", flaxtwin.JITTED).value
     for words in ("hands 200 operations", "takes 8.6", f"takes {over_step:.2f}x", " us [",
-                  "25% of its token, and its program hands back 400 MB a token, not 1;", "smallest model its call takes 1.33x"):  # fmt: skip
+                  "25% of its token, and its program hands back 400 MB a token, not 1;",
+                  "smallest model its call takes 1.33x"):  # fmt: skip
         assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
