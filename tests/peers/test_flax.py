@@ -98,7 +98,8 @@ def test_operations_handed_over_by_a_call(llama):
 
 def test_nnx_jit_hands_all_weights_back_and_the_split_module_does_not(llama):
     for name in JITTED:
-        tokens(peers.subject(llama, name), work=OTHER)
+        who = peers.subject(llama, name)  # a program lives as long as its function
+        tokens(who, work=OTHER)
         found = [p.output_bytes for p in memory.programs() if p.name == flax.PROGRAMS[name]]
         assert (max(found) > 4 * llama.config.num_parameters) == (name == "flax-nnx+jit")
 
