@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from llama_jax import kvc
 from llama_jax.linear import linear
 
 FEW = 8  # pairs of batch row and key head, and queries of each, up to which attention's products are taken apart
@@ -39,16 +41,18 @@ def attend(
 ):
     """The attention block. `entry` is this layer's part of the KV cache; returns ([B T D], the entry with T more positions).
 
-    Keys are rotated before they are stored, so that a cached key is never rotated again.
+    Tokens attend over what the entry held before this call and, apart, over each other. So nothing reads the entry after it
+    is written, and XLA can write it in place: reading it back makes XLA copy the whole of it, donated or not. Keys are
+    rotated before they are stored, so that a cached key is never rotated again.
     """
     with jax.named_scope("attend"):
         heads = split_heads(linear(x, params.qkv, params.qkv_bias), head_dim)
         kv_heads = (heads.shape[1] - params.o.shape[1] // head_dim) // 2
         q, k, v = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
         q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
-        keys, values, entry = append(entry, k, v, where.slot)
-        mixed = scaled_dot_product(q, keys, values, where.mask, products)
-        return linear(merge_heads(mixed), params.o, params.o_bias), entry
+        mixed = scaled_dot_product(q, [*kvc.held(entry, k.dtype), (k, v)], where.mask, products)
+        mixed, k, v = jax.lax.optimization_barrier((mixed, k, v))  # written after it was read
+        return linear(merge_heads(mixed), params.o, params.o_bias), append(entry, k, v, where.slot)
 
 
 def split_heads(x: Float[Array, "B T Nh"], head_dim: int) -> Float[Array, "B N T h"]:
@@ -60,26 +64,27 @@ def merge_heads(x: Float[Array, "B N T h"]) -> Float[Array, "B T Nh"]:
 
 
 def scaled_dot_product(
-    q: Float[Array, "B H T h"],
-    k: Float[Array, "B K S h"],
-    v: Float[Array, "B K S h"],
-    mask: Bool[Array, "B T S"],
-    products: Callable,
+    q: Float[Array, "B H T h"], parts: Sequence[tuple[jax.Array, jax.Array]], mask: Bool[Array, "B T S"], products: Callable
 ) -> Float[Array, "B H T h"]:
     """softmax(q k^T / sqrt(h)) v with H/K query heads a key head. Scores and softmax in float32; masked scores are -inf.
 
-    A query that may see nothing (a padding row) gets zeros, not NaN. products: `together` or `apart`.
+    parts: keys and values [B K S_i h] of consecutive positions, S in all; they are not joined, which would copy them. A query
+    that may see nothing (a padding row) gets zeros, not NaN. products: `together` or `apart`.
     """
     b, heads, t, h = q.shape
-    kv_heads, s = k.shape[1:3]
+    kv_heads, dtype = parts[-1][0].shape[1], parts[-1][1].dtype
     grouped = q.reshape(b, kv_heads, -1, h)
-    scores = products("qh,sh->qs", grouped, k, jnp.float32) * h**-0.5
-    scores = jnp.where(mask[:, None, None], scores.reshape(b, kv_heads, -1, t, s), -jnp.inf)
+    scores = [products("qh,sh->qs", grouped, keys, jnp.float32) for keys, _ in parts]
+    scores = jnp.concatenate(scores, axis=-1).reshape(b, kv_heads, -1, t, mask.shape[-1]) * h**-0.5
+    scores = jnp.where(mask[:, None, None], scores, -jnp.inf)
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
     weights = weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30)
-    weights = weights.astype(v.dtype).reshape(b, kv_heads, -1, s)
-    return products("qs,sh->qh", weights, v, v.dtype).reshape(b, heads, t, h)
+    weights = weights.astype(dtype).reshape(b, kv_heads, -1, mask.shape[-1])
+    ends = np.cumsum([keys.shape[2] for keys, _ in parts])[:-1]
+    each = jnp.split(weights, ends, axis=-1)
+    mixed = [products("qs,sh->qh", w, values, dtype) for w, (_, values) in zip(each, parts, strict=True)]
+    return sum(mixed[1:], mixed[0]).reshape(b, heads, t, h)
 
 
 def together(equation: str, x: Float[Array, "B K q a"], y: Float[Array, "B K s b"], dtype) -> Float[Array, "B K q c"]:

@@ -85,7 +85,7 @@ class ModelConfig:
         head = self.vocab_size * self.hidden_size + self.parameters_per_norm
         return self.num_hidden_layers * self.parameters_per_layer + head
 
-    def kv_bytes_per_position(self, itemsize: int = 4) -> int:
+    def kv_bytes_per_position(self, itemsize: float = 4) -> float:
         """Bytes of keys *and* values that one position of one sequence occupies."""
         return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * itemsize
 

@@ -15,14 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import kvc
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import Model
 from llama_jax.placement import Placement, parse
 from llama_jax.sampling import Sampler
-from llama_jax.transforms import Programs, assemble, prepare, settings
+from llama_jax.transforms import Programs, assemble, new_cache, prepare, settings
 
 GREEDY = Sampler()
 IN_FLIGHT = 2  # steps the host may dispatch before it looks at a token (host="async")
@@ -228,6 +227,5 @@ def answer(engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, st
 def logits(engine: Engine, ids: Sequence[int]) -> jax.Array:
     """Float32 logits [T V] at every position of one sequence, for evaluation."""
     batch = request(engine, [ids], 1, length=len(ids), slots=len(ids))
-    dtype, stacked = engine.params.embedding.weight.dtype, engine.placement.layers == "scan"
-    cache = kvc.create(engine.config, engine.placement.cache, jnp.asarray(batch.pad), batch.slots, dtype, stacked)
+    cache = new_cache(engine.params, jnp.asarray(batch.pad), batch.slots, engine.config, engine.placement)
     return engine.programs.logits(engine.params, jnp.asarray(batch.ids), cache)[0][0]

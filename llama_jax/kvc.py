@@ -5,6 +5,10 @@ growing   keys and values concatenated at every step, the way the original noteb
           and, under `jax.jit`, a new compilation. Kept as a subject.
 none      no keys are kept: the ids are, in S slots, and every step runs the whole sequence again.
 
+Keys and values are kept as float32, bfloat16 or int8. int8 has one float32 scale a position and head, so a value is off by
+at most 1/254 of the largest of its head (bfloat16: 1/256 of its own). What that does to the logits is tested: on the
+packaged model, after 64 cached tokens, they are within 1 % of float32's for bfloat16 and within 5 % for int8 (relative error).
+
 Prompts are padded on the left, so every row of a batch writes the same slot; `pad` says how many leading slots of a row
 are empty, and masks and positions are derived from it.
 """
@@ -15,17 +19,18 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from llama_jax.config import ModelConfig
 
 POLICIES = ("fixed", "growing", "none")
+DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "int8": jnp.int8}
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    entries: tuple | tuple[jax.Array, jax.Array] | None  # a layer: (keys, values) [B K S h]; stacked over L for a layer scan
+    entries: tuple | None  # a layer: (keys, values) [B K S h], int8 with (…, key scales, value scales) [B K S 1]; a scan: [L …]
     ids: jax.Array | None  # [B S], policy "none" only
     length: jax.Array  # int32 scalar: slots in use
     pad: jax.Array  # int32 [B]: empty leading slots of each row
@@ -33,33 +38,64 @@ class Cache:
 
 def create(config: ModelConfig, policy: str, pad: Int[Array, " B"], slots: int, dtype, stacked: bool = False) -> Cache:
     """An empty cache for B rows and `slots` positions (growing: zero positions)."""
-    shape = (pad.shape[0], config.num_key_value_heads, 0 if policy == "growing" else slots, config.head_dim)
+    shape = (pad.shape[0], config.num_key_value_heads, 0 if policy == "growing" else slots)
+    parts = [(config.head_dim, dtype)] * 2 + [(1, jnp.float32)] * (2 if dtype == jnp.int8 else 0)
+
+    def empty(*before: int) -> tuple[jax.Array, ...]:
+        return tuple(jnp.zeros((*before, *shape, width), kind) for width, kind in parts)
+
     if policy == "none":
         entries = None
-    elif stacked:
-        entries = tuple(jnp.zeros((config.num_hidden_layers, *shape), dtype) for _ in "kv")
     else:
-        entries = tuple((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.num_hidden_layers))
+        entries = empty(config.num_hidden_layers) if stacked else tuple(empty() for _ in range(config.num_hidden_layers))
     ids = jnp.zeros((pad.shape[0], slots), jnp.int32) if policy == "none" else None
     return Cache(entries, ids, jnp.zeros((), jnp.int32), pad)
 
 
+def itemsize(dtype, head_dim: int) -> float:
+    """Bytes that one number of a key or value takes, the share of its scale included."""
+    return jnp.dtype(dtype).itemsize + (4 / head_dim if dtype == jnp.int8 else 0)
+
+
+def quantise(x: Float[Array, "B K T h"]) -> tuple[jax.Array, jax.Array]:
+    """(int8 [B K T h], scale float32 [B K T 1]): each position of each head divided by its largest value over 127."""
+    wide = x.astype(jnp.float32)
+    scale = jnp.max(jnp.abs(wide), axis=-1, keepdims=True) / 127
+    return jnp.round(wide / jnp.where(scale > 0, scale, 1)).astype(jnp.int8), scale
+
+
+def packed(entry, k, v) -> tuple[jax.Array, ...]:
+    """Keys and values of this call as the entry keeps them."""
+    if len(entry) == 2:
+        return tuple(x.astype(entry[0].dtype) for x in (k, v))
+    (keys, key_scales), (values, value_scales) = quantise(k), quantise(v)
+    return keys, values, key_scales, value_scales
+
+
+def held(entry, dtype) -> list[tuple[jax.Array, jax.Array]]:
+    """What a layer's entry holds, as keys and values [B K S h] of `dtype`; nothing where no keys are kept."""
+    if entry is None:
+        return []
+    if len(entry) == 2:
+        return [tuple(part.astype(dtype) for part in entry)]
+    keys, values, key_scales, value_scales = entry
+    return [((keys * key_scales).astype(dtype), (values * value_scales).astype(dtype))]
+
+
 def append_fixed(entry, k, v, slot):
-    """Write T positions at `slot`. Returns (keys, values, entry), all S slots of them."""
-    start = (0, 0, slot, 0)
-    keys, values = (jax.lax.dynamic_update_slice(old, new, start) for old, new in zip(entry, (k, v), strict=True))
-    return keys, values, (keys, values)
+    """Write T positions [B K T h] at `slot`; the entry keeps its S slots."""
+    new = packed(entry, k, v)
+    return tuple(jax.lax.dynamic_update_slice(old, part, (0, 0, slot, 0)) for old, part in zip(entry, new, strict=True))
 
 
 def append_growing(entry, k, v, slot):
-    """Concatenate T positions: the result is T longer than the entry."""
-    keys, values = (jnp.concatenate([old, new], axis=2) for old, new in zip(entry, (k, v), strict=True))
-    return keys, values, (keys, values)
+    """Concatenate T positions: the entry becomes T longer."""
+    return tuple(jnp.concatenate([old, part], axis=2) for old, part in zip(entry, packed(entry, k, v), strict=True))
 
 
 def append_none(entry, k, v, slot):
     """Keep nothing: this call's own keys and values are all there is."""
-    return k, v, None
+    return None
 
 
 APPEND = {"fixed": append_fixed, "growing": append_growing, "none": append_none}
@@ -76,23 +112,21 @@ def open_call(cache: Cache, ids: Int[Array, "B T"]) -> tuple[jax.Array, jax.Arra
     return buffer, jnp.zeros((), jnp.int32), cache.length + ids.shape[1] - 1, replace(cache, ids=buffer)
 
 
-def keys_seen(cache: Cache, t: int, policy: str) -> int:
-    """Number of keys that the T tokens of a call attend over: the static S of the mask."""
-    if policy == "none":
-        return t
-    keys = jax.tree.leaves(cache.entries)[0]
-    return keys.shape[-2] + (t if policy == "growing" else 0)
+def slots_held(cache: Cache) -> int:
+    """Number of slots that a call finds in the cache, used or not: the static part of S."""
+    return 0 if cache.entries is None else jax.tree.leaves(cache.entries)[0].shape[-2]
 
 
-def causal_mask(slots: Int[Array, " T"], pad: Int[Array, " B"], s: int) -> Bool[Array, "B T S"]:
-    """True where a token may look. Row of a sequence with pad 2 and T = S = 5:
+def causal_mask(slots: Int[Array, " T"], pad: Int[Array, " B"], held: int) -> Bool[Array, "B T S"]:
+    """True where a token may look: over the `held` slots of the cache, then over the T tokens of this call, S in all.
 
-    slot  0 1 2 3 4
-    0     . . . . .      padding sees nothing
-    1     . . . . .
-    2     . . x . .
-    3     . . x x .
-    4     . . x x x
+    Row of a sequence with pad 1, five slots of which the first three are in use, T = 2:
+
+    slot  0 1 2 3 4   3 4
+    3     . x x . .   x .      what lies in slots 3 and 4 is from before, or nothing
+    4     . x x . .   x x
     """
-    keys = jnp.arange(s, dtype=jnp.int32)
-    return (keys[None, None, :] <= slots[None, :, None]) & (keys[None, None, :] >= pad[:, None, None])
+    keys = jnp.concatenate([jnp.arange(held, dtype=jnp.int32), slots])
+    written = jnp.concatenate([jnp.arange(held, dtype=jnp.int32) < slots[0], jnp.ones(slots.shape, bool)])
+    visible = (keys[None, :] <= slots[:, None]) & written[None, :]
+    return visible[None] & (keys[None, None, :] >= pad[:, None, None])

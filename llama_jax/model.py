@@ -32,7 +32,6 @@ def transform(
     cache: Cache,
     *,
     inverse: np.ndarray | None,
-    policy: str,
     embed: Callable,
     layers: Callable,
     head: Callable,
@@ -40,14 +39,14 @@ def transform(
 ):
     """ids → (logits float32 [B V] of the last token, or [B T V] with `every`; cache with T more positions).
 
-    inverse: rotary frequencies [h/2], None for a model with learned positions. policy: a KV cache policy (`kvc.POLICIES`).
+    inverse: rotary frequencies [h/2], None for a model with learned positions.
     layers: how the stack is run.
     """
     t = ids.shape[1]
     ids, slot, last, opened = kvc.open_call(cache, ids)
     slots = slot + jnp.arange(ids.shape[1], dtype=jnp.int32)
     positions = jnp.maximum(slots[None, :] - cache.pad[:, None], 0)
-    mask = kvc.causal_mask(slots, cache.pad, kvc.keys_seen(cache, ids.shape[1], policy))
+    mask = kvc.causal_mask(slots, cache.pad, kvc.slots_held(cache))
     rotation = (None, None) if inverse is None else rope.angles(positions, inverse)
     where = Where(slot, *rotation, mask)
     x, entries = layers(model.layers, embed(model.embedding, ids, positions), where, opened.entries)

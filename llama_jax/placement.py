@@ -31,6 +31,7 @@ SWITCHES = {
     "weights": ("loaded", "f32", "bf16"),  # loaded: in the dtype the checkpoint was loaded in
     "layers": tuple(model.LAYERS),
     "cache": kvc.POLICIES,
+    "kv": ("loaded", *kvc.DTYPES),  # what keys and values are kept as; loaded: as the weights
     "sampling": ("static", "traced"),
     "compile": ("lazy", "aot", "persistent"),
     "host": ("sync", "async"),
@@ -43,7 +44,7 @@ class Placement:
 
     jit: names of `TREE`. donate: give the jitted function its KV cache to overwrite. tokens_per_call: tokens that one
     call of a jitted `decode` makes (`lax.scan`). until="stop": one call runs to the stop token (`lax.while_loop`).
-    weights, layers, cache, sampling, compile, host: see `SWITCHES`.
+    weights, layers, cache, kv, sampling, compile, host: see `SWITCHES`.
     Raises UserError for an unknown name or a set that contradicts itself.
     """
 
@@ -55,6 +56,7 @@ class Placement:
     weights: str = "loaded"
     layers: str = "unrolled"
     cache: str = "fixed"
+    kv: str = "loaded"
     sampling: str = "static"
     compile: str = "lazy"
     host: str = "sync"
@@ -103,6 +105,7 @@ def _contradictions(p: Placement):
     yield decode and growing, "a jitted 'decode' needs one cache shape, a growing cache has a new one every token; use cache='fixed'."
     yield p.donate and growing, "a growing cache cannot be donated, its next shape does not fit the old buffer; use cache='fixed'."
     yield p.donate and p.cache == "none", "donate=True has no KV cache to give away with cache='none'; leave donate out."
+    yield p.kv != "loaded" and p.cache == "none", f"kv={p.kv!r} has no KV cache to keep with cache='none'; leave one out."
     yield (
         p.donate and not set(TAKES_CACHE) & set(p.jit),
         f"donate=True needs one of {', '.join(TAKES_CACHE)} in jit: only they take a cache.",
@@ -145,6 +148,8 @@ MODIFIERS: dict[str, dict] = {
     "persistent": dict(compile="persistent"),
     "async": dict(host="async"),
     "bf16": dict(weights="bf16"),
+    "kvbf16": dict(kv="bf16"),
+    "kvint8": dict(kv="int8"),
 }
 
 

@@ -71,7 +71,6 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     block = partial(layer.layer, norm=normalise, attend=place("attend", attend), ffn=place("ffn", ffn.FFNS[config.hidden_act]))
     parts = dict(
         inverse=rope.frequencies(config) if rotary else None,
-        policy=placement.cache,
         embed=place("embed", embeddings.embed),
         layers=partial(model.LAYERS[placement.layers], layer=place("layer", block)),
         head=place("head", partial(head.head, norm=normalise)),
@@ -81,7 +80,7 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     onward = partial(advance, transform=transform, sample=sample)
     step = partial(one_step, onward=onward)
     decode = partial(DECODERS[placement.until], step=step, tokens_per_call=placement.tokens_per_call)
-    prefill = partial(first, onward=onward, config=config, policy=placement.cache, stacked=placement.layers == "scan")
+    prefill = partial(first, onward=onward, config=config, placement=placement)
     return Programs(
         prefill=place("prefill", prefill, whole, static_argnums=5),
         extend=place("extend", partial(more, onward=onward), whole),
@@ -99,13 +98,19 @@ def advance(params, ids, carry: Carry, sampler, *, transform: Callable, sample: 
     return token, Carry(cache, draw)
 
 
-def first(params, ids, pad, seeds, sampler, slots: int, *, onward: Callable, config: ModelConfig, policy: str, stacked: bool):
+def first(params, ids, pad, seeds, sampler, slots: int, *, onward: Callable, config: ModelConfig, placement: Placement):
     """An empty cache of `slots` positions, then the prompt."""
-    cache = kvc.create(config, policy, pad, slots, params.embedding.weight.dtype, stacked)
+    cache = new_cache(params, pad, slots, config, placement)
     remembers = isinstance(sampler, TracedSampler) or sampler.repetition_penalty != 1.0
     seen = jnp.zeros((ids.shape[0], config.vocab_size), bool) if remembers else None
     draw = Draw(jax.vmap(jax.random.key)(seeds), jnp.zeros((), jnp.int32), seen)
     return onward(params, ids, Carry(cache, draw), sampler)
+
+
+def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placement: Placement) -> Cache:
+    """An empty cache as the placement wants it; in the dtype of the weights where it does not say."""
+    dtype = kvc.DTYPES.get(placement.kv, params.embedding.weight.dtype)
+    return kvc.create(config, placement.cache, pad, slots, dtype, placement.layers == "scan")
 
 
 def more(params, ids, carry: Carry, sampler, *, onward: Callable):

@@ -27,13 +27,15 @@ def test_equals_torch_attention(products, b, k, groups, t, extra, seed):
     mask = np.broadcast_to(mask, (b, t, s))
     expected = torch.nn.functional.scaled_dot_product_attention(
         *map(torch.tensor, (q, keys, values)), attn_mask=torch.tensor(mask.copy())[:, None], enable_gqa=True)  # fmt: skip
-    found = attention.scaled_dot_product(*map(jnp.asarray, (q, keys, values, mask)), products)
+    cut = [slice(0, extra), slice(extra, s)] if extra else [slice(0, s)]  # cached positions and this call's own
+    parts = [(jnp.asarray(keys[:, :, c]), jnp.asarray(values[:, :, c])) for c in cut]
+    found = attention.scaled_dot_product(jnp.asarray(q), parts, jnp.asarray(mask), products)
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
 def test_a_query_that_sees_nothing_gets_zeros():
     ones = jnp.ones((1, 1, 2, 4))
-    found = attention.scaled_dot_product(ones, ones, ones, jnp.array([[[False, False], [True, False]]]), attention.apart)
+    found = attention.scaled_dot_product(ones, [(ones, ones)], jnp.array([[[False, False], [True, False]]]), attention.apart)
     assert not np.isnan(found).any()
     np.testing.assert_array_equal(found[0, 0], [[0] * 4, [1] * 4])
 
@@ -41,9 +43,9 @@ def test_a_query_that_sees_nothing_gets_zeros():
 def test_masked_keys_do_not_count():
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.standard_normal((1, 2, 3, 4)), jnp.float32) for _ in "qkv")
-    mask = kvc.causal_mask(jnp.arange(3), jnp.array([0]), 3)
+    mask = kvc.causal_mask(jnp.arange(3), jnp.array([0]), 0)
     spoilt = k.at[:, :, 2].set(1e6), v.at[:, :, 2].set(1e6)
-    a, b = (attention.scaled_dot_product(q, *kv, mask, attention.apart) for kv in ((k, v), spoilt))
+    a, b = (attention.scaled_dot_product(q, [kv], mask, attention.apart) for kv in ((k, v), spoilt))
     np.testing.assert_array_equal(a[:, :, :2], b[:, :, :2])
     assert not np.array_equal(a[:, :, 2], b[:, :, 2])
 
@@ -51,9 +53,9 @@ def test_masked_keys_do_not_count():
 def test_shapes_are_checked():
     attend = jaxtyped(typechecker=beartype)(attention.scaled_dot_product)
     q, k, mask = jnp.ones((1, 4, 2, 8)), jnp.ones((1, 2, 3, 8)), jnp.ones((1, 2, 3), bool)
-    assert attend(q, k, k, mask, attention.together).shape == q.shape
+    assert attend(q, [(k, k)], mask, attention.together).shape == q.shape
     with pytest.raises(TypeCheckError):
-        attend(q, k, jnp.ones((1, 2, 4, 8)), mask, attention.together)
+        attend(q, [(k, k)], jnp.ones((1, 3), bool), attention.together)
 
 
 def test_norm_is_float32_inside_and_keeps_its_dtype():

@@ -1,6 +1,7 @@
 """Measurement: guard, gate, protocol, phases, statistics, records, environment, roofline."""
 
 from llama_jax.bench import (
+    causes,
     checklist,
     environment,
     export,
@@ -14,9 +15,11 @@ from llama_jax.bench import (
     phases,
     process,
     protocol,
+    recompilation,
     record,
     roofline,
     selftest,
+    shapes,
     simulation,
     statistics,
     suite,
@@ -29,7 +32,7 @@ from llama_jax.bench.profiling import profile
 from llama_jax.bench.protocol import Reference, Subject, Workload, measure, subject
 from llama_jax.bench.record import Trial
 
-__all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "checklist", "compare", "environment", "export",
-           "findings", "flaxtwin", "gate", "guard", "job", "journal", "measure", "memory", "phases", "process",
-           "profile", "protocol", "record", "roofline",
-           "selftest", "simulation", "statistics", "subject", "suite", "summary"]  # fmt: skip
+__all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "causes", "checklist", "compare", "environment",
+           "export", "findings", "flaxtwin", "gate", "guard", "job", "journal", "measure", "memory", "phases", "process", "profile",
+           "protocol", "recompilation", "record", "roofline", "selftest", "shapes", "simulation", "statistics", "subject", "suite",
+           "summary"]  # fmt: skip

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import flaxtwin, summary
+from llama_jax.bench import flaxtwin, recompilation, statistics, summary
 from llama_jax.bench.flaxtwin import CallRow
 from llama_jax.bench.job import whole
 from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.recompilation import Account, middle
 from llama_jax.bench.record import Trial
 
 
@@ -80,6 +81,71 @@ def portion(trial: Trial) -> str:
     _, counts = np.unique(trial.token_times_ns[1:], return_counts=True)
     largest = int(counts.max(initial=1))
     return "one token" if largest == 1 else "all tokens" if largest == len(trial.token_times_ns) - 1 else f"{largest} tokens"
+
+
+def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequence[dict], model: str) -> str:
+    """What a cache gains on the published case and at each context, and what a smaller one costs."""
+
+    def words(ratio: statistics.Ratio) -> str:
+        return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+    parts = [f"On GPT-2's shapes, all warm, a cache with jit makes a 15-token answer {words(case['both'])} as fast as no cache without"
+             f" jit, where {case['published']['ratio']:.2f}x was published, and {words(case['cache_alone'])} as fast as no cache with"
+             " jit"]  # fmt: skip
+    known = {n: r for n, r in contexts.items() if r.n}
+    if known:
+        first, last = min(known), max(known)
+        parts.append(f"a jitted token of {model} with a cache comes {words(known[first])} as fast as without after {first} tokens and"
+                     f" {words(known[last])} after {last}")  # fmt: skip
+    small = next((e for e in quality if e["kv"] == "int8"), None)
+    if small:
+        parts.append(f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens")
+    return "; ".join(parts) + "."
+
+
+def growth(points: dict[str, Sequence[dict]], over_bytes: dict[str, float], crossing: float) -> str:
+    """How far the cost of a token follows the bytes that it must read."""
+    said = []
+    for axis, unit in (("layers", "layers"), ("width", "width"), ("context", "cache slots")):
+        if len(points.get(axis, ())) > 1:
+            first, last = points[axis][0]["value"], points[axis][-1]["value"]
+            said.append(f"from {first} to {last} {unit} it grows {over_bytes[axis]:.2f} times as much as its bytes")
+    sentence = "A token's time " + ", ".join(said) if said else "No size was varied"
+    batch = points.get("batch", ())
+    if len(batch) > 1:
+        first, last = batch[0], batch[-1]
+        gain = int(last["value"]) * first["median"] / (int(first["value"]) * last["median"])
+        sentence += f"; a batch of {last['value']} makes {gain:.1f} times as many tokens/s as a batch of {first['value']}"
+        if np.isfinite(crossing):
+            sentence += f", arithmetic being the limit from about {crossing:.0f} rows on"
+    return sentence + "."
+
+
+def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]], seed: int = 0) -> str:
+    """Programs and seconds that each policy lost over the stream, which one served it fastest, and three surprises with their cures.
+
+    pairs: a short name of the surprise → (as it is, cured).
+    """
+    lost = ", ".join(f"{a.programs} programs and {middle(a.lost):.1f} s with {a.subject}" for a in policies)
+    n = min(len(a.blocks) for a in policies)
+    sentence = f"Compiling costs the first {policies[0].requests} requests of a process {lost} (n = {n} each)"
+    best = recompilation.fastest(policies)
+    if best is None:
+        sentence += "; no policy's tokens are all right, so none has a time"
+    else:
+        ratios = recompilation.ratios(policies, seed)
+        slowest = max((a for a in policies if a is not best and ratios[a.subject].n), key=lambda a: middle(a.total), default=None)
+        sentence += f"; {best.subject} serves them {'fastest' if slowest else 'alone with the right tokens'}, in {middle(best.total):.1f} s"
+        if slowest:
+            sentence += f", {slowest.subject} takes {recompilation.ratio_words(ratios[slowest.subject])} as long"
+        if n == 1:
+            sentence += " (one process each, so no interval)"
+        elif unclear := [name for name, r in ratios.items() if r.n and not r.low > 1]:
+            sentence += f", and n = {n} does not separate it from {', '.join(unclear)}"
+    again = ", ".join(f"{bad.surprises} programs for {name} ({cured.surprises} once cured)" for name, (bad, cured) in pairs.items())
+    wrong = [a.subject for a in (*policies, *(a for pair in pairs.values() for a in pair)) if a.wrong]
+    return (sentence + f"; at one shape, later requests still compile {again}"
+            + (f"; {', '.join(wrong)} made other tokens." if wrong else "."))  # fmt: skip
 
 
 def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:

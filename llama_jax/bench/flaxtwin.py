@@ -121,8 +121,8 @@ def way(loaded: checkpoint.Checkpoint, name: str, slots: int) -> Way:
 
     def start():
         seeds = np.zeros(1, np.uint32)
-        return transforms.first(engine.params, pad[:, None], pad, seeds, generate.GREEDY, slots, config=loaded.config, policy="fixed",
-                                stacked=False, onward=lambda params, ids, carry, sampler: carry)  # fmt: skip
+        return transforms.first(engine.params, pad[:, None], pad, seeds, generate.GREEDY, slots, config=loaded.config,
+                                placement=engine.placement, onward=lambda params, ids, carry, sampler: carry)  # fmt: skip
 
     def advance(token, carry):
         return engine.programs.step(engine.params, token, carry, generate.GREEDY)

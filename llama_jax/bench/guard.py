@@ -128,8 +128,9 @@ class Guard(Region):
         """Why things were compiled, as JAX explains it, one line a miss; "" when silent or when it was not asked for."""
         if not self.explanations or not self.fired:
             return ""
-        unexplained = UNEXPLAINED if self.count("trace") else NO_RETRACE if self.count("lower") else NO_LOWERING
-        return " | ".join(self.explanations.messages) or unexplained
+        if not self.count("trace"):  # JAX then speaks of helpers that lowering made at most, never of the program
+            return NO_RETRACE if self.count("lower") else NO_LOWERING
+        return " | ".join(self.explanations.messages) or UNEXPLAINED
 
 
 class Explanations(logging.Handler):

@@ -237,10 +237,10 @@ def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
     known: dict[tuple, set[str]] = {}
     for t in trials:
         if t.phase == "warm" and t.valid:
-            known.setdefault((t.prompt, t.dtype, t.new_tokens), set()).add(t.tokens_sha256)
+            known.setdefault((t.prompt, t.dtype, t.quantisation, t.new_tokens), set()).add(t.tokens_sha256)
 
     def judged(t: Trial) -> Trial:
-        hashes = known.get((t.prompt, t.dtype, t.new_tokens))
+        hashes = known.get((t.prompt, t.dtype, t.quantisation, t.new_tokens))
         if t.phase == "warm" or not t.valid or not hashes or t.tokens_sha256 in hashes:
             return t
         return t.model_copy(update=dict(valid=False, reason="wrong: its tokens are not those of any valid warm trial"))

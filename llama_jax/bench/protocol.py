@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_jax import generate
+from llama_jax import generate, kvc
 from llama_jax.bench import gate, memory, roofline
 from llama_jax.bench.guard import Guard, Region, TorchGuard
 from llama_jax.bench.record import Trial, tokens_hash
@@ -75,12 +75,18 @@ def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = Non
         return generate.stream(engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots)
 
     dtype = engine.params.embedding.weight.dtype
+    kept = kvc.itemsize(kvc.DTYPES.get(placement.kv, dtype), checkpoint.config.head_dim)
     identity = dict(model=checkpoint.name, weights_hash=checkpoint.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize,
-                    config=checkpoint.config, cache=placement.cache)  # fmt: skip
+                    quantisation=quantisation(placement), config=checkpoint.config, cache=placement.cache, cache_bytes=kept)  # fmt: skip
     return Subject(name or placement.name, "jax", placement.name, run, encoder(checkpoint), identity)
 
 
-OWN = ("config", "weight_bytes", "cache")  # of an identity: what the sizes are computed from, not fields of a Trial
+def quantisation(placement: Placement) -> str:
+    """What is kept in fewer bits than it was loaded with: `kv-int8`, or `none`."""
+    return "none" if placement.kv == "loaded" else f"kv-{placement.kv}"
+
+
+OWN = ("config", "weight_bytes", "cache", "cache_bytes")  # of an identity: what the sizes are computed from, not fields of a Trial
 
 
 def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, **identity) -> tuple[Trial, np.ndarray]:
@@ -125,11 +131,12 @@ def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, 
 def sizes(who: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
     """The Trial fields that follow from the configuration: bytes and operations a token, and what weights and cache occupy."""
     config, width = who.identity["config"], who.identity["weight_bytes"]
+    kept = who.identity.get("cache_bytes", width)
     context = prompt_tokens + new_tokens / 2
     return dict(
-        bytes_per_token=roofline.bytes_per_token(config, context, width, width, workload.batch),
+        bytes_per_token=roofline.bytes_per_token(config, context, width, kept, workload.batch),
         flops_per_token=roofline.flops_per_token(config, context),
-        **memory.predicted(config, width, width, workload.batch, workload.slots, who.identity.get("cache", "fixed")),
+        **memory.predicted(config, width, kept, workload.batch, workload.slots, who.identity.get("cache", "fixed")),
     )
 
 
@@ -152,38 +159,41 @@ def warm_up(who: Subject, workload: Workload, tell: Callable[[], None] = lambda:
 
 
 class Reference:
-    """The tokens every subject must produce: greedy, from the `step` placement on weights of the subject's dtype.
+    """The tokens every subject must produce: greedy, from the `step` placement on weights and a KV cache of the subject's dtypes.
 
     Its own logits say whether a difference stands at a near-tie.
     """
 
     def __init__(self, checkpoint: Checkpoint, workload: Workload):
         self.checkpoint, self.workload, self.encode = checkpoint, workload, encoder(checkpoint)
-        self.engines: dict[str, generate.Engine] = {}
-        self.known: dict[tuple[int, str], np.ndarray] = {}
+        self.engines: dict[tuple[str, str], generate.Engine] = {}
+        self.known: dict[tuple[int, str, str], np.ndarray] = {}
 
-    def engine(self, dtype: str) -> generate.Engine:
-        if dtype not in self.engines:
-            weights = {"float32": "f32", "bfloat16": "bf16"}[dtype]
-            self.engines[dtype] = generate.build(self.checkpoint, replace(LADDER["step"], weights=weights))
-        return self.engines[dtype]
+    def engine(self, dtype: str, quantisation: str = "none") -> generate.Engine:
+        if (dtype, quantisation) not in self.engines:
+            weights, kv = {"float32": "f32", "bfloat16": "bf16"}[dtype], quantisation.removeprefix("kv-")
+            placement = replace(LADDER["step"], weights=weights, kv="loaded" if kv == "none" else kv)
+            self.engines[dtype, quantisation] = generate.build(self.checkpoint, placement)
+        return self.engines[dtype, quantisation]
 
-    def tokens(self, prompt: int, dtype: str = "float32") -> np.ndarray:
-        if (prompt, dtype) not in self.known:
+    def tokens(self, prompt: int, dtype: str = "float32", quantisation: str = "none") -> np.ndarray:
+        key = (prompt, dtype, quantisation)
+        if key not in self.known:
             ids, w = self.encode(self.workload.prompts[prompt]), self.workload
-            blocks = generate.stream(self.engine(dtype), [ids], w.new_tokens, length=w.length, slots=w.slots)
-            self.known[prompt, dtype] = np.concatenate(list(blocks))[:, 0]
-        return self.known[prompt, dtype]
+            blocks = generate.stream(self.engine(dtype, quantisation), [ids], w.new_tokens, length=w.length, slots=w.slots)
+            self.known[key] = np.concatenate(list(blocks))[:, 0]
+        return self.known[key]
 
-    def margin(self, prompt: int, k: int, dtype: str = "float32") -> float:
-        ids = self.encode(self.workload.prompts[prompt]) + self.tokens(prompt, dtype)[:k].tolist()
-        best = np.sort(np.asarray(generate.logits(self.engine(dtype), ids)[-1]))[-2:]
+    def margin(self, prompt: int, k: int, dtype: str = "float32", quantisation: str = "none") -> float:
+        ids = self.encode(self.workload.prompts[prompt]) + self.tokens(prompt, dtype, quantisation)[:k].tolist()
+        best = np.sort(np.asarray(generate.logits(self.engine(dtype, quantisation), ids)[-1]))[-2:]
         return float(best[1] - best[0])
 
     def judge(self, record: Trial, tokens: np.ndarray) -> Trial:
         """The record, void when any row's tokens are not the reference's; a compilation's reason stays first."""
-        expected = self.tokens(record.prompt, record.dtype)
-        verdicts = [gate.compare(row, expected, lambda k: self.margin(record.prompt, k, record.dtype)) for row in tokens.T]
+        kind = (record.dtype, record.quantisation)
+        expected = self.tokens(record.prompt, *kind)
+        verdicts = [gate.compare(row, expected, lambda k: self.margin(record.prompt, k, *kind)) for row in tokens.T]
         reasons = dict.fromkeys(r for r in (record.reason, *(v.reason for v in verdicts)) if r)
         return record.model_copy(update=dict(valid=record.valid and all(v.passed for v in verdicts), reason="; ".join(reasons)))
 

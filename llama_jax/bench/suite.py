@@ -260,3 +260,13 @@ def check_context(config, workload: Workload) -> None:
     needed, room = workload.length + workload.new_tokens, config.max_position_embeddings
     if needed > room:
         raise UserError(f"{needed} tokens of prompt and answer exceed the model's context of {room}; ask for fewer.")
+
+
+def english(loaded: checkpoint.Checkpoint, tokens: int, seed: int = 0) -> list[int]:
+    """Ids of an English text of so many tokens, the manual that every Python carries; random ids for a model without a tokenizer."""
+    if loaded.tokenizer is None:
+        return list(random_prompts(loaded.config.vocab_size, tokens, seed, 1)[0])
+    from pydoc_data.topics import topics
+
+    text = "\n".join(topics[name] for name in sorted(topics))
+    return loaded.tokenizer.encode(text[: 12 * tokens])[:tokens]

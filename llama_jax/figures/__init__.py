@@ -1,10 +1,14 @@
 """Figures: one style, one `save`, one function a chart. Every number drawn is computed from records."""
 
 from llama_jax.figures.flax import call_cost
+from llama_jax.figures.growth import growth
+from llama_jax.figures.kvcache import latency_by_context, published_case, types, work_and_bytes
 from llama_jax.figures.measurement import first_tokens, speed_ups, two_ways, validation
 from llama_jax.figures.placements import arrivals, break_even, compilation, latency, pipelines, spread_labels, throughput
+from llama_jax.figures.shapes import compilations, stream_seconds, surprises
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, read_manifest, save, update_manifest
 
-__all__ = ["COLOURS", "PALETTE", "arrivals", "break_even", "call_cost", "colour", "compilation", "conclude", "display",
-           "first_tokens", "latency", "pipelines", "read_manifest", "save", "speed_ups", "spread_labels", "throughput",
-           "two_ways", "update_manifest", "validation"]  # fmt: skip
+__all__ = ["COLOURS", "PALETTE", "arrivals", "break_even", "call_cost", "colour", "compilation", "compilations", "conclude",
+           "display", "first_tokens", "growth", "latency", "latency_by_context", "pipelines", "published_case",
+           "read_manifest", "save", "speed_ups", "spread_labels", "stream_seconds", "surprises", "throughput", "two_ways",
+           "types", "update_manifest", "validation", "work_and_bytes"]  # fmt: skip

@@ -98,9 +98,9 @@ def attend(config: ModelConfig, products: Callable, projected: Float[Array, "B T
     q, k, v = jnp.split(attention.split_heads(projected, config.head_dim), (h, h + kv), axis=1)
     if where.cos is not None:
         q, k = rope.rotate(q, where.cos, where.sin), rope.rotate(k, where.cos, where.sin)
-    keys, values = (jax.lax.dynamic_update_slice(old, new, (0, 0, where.slot, 0)) for old, new in ((keys, k), (values, v)))
-    mixed = attention.scaled_dot_product(q, keys, values, where.mask, products)
-    return attention.merge_heads(mixed), keys, values
+    mixed = attention.scaled_dot_product(q, [(keys, values), (k, v)], where.mask, products)
+    mixed, k, v = jax.lax.optimization_barrier((mixed, k, v))  # written after it was read, as in `attention.attend`
+    return attention.merge_heads(mixed), *kvc.append_fixed((keys, values), k, v, where.slot)
 
 
 def activate(config: ModelConfig, first: Float[Array, "B T F"], *up: Float[Array, "B T F"]) -> Float[Array, "B T F"]:

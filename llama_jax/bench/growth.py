@@ -1,0 +1,158 @@
+"""How the cost of a token grows with one size of the model or the request at a time, against the physical limit.
+
+Random weights at real shapes: right for time, never for text. Each point is a process of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from llama_jax import checkpoint, generate
+from llama_jax.bench import memory, protocol, roofline, suite
+from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.protocol import Subject, Workload
+from llama_jax.bench.record import Trial
+from llama_jax.config import PRESETS, ModelConfig
+from llama_jax.errors import UserError
+from llama_jax.placement import parse
+
+BASE = "smollm2-135m"
+PLACEMENT, PROMPT = "chunk8+donate", 16
+AXES = ("layers", "width", "context", "batch", "model")
+HEAD, SHARE = 64, 3  # size of a head, and query heads a key head, whatever the width
+
+
+def point(axis: str, value: int | str, base: str = BASE) -> tuple[str, int, int]:
+    """(model, slots of the cache, batch) of one point; all else is the base's, with a cache of 64 slots and one row.
+
+    width: of the residual stream, in multiples of 192, with feed-forward and heads in the base's proportions.
+    Raises UserError for an unknown axis or a value that the model cannot have.
+    """
+    if axis == "model":
+        return check_model(str(value)), 64, 1
+    if axis not in AXES:
+        raise UserError(f"No such axis of growth: {axis!r}; there are {', '.join(AXES)}.")
+    value = int(value)
+    check(**{axis: value})
+    if axis == "layers":
+        return f"random:{base},num_hidden_layers={value}", 64, 1
+    if axis == "width":
+        if value % (HEAD * SHARE):
+            raise UserError(f"width is {value}; it must be a multiple of {HEAD * SHARE}.")
+        kv_heads, config = value // HEAD // SHARE, PRESETS[base]
+        inner = round(config.intermediate_size * value / config.hidden_size)
+        return (f"random:{base},hidden_size={value},intermediate_size={inner},num_attention_heads={SHARE * kv_heads},"
+                f"num_key_value_heads={kv_heads}"), 64, 1  # fmt: skip
+    config = PRESETS[base]
+    if axis == "context" and not 64 <= value <= config.max_position_embeddings:
+        raise UserError(f"context is {value}; {base} has 64 to {config.max_position_embeddings} positions.")
+    return f"random:{base}", value if axis == "context" else 64, value if axis == "batch" else 1
+
+
+def check_model(name: str) -> str:
+    checkpoint.load_config(name)
+    return name
+
+
+def measure(job: Job, axes: dict[str, Sequence[int | str]], answers: int, processes: int, new_tokens: int, seed: int) -> None:
+    """Every point of every axis `processes` times, in seeded random order; points are checked before anything is measured."""
+    check(answers=answers, processes=processes)
+    if new_tokens < 9 or new_tokens % 8 != 1 or PROMPT + new_tokens > 64:
+        raise UserError(f"new_tokens is {new_tokens}; it must be 9, 17, 25, 33 or 41: one token, then whole chunks, in 64 slots.")
+    points = [(axis, value, *point(axis, value)) for axis, values in axes.items() for value in values]
+    order = random.Random(seed)
+    for block in range(processes):
+        for i, (axis, value, model, slots, batch) in enumerate(order.sample(points, len(points))):
+            job.progress(f"{axis} {value}", block * len(points) + i, processes * len(points))
+            job.child(f"{axis} {value}", block, f"{__name__}:answers_of", answers, model=model, slots=slots, batch=batch,
+                      answers=answers, new_tokens=new_tokens, seed=seed)  # fmt: skip
+
+
+def answers_of(say: Callable, job: dict, identity: dict, slots: int, batch: int, answers: int, new_tokens: int, seed: int) -> dict:
+    """Warm answers of one model, cache size and batch; the bandwidth is probed between them."""
+    with watched(say) as more:
+        loaded, _, _, _ = opened(job)
+        work = Workload(suite.random_prompts(loaded.config.vocab_size, PROMPT, seed), new_tokens, PROMPT, batch, seed)
+        who = with_slots(loaded, slots)
+        probe, reference = roofline.Probe(), protocol.Reference(loaded, work)
+        protocol.warm_up(who, work)
+        for i in range(answers):
+            bandwidth = probe.bandwidth()
+            record, tokens = protocol.trial(who, work, i % len(work.prompts), **identity, phase="warm", order=i)
+            record = reference.judge(record, tokens) if record.token_times_ns else record
+            sizes = reached(loaded.config, slots, batch)
+            say("trial", record.model_copy(update=dict(bandwidth_gbps=bandwidth, cache_slots=slots, **sizes)).model_dump())
+        program = memory.decode_program(memory.programs(), ("decode",))
+        more.update(gflops=roofline.flops(), temp_bytes=program and program.temp_bytes)
+    return {}
+
+
+def with_slots(loaded: checkpoint.Checkpoint, slots: int) -> Subject:
+    """PLACEMENT with a cache of so many slots: a fixed cache attends over all of them, however few are in use."""
+    engine, base = generate.build(loaded, parse(PLACEMENT)), protocol.subject(loaded, parse(PLACEMENT))
+
+    def run(ids, work: Workload):
+        return generate.stream(engine, [ids] * work.batch, work.new_tokens, length=work.length, slots=slots)
+
+    return replace(base, run=run)
+
+
+def reached(config: ModelConfig, slots: int, batch: int) -> dict:
+    """Bytes and operations of one step over a cache of `slots`, all rows together."""
+    return dict(
+        bytes_per_token=roofline.bytes_per_token(config, slots, batch=batch),
+        flops_per_token=roofline.flops_per_token(config, slots),
+        kv_bytes=batch * slots * config.kv_bytes_per_position(),
+    )
+
+
+# What the trials say --------------------------------------------------------------------------------------------------
+
+
+def step_ms(trial: Trial) -> float:
+    """Milliseconds of one step, which makes one token for each row."""
+    return trial.tpot * 1e3
+
+
+def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> list[dict]:
+    """One entry a point, in the order of its size: {value, ms: list, median, bytes_ms, flops_ms, parameters, n, processes}.
+
+    bytes_ms: what the bandwidth allows, by each trial's own probe. flops_ms: what the machine's arithmetic allows.
+    """
+    points: dict[str, list[Trial]] = {}
+    for t in whole(trials):
+        if t.run.startswith(axis + " "):
+            points.setdefault(t.run.removeprefix(axis + " "), []).append(t)
+    found = []
+    for value, measured in points.items():
+        good = [t for t in measured if t.valid]
+        if not good:
+            continue
+        ms = [step_ms(t) for t in good]
+        flops = good[0].flops_per_token * good[0].batch
+        found.append(dict(
+            value=value, ms=ms, median=float(np.median(ms)), bytes_ms=float(np.median([1e3 / t.limit for t in good])),
+            bytes=good[0].bytes_per_token, flops_ms=flops / gflops / 1e6 if gflops else None, n=len(good),
+            processes=len({t.process for t in good}), weights_bytes=good[0].weights_bytes,
+        ))  # fmt: skip
+    return sorted(found, key=lambda e: e["weights_bytes"] if axis == "model" else int(e["value"]))
+
+
+def over_prediction(points: Sequence[dict]) -> float:
+    """How much more the last point of an axis costs over the first than the bytes that it must read: 1 is as predicted."""
+    first, last = points[0], points[-1]
+    return (last["median"] / first["median"]) / (last["bytes"] / first["bytes"])
+
+
+def crossing(points: Sequence[dict]) -> float:
+    """Where along an axis the arithmetic limit overtakes the bandwidth's, by interpolation; NaN where it does not."""
+    over = [(int(p["value"]), p["flops_ms"] / p["bytes_ms"]) for p in points if p["flops_ms"]]
+    for (a, low), (b, high) in itertools.pairwise(over):
+        if low < 1 <= high:
+            return float(np.exp(np.interp(0.0, [np.log(low), np.log(high)], [np.log(a), np.log(b)])))
+    return float("nan")

@@ -1,0 +1,190 @@
+"""What a KV cache buys: time, arithmetic and bytes, with and without one, jitted and not, everything warm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import attention, checkpoint, generate, kvc, transforms
+from llama_jax.bench import statistics, suite
+from llama_jax.bench.claims import figure_of
+from llama_jax.bench.phases import Plan
+from llama_jax.bench.protocol import AGAIN, Workload
+from llama_jax.bench.record import Trial
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.errors import UserError
+from llama_jax.placement import Placement, parse
+
+COMBINATIONS = {"step": "cache, jit", "eager": "cache, eager", "step+nocache": "no cache, jit", "eager+nocache": "no cache, eager"}
+TYPES = {"step+donate": "float32", "step+donate+kvbf16": "bfloat16", "step+donate+kvint8": "int8"}
+FIFTEEN, PROMPT, NEW = "fifteen tokens", 4, 15  # the case that was published: 15 tokens after a prompt of 4
+PIECE = 16  # tokens that go through the cache together where its quality is measured
+
+
+def random_plan(
+    run: str, model: str, placements: Sequence[str], prompt: int, new_tokens: int, blocks: int, processes: int, seed: int
+) -> Plan:
+    """Placements on prompts of random ids of one length, without padding. Raises UserError for a text longer than the context."""
+    config = checkpoint.load_config(model)
+    workload = Workload(suite.random_prompts(config.vocab_size, prompt, seed), new_tokens, prompt, seed=seed)
+    suite.check_context(config, workload)
+    return Plan(model, tuple(map(parse, placements)), workload, placements[0], blocks=blocks, processes=processes, run=run)
+
+
+def fifteen(model: str, blocks: int, processes: int, seed: int) -> Plan:
+    """The published case, each of the four combinations warm."""
+    return random_plan(FIFTEEN, model, tuple(COMBINATIONS), PROMPT, NEW, blocks, processes, seed)
+
+
+def at_contexts(model: str, contexts: Sequence[int], new_tokens: int, blocks: int, processes: int, seed: int) -> list[Plan]:
+    """The four combinations after prompts of each length: one run a length."""
+    if len(contexts) < 2 or min(contexts) < 1:
+        raise UserError(f"contexts is {list(contexts)}; give at least two lengths of 1 or more.")
+    names = tuple(COMBINATIONS)
+    return [random_plan(f"{model} after {n}", model, names, n, new_tokens, blocks, processes, seed) for n in contexts]
+
+
+def types(model: str, context: int, new_tokens: int, blocks: int, processes: int, seed: int) -> Plan:
+    """The same cache kept in float32, bfloat16 and int8."""
+    return random_plan("types", model, tuple(TYPES), context, new_tokens, blocks, processes, seed)
+
+
+# What the trials say --------------------------------------------------------------------------------------------------
+
+
+def answer_rates(trials: Sequence[Trial], run: str, subject: str) -> dict[tuple[int, int], float]:
+    """Tokens over seconds of whole answers, first token included, as the original counted; by (process, block)."""
+    good = [t for t in trials if t.run == run and t.phase == "warm" and t.valid]
+    first, again = ({(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == n} for n in (subject, subject + AGAIN))
+    return {k: float(statistics.pair_baseline([first.get(k, np.nan)], [again.get(k, np.nan)])[0]) for k in {*first, *again}}
+
+
+def gain(trials: Sequence[Trial], run: str, above: str, below: str, seed: int = 0) -> statistics.Ratio:
+    """How many times as many tokens/s one subject makes as another over whole answers, paired by block."""
+    a, b = answer_rates(trials, run, above), answer_rates(trials, run, below)
+    pairs = sorted(set(a) & set(b))
+    return statistics.ratio([a[p] for p in pairs], [b[p] for p in pairs], seed, [process for process, _ in pairs])
+
+
+def published_case(trials: Sequence[Trial], seed: int = 0) -> dict:
+    """The 15-token case: {rates: subject → list of tokens/s, both: cache + jit over no cache + eager, cache_alone: over no cache + jit,
+    published: {slow, fast, ratio}, limit}."""
+    rates = {name: sorted(answer_rates(trials, FIFTEEN, name).values()) for name in COMBINATIONS}
+    quantities = {"slow": "tokens/s, no cache", "fast": "tokens/s, cache and jit", "ratio": "speed-up, long warm-up"}
+    limits = [t.limit for t in trials if t.run == FIFTEEN and t.subject == "step" and t.bandwidth_gbps]
+    return dict(
+        rates=rates, both=gain(trials, FIFTEEN, "step", "eager+nocache", seed),
+        cache_alone=gain(trials, FIFTEEN, "step", "step+nocache", seed), jit_alone=gain(trials, FIFTEEN, "step", "eager", seed),
+        published={k: figure_of("kv-cache", q) for k, q in quantities.items()}, limit=float(np.median(limits)) if limits else None,
+    )  # fmt: skip
+
+
+def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[float]]]:
+    """Subject → context → ms a token after the first, one a valid answer; and `limit`, what the bandwidth allows with a cache."""
+    found: dict[str, dict[int, list[float]]] = {name: {} for name in (*COMBINATIONS, "limit")}
+    for t in trials:
+        if t.run.startswith(f"{model} after ") and t.phase == "warm" and t.valid:
+            context, name = t.prompt_tokens, t.subject.removesuffix(AGAIN)
+            found[name].setdefault(context, []).append(t.tpot * 1e3)
+            if name == "step":
+                found["limit"].setdefault(context, []).append(1e3 / t.limit)
+    return found
+
+
+def saving(trials: Sequence[Trial], model: str, context: int, seed: int = 0) -> statistics.Ratio:
+    """Decode rate of a jitted step with a cache over one without, after prompts of one length."""
+    here = [t for t in trials if t.run == f"{model} after {context}" and t.phase == "warm" and t.valid]
+    a, b = ({(t.process, t.block): t.tg for t in here if t.subject == name} for name in ("step", "step+nocache"))
+    pairs = sorted(set(a) & set(b))
+    return statistics.ratio([a[p] for p in pairs], [b[p] for p in pairs], seed, [process for process, _ in pairs])
+
+
+# Arithmetic and bytes: counted, not timed -------------------------------------------------------------------------------
+
+
+def attention_flops(config: ModelConfig, queries: int, keys: int) -> int:
+    """Operations of scores and mix in all layers: `queries` tokens over `keys` positions, a multiply-add counted as two."""
+    return 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * queries * keys
+
+
+def counted_attention_flops(config: ModelConfig, queries: int, keys: int) -> float:
+    """The same as XLA counts it in the lowered program of the model's own attention, softmax included."""
+    heads, kv_heads, h = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    q, k = (jax.ShapeDtypeStruct((1, n, t, h), jnp.float32) for n, t in ((heads, queries), (kv_heads, keys)))
+    mask = jax.ShapeDtypeStruct((1, queries, keys), bool)
+
+    def one_layer(q, k, v, mask):
+        return attention.scaled_dot_product(q, [(k, v)], mask, attention.together)
+
+    return config.num_hidden_layers * jax.jit(one_layer).lower(q, k, k, mask).cost_analysis()["flops"]
+
+
+def attention_work(config: ModelConfig, longest: int, points: int = 12) -> list[dict]:
+    """Attention operations of writing a text up to each length: {length, cached, cached_counted, uncached, uncached_counted}.
+
+    With a cache each new token attends once over all before it; without, every token again over all. Both add up over the
+    text: the cache saves a power of the length, and what is left still grows with its square.
+    """
+    lengths, every = np.unique(np.geomspace(1, longest, points).round().astype(int)), np.arange(1, longest + 1)
+    one = attention_flops(config, 1, 1)
+    work = dict(cached=one * every.astype(float), uncached=one * every.astype(float) ** 2)
+    for way, queries in (
+        ("cached", np.ones_like(lengths)),
+        ("uncached", lengths),
+    ):  # counted at some lengths, between them by interpolation
+        counted = [counted_attention_flops(config, int(q), int(n)) for q, n in zip(queries, lengths, strict=True)]
+        work[f"{way}_counted"] = np.exp(np.interp(np.log(every), np.log(lengths), np.log(counted)))
+    sums = {way: np.cumsum(each) for way, each in work.items()}
+    return [dict(length=int(n), **{way: float(total[n - 1]) for way, total in sums.items()}) for n in lengths]
+
+
+def cache_bytes(config: ModelConfig, slots: Sequence[int], batch: int = 1) -> list[dict]:
+    """Bytes of keys and values, predicted from the configuration and counted in arrays that were really made."""
+    found = []
+    for kind, dtype in kvc.DTYPES.items():
+        for n in slots:
+            made = kvc.create(config, "fixed", jnp.zeros(batch, jnp.int32), n, dtype)
+            predicted = batch * n * config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
+            found.append(dict(kv=kind, slots=n, batch=batch, predicted=round(predicted),
+                              measured=sum(a.nbytes for a in jax.tree.leaves(made.entries))))  # fmt: skip
+    return found
+
+
+def quality(loaded: Checkpoint, ids: Sequence[int]) -> list[dict]:
+    """What a smaller cache does to the next token's distribution over one text, read in pieces of PIECE tokens.
+
+    One entry a type: {kv, tokens, kl: mean of KL(float32 cache || this one) in nats, top1: share of equal best tokens, error:
+    relative error of the logits}. The first piece, which has no cache to read, is left out. The text is the same for all.
+    """
+    ids = list(ids)[: len(ids) // PIECE * PIECE]
+    if len(ids) < 2 * PIECE:
+        raise UserError(f"The text has {len(ids)} whole tokens; at least {2 * PIECE} are needed to measure a cache's quality.")
+    logits = {kind: cached_logits(loaded, ids, kind) for kind in kvc.DTYPES}
+    reference = log_softmax(logits["f32"])
+    found = []
+    for kind, values in logits.items():
+        kl = np.sum(np.exp(reference) * (reference - log_softmax(values)), axis=-1)
+        same = np.mean(values.argmax(-1) == logits["f32"].argmax(-1))
+        error = np.linalg.norm(values - logits["f32"]) / np.linalg.norm(logits["f32"])
+        found.append(dict(kv=kind, tokens=len(values), kl=float(kl.mean()), top1=float(same), error=float(error)))
+    return found
+
+
+def cached_logits(loaded: Checkpoint, ids: Sequence[int], kv: str) -> np.ndarray:
+    """Logits [T-PIECE V] of a text that went through a cache of one type, piece by piece."""
+    engine = generate.build(loaded, Placement("quality", jit=("embed", "layer", "head"), kv=kv))
+    cache = transforms.new_cache(engine.params, jnp.zeros(1, jnp.int32), len(ids), engine.config, engine.placement)
+    found = []
+    for at in range(0, len(ids), PIECE):
+        values, cache = engine.programs.logits(engine.params, jnp.asarray([ids[at : at + PIECE]]), cache)
+        found.append(np.asarray(values[0]))
+    return np.concatenate(found[1:])
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))

@@ -1,0 +1,219 @@
+"""Streams of requests: shapes by policy, what is asked, and the streams really served, on a small model."""
+
+import json
+
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, generate
+from llama_jax.bench import causes, job, recompilation, record, shapes
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.shapes import Served, Stream
+from llama_jax.errors import UserError
+
+MODEL = ("random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
+         "head_dim=16,vocab_size=97")  # fmt: skip
+NEW = 3
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return checkpoint.load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def stream(loaded):
+    return shapes.expect(loaded, shapes.ragged(loaded, 2, 3, NEW, batch=2, seed=1))
+
+
+@pytest.mark.parametrize("name", shapes.POLICIES)
+def test_every_policy_makes_room_for_what_is_asked(name):
+    policy, longest = shapes.POLICIES[name], 300
+    for tokens in range(1, longest + 1):
+        length, slots = policy.shape(tokens, longest, NEW)
+        assert length >= tokens
+        assert slots >= length + NEW - 1
+    used = {policy.shape(tokens, longest, NEW) for tokens in range(1, longest + 1)}
+    assert len(used) == {shapes.GROWING: 300, shapes.EXACT: 300, shapes.BUCKETS: 10, shapes.POWERS: 10, shapes.ONE: 1}[name]
+
+
+def test_powers_are_powers_and_buckets_are_the_packages():
+    for tokens in (1, 2, 16, 17, 63, 64, 65, 200):
+        length, slots = shapes.POLICIES[shapes.POWERS].shape(tokens, 200, NEW)
+        assert length.bit_count() == slots.bit_count() == 1
+        assert length < 2 * tokens
+        length, slots = shapes.POLICIES[shapes.BUCKETS].shape(tokens, 200, NEW)
+        assert (length, slots) == (generate.bucket(tokens), generate.bucket(generate.bucket(tokens) + NEW - 1))
+
+
+def test_a_stream_asks_each_prompt_and_is_the_same_for_the_same_seed(loaded):
+    one, two, other = (shapes.ragged(loaded, 4, 9, NEW, seed=seed) for seed in (0, 0, 1))
+    assert one == two != other
+    assert set(one.arrivals) == set(range(4))
+    assert len(one.arrivals) == 9
+    assert len({len(p) for p in one.prompts}) == 4
+    assert one.longest == max(map(len, one.prompts))
+
+
+def test_real_prompts_are_ragged(packaged):
+    made = shapes.ragged(packaged, 3, 3, NEW)
+    lengths = [len(p) for p in made.prompts]
+    assert lengths == sorted(set(lengths))
+    text = packaged.tokenizer.decode(made.prompts[1])
+    assert text.count("?") == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [(dict(count=0), "prompts is 0"), (dict(requests=1), "requests is 1"), (dict(new_tokens=0), "new_tokens is 0"),
+     (dict(batch=1), "batch is 1"), (dict(new_tokens=9000), "exceed the model's context")],
+)  # fmt: skip
+def test_counts_that_cannot_be_are_named(loaded, changes, words):
+    with pytest.raises(UserError, match=words):
+        shapes.ragged(loaded, **{**dict(count=2, requests=2, new_tokens=2), **changes})
+
+
+def test_nothing_is_measured_for_a_wrong_name_or_count(loaded, monkeypatch):
+    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    monkeypatch.setattr(shapes, "expect", lambda *a: pytest.fail("a reference was made"))
+    here = job.Job(MODEL, None, Journal(kind=Served))
+    for processes, words in (
+        ({shapes.SHAPES: 1, shapes.LAST: 0}, r"processes \(last batch\) is 0"),
+        ({"shape": 1}, "Did you mean 'shapes'"),
+    ):
+        with pytest.raises(UserError, match=words):
+            shapes.serve(here, loaded, Stream(((1,),), (0,), 1, 2), processes)
+
+
+PLAIN = Stream(((1,) * 5, (2,) * 9, (3,) * 20), (0, 2, 1, 2), NEW, 4)
+
+
+def test_the_last_batch_is_smaller_or_filled_up():
+    smaller, padded = (shapes.asks(shapes.LAST, s, PLAIN) for s in shapes.SUBJECTS[shapes.LAST])
+    assert [a.batch for a in smaller] == [4, 4, 4, 2]
+    assert [a.batch for a in padded] == [4, 4, 4, 4]
+    assert [a.prompts for a in smaller] == [a.prompts for a in padded]
+    assert [len(a.prompts) for a in padded] == [4, 4, 4, 2]
+
+
+def test_beside_the_first_stream_only_what_is_studied_changes():
+    for experiment in recompilation.SURPRISES:
+        for subject in shapes.SUBJECTS[experiment]:
+            asked = shapes.asks(experiment, subject, PLAIN)
+            assert len(asked) == shapes.FEW
+            assert {(a.length, a.slots) for a in asked} == {(24, 32)}
+    samplers = [a.sampler for a in shapes.asks(shapes.SAMPLING, shapes.STATIC, PLAIN)]
+    assert len(set(samplers[:3])) == 3
+    assert samplers[3] == samplers[0] == generate.GREEDY
+    changes = [a.change for a in shapes.asks(shapes.COMMITTED, shapes.UNCOMMITTED, PLAIN)]
+    assert changes.count(shapes.RELOADED) == 1
+    assert changes[0] == ""
+
+
+def test_dummy_rows_repeat_the_first_prompt(loaded):
+    ask = shapes.Ask((1, 0), 24, 32, batch=4)
+    seen = {}
+    patch = pytest.MonkeyPatch()
+    patch.setattr(shapes.generate, "stream", lambda engine, rows, *a, **k: seen.update(rows=rows) or iter(()))
+    shapes.run(None, ask, PLAIN, list(PLAIN.prompts[1]), None)
+    patch.undo()
+    assert [tuple(r) for r in seen["rows"]] == [PLAIN.prompts[i] for i in (1, 0, 1, 1)]
+
+
+def served(stream, experiment, subject):
+    """A stream served in this process, as a child would; its rows."""
+    said = []
+    identity = dict(run=f"{experiment}: {subject}", block=0, process=1)
+    plain = json.loads(json.dumps(shapes.asdict(stream)))
+    made = dict(model=MODEL, dtype="float32", placements=[], workload=None)
+    shapes.serving(lambda kind, value: said.append((kind, value)), made, identity, experiment, subject, plain)
+    return [Served(**value) for kind, value in said if kind == "trial"]
+
+
+@pytest.fixture(scope="module")
+def policies(stream):
+    return {name: served(stream, shapes.SHAPES, name) for name in shapes.POLICIES}
+
+
+def test_policies_compile_what_their_shapes_say(policies, stream):
+    expected = {shapes.GROWING: 2 * NEW, shapes.EXACT: 4, shapes.BUCKETS: 4, shapes.POWERS: 2, shapes.ONE: 2}
+    lengths = [len(p) for p in stream.prompts]
+    assert lengths == [37, 53]  # in different buckets, in the same power of two
+    for name, rows in policies.items():
+        cold, warm = ([r for r in rows if r.phase == phase] for phase in ("cold", "warm"))
+        assert [r.order for r in cold] == [r.order for r in warm] == [0, 1, 2]
+        assert sum(r.compiled for r in cold) == expected[name], name
+        assert all(r.valid and r.reason == "" for r in cold), name  # what is studied voids nothing
+        assert all(r.valid and not r.lowered and not r.cause for r in warm), name
+        assert [r.prompt_tokens for r in cold] == [lengths[p] for p in stream.arrivals]
+    assert len({tuple(r.tokens_sha256 for r in rows) for rows in policies.values()}) == 1
+
+
+def test_rows_say_what_ran_and_what_was_asked(policies):
+    for r in policies[shapes.POWERS]:
+        assert (r.padded_tokens, r.cache_slots, r.rows_asked, r.tokens_asked) == (64, 128, 1, r.prompt_tokens)
+    for r in policies[shapes.EXACT]:
+        assert (r.padded_tokens, r.cache_slots) == (r.prompt_tokens, r.prompt_tokens + NEW - 1)
+    assert recompilation.account(policies[shapes.EXACT], shapes.SHAPES, shapes.EXACT).padding == 0
+
+
+def test_causes_are_those_of_the_policy(policies):
+    causes_of = {
+        name: [causes.kinds(causes.condense(r.cause)) for r in rows if r.phase == "cold" and r.cause] for name, rows in policies.items()
+    }
+    assert causes_of[shapes.ONE] == [causes.FIRST]
+    assert causes_of[shapes.EXACT] == [causes.FIRST, "static argument; shape"]
+    assert causes_of[shapes.GROWING] == ["shape", "static argument; shape"]  # each token is a shape within the first request
+    assert not any("/llama_jax/" in r.cause or " id=" in r.cause for rows in policies.values() for r in rows)
+
+
+def test_settings_as_arguments_compile_once(stream):
+    static, traced = (served(stream, shapes.SAMPLING, s) for s in (shapes.STATIC, shapes.TRACED))
+    assert [r.compiled for r in static[:4]] == [2, 2, 2, 0]
+    assert [bool(r.compiled) for r in traced[:4]] == [True, False, False, False]
+    assert all(r.valid for r in static + traced)
+    assert [r.change for r in traced[:4]] == ["greedy", "temperature 0.7", "temperature 1, top-p 0.9", "greedy"]
+    assert causes.condense(static[1].cause) == "static argument: temperature=0.7, before 0.0"
+
+
+def test_committed_weights_compile_again_without_a_trace(stream):
+    uncommitted, always = (served(stream, shapes.COMMITTED, s) for s in (shapes.UNCOMMITTED, shapes.ALWAYS))
+    assert [r.compiled for r in uncommitted] == [2, 0, 2, 0] + [0] * 4
+    assert (uncommitted[2].trace_ns, uncommitted[2].lowered) == (0, 2)
+    assert causes.condense(uncommitted[2].cause) == causes.COMMITTED
+    assert [r.compiled for r in always] == [2] + [0] * 7
+    assert {r.tokens_sha256 for r in uncommitted} == {r.tokens_sha256 for r in always}
+
+
+def test_a_wrong_answer_is_void_and_keeps_its_programs(stream):
+    """Every row of a batch is judged, and dummies are not."""
+    wrong = shapes.replace(stream, expected=(stream.expected[0], tuple((t + 1) % 97 for t in stream.expected[1])))
+    patch = pytest.MonkeyPatch()
+    patch.setattr(shapes.Reference, "margin", lambda *a: 1.0)  # far from a tie
+    rows = served(wrong, shapes.LAST, shapes.SMALLER)
+    patch.undo()
+    assert [r.compiled for r in rows[:4]] == [2, 0, 0, 2]
+    assert [r.valid for r in rows[:4]] == [False, False, False, True]  # the last batch is prompt 0 alone
+    assert all(r.reason.startswith("wrong: token 0") for r in rows[:3])
+    filled = served(stream, shapes.LAST, shapes.PADDED)
+    assert [r.compiled for r in filled[:4]] == [2, 0, 0, 0]
+    assert all(r.valid for r in filled)
+    assert [(r.batch, r.rows_asked) for r in filled[:4]] == [(2, 2)] * 3 + [(2, 1)]
+
+
+@pytest.mark.slow
+def test_children_fill_a_journal_once(loaded, tmp_path, monkeypatch):
+    monkeypatch.setattr(job.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    stream = shapes.ragged(loaded, 1, 1, 2)
+    here = job.Job(MODEL, None, Journal(tmp_path / "j.jsonl", kind=Served), progress=lambda *a: None)
+    shapes.serve(here, loaded, stream, {shapes.COMMITTED: 1})
+    rows = job.whole(here.journal.trials)
+    bad, cured = recompilation.accounts(rows, shapes.COMMITTED)
+    assert (bad.programs, bad.surprises, cured.programs, cured.surprises) == (4, 2, 2, 0)
+    assert len({r.process for r in rows}) == 2
+    assert np.isfinite([*bad.total, *bad.warm, *cured.total, *cured.warm]).all()
+    path = record.write(tmp_path / "t.csv", rows, Served)
+    assert record.read(path, kind=Served)[0] == rows
+    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    again = job.Job(MODEL, None, Journal(here.journal.path, kind=Served), progress=lambda *a: None)
+    shapes.serve(again, loaded, stream, {shapes.COMMITTED: 1})

@@ -1,0 +1,67 @@
+"""Charts of recompilation, drawn from made-up streams."""
+
+import pytest
+
+from llama_jax import figures
+from llama_jax.bench import recompilation, shapes
+from tests.bench.test_recompilation import everything
+from tests.test_figures import META, words
+
+
+def draw(chart, rows):
+    policies = recompilation.accounts(rows, shapes.SHAPES)
+    if chart == "compilations":
+        return figures.compilations({a.subject: recompilation.by_request(rows, a.subject) for a in policies}, policies)
+    if chart == "stream_seconds":
+        return figures.stream_seconds(policies, recompilation.all_parts(policies), recompilation.ratios(policies))
+    return figures.surprises(recompilation.surprises(rows))
+
+
+CHARTS = ("compilations", "stream_seconds", "surprises")
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+@pytest.mark.parametrize("processes", [1, 3])
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart, processes):
+    rows = everything(processes)
+    files = [figures.save(draw(chart, rows), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    for kind in ("svg", "png"):
+        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+
+
+def test_lanes_name_programs_and_seconds_and_leave_ticks_where_nothing_compiled():
+    figure = draw("compilations", everything(3))
+    drawn = words(figure)
+    for text in ("9 programs\n9.1 s [9.0, 9.2] lost", "2 programs\n2.0 s [2.0, 2.0] lost", "Medians of n = 3 processes", "largest 3.0 s"):
+        assert text in drawn
+    (axes,) = figure.axes
+    assert len(axes.collections) == 3 + 3 + 2 + 2 + 1  # requests that compiled
+    assert len(axes.lines) == 0 + 0 + 1 + 1 + 2  # and those that did not
+    areas = [c.get_sizes()[0] for c in axes.collections]
+    assert max(areas) / min(areas) == pytest.approx(3)  # area is seconds: three programs against one
+
+
+def test_bars_reach_the_total_and_name_the_fastest():
+    rows = everything(3)
+    figure = draw("stream_seconds", rows)
+    drawn = words(figure)
+    for text in ("4.3 s · fastest", "· 2.68x [2.68, 2.68]", "656 ms, 50% padding", "n = 3"):
+        assert text in drawn
+    policies = {a.subject: a for a in recompilation.accounts(rows, shapes.SHAPES)}
+    axes = figure.axes[0]
+    for label, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True):
+        reached = max(bar.get_x() + bar.get_width() for bar in axes.patches if abs(bar.get_y() + bar.get_height() / 2 - height) < 1e-9)
+        assert reached == pytest.approx(sorted(policies[label.get_text()].total)[1])
+
+
+def test_a_policy_with_wrong_tokens_has_no_bar():
+    rows = [r.model_copy(update=dict(valid=False)) if r.subject == shapes.ONE else r for r in everything()]
+    assert "6 requests have wrong tokens: no time" in words(draw("stream_seconds", rows))
+
+
+def test_surprises_stand_beside_their_cures_with_the_cause():
+    drawn = words(draw("surprises", everything(3)))
+    assert drawn.count("4 programs, 2 of them later. shape: i32[1,9], before i32[1,5]") == 3
+    assert drawn.count("2 programs, all for the first request") == 3
+    for title in ("Changed sampling settings", "Reloaded weights", "A smaller last batch"):
+        assert title in drawn
