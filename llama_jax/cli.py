@@ -184,7 +184,7 @@ def read_line(console) -> str:
 def bench(
     model: Model = "smollm2-135m-instruct",
     placements: Annotated[str, typer.Option(help="Names with commas between them; the ladder by default.")] = "",
-    peers: Annotated[str, typer.Option(help="Other runtimes to measure beside them, with commas.")] = "",
+    peers: Annotated[str, typer.Option(help="Other implementations to measure beside them, such as flax-linen+jit, with commas.")] = "",
     baseline: Annotated[str, typer.Option(help="The placement others are compared with; `step`, or the first one.")] = "",
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of the prompts, in tokens.")] = 48,
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens to make.")] = 50,

@@ -6,6 +6,7 @@ from llama_jax.bench import (
     environment,
     export,
     findings,
+    flaxtwin,
     gate,
     guard,
     hostclock,
@@ -34,6 +35,6 @@ from llama_jax.bench.protocol import Reference, Subject, Workload, measure, subj
 from llama_jax.bench.record import Trial
 
 __all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "causes", "checklist", "compare", "environment",
-           "export", "findings", "gate", "guard", "hostclock", "hostloop", "job", "journal", "measure", "memory", "phases", "process",
-           "profile", "protocol", "recompilation", "record", "roofline", "selftest", "shapes", "simulation", "statistics", "subject",
-           "suite", "summary"]  # fmt: skip
+           "export", "findings", "flaxtwin", "gate", "guard", "hostclock", "hostloop", "job", "journal", "measure", "memory", "phases",
+           "process", "profile", "protocol", "recompilation", "record", "roofline", "selftest", "shapes", "simulation", "statistics",
+           "subject", "suite", "summary"]  # fmt: skip

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import hostloop, recompilation, statistics, summary
+from llama_jax.bench import flaxtwin, hostloop, recompilation, statistics, summary
+from llama_jax.bench.flaxtwin import CallRow
+from llama_jax.bench.job import whole
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.recompilation import Account, middle
 from llama_jax.bench.record import Trial
@@ -179,3 +181,38 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
     wrong = [a.subject for a in (*policies, *(a for pair in pairs.values() for a in pair)) if a.wrong]
     return (sentence + f"; at one shape, later requests still compile {again}"
             + (f"; {', '.join(wrong)} made other tokens." if wrong else "."))  # fmt: skip
+
+
+def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
+    """What Flax costs a decode call at the largest model measured, un-jitted, jitted, and by `nnx.jit`; and where it costs most."""
+    table = flaxtwin.table(rows, seed)
+    rows = whole(rows)
+    largest, smallest = table[-1]["model"], table[0]["model"]
+    at = {e["subject"]: e for e in table if e["model"] == largest and e["complete_us"].n}
+
+    def words(value: str, interval: str, found, decided: bool, of: str) -> str:
+        within = f" [{interval}]" if np.isfinite(found.low) else ""
+        return f"{value}{within} (n = {found.n}){of}" + ("" if decided else ", too close for these data")
+
+    def over(subject: str, other: str, of: str, model: str = largest) -> str:
+        ratio = flaxtwin.times_as_long(rows, model, subject, other, seed)
+        return words(f"{ratio.value:.2f}x", f"{ratio.low:.2f}, {ratio.high:.2f}", ratio, ratio.excludes_one, f" of {of}")
+
+    parts = []
+    if {flaxtwin.UNJITTED, flaxtwin.JITTED} <= set(at):
+        parts.append(f"Flax jits nothing by itself: un-jitted `apply` hands {at[flaxtwin.UNJITTED]['dispatches']} operations to the device"
+                     f" for a token and takes {over(flaxtwin.UNJITTED, flaxtwin.JITTED, 'jitted `apply`')}")  # fmt: skip
+    if {flaxtwin.JITTED, flaxtwin.STEP} <= set(at):
+        parts.append(f"jitted, the Flax twin takes {over(flaxtwin.JITTED, flaxtwin.STEP, 'step')}")
+    if {flaxtwin.NNX_JITTED, flaxtwin.SPLIT} <= set(at):
+        more = flaxtwin.dispatch_difference(rows, largest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT, seed)
+        unit, by, digits = ("ms", 1e3, 2) if abs(more.value) >= 1e3 else ("us", 1, 0)
+        value, low, high = (f"{x / by:.{digits}f}" for x in (more.value, more.low, more.high))
+        later = words(f"{value} {unit}", f"{low}, {high}", more, more.excludes_zero, " later than the same module split once")
+        share = f", {more.value / at[flaxtwin.NNX_JITTED]['complete_us'].median:.0%} of its token" * more.excludes_zero
+        given = [at[way]["output_bytes"] for way in (flaxtwin.NNX_JITTED, flaxtwin.SPLIT)]
+        back = f", and its program hands back {given[0] / 1e6:.3g} MB a token, not {given[1] / 1e6:.3g}" if all(given) else ""
+        parts.append(f"nnx.jit returns {later}{share}{back}")
+        if smallest != largest and flaxtwin.pairs(rows, smallest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT):
+            parts.append(f"at the smallest model its call takes {over(flaxtwin.NNX_JITTED, flaxtwin.SPLIT, 'the split one', smallest)}")
+    return "; ".join(parts) + "." if parts else "No two ways of calling have valid bursts at the largest model."

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from llama_jax.bench import environment, memory, process, protocol, roofline
-from llama_jax.bench.job import opened, watched
+from llama_jax.bench import process
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.protocol import AGAIN, Workload, alone
@@ -30,12 +29,15 @@ from llama_jax.placement import Placement
 DIED = "its process died: "
 SUPERSEDED = "its block was cut off and measured again"
 PATIENCE = 2  # a subject is left out once this many processes died in it
-HERE = "llama_jax.bench.phases"
+TASKS = "llama_jax.bench.requests"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run measures. blocks are spread evenly over `processes`; `cold` and `cached` are processes a placement."""
+    """What a run measures. blocks are spread evenly over `processes`; `cold` and `cached` are processes a subject.
+
+    peers: names of `peers.PEERS`; one that cannot be built leaves a note in the journal (`missing`) and is left out.
+    """
 
     model: str
     placements: tuple[Placement, ...]
@@ -50,10 +52,17 @@ class Plan:
     explain: bool = False
     limit: float = process.LIMIT_S
     run: str = "main"  # several runs may share a journal and a table
+    peers: tuple[str, ...] = ()
 
-    def job(self, placements: Sequence[Placement]) -> dict:
+    def job(self, subjects: Sequence[Placement | str]) -> dict:
         """The part every child needs, as JSON values."""
-        return dict(model=self.model, dtype=self.dtype, placements=[asdict(p) for p in placements], workload=asdict(self.workload))
+        placements, names = [asdict(s) for s in subjects if not isinstance(s, str)], [s for s in subjects if isinstance(s, str)]
+        return dict(model=self.model, dtype=self.dtype, placements=placements, peers=names, workload=asdict(self.workload))
+
+    @property
+    def subjects(self) -> list[Placement | str]:
+        """Placements, and the names of peers."""
+        return [*self.placements, *self.peers]
 
 
 def run(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
@@ -80,6 +89,11 @@ def check(plan: Plan) -> None:
         raise UserError(f"{plan.blocks} blocks in {plan.processes} processes asked for; there must be at least one of each.")
     if plan.processes > plan.blocks:
         raise UserError(f"{plan.processes} processes for {plan.blocks} blocks; each process needs a block of its own.")
+    from llama_jax import peers
+
+    peers.check(plan.peers)
+    if twice := {p.name for p in plan.placements} & set(plan.peers):
+        raise UserError(f"{twice.pop()!r} names both a placement and a peer; give the placement another name.")
     process.check_threads(plan.threads)
 
 
@@ -88,12 +102,16 @@ class Bench:
 
     def __init__(self, plan: Plan, journal: Journal, progress: Progress, lock: int):
         self.plan, self.journal, self.progress, self.lock = plan, journal, progress, lock
-        subjects = len(plan.placements)
+        subjects = len(plan.subjects)
         self.total = subjects * (plan.cold + plan.cached) + (subjects + 1) * plan.blocks
 
     @property
     def trials(self) -> list[Trial]:
         return [t for t in self.journal.trials if t.run == self.plan.run]
+
+    @property
+    def missing(self) -> set[str]:
+        return {gap["name"] for gap in missing(self.journal)}
 
     def tell(self, what: str) -> None:
         self.progress(what, min(len(self.trials), self.total), self.total)
@@ -112,44 +130,65 @@ class Bench:
                 self.tell(value["what"])
 
         plan = self.plan
-        outcome = process.start(f"{HERE}:{task}", arguments, receive, plan.limit, plan.threads, cache, (self.lock,))
+        outcome = process.start(f"{TASKS}:{task}", arguments, receive, plan.limit, plan.threads, cache, (self.lock,))
         return outcome, announced
 
     def fail(self, subject: str, reason: str, **identity) -> None:
         """Record a trial that never came to its end."""
         plan, work = self.plan, self.plan.workload
-        base = dict(run=plan.run, seed=work.seed, valid=False, reason=DIED + reason, subject=subject, backend="jax",
+        backend = peer(subject).backend if subject in plan.peers else "jax"
+        base = dict(run=plan.run, seed=work.seed, valid=False, reason=DIED + reason, subject=subject, backend=backend,
                     placement=subject.removesuffix(AGAIN), model=plan.model, weights_hash="", dtype="", batch=work.batch, prompt=0,
                     prompt_tokens=0, new_tokens=0, cache_slots=work.slots, token_times_ns=[], tokenize_ns=0, trace_ns=0, lower_ns=0,
                     backend_ns=0, lowered=0, compiled=0, cache_hits=0, tokens_sha256="")  # fmt: skip
         self.journal.append(Trial(**{**base, **identity}))
 
 
+def name_of(subject: Placement | str) -> str:
+    return subject if isinstance(subject, str) else subject.name
+
+
+def peer(name: str):
+    """A peer's line in the registry, imported when one is asked for: peers know the protocol, the protocol knows no peer."""
+    from llama_jax import peers
+
+    return peers.get(name)
+
+
+def can_be_cached(subject: Placement | str) -> bool:
+    """Whether its programs are JAX's, so that the persistent cache can hold them."""
+    return not isinstance(subject, str) or peer(subject).jax
+
+
 def starts(bench: Bench, phase: str, count: int) -> None:
-    """`count` first requests of each placement, interleaved, each in a process of its own."""
+    """`count` first requests of each subject, interleaved, each in a process of its own."""
     plan = bench.plan
     done = {(t.subject, t.block) for t in bench.trials if t.phase == phase}
-    wanted = [(block, order, p) for block in range(count) for order, p in enumerate(plan.placements) if (p.name, block) not in done]
+    wanted = [(block, order, s) for block in range(count) for order, s in enumerate(plan.subjects)
+              if (name_of(s), block) not in done and (phase == "cold" or can_be_cached(s))]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         filled: set[str] = set()
-        for block, order, placement in wanted:
-            home = Path(folder) / str(plan.placements.index(placement))
+        for block, order, subject in wanted:
+            name = name_of(subject)
+            if name in bench.missing:
+                continue
+            home, persistent = Path(folder) / str(order), getattr(subject, "compile", "") == "persistent"
             identity = dict(run=bench.plan.run, block=block, order=order, phase=phase, process=bench.journal.next_process())
-            job = dict(job=plan.job([placement]), prompt=block % len(plan.workload.prompts), identity=identity)
-            cache = home if phase == "cached" or placement.compile == "persistent" else None
+            job = dict(job=plan.job([subject]), prompt=block % len(plan.workload.prompts), identity=identity)
+            cache = home if phase == "cached" or persistent else None
             if phase == "cold" and cache:
                 cache = home / str(block)  # empty each time
-            elif phase == "cached" and placement.name not in filled:
-                bench.tell(f"filling the cache for {placement.name}")
+            elif phase == "cached" and name not in filled:
+                bench.tell(f"filling the cache for {name}")
                 outcome, _ = bench.start("first_request", job, cache, silent=True)
                 if not outcome.ok:
-                    bench.fail(placement.name, f"while the cache was filled, {outcome.reason}", **identity, prompt=job["prompt"])
+                    bench.fail(name, f"while the cache was filled, {outcome.reason}", **identity, prompt=job["prompt"])
                     continue
-                filled.add(placement.name)
-            bench.tell(f"{phase} start of {placement.name}")
+                filled.add(name)
+            bench.tell(f"{phase} start of {name}")
             outcome, _ = bench.start("first_request", job, cache)
             if not outcome.ok:
-                bench.fail(placement.name, outcome.reason, **identity, prompt=job["prompt"])
+                bench.fail(name, outcome.reason, **identity, prompt=job["prompt"])
 
 
 def warm(bench: Bench) -> None:
@@ -168,19 +207,24 @@ def warm(bench: Bench) -> None:
                     raise UserError(f"The measuring process died before its first trial: {outcome.reason}")
                 continue
             bench.fail(announced["subject"], outcome.reason, **identity, block=announced["block"], order=announced["order"])
-            if plan.baseline not in [p.name for p in alive(bench)]:
+            if plan.baseline not in map(name_of, alive(bench)):
                 raise UserError(f"The baseline {plan.baseline!r} cannot be measured: {outcome.reason}")
 
 
-def alive(bench: Bench) -> list[Placement]:
-    """The placements that have not yet cost PATIENCE processes their life."""
+def alive(bench: Bench) -> list[Placement | str]:
+    """The subjects that could be built so far and have not yet cost PATIENCE processes their life."""
     deaths = [t.placement for t in bench.trials if t.phase == "warm" and t.reason.startswith(DIED)]
-    return [p for p in bench.plan.placements if deaths.count(p.name) < PATIENCE]
+    return [s for s in bench.plan.subjects if deaths.count(name_of(s)) < PATIENCE and name_of(s) not in bench.missing]
+
+
+def missing(journal: Journal) -> list[dict]:
+    """The peers that could not be built in a measuring process, as their notes say: {name, reason, remedy}, each once."""
+    return list({note["missing"]["name"]: note["missing"] for note in journal.notes if "missing" in note}.values())
 
 
 def complete(bench: Bench, block: int) -> bool:
     """Whether some process has measured the whole block: only trials of one process, close in time, make a pair."""
-    expected = {p.name for p in alive(bench)} | {bench.plan.baseline + AGAIN}
+    expected = {*map(name_of, alive(bench)), bench.plan.baseline + AGAIN}
     by_process: dict[int, set[str]] = {}
     for t in bench.trials:
         if t.phase == "warm" and t.block == block and not t.reason.startswith(DIED):
@@ -215,36 +259,3 @@ def supersede(trials: Sequence[Trial]) -> list[Trial]:
         return t.model_copy(update=dict(valid=False, reason=SUPERSEDED))
 
     return [judged(t) for t in trials]
-
-
-# What the children run ------------------------------------------------------------------------------------------------
-
-
-def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict:
-    """One request of a new process; then, outside the timed region, the program's own sizes."""
-    with watched(say):
-        loaded, (placement,), workload, load_ns = opened(job)
-        say("starting", dict(what=f"first request of {placement.name}"))
-        who = protocol.subject(loaded, placement)
-        record, _ = protocol.trial(who, workload, prompt, **identity)
-        failed, cached = not record.token_times_ns, identity["phase"] == "cached"
-        compiled = f"not cached: {record.compiled} programs compiled" if cached and record.compiled else ""
-        reason = record.reason if failed else compiled
-        program = memory.decode_program(memory.programs(), placement.outermost)
-        update = dict(valid=not reason, reason=reason, load_ns=load_ns, peak_rss_bytes=environment.peak_rss(),
-                      device_peak_bytes=memory.device_peak(), **protocol.program_sizes(program))  # fmt: skip
-        say("trial", record.model_copy(update=update).model_dump())
-    return {}
-
-
-def interleaved_blocks(say: Callable, job: dict, blocks: list[int], baseline: str, identity: dict, explain: bool) -> dict:
-    """Warm trials of all subjects, block by block."""
-    with watched(say) as more:
-        loaded, placements, workload, _ = opened(job)
-        subjects = [protocol.subject(loaded, p) for p in placements]
-        protocol.measure(
-            subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, explain=explain, identity=identity,
-            locked=True, starting=lambda **where: say("starting", where), keep=lambda trial: say("trial", trial.model_dump()),
-        )  # fmt: skip
-        more["gflops"] = roofline.flops()
-    return {}

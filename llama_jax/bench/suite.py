@@ -52,21 +52,27 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
 
     All names are checked before anything is loaded.
     """
+    from llama_jax import peers
+
     placements, baseline = chosen(settings)
+    gaps = peers.missing(settings.peers, settings.model)
+    here = tuple(name for name in settings.peers if name not in {gap["name"] for gap in gaps})
     source = checkpoint.find(settings.model)
     ids = random_prompts(source.config.vocab_size, settings.prompt_tokens, settings.seed)
     workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
     check_context(source.config, workload)
     plan = Plan(settings.model, placements, workload, baseline, "float32", settings.blocks, settings.processes, settings.cold,
-                settings.cached, settings.threads, settings.explain, settings.limit)  # fmt: skip
+                settings.cached, settings.threads, settings.explain, settings.limit, peers=here)  # fmt: skip
     before, names = environment.capture(), [p.name for p in placements]
     about = {k: v for k, v in asdict(settings).items() if k not in ("journal", "limit", "skip_corrupt")}
     about |= dict(placements=names, baseline=baseline, dtype=plan.dtype)
     settled = {k: v for k, v in about.items() if k != "blocks"}  # a journal may be given more blocks
     journal = Journal(settings.journal, journal_plan(settled, before, source.hash()), settings.skip_corrupt, environment=before)
     trials = phases.run(plan, journal, progress)
+    gaps += phases.missing(journal)
+    names += [name for name in here if name not in {gap["name"] for gap in gaps}]
     after = {**before, **measured_in(journal.notes), "weights_hash": source.hash()}
-    meta = dict(parameters=about, baseline=baseline, subjects=names, environment=after, processes=journal.notes,
+    meta = dict(parameters=about, baseline=baseline, subjects=names, missing=gaps, environment=after, processes=journal.notes,
                 resumed_trials=journal.resumed, torn_line=journal.torn)  # fmt: skip
     return document(trials, summary.table(trials, baseline, names, settings.seed), baseline, meta), trials, meta
 
@@ -83,12 +89,14 @@ def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: di
                      "limit_tokens_per_second": summary.limit(trials, baseline) * sample.batch},
         "environment": {"weights_hash": sample.weights_hash, **meta["environment"], "bandwidth_gbps": bandwidth},
         "subjects": table,
-        "missing": [],
+        "missing": meta.get("missing", []),
     }  # fmt: skip
 
 
 def chosen(settings: Settings) -> tuple[tuple[Placement, ...], str]:
-    """The placements and the baseline that the settings name. Raises UserError for what does not exist or is named twice."""
+    """The placements and the baseline that the settings name. Raises UserError for what does not exist or is named twice, peers too."""
+    from llama_jax import peers
+
     placements = tuple(parse(name) for name in settings.placements or LADDER)
     names = [p.name for p in placements]
     if len(set(names)) != len(names):
@@ -96,8 +104,7 @@ def chosen(settings: Settings) -> tuple[tuple[Placement, ...], str]:
     baseline = settings.baseline or ("step" if "step" in names else names[0])
     if baseline not in names:
         raise UserError(f"The baseline {baseline!r} is not among the placements.{near(baseline, names)}")
-    if settings.peers:
-        raise UserError(f"No such peer: {settings.peers[0]!r}. No peer can be measured in this version; leave --peers out.")
+    peers.check(settings.peers)
     return placements, baseline
 
 
@@ -132,6 +139,8 @@ def collect(plan: Plan, journal: Journal | None = None, progress: Progress = ann
 def profile(settings: Settings, folder: Path, tell: Callable[[str], None]) -> list[dict]:
     """A trace and a summary of its programs for each placement, in FOLDER/NAME; see `profiling.profile`."""
     placements, _ = chosen(settings)
+    if settings.peers:
+        raise UserError(f"--profile looks into placements only, {settings.peers[0]!r} is a peer; leave --peers out.")
     loaded = checkpoint.load(settings.model)
     ids = random_prompts(loaded.config.vocab_size, settings.prompt_tokens, settings.seed, 1)
     workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)

@@ -70,7 +70,7 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
     drift = statistics.drift([t.tg for t in sorted(good, key=lambda t: (t.process, t.block))])
     return {
         "name": subject,
-        "kind": everything[0].backend if everything else "unknown",
+        "kind": "peer" if any(t.backend != "jax" for t in everything) else "placement",
         "tokens_per_second": {"median": rate.median, "iqr": rate.iqr, "n": rate.n, "low": rate.low, "high": rate.high},
         "unstable": rate.unstable,
         "drift": {"change": drift.change, "significant": drift.significant},

@@ -62,6 +62,7 @@ def remarks(result: dict) -> list[str]:
             f"{s['name']}: its rate drifted by {s['drift']['change']:+.0%} over the run" if s["drift"]["significant"] else "",
             f"{s['name']}: leaves {s['leaked_buffers']} arrays behind" if s["leaked_buffers"] else "",
         ]
+    lines += [f"{gap['name']} is missing: {gap['reason']} {gap['remedy']}".strip() for gap in result.get("missing", ())]
     return [line for line in lines if line]
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from llama_jax import peers
 from llama_jax.bench import phases, process, record
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.protocol import AGAIN, Workload
@@ -29,6 +30,53 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _own_lock(monkeypatch, tmp_path):
     monkeypatch.setattr(phases.alone.__wrapped__.__globals__["tempfile"], "gettempdir", lambda: str(tmp_path))
+
+
+@pytest.mark.slow
+def test_peers_are_subjects_like_any_other(folder):
+    journal = Journal()
+    trials = phases.run(plan(folder, "step", blocks=1, cold=1, cached=1, peers=("flax-linen+jit",)), journal)
+    assert all(t.valid for t in trials), [t.reason for t in trials]
+    cold, cached, warm = ([t for t in trials if t.subject == "flax-linen+jit" and t.phase == p] for p in ("cold", "cached", "warm"))
+    assert [len(found) for found in (cold, cached, warm)] == [1, 1, 1]
+    assert cold[0].compiled >= 2
+    assert (cached[0].compiled, cached[0].cache_hits) == (0, cold[0].compiled)
+    assert (warm[0].backend, warm[0].lowered) == ("flax", 0)
+    assert len({t.tokens_sha256 for t in trials if t.phase == "warm"}) == 1
+    assert cold[0].load_ns > 0
+
+
+def breaking(monkeypatch, tmp_path, body):
+    """A peer `broken` that turns out only in the measuring process not to run. `body`: of its `subject` function."""
+    text = f"def missing(name, model):\n    return None\n\n\ndef subject(loaded, name):\n    {body}\n"
+    (tmp_path / "broken_peer.py").write_text(text)
+    line = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom llama_jax import peers\n"
+    line += "peers.PEERS['broken'] = peers.Peer('x', 'x', 'x'); peers.module = lambda name: __import__('broken_peer')\n"
+    monkeypatch.setattr(process, "CHILD", line + process.CHILD)
+    monkeypatch.setitem(peers.PEERS, "broken", peers.Peer("x", "x", "x"))
+
+
+@pytest.mark.slow
+def test_a_peer_that_cannot_be_built_is_a_gap_and_the_run_goes_on(folder, monkeypatch, tmp_path):
+    breaking(monkeypatch, tmp_path, "raise __import__('llama_jax.peers').peers.UnavailableError('No server answers.', 'Start one.')")
+    journal = Journal(tmp_path / "j.jsonl")
+    trials = phases.run(plan(folder, cold=1, peers=("broken",)), journal)
+    assert phases.missing(journal) == [dict(name="broken", reason="No server answers.", remedy="Start one.")]
+    assert {t.subject for t in trials} == {"step", "step" + AGAIN}
+    assert all(t.valid for t in trials)
+    resumed = Journal(tmp_path / "j.jsonl")
+    assert phases.run(plan(folder, cold=1, peers=("broken",)), resumed) == trials  # nothing is tried again
+    assert phases.missing(resumed)
+
+
+@pytest.mark.slow
+def test_a_peer_that_kills_its_process_while_it_is_built_is_left_out(folder, monkeypatch, tmp_path):
+    breaking(monkeypatch, tmp_path, "import os; os.abort()")
+    trials = phases.run(plan(folder, blocks=1, peers=("broken",)), Journal())
+    lost = [t for t in trials if t.subject == "broken"]
+    assert [t.reason.startswith(phases.DIED) for t in lost] == [True] * phases.PATIENCE
+    assert {t.backend for t in lost} == {"x"}
+    assert {t.subject for t in trials if t.valid} == {"step", "step" + AGAIN}
 
 
 def plan(folder, names="step", **changes):
@@ -191,14 +239,20 @@ def test_mistakes_in_a_plan_are_named(folder):
             phases.run(plan(folder, **changes))
     with pytest.raises(UserError, match="'loop' is not among"):
         phases.run(phases.Plan(folder, (parse("step"),), WORK, "loop"))
+    with pytest.raises(UserError, match="No such peer: 'flax'"):
+        phases.run(plan(folder, peers=("flax",)))
+    named_alike = phases.Plan(folder, (Placement("flax-nnx"),), WORK, "flax-nnx", peers=("flax-nnx",))
+    with pytest.raises(UserError, match="both a placement and a peer"):
+        phases.run(named_alike)
     with pytest.raises(UserError, match="999 threads"):
         phases.run(plan(folder, threads=999))
 
 
 def test_a_plan_survives_json(folder):
     mine = Placement("mine", jit=("attend", "head"))
-    job = json.loads(json.dumps(phases.Plan(folder, (mine,), WORK, "mine").job([mine])))
-    assert Placement(**job["placements"][0]) == mine
+    job = json.loads(json.dumps(phases.Plan(folder, (mine,), WORK, "mine").job([mine, "flax-nnx"])))
+    assert [Placement(**p) for p in job["placements"]] == [mine]
+    assert job["peers"] == ["flax-nnx"]
 
 
 def test_first_requests_are_judged_by_the_warm_tokens():

@@ -85,6 +85,24 @@ def test_what_a_reader_should_know_is_said():
         assert words in said
 
 
+def test_placements_peers_and_gaps_are_told_apart():
+    trials = [trial(n, b, process=1, backend=backend) for b in range(2)
+              for n, backend in (("step", "jax"), ("step (again)", "jax"), ("flax-nnx", "flax"))]  # fmt: skip
+    gaps = [dict(name="ollama", reason="No server answers.", remedy="Run `ollama serve`.")]
+    meta = dict(parameters={"processes": 2}, missing=gaps, environment={"cores": 2, "watch": watch()})
+    result = suite.document(trials, summary.table(trials, "step"), "step", meta)
+    assert {s["name"]: s["kind"] for s in result["subjects"]} == {"step": "placement", "step (again)": "placement", "flax-nnx": "peer"}
+    assert result["missing"] == gaps
+    assert "ollama is missing: No server answers. Run `ollama serve`." in table.remarks(result)
+
+
+def test_a_peer_is_checked_by_name():
+    assert suite.chosen(suite.Settings("m", ("step",), ("flax-linen", "flax-nnx")))[1] == "step"
+    for given, words in ((("flax-nxn",), "Did you mean .*'flax-nnx'"), (("flax-nnx", "flax-nnx"), "A peer is named twice")):
+        with pytest.raises(UserError, match=words):
+            suite.chosen(suite.Settings("m", ("step",), given))
+
+
 def test_a_plan_is_checked_before_anything_runs(tmp_path):
     assert Plan("m", (), None, "step").run == "main"
     with pytest.raises(UserError, match="named twice"):

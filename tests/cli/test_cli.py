@@ -66,7 +66,9 @@ BAD = {
     "bench placement": (["bench", "--placements", "step,lop"], "Did you mean 'loop'"),
     "bench twice": (["bench", "--placements", "step,step"], "named twice"),
     "bench baseline": (["bench", "--placements", "step", "--baseline", "loop"], "not among"),
-    "bench peer": (["bench", "--peers", "vllm"], "No such peer"),
+    "bench peer": (["bench", "--peers", "flax-linnen"], "No such peer: 'flax-linnen'. Did you mean 'flax-linen'"),
+    "bench peer twice": (["bench", "--peers", "flax-nnx,flax-nnx"], "A peer is named twice"),
+    "bench profile of a peer": (["bench", "--profile", "p", "--placements", "step", "--peers", "flax-nnx"], "leave --peers out"),
     "bench threads": (["bench", "--threads", "999", "--model", "{folder}", "--placements", "step"], "999 threads asked for"),
     "bench export": (["bench", "--out", "results.xlsx"], "cannot export to .xlsx"),
     "bench out of reach": (["bench", "--out", "/proc/results.csv"], "Cannot write /proc/results.csv"),
@@ -200,6 +202,26 @@ def test_bench_measures_writes_and_goes_on(call, folder, tmp_path, monkeypatch):
     assert "holds a run with another new_tokens (9, now 10)" in err
     compared = last_json(call("compare", tmp_path / "r.csv", tmp_path / "r.jsonl", "--json")[1])
     assert {s["name"]: s["rate"]["value"] for s in compared["subjects"]} == {"step": 1.0, "chunk4": 1.0}
+
+
+@pytest.mark.slow
+def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, tmp_path, monkeypatch):
+    from llama_jax import peers
+
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setitem(peers.PEERS, "elsewhere", peers.Peer("no_such_module", "x", "not installed here"))
+    code, out, err = call("bench", "--model", folder, "--placements", "step", "--peers", "flax-nnx+split,elsewhere", "--prompt-tokens",
+                          "8", "--new-tokens", "5", "--blocks", "1", "--no-cold", "--json", "--out", tmp_path / "r.md")  # fmt: skip
+    found = last_json(out)
+    assert code == 0
+    assert [(s["name"], s["kind"], s["tokens_equal"]) for s in found["subjects"] if "again" not in s["name"]] == [
+        ("step", "placement", True), ("flax-nnx+split", "peer", True)]  # fmt: skip
+    (gap,) = found["missing"]
+    assert gap["name"] == "elsewhere"
+    assert gap["reason"]
+    assert gap["remedy"]
+    assert "elsewhere is missing" in " ".join(err.split())
+    assert "missing: elsewhere" in (tmp_path / "r.md").read_text()
 
 
 def test_the_self_test_passes_and_fails(call, monkeypatch):

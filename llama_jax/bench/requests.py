@@ -1,0 +1,60 @@
+"""What the children of `phases` run: a first request, or blocks of warm ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from llama_jax.bench import environment, memory, protocol, roofline
+from llama_jax.bench.job import opened, watched
+from llama_jax.bench.protocol import Subject
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.placement import Placement
+
+
+def build(say: Callable, loaded: Checkpoint, job: dict, placements: Sequence[Placement], block: int) -> list[Subject]:
+    """The subjects of a job. A peer that cannot be built is said to be missing, with its reason."""
+    from llama_jax import peers
+
+    built = [protocol.subject(loaded, p) for p in placements]
+    for name in job["peers"]:
+        say("starting", dict(what=f"building {name}", subject=name, block=block, order=0))
+        try:
+            built.append(peers.subject(loaded, name))
+        except peers.UnavailableError as error:
+            say("note", dict(missing=dict(name=name, reason=error.reason, remedy=error.remedy)))
+    return built
+
+
+def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict:
+    """One request of a new process; then, outside the timed region, the program's own sizes."""
+    with watched(say):
+        loaded, placements, workload, load_ns = opened(job)
+        began = time.perf_counter_ns()
+        built = build(say, loaded, job, placements, identity["block"])
+        if not built:
+            return {}
+        (who,), load_ns = built, load_ns + time.perf_counter_ns() - began
+        say("starting", dict(what=f"first request of {who.name}"))
+        record, _ = protocol.trial(who, workload, prompt, **identity)
+        failed, cached = not record.token_times_ns, identity["phase"] == "cached"
+        compiled = f"not cached: {record.compiled} programs compiled" if cached and record.compiled else ""
+        reason = record.reason if failed else compiled
+        program = memory.decode_program(memory.programs(), {name for p in placements for name in p.outermost})
+        update = dict(valid=not reason, reason=reason, load_ns=load_ns, peak_rss_bytes=environment.peak_rss(),
+                      device_peak_bytes=memory.device_peak(), **protocol.program_sizes(program))  # fmt: skip
+        say("trial", record.model_copy(update=update).model_dump())
+    return {}
+
+
+def interleaved_blocks(say: Callable, job: dict, blocks: list[int], baseline: str, identity: dict, explain: bool) -> dict:
+    """Warm trials of all subjects, block by block."""
+    with watched(say) as more:
+        loaded, placements, workload, _ = opened(job)
+        subjects = build(say, loaded, job, placements, blocks[0])
+        protocol.measure(
+            subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, explain=explain, identity=identity,
+            locked=True, starting=lambda **where: say("starting", where), keep=lambda trial: say("trial", trial.model_dump()),
+        )  # fmt: skip
+        more["gflops"] = roofline.flops()
+    return {}

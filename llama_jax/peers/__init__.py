@@ -1,0 +1,92 @@
+"""Peers: other implementations of the same model, measured as subjects beside the placements. A leaf: nothing here is imported
+before a peer is asked for.
+
+A peer lives in a module of this package with two functions, whatever it takes to run it:
+
+    missing(name, model) → None where the peer can run `model` here, else (reason, remedy): a sentence each. Cheap, loads nothing.
+    subject(loaded, name) → the peer on a loaded checkpoint as a `protocol.Subject`. Raises UnavailableError where it turns out only
+        then that it cannot run.
+
+and a line in `PEERS`. One that cannot run is a labelled gap in the results, never a failure of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from llama_jax.errors import UserError, near
+
+if TYPE_CHECKING:
+    from llama_jax.bench.protocol import Subject
+    from llama_jax.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Peer:
+    """module: of this package. backend: as its trials name it. jax: its programs are JAX's, so that they can be cached on disk."""
+
+    module: str
+    backend: str
+    description: str
+    jax: bool = False
+
+
+PEERS: dict[str, Peer] = {
+    "flax-linen": Peer("flax", "flax", "Flax Linen, `apply` not jitted: op by op", jax=True),
+    "flax-linen+jit": Peer("flax", "flax", "Flax Linen, `jax.jit` around `apply` and the greedy choice", jax=True),
+    "flax-nnx": Peer("flax", "flax", "Flax NNX, the module called un-jitted: op by op", jax=True),
+    "flax-nnx+jit": Peer("flax", "flax", "Flax NNX, `nnx.jit`", jax=True),
+    "flax-nnx+split": Peer("flax", "flax", "Flax NNX, split once, then plain `jax.jit`", jax=True),
+}
+
+
+class UnavailableError(Exception):
+    """A peer cannot run. reason and remedy: a sentence each; the remedy is a command wherever there is one."""
+
+    def __init__(self, reason: str, remedy: str = ""):
+        super().__init__(reason)
+        self.reason, self.remedy = " ".join(reason.split()), " ".join(remedy.split())
+
+
+def get(name: str) -> Peer:
+    """A peer by its name. Raises UserError for an unknown one."""
+    if name not in PEERS:
+        raise UserError(f"No such peer: {name!r}.{near(name, PEERS)}")
+    return PEERS[name]
+
+
+def check(names: Sequence[str]) -> None:
+    """Raises UserError for a peer that does not exist or is named twice."""
+    for name in names:
+        get(name)
+    if len(set(names)) != len(names):
+        raise UserError(f"A peer is named twice: {', '.join(names)}.")
+
+
+def module(name: str) -> ModuleType:
+    """The module a peer lives in. Raises UnavailableError where it cannot be imported."""
+    try:
+        return import_module(f"{__name__}.{get(name).module}")
+    except ImportError as error:
+        raise UnavailableError(f"{error.name or get(name).module} cannot be imported: {error}", "Run `make setup`.") from error
+
+
+def missing(names: Sequence[str], model: str) -> list[dict]:
+    """Those that cannot run a model here: {name, reason, remedy} each."""
+    gaps = []
+    for name in names:
+        try:
+            if gap := module(name).missing(name, model):
+                raise UnavailableError(*gap)
+        except UnavailableError as error:
+            gaps.append(dict(name=name, reason=error.reason, remedy=error.remedy))
+    return gaps
+
+
+def subject(loaded: Checkpoint, name: str) -> Subject:
+    """A peer on a loaded checkpoint. Raises UnavailableError."""
+    return module(name).subject(loaded, name)
