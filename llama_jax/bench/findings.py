@@ -6,9 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import summary
+from llama_jax.bench import costs, summary
+from llama_jax.bench.compiling import LAYOUTS, Compilation
+from llama_jax.bench.costs import BreakEven
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
+from llama_jax.bench.starts import Start
+from llama_jax.bench.statistics import Ratio
 
 
 def placements(trials: Sequence[Trial], table: list[dict]) -> str:
@@ -78,3 +82,38 @@ def portion(trial: Trial) -> str:
     _, counts = np.unique(trial.token_times_ns[1:], return_counts=True)
     largest = int(counts.max(initial=1))
     return "one token" if largest == 1 else "all tokens" if largest == len(trial.token_times_ns) - 1 else f"{largest} tokens"
+
+
+def compiling(rows: Sequence[Compilation], trials: Sequence[Start], placement: str = "step", seed: int = 0) -> str:
+    """Seconds a layer unrolled and scanned, what a cache and a file of executables leave of a cold start, and break-even."""
+    said = []
+    slopes = {layout: costs.per_layer(rows, layout) for layout in LAYOUTS}
+    if all(np.isfinite(found.slope) for found in slopes.values()):
+        words = [f"{1e3 * s.slope:.0f} ms [{1e3 * s.low:.0f}, {1e3 * s.high:.0f}]" for s in slopes.values()]
+        said.append(f"Each layer adds {words[0]} to compiling when unrolled and {words[1]} when scanned")
+    for way, other in (("cached", "cold"), ("serialised", "cached")):
+        found = costs.start_ratio(trials, placement, way, other, lambda t: t.compile_part, seed)
+        if found.n:
+            what = "JAX's persistent cache" if way == "cached" else "a file of executables"
+            said.append(f"{what} leaves {of_before(found)} of the {other} compile part (n = {found.n} process pairs)")
+    for name in (placement, "loop"):
+        found = costs.break_even(trials, (name, "cold"), ("eager", "cold"), seed)
+        if not np.isnan(found.tokens):
+            said.append(f"{name} compiled from nothing is ahead of eager {after(found)}")
+    return "; ".join(said)[:1].upper() + "; ".join(said)[1:] + "." if said else "No start and no depth has valid trials to compare."
+
+
+def of_before(found: Ratio) -> str:
+    interval = f" [{found.low:.0%}, {found.high:.0%}]" if np.isfinite(found.low) else ""
+    return f"{found.value:.0%}{interval}"
+
+
+def after(found: BreakEven) -> str:
+    """`from the start`, `after 40 tokens [30, 55]`, `never`; undecided where the interval reaches from one end to the other."""
+    if found.low == 0 and found.high == costs.NEVER:
+        return f"at a point that {found.n} processes do not decide"
+    if found.tokens in (0, costs.NEVER):
+        return "from the start" if found.tokens == 0 else "never"
+    high = "no end" if found.high == costs.NEVER else f"{found.high:.0f}"
+    interval = f" [{found.low:.0f}, {high}]" if not np.isnan(found.low) else ""
+    return f"after {found.tokens:.0f} tokens{interval}"
