@@ -2,6 +2,8 @@
 
 from llama_jax.bench import (
     checklist,
+    compiling,
+    costs,
     environment,
     export,
     findings,
@@ -17,6 +19,7 @@ from llama_jax.bench import (
     roofline,
     selftest,
     simulation,
+    starts,
     statistics,
     suite,
     summary,
@@ -28,7 +31,7 @@ from llama_jax.bench.profiling import profile
 from llama_jax.bench.protocol import Reference, Subject, Workload, measure, subject
 from llama_jax.bench.record import Trial
 
-__all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "checklist", "compare", "environment", "export",
-           "findings", "gate", "guard", "job", "journal", "measure", "memory", "phases", "process",
+__all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "checklist", "compare", "compiling",
+           "costs", "environment", "export", "findings", "gate", "guard", "job", "journal", "measure", "memory", "phases", "process",
            "profile", "protocol", "record", "roofline",
-           "selftest", "simulation", "statistics", "subject", "suite", "summary"]  # fmt: skip
+           "selftest", "simulation", "starts", "statistics", "subject", "suite", "summary"]  # fmt: skip
