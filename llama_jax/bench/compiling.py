@@ -136,6 +136,10 @@ def compile_each(job: Job, run: str, wanted: Sequence[tuple[str, str]], processe
 
 def sizes(job: Job, names: Sequence[str], slots: Sequence[int]) -> None:
     """What the decode program of each placement needs with KV caches of several lengths; compiled, never run."""
+    for name in names:
+        program_of(parse(name))
+    if max(slots) > (room := find(job.model).config.max_position_embeddings):
+        raise UserError(f"A cache of {max(slots)} slots exceeds the model's context of {room}; ask for fewer.")
     job.progress("sizes of programs", 0, 1)
     job.child("slots", 0, f"{__name__}:of_slots", len(names) * len(slots), placements=list(names), slots=list(slots))
 

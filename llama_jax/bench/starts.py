@@ -66,6 +66,8 @@ def starts(job: Job, ways: Sequence[tuple[str, str]], processes: int, seed: int 
     for name, way in ways:
         if way not in WAYS:
             raise UserError(f"{way!r} is no way to start {name}; it must be one of {', '.join(WAYS)}.")
+        if way == "serialised" and not {"step", "decode"} & parse(name).outermost:
+            raise UserError(f"The programs of {name} cannot be serialised: name a placement that jits step or decode.")
         parse(name)
     with tempfile.TemporaryDirectory() as folder:
         for block in range(processes):
@@ -89,6 +91,8 @@ def start(job: Job, home: Path, name: str, way: str, block: int, order: int, see
 def warm(job: Job, names: Sequence[str], baseline: str, blocks: int, processes: int = 1) -> None:
     """Answers of all placements, interleaved, the baseline twice in each block; `blocks` blocks in each process."""
     check(blocks=blocks, processes=processes)
+    if baseline not in names:
+        raise UserError(f"The baseline {baseline!r} is not among the placements ({', '.join(names)}).")
     for p in range(processes):
         numbers = list(range(p * blocks, (p + 1) * blocks))
         job.progress("rates of warm placements", p, processes)
