@@ -89,13 +89,23 @@ def of_depth(model: str, layers: int) -> str:
     return ":".join([kind, f"{shape},num_hidden_layers={layers}", *seed])
 
 
-def depths(text: str) -> tuple[int, ...]:
+def numbers(text: str, name: str) -> tuple[int, ...]:
     """`"2 8 16"` as numbers, in order. Raises UserError for anything else than two or more different whole numbers above 0."""
     words = text.replace(",", " ").split()
     found = sorted({int(word) for word in words if word.isdigit() and int(word)})
     if len(found) < 2 or len(found) < len(words):
-        raise UserError(f"depths is {text!r}; give two or more different numbers of layers, such as '2 8 16'.")
+        raise UserError(f"{name} is {text!r}; give two or more different whole numbers above 0, such as '2 8 16'.")
     return tuple(found)
+
+
+def check_plan(shape: str, layers: Sequence[int], model: str, names: Sequence[str], slots: Sequence[int]) -> None:
+    """Raises UserError for what cannot be compiled: no random shape, no such model or placement, more slots than its context."""
+    for n in layers:
+        find(of_depth(shape, n))
+    for name in names:
+        program_of(parse(name))
+    if max(slots, default=0) > (room := find(model).config.max_position_embeddings):
+        raise UserError(f"A cache of {max(slots)} slots exceeds the model's context of {room}; ask for fewer.")
 
 
 def depth(job: Job, shape: str, layers: Sequence[int], processes: int, seed: int = 0, tokens: int = 16) -> None:
@@ -105,9 +115,8 @@ def depth(job: Job, shape: str, layers: Sequence[int], processes: int, seed: int
     """
     check(processes=processes, tokens=tokens)
     check_room(tokens)
+    check_plan(shape, layers, job.model, LAYOUTS, ())
     wanted = [(of_depth(shape, n), name) for n in layers for name in LAYOUTS]
-    for model, _ in wanted:
-        find(model)
     compile_each(job, "depth", wanted, processes, seed, tokens)
 
 
@@ -115,8 +124,7 @@ def placements(job: Job, names: Sequence[str], processes: int, seed: int = 0, to
     """The decode program of each placement of the job's model, each in `processes` fresh processes, interleaved."""
     check(processes=processes, tokens=tokens)
     check_room(tokens)
-    for name in names:
-        program_of(parse(name))
+    check_plan("", (), job.model, names, ())
     compile_each(job, "placement", [(job.model, name) for name in names], processes, seed, tokens)
 
 
@@ -136,10 +144,7 @@ def compile_each(job: Job, run: str, wanted: Sequence[tuple[str, str]], processe
 
 def sizes(job: Job, names: Sequence[str], slots: Sequence[int]) -> None:
     """What the decode program of each placement needs with KV caches of several lengths; compiled, never run."""
-    for name in names:
-        program_of(parse(name))
-    if max(slots) > (room := find(job.model).config.max_position_embeddings):
-        raise UserError(f"A cache of {max(slots)} slots exceeds the model's context of {room}; ask for fewer.")
+    check_plan("", (), job.model, names, slots)
     job.progress("sizes of programs", 0, 1)
     job.child("slots", 0, f"{__name__}:of_slots", len(names) * len(slots), placements=list(names), slots=list(slots))
 

@@ -91,6 +91,8 @@ def start(job: Job, home: Path, name: str, way: str, block: int, order: int, see
 def warm(job: Job, names: Sequence[str], baseline: str, blocks: int, processes: int = 1) -> None:
     """Answers of all placements, interleaved, the baseline twice in each block; `blocks` blocks in each process."""
     check(blocks=blocks, processes=processes)
+    if job.workload.new_tokens < 2:
+        raise UserError("new_tokens is 1; a rate needs 2 or more.")
     if baseline not in names:
         raise UserError(f"The baseline {baseline!r} is not among the placements ({', '.join(names)}).")
     for p in range(processes):

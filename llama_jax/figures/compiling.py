@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from llama_jax.bench import costs, statistics, summary
 from llama_jax.bench.compiling import LAYOUTS, STAGES, Compilation
@@ -61,6 +62,7 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
             axes.text(deepest * 1.03, height, words[stage], color=SHADES[stage], fontsize=8.5, va="center")
         processes = len({(r.block, r.depth) for r in kept})
         axes.set(xlabel=f"layers (point: one fresh process, {processes} in all)", yscale="log", xlim=(0, deepest * 1.02))
+        axes.set_xticks(sorted({r.depth for r in kept}))
         axes.set_title(f"{TITLES[layout]}: {with_interval(costs.per_layer(data, layout))}", fontsize=11.5)
         plain_ticks(axes.yaxis)
     both[0].set_ylabel("seconds, log scale")
@@ -83,7 +85,7 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
         for layout in LAYOUTS:
             kept = [r for r in mine if r.placement == layout]
             against_depth(axes, kept, value, **LINES[layout])
-        axes.set(xlabel="layers", xlim=(0, deepest * 1.05), title=title, yscale="log")
+        axes.set(xlabel="layers", xlim=(0, deepest * 1.05), title=title, yscale="log", xticks=sorted({r.depth for r in mine}))
         plain_ticks(axes.yaxis)
         axes.yaxis.set_minor_formatter("{x:g}" if title.startswith("decode") else "")
     layer = next((r.layer_bytes for r in mine), None)
@@ -95,7 +97,8 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
     limits = costs.medians([r for r in mine if r.bandwidth_gbps], lambda r: r.bandwidth_gbps * 1e9 / r.bytes_per_token)
     panels[2].plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=(0, (5, 3)), linewidth=1.3)
     if limits:
-        panels[2].text(max(limits), limits[max(limits)] * 1.07, "memory-bandwidth limit ", color=LIMIT_COLOUR, ha="right", fontsize=9)
+        panels[2].annotate("memory-bandwidth limit", (min(limits), limits[min(limits)]), (8, 4), textcoords="offset points",
+                           color=LIMIT_COLOUR, fontsize=9)  # fmt: skip
     for layout in LAYOUTS:
         panels[0].plot([], [], label=TITLES[layout], **LINES[layout])
     n = min((sum((r.placement, r.depth) == key for r in mine) for key in {(r.placement, r.depth) for r in mine}), default=0)
@@ -123,11 +126,10 @@ def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
         axes.plot(totals, [height + 0.34] * len(totals), "o", color="black", markersize=4, alpha=0.7)
         if each:
             axes.text(max([at, *totals]), height, f"  {at:.2f} s", va="center", fontsize=10, fontweight="bold")
-    for part in costs.PARTS:
-        axes.bar(0, 0, color=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white", label=part)
+    keys = [Patch(facecolor=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white", label=part) for part in costs.PARTS]
     axes.set_xlim(0, furthest * 1.1)
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
-    figure.legend(loc="outside lower center", ncols=4, fontsize=9)
+    figure.legend(handles=keys, loc="outside upper center", ncols=4, fontsize=9)
     axes.set_title(f"What a fresh process does before its first token ({placement})")
     return figure
 
@@ -158,7 +160,7 @@ def paid_back(
         if np.isfinite(seconds[-1]):
             left.plot(n, seconds, color=colour(who[0]), linestyle=styles[who[1]], linewidth=2)
             ends[who] = float(seconds[-1])
-    for (name, way), at in spread_labels(ends, 1.17).items():
+    for (name, way), at in spread_labels(ends, 1.4).items():
         left.text(longest * 1.06, at, f"{name}, {way}", color=colour(name), fontsize=9, va="center")
     left.set(xscale="log", yscale="log", xlabel="tokens made by the process, log scale", xlim=(5, longest),
              ylabel="seconds since weights were loaded,\nmean start + mean time a token, log scale")  # fmt: skip
@@ -188,22 +190,22 @@ def paid_back(
 @styled
 def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed: int = 0) -> Figure:
     """What a scan over layers copies (left), what that costs (middle), and where bfloat16 weights are converted (right)."""
-    figure, (left, middle, right) = new(14, 4.6, columns=3, gridspec_kw={"width_ratios": [1.15, 1, 1.15]})
+    figure, (left, middle, right) = new(15, 4.6, columns=3, gridspec_kw={"width_ratios": [1.15, 1, 1.15]})
     sizes = [r for r in costs.of(data, "slots") if r.temp_bytes is not None]
-    scanned = sorted((r for r in sizes if r.placement == "step"), key=lambda r: r.cache_slots)
+    lengths = sorted((r for r in sizes if r.placement == "step"), key=lambda r: r.cache_slots)
     for name, style in LINES.items():
         mine = sorted((r for r in sizes if r.placement == name), key=lambda r: r.cache_slots)
         left.plot([r.cache_slots for r in mine], [r.temp_bytes / 1e6 for r in mine], label=name, linewidth=1.8, **style)
-    left.plot([r.cache_slots for r in scanned], [r.kv_bytes / 1e6 for r in scanned], ":", color=GREY, label="the whole KV cache")
-    if scanned:
-        left.axhline(scanned[0].layer_bytes / 1e6, color=GREY, linestyle="-.", linewidth=1, label="weights of one layer")
-        left.set_xticks([r.cache_slots for r in scanned], [f"{r.cache_slots}" for r in scanned])
-    left.set(yscale="log", xlabel="slots of the KV cache", ylabel="temporaries of the decode program, MB, log scale")
+    left.plot([r.cache_slots for r in lengths], [r.kv_bytes / 1e6 for r in lengths], ":", color=GREY, label="the whole KV cache")
+    if lengths:
+        left.axhline(lengths[0].layer_bytes / 1e6, color=GREY, linestyle="-.", linewidth=1, label="weights of one layer")
+    left.set(yscale="log", xlabel="slots of the KV cache", ylabel="temporaries of a step, MB, log scale")
     left.set_xscale("log", base=2)
-    left.set_xticks([r.cache_slots for r in scanned], [f"{r.cache_slots}" for r in scanned])
+    left.set_xticks([r.cache_slots for r in lengths], [f"{r.cache_slots}" for r in lengths])
     plain_ticks(left.yaxis)
     left.legend(fontsize=8.5, loc="upper center", bbox_to_anchor=(0.45, -0.18), ncols=2)
     left.set_title("What a scan copies")
+    figure.get_layout_engine().set(wspace=0.06)
     rates(middle, trials, list(LINES), seed)
     middle.set_title("and what that costs")
     rates(right, trials, ["step", "chunk8", "loop", "step+bf16", "chunk8+bf16", "loop+bf16"], seed, temporaries=True)

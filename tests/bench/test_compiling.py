@@ -83,8 +83,8 @@ def test_a_row_reads_back_as_it_was_written(tmp_path):
 def test_what_cannot_be_measured_is_one_line():
     j = job.Job(SMALL, None, Journal(kind=Compilation))
     calls = {
-        "'2 ten'; give two": lambda: compiling.depths("2 ten"),
-        "two or more different": lambda: compiling.depths("4 4"),
+        "'2 ten'; give two": lambda: compiling.numbers("2 ten", "depths"),
+        "two or more different": lambda: compiling.numbers("4 4", "depths"),
         "only random weights": lambda: compiling.of_depth("smollm2-135m-instruct", 2),
         "processes is 0": lambda: compiling.depth(j, SHAPE, (2, 3), 0),
         "up to 64": lambda: compiling.placements(j, ("step",), 1, tokens=65),
@@ -95,7 +95,7 @@ def test_what_cannot_be_measured_is_one_line():
     for words, call in calls.items():
         with pytest.raises(UserError, match=words):
             call()
-    assert compiling.depths("16, 2 8") == (2, 8, 16)
+    assert compiling.numbers("16, 2 8", "x") == (2, 8, 16)
     assert compiling.of_depth("random:smollm2-135m:3", 5) == "random:smollm2-135m,num_hidden_layers=5:3"
     assert not j.journal.trials
 

@@ -133,12 +133,14 @@ def test_wrong_tokens_void_a_start():
 
 
 def test_what_cannot_be_started_is_one_line():
-    j = job.Job(SMALL, Workload(((1,),), 1, 1), Journal(kind=Start))
+    j = job.Job(SMALL, Workload(((1,),), 2, 1), Journal(kind=Start))
+    single = job.Job(SMALL, Workload(((1,),), 1, 1), j.journal)
     calls = {
         "warm.* is no way to start step": lambda: starts.starts(j, [("step", "warm")], 1),
         "processes is 0": lambda: starts.starts(j, [("step", "cold")], 0),
         "No such placement": lambda: starts.starts(j, [("stepp", "cold")], 1),
         "blocks is 0": lambda: starts.warm(j, ["step"], "step", 0),
+        "a rate needs 2": lambda: starts.warm(single, ["step"], "step", 1),
         "baseline 'step'": lambda: starts.warm(j, ["loop"], "step", 1),
         "programs of layer cannot be serialised": lambda: starts.starts(j, [("layer", "serialised")], 1),
     }
