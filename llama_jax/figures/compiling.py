@@ -234,5 +234,9 @@ def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, tempor
         if temporaries and good[0].temp_bytes is not None:
             words += f"\ntemporaries {good[0].temp_bytes / 1e6:.3g} MB"
         axes.text(1.01, height, words, va="center", fontsize=8, transform=axes.get_yaxis_transform())
+    if any(t.bandwidth_gbps for t in summary.warm(trials, names[0])):
+        limit = summary.limit(trials, names[0])
+        axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+        axes.text(limit, -0.66, f"float32 bandwidth limit {limit:.0f} ", color=LIMIT_COLOUR, ha="right", fontsize=8.5)
     axes.set_xlim(left=0)
     axes.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
