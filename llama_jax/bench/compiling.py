@@ -138,7 +138,8 @@ def compile_each(job: Job, run: str, wanted: Sequence[tuple[str, str]], processe
     for block in range(processes):
         for order, i in enumerate(random.Random(f"{seed} {block}").sample(range(len(wanted)), len(wanted))):
             model, name = wanted[i]
-            job.progress(f"{run}: {name} of {model.partition(':')[2] or model}", block * len(wanted) + order, processes * len(wanted))
+            layers = f", {model.rpartition('=')[2].partition(':')[0]} layers" if run == "depth" else ""
+            job.progress(f"compiling {name}{layers}", block * len(wanted) + order, processes * len(wanted))
             job.child(f"{run} {i}", block, f"{__name__}:stages", 1, model=model, placement=name, tokens=tokens, seed=seed, order=order)
 
 
