@@ -44,6 +44,7 @@ from llama_jax.sampling import Draw, Sampler, TracedSampler
 from llama_jax.transforms import AheadOfTime, Carry
 
 MAGIC = b"llama-jax executables 1"
+DTYPES = {"f32": "float32", "bf16": "bfloat16"}  # that a placement brings the weights into, where it says so
 NAMES = ("prefill", "extend", "step", "decode")
 A = object()  # stands for an array in a tree of arguments
 
@@ -98,12 +99,13 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path) -
     """
     placement = parse(placement) if isinstance(placement, str) else placement
     about, entries, blobs = read(Path(path))
-    engine = generate.build(checkpoint, replace(placement, compile="aot"))
-    here = identity(engine.config, engine.placement, engine.params.embedding.weight.dtype.name)
+    dtype = DTYPES.get(placement.weights, checkpoint.params.embedding.weight.dtype.name)
+    here = identity(checkpoint.config, placement, dtype)
     for what in here:
         if about.get(what) != here[what]:
             raise UserError(f"{path} was made with another {what} ({short(about.get(what), here[what])}); answer a request with this"
                             " one and save it again.")  # fmt: skip
+    engine = generate.build(checkpoint, replace(placement, compile="aot"))
     for entry, blob in zip(entries, blobs, strict=True):
         entry = {k: v for k, v in entry.items() if k != "bytes"}
         arguments = skeleton(engine, **entry)

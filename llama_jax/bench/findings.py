@@ -8,7 +8,7 @@ import numpy as np
 
 from llama_jax.bench import costs, summary
 from llama_jax.bench.compiling import LAYOUTS, Compilation
-from llama_jax.bench.costs import BreakEven
+from llama_jax.bench.costs import BreakEven, Slope
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
 from llama_jax.bench.starts import Start
@@ -86,26 +86,29 @@ def portion(trial: Trial) -> str:
 
 def compiling(rows: Sequence[Compilation], trials: Sequence[Start], placement: str = "step", seed: int = 0) -> str:
     """Seconds a layer unrolled and scanned, what a cache and a file of executables leave of a cold start, and break-even."""
-    said = []
-    slopes = {layout: costs.per_layer(rows, layout) for layout in LAYOUTS}
-    if all(np.isfinite(found.slope) for found in slopes.values()):
-        words = [f"{1e3 * s.slope:.0f} ms [{1e3 * s.low:.0f}, {1e3 * s.high:.0f}]" for s in slopes.values()]
-        said.append(f"Each layer adds {words[0]} to compiling when unrolled and {words[1]} when scanned")
-    for way, other in (("cached", "cold"), ("serialised", "cached")):
-        found = costs.start_ratio(trials, placement, way, other, lambda t: t.compile_part, seed)
-        if found.n:
-            what = "JAX's persistent cache" if way == "cached" else "a file of executables"
-            said.append(f"{what} leaves {of_before(found)} of the {other} compile part (n = {found.n} process pairs)")
+    said, slopes = [], [costs.per_layer(rows, layout) for layout in LAYOUTS]
+    if all(np.isfinite(found.slope) for found in slopes):
+        unrolled, scanned = (milliseconds(found) for found in slopes)
+        said.append(f"each layer adds {unrolled} to compiling when unrolled and {scanned} when scanned")
+    cached, read, both = (costs.start_ratio(trials, placement, *ways, lambda t: t.compile_part, seed)
+                          for ways in (("cached", "cold"), ("serialised", "cold"), ("serialised", "cached")))  # fmt: skip
+    if cached.n and read.n and both.n:
+        said.append(f"of the compile part of a cold start JAX's persistent cache leaves {share(cached)} and a file of executables"
+                    f" {share(read)}, which is {share(both)} of the cached one (n = {min(cached.n, read.n, both.n)} process pairs)")  # fmt: skip
     for name in (placement, "loop"):
         found = costs.break_even(trials, (name, "cold"), ("eager", "cold"), seed)
         if not np.isnan(found.tokens):
             said.append(f"{name} compiled from nothing is ahead of eager {after(found)}")
-    return "; ".join(said)[:1].upper() + "; ".join(said)[1:] + "." if said else "No start and no depth has valid trials to compare."
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}." if said else "No start and no depth has valid trials to compare."
 
 
-def of_before(found: Ratio) -> str:
-    interval = f" [{found.low:.0%}, {found.high:.0%}]" if np.isfinite(found.low) else ""
-    return f"{found.value:.0%}{interval}"
+def milliseconds(found: Slope) -> str:
+    return f"{1e3 * found.slope:.0f} ms" + (f" [{1e3 * found.low:.0f}, {1e3 * found.high:.0f}]" if np.isfinite(found.low) else "")
+
+
+def share(found: Ratio) -> str:
+    return f"{found.value:.0%}" + (f" [{found.low:.0%}, {found.high:.0%}]" if np.isfinite(found.low) else "")
 
 
 def after(found: BreakEven) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
 
 from llama_jax.bench import costs, statistics, summary
 from llama_jax.bench.compiling import LAYOUTS, STAGES, Compilation
@@ -31,6 +32,14 @@ def with_interval(found: costs.Slope, digits: int = 0) -> str:
     """`45 ms a layer [40, 50]` of a slope in seconds."""
     interval = f" [{1e3 * found.low:.{digits}f}, {1e3 * found.high:.{digits}f}]" if np.isfinite(found.low) else ""
     return f"{1e3 * found.slope:.{digits}f} ms a layer{interval}"
+
+
+def logarithmic(axes) -> None:
+    """A log y axis with ticks at 1, 2 and 5 of each decade, so that a short range has some too."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_formatter("")
+    plain_ticks(axes.yaxis)
 
 
 def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -> dict[int, float]:
@@ -61,10 +70,10 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
         for stage, height in spread_labels(ends, 1.75).items():
             axes.text(deepest * 1.03, height, words[stage], color=SHADES[stage], fontsize=8.5, va="center")
         processes = len({(r.block, r.depth) for r in kept})
-        axes.set(xlabel=f"layers (point: one fresh process, {processes} in all)", yscale="log", xlim=(0, deepest * 1.02))
+        axes.set(xlabel=f"layers (point: one fresh process, {processes} in all)", xlim=(0, deepest * 1.02))
         axes.set_xticks(sorted({r.depth for r in kept}))
         axes.set_title(f"{TITLES[layout]}: {with_interval(costs.per_layer(data, layout))}", fontsize=11.5)
-        plain_ticks(axes.yaxis)
+        logarithmic(axes)
     both[0].set_ylabel("seconds, log scale")
     figure.get_layout_engine().set(wspace=0.28)
     return figure
@@ -85,15 +94,15 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
         for layout in LAYOUTS:
             kept = [r for r in mine if r.placement == layout]
             against_depth(axes, kept, value, **LINES[layout])
-        axes.set(xlabel="layers", xlim=(0, deepest * 1.05), title=title, yscale="log", xticks=sorted({r.depth for r in mine}))
-        plain_ticks(axes.yaxis)
-        axes.yaxis.set_minor_formatter("{x:g}" if title.startswith("decode") else "")
+        axes.set(xlabel="layers", xlim=(0, deepest * 1.05), title=title, xticks=sorted({r.depth for r in mine}))
+        if title.startswith("instructions"):
+            axes.set_ylim(bottom=0)
+        else:
+            logarithmic(axes)
     layer = next((r.layer_bytes for r in mine), None)
     if layer:
-        panels[1].axhline(layer / 1e6, color=GREY, linestyle=":")
-        panels[1].text(
-            deepest, layer / 1e6, f"weights of one layer: {layer / 1e6:.1f} MB ", ha="right", va="bottom", fontsize=9, color=GREY
-        )
+        words, below = f"weights of one layer: {layer / 1e6:.1f} MB", dict(xytext=(0, -9), textcoords="offset points", va="top")
+        panels[1].annotate(words, (deepest, layer / 1e6), ha="right", fontsize=9, color=GREY, **below)
     limits = costs.medians([r for r in mine if r.bandwidth_gbps], lambda r: r.bandwidth_gbps * 1e9 / r.bytes_per_token)
     panels[2].plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=(0, (5, 3)), linewidth=1.3)
     if limits:
@@ -125,7 +134,7 @@ def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
         totals = [s.to_first_ns / 1e9 for s in found[way]]
         axes.plot(totals, [height + 0.34] * len(totals), "o", color="black", markersize=4, alpha=0.7)
         if each:
-            axes.text(max([at, *totals]), height, f"  {at:.2f} s", va="center", fontsize=10, fontweight="bold")
+            axes.text(at, height, f"  {at:.2f} s", va="center", fontsize=10, fontweight="bold")
     keys = [Patch(facecolor=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white", label=part) for part in costs.PARTS]
     axes.set_xlim(0, furthest * 1.1)
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
@@ -160,7 +169,7 @@ def paid_back(
         if np.isfinite(seconds[-1]):
             left.plot(n, seconds, color=colour(who[0]), linestyle=styles[who[1]], linewidth=2)
             ends[who] = float(seconds[-1])
-    for (name, way), at in spread_labels(ends, 1.4).items():
+    for (name, way), at in spread_labels(ends, 1.3).items():
         left.text(longest * 1.06, at, f"{name}, {way}", color=colour(name), fontsize=9, va="center")
     left.set(xscale="log", yscale="log", xlabel="tokens made by the process, log scale", xlim=(5, longest),
              ylabel="seconds since weights were loaded,\nmean start + mean time a token, log scale")  # fmt: skip
