@@ -94,7 +94,8 @@ def compiling(rows: Sequence[Compilation], trials: Sequence[Start], placement: s
                           for ways in (("cached", "cold"), ("serialised", "cold"), ("serialised", "cached")))  # fmt: skip
     if cached.n and read.n and both.n:
         said.append(f"of the compile part of a cold start JAX's persistent cache leaves {share(cached)} and a file of executables"
-                    f" {share(read)}, which is {share(both)} of the cached one (n = {min(cached.n, read.n, both.n)} process pairs)")  # fmt: skip
+                    f" {share(read)}, which is {share(both)} of the cached one"
+                    f" (n = {min(cached.n, read.n, both.n)} process pairs)")  # fmt: skip
     for name in (placement, "loop"):
         found = costs.break_even(trials, (name, "cold"), ("eager", "cold"), seed)
         if not np.isnan(found.tokens):
