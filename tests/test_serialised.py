@@ -73,6 +73,7 @@ def test_another_shape_compiles_and_the_file_is_read_again_as_it_was(checkpoint,
     assert guard.names == ["prefill", "step"]
 
 
+@pytest.mark.slow
 def test_what_was_loaded_or_came_from_the_persistent_cache_can_be_saved_again(checkpoint, saved, tmp_path):
     """XLA on CPU writes such a program without complaint, and it fails when it is run; `save` must not hand that on."""
     loaded = serialised.load(checkpoint, "step", saved)

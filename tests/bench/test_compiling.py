@@ -131,8 +131,6 @@ def measured(tmp_path_factory):
     patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
     j = job.Job(SMALL, None, Journal(home / "j.jsonl", kind=Compilation))
     compiling.depth(j, SHAPE, (2, 3), 1, tokens=4)
-    compiling.placements(j, ("chunk8",), 1, tokens=9)
-    compiling.sizes(j, ("step", "step+scan", "step+scan+donate"), (32, 256))
     yield j
     patch.undo()
 
@@ -140,7 +138,7 @@ def measured(tmp_path_factory):
 @pytest.mark.slow
 def test_the_stages_are_apart_and_jax_says_the_same(measured):
     timed = [r for r in costs.judged(measured.journal.trials) if r.token_times_ns]
-    assert len(timed) == 5
+    assert len(timed) == 4
     for r in timed:
         assert r.valid, r.reason
         for stage in compiling.STAGES:
@@ -149,17 +147,30 @@ def test_the_stages_are_apart_and_jax_says_the_same(measured):
         assert r.token_times_ns == sorted(r.token_times_ns)
         assert r.first_run_ns > 0
     assert len({r.tokens_sha256 for r in timed if r.depth == 3}) == 1
-    assert {(r.depth, len(r.token_times_ns)) for r in timed} == {(2, 4), (3, 4), (2, 9)}
-    chunk = next(r for r in timed if r.placement == "chunk8")
-    assert len(set(chunk.token_times_ns)) == 2  # nine tokens in two calls, the second one cut short
-
-
-@pytest.mark.slow
-def test_a_scan_has_a_program_of_one_size_and_copies_what_it_scans(measured):
-    by = {(r.placement, r.depth): r for r in costs.of(measured.journal.trials, "depth")}
+    assert {(r.depth, len(r.token_times_ns)) for r in timed} == {(2, 4), (3, 4)}
+    by = {(r.placement, r.depth): r for r in timed}
     assert by["step", 3].instructions > by["step", 2].instructions
     assert by["step+scan", 3].instructions == by["step+scan", 2].instructions
-    sizes = {(r.placement, r.cache_slots): r for r in costs.of(measured.journal.trials, "slots")}
+
+
+def in_this_process(task, **arguments):
+    """The rows that a child's task says."""
+    said = []
+    identity, where = dict(run="slots" if "slots" in arguments else "placement 0", block=0, process=1), dict(model=SMALL, dtype="float32")
+    task(lambda kind, value: said.append((kind, value)), dict(**where, placements=[], workload=None), identity, **arguments)
+    return [Compilation(**value) for kind, value in said if kind == "trial"]
+
+
+def test_a_loop_around_the_step_hands_over_its_tokens_together():
+    for name, calls in (("chunk8", 2), ("loop", 1)):  # nine tokens in two calls, the second one cut short
+        (found,) = in_this_process(compiling.stages, placement=name, tokens=9, seed=0, order=0)
+        assert found.valid, found.reason
+        assert (len(found.token_times_ns), len(set(found.token_times_ns))) == (9, calls)
+
+
+def test_a_scan_copies_what_it_scans():
+    rows = in_this_process(compiling.of_slots, placements=["step", "step+scan", "step+scan+donate"], slots=[32, 256])
+    sizes = {(r.placement, r.cache_slots): r for r in costs.of(rows, "slots")}
     for n in (32, 256):
         assert sizes["step+scan+donate", n].temp_bytes >= sizes["step+scan+donate", n].kv_bytes  # the whole cache, once more
         assert sizes["step", n].temp_bytes < sizes["step+scan", n].layer_bytes
@@ -172,5 +183,3 @@ def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
     monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
     again = job.Job(SMALL, None, Journal(measured.journal.path, kind=Compilation))
     compiling.depth(again, SHAPE, (2, 3), 1, tokens=4)
-    compiling.placements(again, ("chunk8",), 1, tokens=9)
-    compiling.sizes(again, ("step", "step+scan", "step+scan+donate"), (32, 256))
