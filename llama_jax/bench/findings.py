@@ -113,11 +113,14 @@ def share(found: Ratio) -> str:
 
 
 def after(found: BreakEven) -> str:
-    """`from the start`, `after 40 tokens [30, 55]`, `never`; undecided where the interval reaches from one end to the other."""
+    """`from the start`, `after 40 tokens [30, 55]`, `never`; what the interval leaves open is said."""
     if found.low == 0 and found.high == costs.NEVER:
         return f"at a point that {found.n} processes do not decide"
-    if found.tokens in (0, costs.NEVER):
-        return "from the start" if found.tokens == 0 else "never"
-    high = "no end" if found.high == costs.NEVER else f"{found.high:.0f}"
-    interval = f" [{found.low:.0f}, {high}]" if not np.isnan(found.low) else ""
-    return f"after {found.tokens:.0f} tokens{interval}"
+    if found.tokens == 0:
+        words = "from the start" if not found.high > 0 else f"from the start or within {found.high:.0f} tokens"
+    elif found.tokens == costs.NEVER:
+        words = "never" if not found.low < costs.NEVER else f"not before {found.low:.0f} tokens, if at all"
+    else:
+        high = "no end" if found.high == costs.NEVER else f"{found.high:.0f}"
+        words = f"after {found.tokens:.0f} tokens" + (f" [{found.low:.0f}, {high}]" if not np.isnan(found.low) else "")
+    return words + (" (too few processes for an interval)" if np.isnan(found.low) else "")

@@ -101,6 +101,7 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
             logarithmic(axes)
     layer = next((r.layer_bytes for r in mine), None)
     if layer:
+        panels[1].axhline(layer / 1e6, color=GREY, linestyle=":")
         words, below = f"weights of one layer: {layer / 1e6:.1f} MB", dict(xytext=(0, -9), textcoords="offset points", va="top")
         panels[1].annotate(words, (deepest, layer / 1e6), ha="right", fontsize=9, color=GREY, **below)
     limits = costs.medians([r for r in mine if r.bandwidth_gbps], lambda r: r.bandwidth_gbps * 1e9 / r.bytes_per_token)

@@ -99,6 +99,17 @@ def test_the_interval_of_break_even_grows_with_what_starts_differ_by():
     assert np.isnan(one.low)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "low", "high", "words"),
+    [(0, 0, 0, "from the start"), (0, 0, 70, "from the start or within 70 tokens"), (0, NAN, NAN, "from the start (too few processes"),
+     (40, 30, 55, "after 40 tokens [30, 55]"), (40, 30, costs.NEVER, "after 40 tokens [30, no end]"),
+     (costs.NEVER, 30, costs.NEVER, "not before 30 tokens, if at all"), (costs.NEVER, costs.NEVER, costs.NEVER, "never"),
+     (40, 0, costs.NEVER, "at a point that 3 processes do not decide")],
+)  # fmt: skip
+def test_break_even_in_words_claims_no_more_than_its_interval(tokens, low, high, words):
+    assert findings.after(costs.BreakEven(tokens, low, high, 1.0, 0.1, 3, 4)).startswith(words)
+
+
 def test_the_finding_says_what_the_rows_say():
     sentence = findings.compiling(sweep(), trials())
     for words in ("Each layer adds 50 ms", "5 ms", "cache leaves 25%", "a file of executables 5%",
