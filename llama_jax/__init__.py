@@ -6,7 +6,7 @@ K key-value heads, h head size, F feed-forward width, V vocabulary.
 
 import importlib
 
-from llama_jax import bench, chat, checkpoint, generate, kvc, paths, pipeline, prompts, render, transforms
+from llama_jax import bench, chat, checkpoint, generate, kvc, paths, pipeline, prompts, render, serialised, transforms
 from llama_jax.checkpoint import Checkpoint, load
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError
@@ -42,6 +42,7 @@ __all__ = [
     "pipeline",
     "prompts",
     "render",
+    "serialised",
     "stream",
     "transforms",
 ]

@@ -3,6 +3,8 @@
 from llama_jax.bench import (
     causes,
     checklist,
+    compiling,
+    costs,
     environment,
     export,
     findings,
@@ -23,6 +25,7 @@ from llama_jax.bench import (
     selftest,
     shapes,
     simulation,
+    starts,
     statistics,
     suite,
     summary,
@@ -34,7 +37,7 @@ from llama_jax.bench.profiling import profile
 from llama_jax.bench.protocol import Reference, Subject, Workload, measure, subject
 from llama_jax.bench.record import Trial
 
-__all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "causes", "checklist", "compare", "environment",
-           "export", "findings", "flaxtwin", "gate", "guard", "hostclock", "hostloop", "job", "journal", "measure", "memory", "phases",
-           "process", "profile", "protocol", "recompilation", "record", "roofline", "selftest", "shapes", "simulation", "statistics",
-           "subject", "suite", "summary"]  # fmt: skip
+__all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "causes", "checklist", "compare", "compiling",
+           "costs", "environment", "export", "findings", "flaxtwin", "gate", "guard", "hostclock", "hostloop", "job", "journal",
+           "measure", "memory", "phases", "process", "profile", "protocol", "recompilation", "record", "roofline", "selftest", "shapes",
+           "simulation", "starts", "statistics", "subject", "suite", "summary"]  # fmt: skip

@@ -1,5 +1,6 @@
 """Figures: one style, one `save`, one function a chart. Every number drawn is computed from records."""
 
+from llama_jax.figures.compiling import compile_sizes, compile_stages, compile_starts, compile_surprises, paid_back
 from llama_jax.figures.flax import call_cost
 from llama_jax.figures.growth import growth
 from llama_jax.figures.hostloop import dispatch_and_device, host_load, host_strategies
@@ -9,7 +10,8 @@ from llama_jax.figures.placements import arrivals, break_even, compilation, late
 from llama_jax.figures.shapes import compilations, stream_seconds, surprises
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, read_manifest, save, update_manifest
 
-__all__ = ["COLOURS", "PALETTE", "arrivals", "break_even", "call_cost", "colour", "compilation", "compilations", "conclude",
-           "dispatch_and_device", "display", "first_tokens", "growth", "host_load", "host_strategies", "latency", "latency_by_context",
-           "pipelines", "published_case", "read_manifest", "save", "speed_ups", "spread_labels", "stream_seconds", "surprises",
-           "throughput", "two_ways", "types", "update_manifest", "validation", "work_and_bytes"]  # fmt: skip
+__all__ = ["COLOURS", "PALETTE", "arrivals", "break_even", "call_cost", "colour", "compilation", "compilations", "compile_sizes",
+           "compile_stages", "compile_starts", "compile_surprises", "conclude", "dispatch_and_device", "display", "first_tokens",
+           "growth", "host_load", "host_strategies", "latency", "latency_by_context", "paid_back", "pipelines", "published_case",
+           "read_manifest", "save", "speed_ups", "spread_labels", "stream_seconds", "surprises", "throughput", "two_ways", "types",
+           "update_manifest", "validation", "work_and_bytes"]  # fmt: skip

@@ -1,0 +1,185 @@
+"""Stages and sizes of decode programs: what the rows say, on made-up ones, and the children that measure them."""
+
+import numpy as np
+import pytest
+
+from llama_jax.bench import compiling, costs, job, protocol, record
+from llama_jax.bench.compiling import Compilation
+from llama_jax.bench.journal import Journal
+from llama_jax.errors import UserError
+
+SHAPE = ("random:smollm2-135m,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,head_dim=16,"
+         "vocab_size=97")  # fmt: skip
+SMALL = f"{SHAPE},num_hidden_layers=2"
+
+
+def row(placement="step", depth=2, block=0, run="depth", scale=1.0, **changes):
+    """Compiling takes 0.1 s and 50 ms a layer, `scale` times over; 100 tokens/s."""
+    ns = round((1e8 + 5e7 * depth) * scale)
+    made = dict(
+        run=f"{run} {depth} {placement}", block=block, order=0, process=block + 1, seed=0, phase="cold", valid=True, placement=placement,
+        model=f"random:{depth}", weights_hash="w", dtype="float32", depth=depth, cache_slots=64, trace_ns=ns // 10, lower_ns=ns // 10,
+        compile_ns=ns - 2 * (ns // 10), heard_trace_ns=1, heard_lower_ns=1, heard_compile_ns=1, first_run_ns=10**7, instructions=10 * depth,
+        executable_bytes=1000, argument_bytes=1, output_bytes=1, temp_bytes=10**6, alias_bytes=0, bytes_per_token=1e8 * depth,
+        bandwidth_gbps=30.0, layer_bytes=10**7, kv_bytes=10**6, token_times_ns=[10**7 * (i + 1) for i in range(4)], tokens_sha256="a",
+    )  # fmt: skip
+    return Compilation(**{**made, **changes})
+
+
+def sweep():
+    return [row(name, n, b, scale=1.0 if name == "step" else 0.1) for b in range(2) for n in (2, 8, 16) for name in compiling.LAYOUTS]
+
+
+def slots():
+    """Two layers' worth of a sweep over cache lengths, sizes alone."""
+    return [
+        row(name, 30, run=f"slots {n}", cache_slots=n, kv_bytes=1000 * n, temp_bytes=1000 * n + 500, token_times_ns=[], phase="sizes",
+            trace_ns=None, lower_ns=None, compile_ns=None, first_run_ns=None)
+        for n in (64, 1024) for name in ("step", "step+donate", "step+scan", "step+scan+donate")
+    ]  # fmt: skip
+
+
+def test_seconds_a_layer_are_the_slope():
+    for layout, expected in (("step", 0.05), ("step+scan", 0.005)):
+        found = costs.per_layer(sweep(), layout)
+        assert found.slope == pytest.approx(expected, rel=1e-6)
+        assert found.low <= found.slope <= found.high
+        assert found.n == 6
+    assert costs.per_layer(sweep(), "step", "compile_ns").slope == pytest.approx(0.04, rel=1e-6)
+    assert np.isnan(costs.per_layer([row()], "step").slope)
+
+
+def test_the_interval_of_a_slope_is_students():
+    from scipy import stats
+
+    x, y = [2, 2, 8, 8, 16], [1.0, 1.2, 2.1, 1.8, 4.0]
+    found, same = costs.slope(x, y), stats.linregress(x, y)
+    assert found.high - found.slope == pytest.approx(stats.t.ppf(0.975, 3) * same.stderr)
+
+
+def test_void_rows_and_what_an_interrupted_process_left_are_left_out():
+    wrong = row("step", 16, 9, valid=False, reason="wrong")
+    left = row("step", 16, 0, process=1, trace_ns=10**12)
+    again = row("step", 16, 0, process=7)
+    assert costs.per_layer([*sweep(), wrong], "step") == costs.per_layer(sweep(), "step")
+    kept = costs.of([left, again], "depth")
+    assert kept == [again]
+
+
+def test_tokens_that_are_not_those_of_step_void_a_row():
+    other = [row(), row("step+scan", tokens_sha256="b"), row("step+scan", 8, tokens_sha256="b"), *slots()]
+    found = costs.judged(other)
+    assert [r.valid for r in found[:3]] == [True, False, True]  # there is no step of depth 8 to compare with
+    assert "not those of step" in found[1].reason
+    assert all(r.valid for r in found[3:])
+
+
+def test_a_row_reads_back_as_it_was_written(tmp_path):
+    rows = [*sweep(), *slots()]
+    record.write(tmp_path / "x.csv", rows, Compilation)
+    assert record.read(tmp_path / "x.csv", kind=Compilation)[0] == rows
+
+
+def test_what_cannot_be_measured_is_one_line():
+    j = job.Job(SMALL, None, Journal(kind=Compilation))
+    calls = {
+        "'2 ten'; give two": lambda: compiling.numbers("2 ten", "depths"),
+        "two or more different": lambda: compiling.numbers("4 4", "depths"),
+        "only random weights": lambda: compiling.of_depth("smollm2-135m-instruct", 2),
+        "processes is 0": lambda: compiling.depth(j, SHAPE, (2, 3), 0),
+        "up to 64": lambda: compiling.placements(j, ("step",), 1, tokens=65),
+        "several programs": lambda: compiling.placements(j, ("layer",), 1),
+        "no such size": lambda: compiling.depth(j, "random:smollm2-135m,hat=3", (2, 3), 1),
+        "context": lambda: compiling.sizes(j, ("step",), (64, 10**6)),
+    }
+    for words, call in calls.items():
+        with pytest.raises(UserError, match=words):
+            call()
+    assert compiling.numbers("16, 2 8", "x") == (2, 8, 16)
+    assert compiling.of_depth("random:smollm2-135m:3", 5) == "random:smollm2-135m,num_hidden_layers=5:3"
+    assert not j.journal.trials
+
+
+def test_stages_that_overlap_void_their_row(monkeypatch):
+    """A `lower` that also compiles is heard."""
+    from llama_jax import checkpoint, generate
+
+    decoder = compiling.Decoder(generate.build(checkpoint.load(SMALL), "step"), 4)
+    program = decoder.engine.programs.step
+
+    class Greedy:
+        def trace(self, *args):
+            self.args = args
+            return self
+
+        def lower(self):
+            lowered = program.lower(*self.args)
+            lowered.compile()
+            return lowered
+
+    monkeypatch.setattr(compiling, "program_of", lambda placement: "step")
+    object.__setattr__(decoder.engine.programs, "step", Greedy())
+    *_, wrong = compiling.staged(decoder)
+    assert any("stage lower was not apart" in line and "backend 1" in line for line in wrong)
+    assert any("stage trace was not apart" in line for line in wrong)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    home = tmp_path_factory.mktemp("compiling")
+    patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+    j = job.Job(SMALL, None, Journal(home / "j.jsonl", kind=Compilation))
+    compiling.depth(j, SHAPE, (2, 3), 1, tokens=4)
+    yield j
+    patch.undo()
+
+
+@pytest.mark.slow
+def test_the_stages_are_apart_and_jax_says_the_same(measured):
+    timed = [r for r in costs.judged(measured.journal.trials) if r.token_times_ns]
+    assert len(timed) == 4
+    for r in timed:
+        assert r.valid, r.reason
+        for stage in compiling.STAGES:
+            ours, theirs = getattr(r, f"{stage}_ns"), getattr(r, f"heard_{stage}_ns")
+            assert 0.5 * ours < theirs <= ours, (stage, ours, theirs)  # the clock is outside, so it can only read more
+        assert r.token_times_ns == sorted(r.token_times_ns)
+        assert r.first_run_ns > 0
+    assert len({r.tokens_sha256 for r in timed if r.depth == 3}) == 1
+    assert {(r.depth, len(r.token_times_ns)) for r in timed} == {(2, 4), (3, 4)}
+    by = {(r.placement, r.depth): r for r in timed}
+    assert by["step", 3].instructions > by["step", 2].instructions
+    assert by["step+scan", 3].instructions == by["step+scan", 2].instructions
+
+
+def in_this_process(task, **arguments):
+    """The rows that a child's task says."""
+    said = []
+    identity, where = dict(run="slots" if "slots" in arguments else "placement 0", block=0, process=1), dict(model=SMALL, dtype="float32")
+    task(lambda kind, value: said.append((kind, value)), dict(**where, placements=[], workload=None), identity, **arguments)
+    return [Compilation(**value) for kind, value in said if kind == "trial"]
+
+
+def test_a_loop_around_the_step_hands_over_its_tokens_together():
+    for name, calls in (("chunk8", 2), ("loop", 1)):  # nine tokens in two calls, the second one cut short
+        (found,) = in_this_process(compiling.stages, placement=name, tokens=9, seed=0, order=0)
+        assert found.valid, found.reason
+        assert (len(found.token_times_ns), len(set(found.token_times_ns))) == (9, calls)
+
+
+def test_a_scan_copies_what_it_scans():
+    rows = in_this_process(compiling.of_slots, placements=["step", "step+scan", "step+scan+donate"], slots=[32, 256])
+    sizes = {(r.placement, r.cache_slots): r for r in costs.of(rows, "slots")}
+    for n in (32, 256):
+        assert sizes["step+scan+donate", n].temp_bytes >= sizes["step+scan+donate", n].kv_bytes  # the whole cache, once more
+        assert sizes["step", n].temp_bytes < sizes["step+scan", n].layer_bytes
+        assert sizes["step+scan", n].temp_bytes >= sizes["step+scan", n].layer_bytes
+        assert sizes["step+scan+donate", n].alias_bytes >= sizes["step+scan+donate", n].kv_bytes
+
+
+@pytest.mark.slow
+def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
+    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    again = job.Job(SMALL, None, Journal(measured.journal.path, kind=Compilation))
+    compiling.depth(again, SHAPE, (2, 3), 1, tokens=4)

@@ -1,0 +1,209 @@
+"""Starts and break-even: what made-up trials say, and the children that make real ones."""
+
+import numpy as np
+import pytest
+
+from llama_jax.bench import costs, findings, job, protocol, record, starts
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.protocol import Workload
+from llama_jax.bench.record import NAN
+from llama_jax.bench.starts import Start
+from llama_jax.errors import UserError
+from tests.bench.test_compiling import SMALL, sweep
+from tests.bench.test_record import trial
+
+COMPILING = {"cold": 2.0, "cached": 0.5, "serialised": 0.1}  # seconds
+
+
+def start(placement="step", way="cold", block=0, seconds=None, **changes):
+    """9 tokens: one second of imports, one of loading, compiling, then 0.1 s to the first token and 0.8 s for the others."""
+    seconds = COMPILING[way] if seconds is None else seconds
+    read = way == "serialised"
+    inside = 0 if read else seconds
+    times = [1e3 * (inside / 2 + 0.1), *(1e3 * (inside + 0.1 + 0.1 * i) for i in range(1, 9))]
+    base = trial(placement, block, times, run=f"start {placement} {way}", phase=way, process=10 * block + 1, placement=placement)
+    own = dict(
+        to_first_ns=round(1e9 * (2 + (seconds if read else inside / 2) + 0.1)), imports_ns=10**9, load_ns=10**9, new_tokens=9,
+        trace_ns=round(inside * 1e8), lower_ns=round(inside * 1e8), backend_ns=round(inside * 8e8),
+        first_trace_ns=round(inside * 5e7), first_lower_ns=round(inside * 5e7), first_backend_ns=round(inside * 4e8),
+        bind_ns=round(seconds * 1e9) if read else 0,
+    )  # fmt: skip
+    return Start(**{**base.model_dump(), **own, **changes})
+
+
+def warm(placement, seconds_a_token, block=0):
+    made = trial(placement, block, 1e3 * np.linspace(0.1, 0.1 + 8 * seconds_a_token, 9), phase="warm", placement=placement, run="warm")
+    return Start(**made.model_dump())
+
+
+def trials(blocks=3):
+    """eager starts 1 s earlier than step and needs 0.2 s a token where step needs 0.1; a scan starts as eager does, 0.15 s a token."""
+    made = [start(way=way, block=b) for b in range(blocks) for way in starts.WAYS]
+    made += [
+        start(name, "cold", b, seconds) for b in range(blocks) for name, seconds in (("eager", 1.0), ("step+scan", 1.0), ("loop", 2.5))
+    ]
+    return made + [
+        warm(name, seconds, b) for b in range(4)
+        for name, seconds in (("eager", 0.2), ("step", 0.1), ("step (again)", 0.1), ("step+scan", 0.15), ("loop", 0.09))
+    ]  # fmt: skip
+
+
+def test_the_parts_of_a_start_add_up():
+    for way, seconds in COMPILING.items():
+        found = costs.parts(start(way=way))
+        assert sum(found.values()) == pytest.approx(start(way=way).to_first_ns / 1e9)
+        assert found["prefill and the rest"] == pytest.approx(0.1)
+        assert found["read executables"] == pytest.approx(seconds if way == "serialised" else 0)
+        assert start(way=way).compile_part == pytest.approx(seconds)
+
+
+def test_what_a_cache_and_a_file_leave_of_a_cold_start():
+    assert costs.start_ratio(trials(), "step", "cached", "cold", lambda t: t.compile_part).value == pytest.approx(0.25)
+    found = costs.start_ratio(trials(), "step", "serialised", "cached", lambda t: t.compile_part)
+    assert (found.value, found.n) == (pytest.approx(0.2), 3)
+    void = [t.model_copy(update=dict(valid=False, reason="not cached")) if t.phase == "cached" and t.block == 1 else t for t in trials()]
+    assert costs.start_ratio(void, "step", "cached", "cold", lambda t: t.compile_part).n == 2
+
+
+def test_break_even_is_where_the_lines_cross():
+    """Step has paid 1 s more when both have made 9 tokens but for the 8 slow ones that are in eager's own start: made up equal here."""
+    found = costs.break_even(trials(), ("step", "cold"), ("eager", "cold"))
+    assert found.tokens == pytest.approx(9 + 1.0 / 0.1)
+    assert found.low <= found.tokens <= found.high
+    assert (found.n, found.pairs) == (3, 4)
+    n = np.array([5, 9, 19])
+    ours, other = (costs.seconds_for(trials(), (name, "cold"), n) for name in ("step", "eager"))
+    assert np.isnan(ours[0])
+    assert ours[1] > other[1]
+    assert ours[2] == pytest.approx(other[2])
+    assert costs.break_even(trials(), ("step", "serialised"), ("eager", "cold")).tokens == 0
+    assert costs.break_even(trials(), ("step+scan", "cold"), ("step", "cold")).tokens == costs.NEVER
+    assert np.isnan(costs.break_even(trials(), ("layer", "cold"), ("eager", "cold")).tokens)
+
+
+@pytest.mark.parametrize(
+    ("extra", "gain", "tokens"), [(1, 0.1, 19), (0, 0.1, 0), (-1, 0.1, 0), (1, 0, costs.NEVER), (1, -0.1, costs.NEVER), (NAN, 1, NAN),
+                                  (-1, -0.1, costs.NEVER)]
+)  # fmt: skip
+def test_crossings(extra, gain, tokens):
+    assert costs.crossing(extra, gain, 9) == pytest.approx(tokens, nan_ok=True)
+
+
+def test_the_interval_of_break_even_grows_with_what_starts_differ_by():
+    noisy = [t.model_copy(update=dict(bind_ns=10**8 * t.block)) if t.phase == "cold" else t for t in trials()]
+    found = costs.break_even(noisy, ("step", "cold"), ("eager", "cold"))
+    assert found.high - found.low > 5
+    assert found.tokens == pytest.approx(19)
+    one = costs.break_even(trials(1), ("step", "cold"), ("eager", "cold"))
+    assert one.tokens == pytest.approx(19)
+    assert np.isnan(one.low)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "low", "high", "words"),
+    [(0, 0, 0, "from the start"), (0, 0, 70, "from the start or within 70 tokens"), (0, NAN, NAN, "from the start (too few processes"),
+     (40, 30, 55, "after 40 tokens [30, 55]"), (40, 30, costs.NEVER, "after 40 tokens [30, no end]"),
+     (costs.NEVER, 30, costs.NEVER, "not before 30 tokens, if at all"), (costs.NEVER, costs.NEVER, costs.NEVER, "never"),
+     (40, 0, costs.NEVER, "at a point that 3 processes do not decide")],
+)  # fmt: skip
+def test_break_even_in_words_claims_no_more_than_its_interval(tokens, low, high, words):
+    assert findings.after(costs.BreakEven(tokens, low, high, 1.0, 0.1, 3, 4)).startswith(words)
+
+
+def test_the_finding_says_what_the_rows_say():
+    sentence = findings.compiling(sweep(), trials())
+    for words in ("Each layer adds 50 ms", "5 ms", "cache leaves 25%", "a file of executables 5%",
+                  "which is 20%",
+                  "step compiled from nothing is ahead of eager after 19 tokens", "loop compiled from nothing is ahead"):  # fmt: skip
+        assert words in sentence, sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    assert findings.compiling([], []) == "No start and no depth has valid trials to compare."
+    assert findings.compiling(sweep(), [])[-1] == "."
+
+
+@pytest.mark.parametrize(
+    ("phase", "compiled", "hits", "words"),
+    [("cold", 2, 0, ""), ("cold", 0, 2, "not cold"), ("cached", 0, 2, ""), ("cached", 1, 2, "not cached: 1"),
+     ("cached", 0, 0, "not cached"), ("serialised", 0, 0, "")],
+)  # fmt: skip
+def test_a_start_that_was_another_kind_of_start_says_so(phase, compiled, hits, words):
+    record = start().model_copy(update=dict(compiled=compiled, cache_hits=hits))
+    assert words in starts.wrong_start(record, phase, protocol.Guard())
+    assert bool(words) == bool(starts.wrong_start(record, phase, protocol.Guard()))
+
+
+def test_one_trace_is_enough_to_void_a_serialised_start():
+    guard = protocol.Guard()
+    guard.add("trace", "step", 0.1)
+    assert "1 traced, 0 lowered" in starts.wrong_start(start(), "serialised", guard)
+
+
+def test_wrong_tokens_void_a_start():
+    bad = start(block=7).model_copy(update=dict(tokens_sha256="other"))
+    assert [t.valid for t in starts.judged([*trials(), bad])][-1] is False
+
+
+def test_what_cannot_be_started_is_one_line():
+    j = job.Job(SMALL, Workload(((1,),), 2, 1), Journal(kind=Start))
+    single = job.Job(SMALL, Workload(((1,),), 1, 1), j.journal)
+    calls = {
+        "warm.* is no way to start step": lambda: starts.starts(j, [("step", "warm")], 1),
+        "processes is 0": lambda: starts.starts(j, [("step", "cold")], 0),
+        "No such placement": lambda: starts.starts(j, [("stepp", "cold")], 1),
+        "blocks is 0": lambda: starts.warm(j, ["step"], "step", 0),
+        "a rate needs 2": lambda: starts.warm(single, ["step"], "step", 1),
+        "baseline 'step'": lambda: starts.warm(j, ["loop"], "step", 1),
+        "programs of layer cannot be serialised": lambda: starts.starts(j, [("layer", "serialised")], 1),
+    }
+    for words, call in calls.items():
+        with pytest.raises(UserError, match=words):
+            call()
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    home = tmp_path_factory.mktemp("starts")
+    patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+    j = job.Job(SMALL, Workload((tuple(range(20)),), 4, 24), Journal(home / "j.jsonl", kind=Start))
+    starts.starts(j, [("step", way) for way in starts.WAYS], 1)
+    starts.warm(j, ["step", "step+scan+donate"], "step", 2)
+    yield j
+    patch.undo()
+
+
+@pytest.mark.slow
+def test_the_three_ways_do_what_they_say(measured):
+    found = {t.phase: t for t in starts.judged(measured.journal.trials) if t.to_first_ns is not None}
+    assert all(t.valid for t in found.values()), [t.reason for t in found.values()]
+    assert found["cold"].compiled >= 2
+    assert (found["cached"].compiled, found["cached"].cache_hits >= 2) == (0, True)
+    serialised = found["serialised"]
+    assert (serialised.trace_ns, serialised.lower_ns, serialised.backend_ns, serialised.lowered) == (0, 0, 0, 0)
+    assert serialised.bind_ns > 0
+    assert len({t.tokens_sha256 for t in measured.journal.trials}) == 1
+    for t in found.values():
+        assert all(seconds >= 0 for seconds in costs.parts(t).values()), costs.parts(t)
+        assert 0 <= t.first_backend_ns <= t.backend_ns
+        assert t.first_trace_ns <= t.trace_ns
+        assert t.to_first_ns >= t.imports_ns + t.load_ns + t.bind_ns + t.token_times_ns[0]
+
+
+@pytest.mark.slow
+def test_warm_trials_know_the_sizes_of_their_own_program(measured):
+    by = {t.subject: t for t in measured.journal.trials if t.phase == "warm"}
+    assert set(by) == {"step", "step (again)", "step+scan+donate"}
+    assert by["step"].temp_bytes == by["step (again)"].temp_bytes < by["step+scan+donate"].temp_bytes
+    assert by["step+scan+donate"].alias_bytes > 0 == by["step"].alias_bytes
+    assert all(t.valid and t.to_first_ns is None for t in by.values())
+
+
+@pytest.mark.slow
+def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch, tmp_path):
+    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    again = job.Job(SMALL, measured.workload, Journal(measured.journal.path, kind=Start))
+    starts.starts(again, [("step", way) for way in starts.WAYS], 1)
+    starts.warm(again, ["step", "step+scan+donate"], "step", 2)
+    record.write(tmp_path / "x.csv", again.journal.trials, Start)
+    assert record.read(tmp_path / "x.csv", kind=Start)[0] == again.journal.trials

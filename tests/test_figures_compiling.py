@@ -1,0 +1,66 @@
+"""Charts of compile costs: the same bytes for the same data, and they say what is in the rows, also where little is."""
+
+import numpy as np
+import pytest
+
+from llama_jax import figures
+from llama_jax.bench import costs
+from tests.bench.test_compiling import row, slots, sweep
+from tests.bench.test_starts import trials
+from tests.test_figures import META
+
+WAYS = [("step", "cold"), ("step", "serialised"), ("eager", "cold"), ("layer", "cold")]
+PAIRS = [(("step", "cold"), ("eager", "cold")), (("step+scan", "cold"), ("step", "cold")), (("layer", "cold"), ("eager", "cold"))]
+DRAW = {
+    "stages": lambda r, t: figures.compile_stages(r),
+    "sizes": lambda r, t: figures.compile_sizes(r),
+    "starts": lambda r, t: figures.compile_starts(t),
+    "break-even": lambda r, t: figures.paid_back(t, WAYS, PAIRS),
+    "surprises": lambda r, t: figures.compile_surprises(r, t),
+}
+
+
+def words(figure):
+    texts = [t.get_text() for axes in figure.axes for t in [*axes.texts, axes.xaxis.label, axes.yaxis.label]]
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    return " ".join([*texts, *titles, *(label.get_text() for axes in figure.axes for label in axes.get_yticklabels())])
+
+
+@pytest.mark.parametrize("chart", DRAW)
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
+    rows = [*sweep(), *slots()]
+    files = [figures.save(DRAW[chart](rows, trials()), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    for kind in ("svg", "png"):
+        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+
+
+@pytest.mark.parametrize("chart", DRAW)
+def test_each_chart_can_be_drawn_from_nothing_and_from_one(chart):
+    DRAW[chart]([], [])
+    DRAW[chart]([row(temp_bytes=None)], trials(1)[:1])
+
+
+def test_the_charts_say_what_the_rows_say():
+    rows = [*sweep(), *slots()]
+    drawn = words(figures.compile_stages(rows))
+    for text in ("layers unrolled: 50 ms a layer", "layers scanned: 5 ms a layer", "compile: 40.0 ms a layer", "6 in all"):
+        assert text in drawn
+    assert "weights of one layer: 10.0 MB" in words(figures.compile_sizes(rows))
+    drawn = words(figures.compile_starts(trials()))
+    for text in ("cold (n = 3)", "3.10 s", "2.35 s", "2.20 s"):
+        assert text in drawn
+    drawn = words(figures.paid_back(trials(), WAYS, PAIRS))
+    for text in ("19 tokens [", "never", "not measured", "n = 3 starts each", "step, serialised"):
+        assert text in drawn
+    drawn = words(figures.compile_surprises(rows, trials()))
+    for text in ("no valid trial", "0.67x [", "of step", "n = 4"):
+        assert text in drawn
+
+
+def test_the_bars_of_a_start_end_where_its_first_token_is():
+    axes = figures.compile_starts(trials()).axes[0]
+    ends = {round(bar.get_y() + bar.get_height() / 2): bar.get_x() + bar.get_width() for bar in axes.patches}
+    expected = [
+        np.mean([s.to_first_ns / 1e9 for s in costs.of_start(trials(), "step", way).values()]) for way in ("serialised", "cached", "cold")
+    ]
+    assert [ends[i] for i in range(3)] == pytest.approx(expected)

@@ -1,0 +1,152 @@
+"""Executables in a file: the same tokens, nothing compiled, and one clear line for a file that does not fit."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import llama_jax as ll
+from llama_jax import serialised
+from llama_jax.bench import Guard
+from llama_jax.errors import UserError
+from llama_jax.sampling import Sampler
+from tests.conftest import build
+
+PROMPTS, N = [[5, 9, 33], [8]], 10  # one from the prefill, a chunk of eight, one more
+TOP_K = Sampler(0.8, top_k=5, repetition_penalty=1.2)  # its top-k is a sort, which XLA on CPU cannot serialise once it has run
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny):
+    return ll.Checkpoint("tiny", *tiny, None, "", "random:", "float32")
+
+
+@pytest.fixture(scope="module")
+def saved(checkpoint, tmp_path_factory):
+    engine = ll.build(checkpoint, "step+aot")
+    ll.answer(engine, PROMPTS, N)
+    return serialised.save(engine, tmp_path_factory.mktemp("saved") / "deep" / "step.bin")
+
+
+@pytest.fixture(scope="module")
+def greedy(checkpoint):
+    return ll.answer(ll.build(checkpoint, "step"), PROMPTS, N)
+
+
+def rewritten(path, tmp_path, change):
+    """The file with another header, its digest made right again."""
+    magic, body = path.read_bytes().split(b"\n", 1)
+    line, rest = body.split(b"\n", 1)
+    header = json.loads(line)
+    change(header)
+    body = json.dumps(header).encode() + b"\n" + rest
+    new = tmp_path / "other.bin"
+    new.write_bytes(magic.rpartition(b" ")[0] + b" " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    return new
+
+
+@pytest.mark.parametrize(("name", "sampler"), [("chunk8+donate", Sampler()), ("loop+scan", Sampler()), ("step", TOP_K)])
+def test_loaded_programs_make_the_same_tokens_and_compile_nothing(checkpoint, greedy, tmp_path, name, sampler):
+    engine, prompts = ll.build(checkpoint, name + "+aot"), PROMPTS if sampler == Sampler() else PROMPTS[:1]
+    expected = ll.answer(engine, prompts, N, sampler=sampler)
+    assert sampler == TOP_K or expected == greedy
+    path = serialised.save(engine, tmp_path / "x.bin")
+    with Guard() as guard:
+        loaded = serialised.load(checkpoint, name, path)
+        assert ll.answer(loaded, prompts, N, sampler=sampler) == expected
+    assert not {"prefill", "step", "decode"} & {e.name for e in guard.events}, guard.events
+
+
+def test_another_shape_compiles_and_the_file_is_read_again_as_it_was(checkpoint, saved):
+    loaded = serialised.load(checkpoint, "step+aot", saved)
+    assert loaded.placement.compile == "aot"
+    with Guard() as guard:
+        ll.answer(loaded, PROMPTS, N)
+    assert not guard.fired
+    assert not guard.count("trace")
+    with Guard() as guard:
+        ll.answer(loaded, PROMPTS[:1], N)
+    assert guard.names == ["prefill", "step"]
+
+
+@pytest.mark.slow
+def test_what_was_loaded_or_came_from_the_persistent_cache_can_be_saved_again(checkpoint, saved, tmp_path):
+    """XLA on CPU writes such a program without complaint, and it fails when it is run; `save` must not hand that on."""
+    loaded = serialised.load(checkpoint, "step", saved)
+    expected = ll.answer(loaded, PROMPTS, N)
+    again = serialised.load(checkpoint, "step", serialised.save(loaded, tmp_path / "again.bin"))
+    assert ll.answer(again, PROMPTS, N) == expected
+    code = ("import sys, llama_jax as ll\nfrom tests.conftest import build\nfrom llama_jax import config\n"
+            "cfg = config.tiny()\nmodel = ll.Checkpoint('tiny', cfg, build(cfg), None, '', 'random:', 'float32')\n"
+            "engine = ll.build(model, 'step+persistent') if sys.argv[2] == 'fill' else ll.build(model, 'step+aot')\n"
+            "ll.transforms.use_persistent_cache()\nprompts = [[5, 9, 33], [8]]\nexpected = ll.answer(engine, prompts, 10)\n"
+            "if sys.argv[2] == 'save':\n    path = ll.serialised.save(engine, sys.argv[1])\n"
+            "    assert ll.answer(ll.serialised.load(model, 'step', path), prompts, 10) == expected")  # fmt: skip
+    for what in ("fill", "save"):
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "c.bin"), what], check=True, env={
+            **os.environ, "LLAMA_JAX_CACHE": str(tmp_path)})  # fmt: skip
+    assert ll.answer(serialised.load(checkpoint, "step", tmp_path / "c.bin"), PROMPTS, N) == expected
+
+
+def test_the_persistent_cache_is_as_it_was_after_saving(saved):
+    assert jax.config.jax_enable_compilation_cache
+
+
+@pytest.mark.parametrize("where", [0, 40, 120, -1])
+def test_a_damaged_file_is_refused_before_anything_is_unpickled(checkpoint, saved, tmp_path, monkeypatch, where):
+    monkeypatch.setattr(serialised.serialize_executable, "deserialize_and_load", lambda *a, **k: pytest.fail("unpickled"))
+    raw = bytearray(saved.read_bytes())
+    raw[where] ^= 1
+    (tmp_path / "x.bin").write_bytes(raw)
+    with pytest.raises(UserError, match="damaged|no file of executables"):
+        serialised.load(checkpoint, "step", tmp_path / "x.bin")
+    (tmp_path / "x.bin").write_bytes(saved.read_bytes()[:-7])
+    with pytest.raises(UserError, match="damaged"):
+        serialised.load(checkpoint, "step", tmp_path / "x.bin")
+
+
+@pytest.mark.parametrize("what", ["jax", "device", "XLA_FLAGS", "version of this package", "dtype of weights"])
+def test_a_file_made_elsewhere_is_refused_before_anything_is_unpickled(checkpoint, saved, tmp_path, monkeypatch, what):
+    monkeypatch.setattr(serialised.serialize_executable, "deserialize_and_load", lambda *a, **k: pytest.fail("unpickled"))
+    other = rewritten(saved, tmp_path, lambda header: header["about"].update({what: "0.0"}))
+    with pytest.raises(UserError, match=f"another {what} .*0.0, here "):
+        serialised.load(checkpoint, "step", other)
+
+
+def test_a_file_of_another_placement_or_model_is_refused(checkpoint, saved):
+    with pytest.raises(UserError, match="another placement .*layers unrolled, here scan"):
+        serialised.load(checkpoint, "step+scan", saved)
+    config = ll.config.tiny(num_hidden_layers=3)
+    deeper = ll.Checkpoint("deeper", config, build(config), None, "", "random:", "float32")
+    with pytest.raises(UserError, match="another model .*num_hidden_layers 2, here 3"):
+        serialised.load(deeper, "step", saved)
+
+
+def test_a_program_that_the_device_does_not_take_is_one_line(checkpoint, saved, tmp_path):
+    def cut(header):
+        header["entries"][0]["bytes"] -= 5
+        header["entries"][1]["bytes"] += 5
+
+    with pytest.raises(UserError, match="does not take the program 'prefill'"):
+        serialised.load(checkpoint, "step", rewritten(saved, tmp_path, cut))
+
+
+def test_what_cannot_be_saved_or_read_is_one_line(checkpoint, tmp_path):
+    for name, words in (("step", "with \\+aot"), ("layer+aot", "jits step or decode"), ("step+aot", "compiled nothing yet")):
+        with pytest.raises(UserError, match=words):
+            serialised.save(ll.build(checkpoint, name), tmp_path / "x.bin")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="Cannot read"):
+        serialised.load(checkpoint, "step", tmp_path / "x.bin")
+
+
+def test_weights_are_not_in_the_file(checkpoint, greedy, saved):
+    """Other weights of the same shapes run in the same programs, and make their own tokens."""
+    other = ll.Checkpoint("other", checkpoint.config, build(checkpoint.config, 1), None, "", "random:", "float32")
+    mine = ll.answer(serialised.load(other, "step", saved), PROMPTS, N)
+    assert mine == ll.answer(ll.build(other, "step"), PROMPTS, N)
+    assert mine != greedy == ll.answer(serialised.load(checkpoint, "step", saved), PROMPTS, N)
