@@ -194,14 +194,15 @@ def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None)
         return A, A, A, settings, slots
     if name == "decode":
         to_stop = engine.placement.until == "stop"
-        return A, carry, settings, A, A if to_stop else 0, A if to_stop else None
+        return A, carry, settings, A, A if to_stop else 0, A if to_stop else None, None  # the last numbers a callback's request
     return A, carry, settings
 
 
 def carried(engine: Engine, sampler: dict | None) -> Carry:
     """A carry of As, as `transforms.first` makes it."""
-    placement, pair = engine.placement, (A, A)
-    entries = None if placement.cache == "none" else pair if placement.layers == "scan" else (pair,) * engine.config.num_hidden_layers
+    placement = engine.placement
+    parts = (A,) * (4 if placement.kv == "int8" else 2)  # keys and values, and the scales of both
+    entries = None if placement.cache == "none" else parts if placement.layers == "scan" else (parts,) * engine.config.num_hidden_layers
     remembers = sampler is None or sampler["repetition_penalty"] != 1.0
     return Carry(Cache(entries, A if placement.cache == "none" else None, A, A), Draw(A, A, A if remembers else None))
 

@@ -77,8 +77,8 @@ def up_widths(config: ModelConfig) -> dict[str, int]:
 
 
 def empty_cache(config: ModelConfig, pad, slots: int, dtype) -> dict:
-    """Keys and values of every block, [B K S h] zeros, where the modules keep them; beside them `length` and `pad`."""
-    name, shape = names(config), (len(pad), config.num_key_value_heads, slots, config.head_dim)
+    """Keys and values of every block, [N S h] zeros as in `kvc`, where the modules keep them; beside them `length` and `pad`."""
+    name, shape = names(config), (len(pad) * config.num_key_value_heads, slots, config.head_dim)
     blocks = {str(i): {name.attention: {"key": jnp.zeros(shape, dtype), "value": jnp.zeros(shape, dtype)}}
               for i in range(config.num_hidden_layers)}  # fmt: skip
     return {"length": jnp.zeros((), jnp.int32), "pad": jnp.asarray(pad), name.root: {name.blocks: blocks}}
@@ -92,15 +92,15 @@ def standing(config: ModelConfig, t: int, slots: int, length, pad) -> tuple[jax.
     return positions, Where(length, *angles, kvc.causal_mask(at, pad, slots))
 
 
-def attend(config: ModelConfig, products: Callable, projected: Float[Array, "B T N"], where: Where, keys, values):
+def attend(config: ModelConfig, projected: Float[Array, "B T N"], where: Where, keys, values):
     """What stands between attention's linear layers: (mixed [B T H*h], keys, values with T more positions)."""
     h, kv = config.num_attention_heads, config.num_key_value_heads
     q, k, v = jnp.split(attention.split_heads(projected, config.head_dim), (h, h + kv), axis=1)
     if where.cos is not None:
         q, k = rope.rotate(q, where.cos, where.sin), rope.rotate(k, where.cos, where.sin)
-    mixed = attention.scaled_dot_product(q, [(keys, values), (k, v)], where.mask, products)
-    mixed, k, v = jax.lax.optimization_barrier((mixed, k, v))  # written after it was read, as in `attention.attend`
-    return attention.merge_heads(mixed), *kvc.append_fixed((keys, values), k, v, where.slot)
+    k, v = attention.merge_rows(k), attention.merge_rows(v)
+    keys, values, _ = kvc.append_fixed((keys, values), k, v, where.slot)
+    return attention.merge_heads(attention.scaled_dot_product(q, keys, values, where.mask)), keys, values
 
 
 def activate(config: ModelConfig, first: Float[Array, "B T F"], *up: Float[Array, "B T F"]) -> Float[Array, "B T F"]:

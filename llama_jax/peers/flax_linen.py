@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from llama_jax import attention
 from llama_jax.attention import Where
 from llama_jax.config import ModelConfig
 from llama_jax.peers.flax import Twin, activate, as_rows, attend, empty_cache, greedy, names, qkv_widths, standing, up_widths
@@ -22,14 +21,13 @@ def norm(config: ModelConfig, name: str) -> nn.Module:
 
 class Attention(nn.Module):
     config: ModelConfig
-    products: Callable
 
     @nn.compact
     def __call__(self, x, where: Where):
         cfg = self.config
         qkv = [nn.Dense(width, use_bias=cfg.qkv_bias, name=name)(x) for name, width in qkv_widths(cfg).items()]
         cached = (self.get_variable("cache", name) for name in ("key", "value"))
-        mixed, keys, values = attend(cfg, self.products, jnp.concatenate(qkv, axis=-1), where, *cached)
+        mixed, keys, values = attend(cfg, jnp.concatenate(qkv, axis=-1), where, *cached)
         self.put_variable("cache", "key", keys)
         self.put_variable("cache", "value", values)
         return nn.Dense(cfg.hidden_size, use_bias=cfg.bias, name=names(cfg).o)(mixed)
@@ -47,23 +45,21 @@ class FFN(nn.Module):
 
 class Block(nn.Module):
     config: ModelConfig
-    products: Callable
 
     @nn.compact
     def __call__(self, x, where: Where):
         cfg, name = self.config, names(self.config)
-        x = x + Attention(cfg, self.products, name=name.attention)(norm(cfg, name.attention_norm)(x), where)
+        x = x + Attention(cfg, name=name.attention)(norm(cfg, name.attention_norm)(x), where)
         return x + FFN(cfg, name=name.ffn)(norm(cfg, name.ffn_norm)(x))
 
 
 class Blocks(nn.Module):
     config: ModelConfig
-    products: Callable
 
     @nn.compact
     def __call__(self, x, where: Where):
         for i in range(self.config.num_hidden_layers):
-            x = Block(self.config, self.products, name=str(i))(x, where)
+            x = Block(self.config, name=str(i))(x, where)
         return x
 
 
@@ -71,7 +67,6 @@ class Decoder(nn.Module):
     """Embedding, blocks, final norm; logits already where the head is tied to the embedding."""
 
     config: ModelConfig
-    products: Callable
 
     @nn.compact
     def __call__(self, ids, positions, where: Where, every: bool):
@@ -80,7 +75,7 @@ class Decoder(nn.Module):
         x = table(ids)
         if cfg.positions == "learned":
             x = x + nn.Embed(cfg.max_position_embeddings, cfg.hidden_size, name=name.positions)(positions)
-        x = Blocks(cfg, self.products, name=name.blocks)(x, where)
+        x = Blocks(cfg, name=name.blocks)(x, where)
         x = norm(cfg, name.final_norm)(x if every else x[:, -1:])
         return table.attend(x) if cfg.tie_word_embeddings else x
 
@@ -89,14 +84,13 @@ class Transformer(nn.Module):
     """ids [B T] → logits [B 1 V] of the last token, or [B T V] with `every`; the cache holds T more positions then."""
 
     config: ModelConfig
-    products: Callable
 
     @nn.compact
     def __call__(self, ids, slots: int, every: bool = False):
         cfg, t = self.config, ids.shape[1]
         length, pad = (self.get_variable("cache", name) for name in ("length", "pad"))
         positions, where = standing(cfg, t, slots, length, pad)
-        x = Decoder(cfg, self.products, name=names(cfg).root)(ids, positions, where, every)
+        x = Decoder(cfg, name=names(cfg).root)(ids, positions, where, every)
         self.put_variable("cache", "length", length + t)
         return x if cfg.tie_word_embeddings else nn.Dense(cfg.vocab_size, use_bias=False, name="lm_head")(x)
 
@@ -104,13 +98,13 @@ class Transformer(nn.Module):
 def run(model: Transformer, params, ids, cache, every: bool = False):
     """(logits, cache) by `apply`."""
     keys = jax.tree.leaves(cache[names(model.config).root])[0]
-    logits, changed = model.apply({"params": params, "cache": cache}, ids, keys.shape[2], every, mutable=["cache"])
+    logits, changed = model.apply({"params": params, "cache": cache}, ids, keys.shape[1], every, mutable=["cache"])
     return logits, changed["cache"]
 
 
-def applied(config: ModelConfig, params: dict, dtype, place: Callable = lambda function, **options: function, products=attention.together):
+def applied(config: ModelConfig, params: dict, dtype, place: Callable = lambda function, **options: function):
     """Un-jitted `apply`, unless `place` puts jit around it. Returns a Twin."""
-    model = Transformer(config, products)
+    model = Transformer(config)
 
     def start(pad, slots: int):
         return empty_cache(config, pad, slots, dtype)
@@ -127,4 +121,4 @@ def applied(config: ModelConfig, params: dict, dtype, place: Callable = lambda f
 
 def jitted(config: ModelConfig, params: dict, dtype) -> Twin:
     """`jax.jit` around `apply` and the greedy choice."""
-    return applied(config, params, dtype, jax.jit, attention.apart)
+    return applied(config, params, dtype, jax.jit)

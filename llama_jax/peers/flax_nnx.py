@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from llama_jax import attention
 from llama_jax.attention import Where
 from llama_jax.config import ModelConfig
 from llama_jax.peers.flax import Twin, activate, as_rows, attend, empty_cache, greedy, names, qkv_widths, standing, up_widths
@@ -21,8 +20,8 @@ def norm(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
 
 
 class Attention(nnx.Module):
-    def __init__(self, config: ModelConfig, products: Callable, rngs: nnx.Rngs):
-        self.config, self.products = config, products
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        self.config = config
         for name, width in qkv_widths(config).items():
             setattr(self, name, nnx.Linear(config.hidden_size, width, use_bias=config.qkv_bias, rngs=rngs))
         mixed = config.num_attention_heads * config.head_dim
@@ -31,7 +30,7 @@ class Attention(nnx.Module):
 
     def __call__(self, x, where: Where):
         qkv = jnp.concatenate([getattr(self, name)(x) for name in qkv_widths(self.config)], axis=-1)
-        mixed, self.key[...], self.value[...] = attend(self.config, self.products, qkv, where, self.key[...], self.value[...])
+        mixed, self.key[...], self.value[...] = attend(self.config, qkv, where, self.key[...], self.value[...])
         return getattr(self, names(self.config).o)(mixed)
 
 
@@ -49,10 +48,10 @@ class FFN(nnx.Module):
 
 
 class Block(nnx.Module):
-    def __init__(self, config: ModelConfig, products: Callable, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.names = name = names(config)
         setattr(self, name.attention_norm, norm(config, rngs))
-        setattr(self, name.attention, Attention(config, products, rngs))
+        setattr(self, name.attention, Attention(config, rngs))
         setattr(self, name.ffn_norm, norm(config, rngs))
         setattr(self, name.ffn, FFN(config, rngs))
 
@@ -65,12 +64,12 @@ class Block(nnx.Module):
 class Decoder(nnx.Module):
     """Embedding, blocks, final norm; logits already where the head is tied to the embedding."""
 
-    def __init__(self, config: ModelConfig, products: Callable, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.config, name = config, names(config)
         setattr(self, name.embed, nnx.Embed(config.vocab_size, config.hidden_size, rngs=rngs))
         if config.positions == "learned":
             setattr(self, name.positions, nnx.Embed(config.max_position_embeddings, config.hidden_size, rngs=rngs))
-        setattr(self, name.blocks, nnx.List([Block(config, products, rngs) for _ in range(config.num_hidden_layers)]))
+        setattr(self, name.blocks, nnx.List([Block(config, rngs) for _ in range(config.num_hidden_layers)]))
         setattr(self, name.final_norm, norm(config, rngs))
 
     def __call__(self, ids, positions, where: Where, every: bool):
@@ -88,9 +87,9 @@ class Decoder(nnx.Module):
 class Transformer(nnx.Module):
     """ids [B T] → logits [B 1 V] of the last token, or [B T V] with `every`; the cache holds T more positions then."""
 
-    def __init__(self, config: ModelConfig, products: Callable, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.config = config
-        setattr(self, names(config).root, Decoder(config, products, rngs))
+        setattr(self, names(config).root, Decoder(config, rngs))
         if not config.tie_word_embeddings:
             self.lm_head = nnx.Linear(config.hidden_size, config.vocab_size, use_bias=False, rngs=rngs)
         self.length, self.pad = nnx.Cache(jnp.zeros((), jnp.int32)), nnx.Cache(jnp.zeros((1,), jnp.int32))
@@ -98,16 +97,16 @@ class Transformer(nnx.Module):
     def __call__(self, ids, every: bool = False):
         cfg, name, t = self.config, names(self.config), ids.shape[1]
         decoder = getattr(self, name.root)
-        slots = getattr(getattr(decoder, name.blocks)[0], name.attention).key[...].shape[2]
+        slots = getattr(getattr(decoder, name.blocks)[0], name.attention).key[...].shape[1]
         positions, where = standing(cfg, t, slots, self.length[...], self.pad[...])
         x = decoder(ids, positions, where, every)
         self.length[...] = self.length[...] + t
         return x if cfg.tie_word_embeddings else self.lm_head(x)
 
 
-def loaded(config: ModelConfig, params: dict, products: Callable) -> Transformer:
+def loaded(config: ModelConfig, params: dict) -> Transformer:
     """The module with these parameters; no random ones are drawn first."""
-    model = nnx.eval_shape(lambda: Transformer(config, products, nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: Transformer(config, nnx.Rngs(0)))
     nnx.update(model, numbered(params))
     return model
 
@@ -123,11 +122,11 @@ def nnx_step(model: Transformer, ids) -> jax.Array:
 
 
 def called(
-    config: ModelConfig, params: dict, dtype, products: Callable = attention.together, step: Callable = nnx_step,
+    config: ModelConfig, params: dict, dtype, step: Callable = nnx_step,
     place: Callable = lambda function, **options: function,
 ) -> Twin:  # fmt: skip
     """The module called as it is, or through `step`. The Twin's state is the module, one request at a time."""
-    model = loaded(config, params, products)
+    model = loaded(config, params)
     empty = place(partial(empty_cache, config, dtype=dtype), static_argnums=1)
 
     def start(pad, slots: int):
@@ -151,12 +150,12 @@ def called(
 
 def nnx_jitted(config: ModelConfig, params: dict, dtype) -> Twin:
     """`nnx.jit` around the call and the greedy choice. Its program hands back all variables, unchanged weights too, as copies."""
-    return called(config, params, dtype, attention.apart, nnx.jit(nnx_step), jax.jit)
+    return called(config, params, dtype, nnx.jit(nnx_step), jax.jit)
 
 
 def split(config: ModelConfig, params: dict, dtype) -> Twin:
     """The module split once into its definition, parameters and cache; plain `jax.jit` merges them while it traces."""
-    whole = called(config, params, dtype, attention.apart, place=jax.jit)
+    whole = called(config, params, dtype, place=jax.jit)
     definition, weights, _ = nnx.split(whole.start(jnp.zeros(1, jnp.int32), 1), nnx.Param, nnx.Cache)
 
     @jax.jit

@@ -114,7 +114,7 @@ def test_every_row_of_a_batch_is_judged(loaded):
     )
     tokens = tokens.copy()
     assert reference.judge(record, tokens).reason == record.reason
-    reference.margin = lambda prompt, k, dtype: 0.0 if k == 5 else 1.0
+    reference.margin = lambda prompt, k, dtype, quantisation: 0.0 if k == 5 else 1.0
     tokens[5, 0] += 1  # a near-tie in the first row …
     assert "near-tie" in reference.judge(record, tokens).reason
     tokens[0, 1] += 1  # … does not excuse the second
