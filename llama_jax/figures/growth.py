@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, styled
 
-TITLES = {"layers": "Layers", "width": "Width of the model", "context": "Cache slots attended over", "batch": "Rows of the batch",
-          "model": "Whole models"}  # fmt: skip
+TITLES = {"layers": "Layers", "width": "Width", "context": "Cache slots", "batch": "Batch rows", "model": "Whole models"}
 
 
 @styled
@@ -42,19 +41,19 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
             axes.set_xticks(x, [str(at) for at in x], fontsize=9, rotation=0 if len(x) < 5 else 45)
             axes.minorticks_off()
         plain_ticks(axes.yaxis)
-        axes.set_title(TITLES[axis], fontsize=11.5)
+        axes.set_title(TITLES[axis], fontsize=12)
         counts = sorted({p["n"] for p in points})
         processes = "one process" if points[0]["processes"] == 1 else f"{points[0]['processes']} processes"
-        axes.set_xlabel(f"n = {'-'.join(str(n) for n in (counts[0], counts[-1])[: len(counts)])} a point, {processes}")
+        axes.set_xlabel(f"n = {'-'.join(str(n) for n in (counts[0], counts[-1])[: len(counts)])} a point,\n{processes}", fontsize=9)
     panels[0][0].set_ylabel("ms a step (one token for each row)")
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9.5)
-    figure.suptitle("x: times the larger of the two limits", fontsize=10, x=0.01, ha="left")
+    words = "2.0x over a point: twice the larger of the two limits"
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=9.5, title=words, title_fontsize=9.5)
     return figure
 
 
 def label(model: str) -> str:
     """`random:llama-3.2-1b` → `llama-\\n3.2-1b`."""
-    name = model.removeprefix("random:")
+    name = model.removeprefix("random:").partition(",")[0]
     middle = name.find("-", len(name) // 3)
     return name if middle < 0 else f"{name[: middle + 1]}\n{name[middle + 1 :]}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from llama_jax.bench import summary
 from llama_jax.bench.kvcache import COMBINATIONS, TYPES
@@ -46,7 +47,7 @@ def latency_by_context(found: dict[str, dict]) -> Figure:
         axes.set_title(f"{title} (n ≥ {n} a point)")
     panels[0][0].set_ylabel("ms a token after the first (log scale)")
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=9.5)
+    figure.legend(handles, labels, loc="outside upper center", ncols=5, fontsize=9.5)
     return figure
 
 
@@ -128,7 +129,7 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
         left.plot(np.median(rates), heights[label], "|", color="black", markersize=20, markeredgewidth=2)
         mb = good[0].kv_bytes / 1e6
         words = "baseline" if name == baseline else interval_words(summary.paired_ratio(trials, name, baseline, seed))
-        left.text(1.01, heights[label], f"{mb:.1f} MB\n{words}", va="center", fontsize=9, transform=left.get_yaxis_transform())
+        left.text(1.01, heights[label], f"{mb:.3g} MB\n{words}", va="center", fontsize=9, transform=left.get_yaxis_transform())
     left.set_xlim(left=0)
     left.set_xlabel("decode rate, tokens/s (point: one answer; bar: median)")
     left.set_title("Rate")
@@ -140,6 +141,7 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
     right.set_yticks([])
     right.set_xlim(right=3.2 * max((e["kl"] for e in quality), default=1) or 1)
     right.set_xlabel(f"KL divergence from float32, nats a token ({quality[0]['tokens'] if quality else 0} tokens)")
-    right.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+    right.xaxis.set_major_locator(MaxNLocator(4))
+    right.xaxis.set_major_formatter("{x:.1g}")
     right.set_title("Distance")
     return figure

@@ -45,6 +45,13 @@ def colour(subject: str) -> str:
     return COLOURS.get(name) or OTHERS[zlib.crc32(name.encode()) % len(OTHERS)]
 
 
+def model_label(name: str) -> str:
+    """A model's name short enough for a figure: `random:gpt2,num_hidden_layers=2` → `gpt2, other sizes, random weights`."""
+    preset, _, changes = name.removeprefix("random:").partition(",")
+    notes = ["other sizes"] * bool(changes) + ["random weights"] * name.startswith("random:")
+    return ", ".join([Path(preset).name, *notes])
+
+
 def save(
     figure: Figure, name: str, notebook: str, meta: dict, parameters: dict, alt: str, out_dir: str | Path, note: str = ""
 ) -> dict[str, Path]:
