@@ -49,11 +49,11 @@ def rewritten(path, tmp_path, change):
     return new
 
 
-@pytest.mark.parametrize(("name", "sampler"), [("chunk8+donate", Sampler()), ("loop+scan", Sampler()), ("step", TOP_K)])
+@pytest.mark.parametrize(("name", "sampler"), [("chunk8+donate", Sampler()), ("loop+scan", Sampler()), ("step", TOP_K), ("loop+kvint8", Sampler())])
 def test_loaded_programs_make_the_same_tokens_and_compile_nothing(checkpoint, greedy, tmp_path, name, sampler):
     engine, prompts = ll.build(checkpoint, name + "+aot"), PROMPTS if sampler == Sampler() else PROMPTS[:1]
     expected = ll.answer(engine, prompts, N, sampler=sampler)
-    assert sampler == TOP_K or expected == greedy
+    assert sampler == TOP_K or "kvint8" in name or expected == greedy  # fewer bits may mean other tokens
     path = serialised.save(engine, tmp_path / "x.bin")
     with Guard() as guard:
         loaded = serialised.load(checkpoint, name, path)

@@ -97,6 +97,7 @@ def test_bfloat16_runs_in_bfloat16(tiny):
 
 @pytest.mark.parametrize("name", ["step", "step+scan", "step+growing", "loop", "step+nocache"])
 @pytest.mark.parametrize("sampler", [generate.GREEDY, DRAW], ids=["greedy", "drawn"])
+@pytest.mark.slow
 def test_a_ragged_batch_equals_its_rows_alone(tiny, name, sampler):
     engine, n = generate.bind(*tiny, parse(name)), 3 if "growing" in name else 9
     together = [a.token_ids for a in generate.answer(engine, PROMPTS, n, sampler=sampler, seeds=[7, 8, 9])]
@@ -105,6 +106,7 @@ def test_a_ragged_batch_equals_its_rows_alone(tiny, name, sampler):
 
 
 @pytest.mark.parametrize("name", ["step", "step+scan", "step+growing", "step+nocache", "eager"])
+@pytest.mark.slow
 def test_prefill_in_pieces_equals_prefill_in_one(tiny, name, monkeypatch):
     prompt = [int(i) for i in np.random.default_rng(0).integers(0, 97, 40)]
     whole = [answers(tiny, name, s, prompts=[prompt], length=40, n=3) for s in (generate.GREEDY, DRAW)]
@@ -120,6 +122,7 @@ def test_padding_changes_nothing_at_any_bucket_edge(tiny):
         assert exact == generate.answer(engine, [prompt], 5)
 
 
+@pytest.mark.slow
 def test_the_listed_names_and_only_they_are_jitted(tiny):
     """Each program that a placement compiles carries the name of a function the placement lists (or of its prefill)."""
     for p in LADDER.values():

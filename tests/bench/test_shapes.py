@@ -135,6 +135,7 @@ def policies(stream):
     return {name: served(stream, shapes.SHAPES, name) for name in shapes.POLICIES}
 
 
+@pytest.mark.slow
 def test_policies_compile_what_their_shapes_say(policies, stream):
     expected = {shapes.GROWING: 2 * NEW, shapes.EXACT: 4, shapes.BUCKETS: 4, shapes.POWERS: 2, shapes.ONE: 2}
     lengths = [len(p) for p in stream.prompts]
@@ -167,6 +168,7 @@ def test_causes_are_those_of_the_policy(policies):
     assert not any("/llama_jax/" in r.cause or " id=" in r.cause for rows in policies.values() for r in rows)
 
 
+@pytest.mark.slow
 def test_settings_as_arguments_compile_once(stream):
     static, traced = (served(stream, shapes.SAMPLING, s) for s in (shapes.STATIC, shapes.TRACED))
     assert [r.compiled for r in static[:4]] == [2, 2, 2, 0]
@@ -176,6 +178,7 @@ def test_settings_as_arguments_compile_once(stream):
     assert causes.condense(static[1].cause) == "static argument: temperature=0.7, before 0.0"
 
 
+@pytest.mark.slow
 def test_committed_weights_compile_again_without_a_trace(stream):
     uncommitted, always = (served(stream, shapes.COMMITTED, s) for s in (shapes.UNCOMMITTED, shapes.ALWAYS))
     assert [r.compiled for r in uncommitted] == [2, 0, 2, 0] + [0] * 4
@@ -185,6 +188,7 @@ def test_committed_weights_compile_again_without_a_trace(stream):
     assert {r.tokens_sha256 for r in uncommitted} == {r.tokens_sha256 for r in always}
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_is_void_and_keeps_its_programs(stream):
     """Every row of a batch is judged, and dummies are not."""
     wrong = shapes.replace(stream, expected=(stream.expected[0], tuple((t + 1) % 97 for t in stream.expected[1])))

@@ -154,6 +154,7 @@ def test_generate_text(call):
     assert last_json(plain)["prompt_token_ids"] == checkpoint.load_tokenizer().encode("Once upon a")
 
 
+@pytest.mark.slow
 def test_chat_keeps_the_conversation(call, monkeypatch):
     lines = iter(["My name is Ada.", "What is my name?", ""])
     seen = []
