@@ -49,7 +49,9 @@ def rewritten(path, tmp_path, change):
     return new
 
 
-@pytest.mark.parametrize(("name", "sampler"), [("chunk8+donate", Sampler()), ("loop+scan", Sampler()), ("step", TOP_K), ("loop+kvint8", Sampler())])
+@pytest.mark.parametrize(
+    ("name", "sampler"), [("chunk8+donate", Sampler()), ("loop+scan", Sampler()), ("step", TOP_K), ("loop+kvint8", Sampler())]
+)
 def test_loaded_programs_make_the_same_tokens_and_compile_nothing(checkpoint, greedy, tmp_path, name, sampler):
     engine, prompts = ll.build(checkpoint, name + "+aot"), PROMPTS if sampler == Sampler() else PROMPTS[:1]
     expected = ll.answer(engine, prompts, N, sampler=sampler)
