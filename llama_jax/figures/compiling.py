@@ -31,7 +31,8 @@ GREY = "#555555"
 def with_interval(found: costs.Slope, digits: int = 0) -> str:
     """`45 ms a layer [40, 50]` of a slope in seconds."""
     interval = f" [{1e3 * found.low:.{digits}f}, {1e3 * found.high:.{digits}f}]" if np.isfinite(found.low) else ""
-    return f"{1e3 * found.slope:.{digits}f} ms a layer{interval}"
+    slope = round(1e3 * found.slope, digits) + 0.0  # no minus zero
+    return f"{slope:.{digits}f} ms a layer{interval}"
 
 
 def logarithmic(axes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from llama_jax.bench import summary
 from llama_jax.bench.kvcache import COMBINATIONS, TYPES
@@ -78,7 +78,9 @@ def published_case(found: dict) -> Figure:
         axes.text(found["limit"], 1.0, f"memory-bandwidth limit {found['limit']:.0f} ", color=LIMIT_COLOUR, ha="right", va="bottom",
                   fontsize=9, transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     plain_ticks(axes.xaxis)
+    axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("tokens/s over a whole answer of 15 tokens after a prompt of 4 (log scale; point: one answer; bar: median)")
     axes.set_title("GPT-2: what a cache and jit gain when both sides are warm", pad=18)
     return figure
@@ -141,7 +143,7 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
     right.set_yticks([])
     right.set_xlim(right=3.2 * max((e["kl"] for e in quality), default=1) or 1)
     right.set_xlabel(f"KL divergence from float32, nats a token ({quality[0]['tokens'] if quality else 0} tokens)")
-    right.xaxis.set_major_locator(MaxNLocator(4))
-    right.xaxis.set_major_formatter("{x:.1g}")
+    right.xaxis.set_major_locator(MaxNLocator(3))
+    right.xaxis.set_major_formatter("{x:.0e}")
     right.set_title("Distance")
     return figure
