@@ -145,11 +145,11 @@ def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequenc
 def growth(points: dict[str, Sequence[dict]], over_bytes: dict[str, float], crossing: float) -> str:
     """How far the cost of a token follows the bytes that it must read."""
     said = []
-    for axis, unit in (("layers", "layers"), ("width", "width"), ("context", "cache slots")):
+    for axis, unit in (("layers", "layers"), ("width", "units of width"), ("context", "cache slots")):
         if len(points.get(axis, ())) > 1:
             first, last = points[axis][0]["value"], points[axis][-1]["value"]
-            said.append(f"from {first} to {last} {unit} it grows {over_bytes[axis]:.2f} times as much as its bytes")
-    sentence = "A token's time " + ", ".join(said) if said else "No size was varied"
+            said.append(f"{over_bytes[axis]:.2f} times as much as its bytes from {first} to {last} {unit}")
+    sentence = "A token's time grows " + ", ".join(said) if said else "No size was varied"
     batch = points.get("batch", ())
     if len(batch) > 1:
         first, last = batch[0], batch[-1]
