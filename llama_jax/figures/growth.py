@@ -38,7 +38,7 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
         else:
             spread = max(x) / min(x) > 20
             axes.set_xscale("log" if spread else "linear")
-            axes.set_xticks(x, [str(at) for at in x], fontsize=9, rotation=0 if len(x) < 5 else 45)
+            axes.set_xticks(x, [str(at) for at in x], fontsize=9, rotation=0 if len(x) < 4 else 45)
             axes.minorticks_off()
         plain_ticks(axes.yaxis)
         axes.set_title(TITLES[axis], fontsize=12)
