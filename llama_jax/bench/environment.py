@@ -95,8 +95,9 @@ def git_state() -> dict:
 
 
 def settings() -> dict[str, str]:
-    """Every environment variable of XLA, JAX and the numeric libraries in this process."""
-    return {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
+    """Every environment variable of XLA, JAX and the numeric libraries in this process; of folders only that they are set."""
+    found = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
+    return {k: "a folder" if k.endswith("_DIR") else v for k, v in found.items()}
 
 
 def blas_threads() -> list[dict]:

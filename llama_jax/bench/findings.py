@@ -243,7 +243,9 @@ def compiling(rows: Sequence[Compilation], trials: Sequence[Start], placement: s
 
 
 def milliseconds(found: Slope) -> str:
-    return f"{round(1e3 * found.slope) + 0:.0f} ms" + (f" [{1e3 * found.low:.0f}, {1e3 * found.high:.0f}]" if np.isfinite(found.low) else "")
+    return f"{round(1e3 * found.slope) + 0:.0f} ms" + (
+        f" [{1e3 * found.low:.0f}, {1e3 * found.high:.0f}]" if np.isfinite(found.low) else ""
+    )
 
 
 def share(found: Ratio) -> str:

@@ -24,13 +24,20 @@ from llama_jax.placement import parse
 BASE = "smollm2-135m"
 PLACEMENT, PROMPT = "chunk8+donate", 16
 AXES = ("layers", "width", "context", "batch", "model")
-HEAD, SHARE = 64, 3  # size of a head, and query heads a key head, whatever the width
+
+
+def preset(model: str) -> str:
+    """The preset that all axes start from, of a model `random:PRESET`. Raises UserError for any other model."""
+    name = model.removeprefix("random:")
+    if name == model or name not in PRESETS:
+        raise UserError(f"model is {model!r}; growth starts from random weights at a preset's shapes, such as random:{BASE}.")
+    return name
 
 
 def point(axis: str, value: int | str, base: str = BASE) -> tuple[str, int, int]:
     """(model, slots of the cache, batch) of one point; all else is the base's, with a cache of 64 slots and one row.
 
-    width: of the residual stream, in multiples of 192, with feed-forward and heads in the base's proportions.
+    width: of the residual stream, with feed-forward and heads in the base's proportions and heads of its size.
     Raises UserError for an unknown axis or a value that the model cannot have.
     """
     if axis == "model":
@@ -42,14 +49,15 @@ def point(axis: str, value: int | str, base: str = BASE) -> tuple[str, int, int]
     check(**{axis: value})
     if axis == "layers":
         return f"random:{base},num_hidden_layers={value}", 64, 1
-    if axis == "width":
-        if value % (HEAD * SHARE):
-            raise UserError(f"width is {value}; it must be a multiple of {HEAD * SHARE}.")
-        kv_heads, config = value // HEAD // SHARE, PRESETS[base]
-        inner = round(config.intermediate_size * value / config.hidden_size)
-        return (f"random:{base},hidden_size={value},intermediate_size={inner},num_attention_heads={SHARE * kv_heads},"
-                f"num_key_value_heads={kv_heads}"), 64, 1  # fmt: skip
     config = PRESETS[base]
+    if axis == "width":
+        share = config.num_attention_heads // config.num_key_value_heads
+        if value % (config.head_dim * share):
+            raise UserError(f"width is {value}; it must be a multiple of {config.head_dim * share}.")
+        kv_heads = value // config.head_dim // share
+        inner = round(config.intermediate_size * value / config.hidden_size)
+        return (f"random:{base},hidden_size={value},intermediate_size={inner},num_attention_heads={share * kv_heads},"
+                f"num_key_value_heads={kv_heads}"), 64, 1  # fmt: skip
     if axis == "context" and not 64 <= value <= config.max_position_embeddings:
         raise UserError(f"context is {value}; {base} has 64 to {config.max_position_embeddings} positions.")
     return f"random:{base}", value if axis == "context" else 64, value if axis == "batch" else 1
@@ -60,12 +68,14 @@ def check_model(name: str) -> str:
     return name
 
 
-def measure(job: Job, axes: dict[str, Sequence[int | str]], answers: int, processes: int, new_tokens: int, seed: int) -> None:
+def measure(
+    job: Job, axes: dict[str, Sequence[int | str]], answers: int, processes: int, new_tokens: int, seed: int, base: str = BASE
+) -> None:
     """Every point of every axis `processes` times, in seeded random order; points are checked before anything is measured."""
     check(answers=answers, processes=processes)
     if new_tokens < 9 or new_tokens % 8 != 1 or PROMPT + new_tokens > 64:
         raise UserError(f"new_tokens is {new_tokens}; it must be 9, 17, 25, 33 or 41: one token, then whole chunks, in 64 slots.")
-    points = [(axis, value, *point(axis, value)) for axis, values in axes.items() for value in values]
+    points = [(axis, value, *point(axis, value, base)) for axis, values in axes.items() for value in values]
     order = random.Random(seed)
     for block in range(processes):
         for i, (axis, value, model, slots, batch) in enumerate(order.sample(points, len(points))):

@@ -60,6 +60,8 @@ def test_settings_are_kept_and_passwords_are_not(monkeypatch):
     ):
         monkeypatch.setenv(name, "1")
     found = environment.settings()  # not `capture`, which may be the first to start JAX in this process, with these flags
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/home/somebody")
+    assert environment.settings()["JAX_COMPILATION_CACHE_DIR"] == "a folder"  # a record is published
     assert {"XLA_FLAGS", "JAX_PLATFORMS_X", "OMP_NUM_THREADS", "NPROC", "TF_XLA_FLAGS"} <= set(found)
     assert not [name for name in found if name.startswith(("TF_TOKEN", "TF_VAR", "TF_CLI"))]
 

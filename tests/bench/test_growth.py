@@ -34,6 +34,14 @@ def test_points_that_cannot_be(axis, value, words):
         growth.point(axis, value)
 
 
+def test_growth_starts_from_a_preset():
+    assert growth.preset("random:gpt2") == "gpt2"
+    assert checkpoint.load_config(growth.point("width", 128, "gpt2")[0]).num_attention_heads == 2
+    for wrong in ("smollm2-135m-instruct", "random:nothing", "gpt2"):
+        with pytest.raises(UserError, match="random:smollm2-135m"):
+            growth.preset(wrong)
+
+
 def test_everything_is_checked_before_anything_is_measured():
     job = Job("m", None, Journal())
     with pytest.raises(UserError, match="new_tokens is 16"):
