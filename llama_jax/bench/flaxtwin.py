@@ -205,8 +205,7 @@ def judging(loaded: checkpoint.Checkpoint, step: Way, calls: int) -> Callable:
 
     def margin(k: int) -> float:
         ids = [FIRST_TOKEN, *expected[:k].tolist()]
-        best = np.sort(np.asarray(generate.logits(generate.build(loaded, "eager"), ids)[-1]))[-2:]
-        return float(best[1] - best[0])
+        return gate.margin(generate.logits(generate.build(loaded, "eager"), ids)[-1])
 
     return lambda tokens: gate.compare(tokens, expected, margin)
 

@@ -10,6 +10,12 @@ import numpy as np
 NEAR_TIE = 1e-3  # the reference's two best logits this close: float32 rounding may decide either way
 
 
+def margin(logits: np.ndarray) -> float:
+    """How far the best of these logits [V] is ahead of the second."""
+    second, best = np.sort(np.asarray(logits))[-2:]
+    return float(best - second)
+
+
 @dataclass(frozen=True)
 class Verdict:
     passed: bool

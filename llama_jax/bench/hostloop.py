@@ -212,8 +212,7 @@ def served(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
     for model in models(trials, "serve"):
         good = [t for t in of(trials, model, "serve") if t.valid]
         ways = {name: {(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == name} for name in (THREADS, ONE_THREAD)}
-        pairs = sorted(set(ways[ONE_THREAD]) & set(ways[THREADS]))
-        ratio = statistics.ratio(*([ways[name][p] for p in pairs] for name in ways), seed, [process for process, _ in pairs])
+        ratio = summary.over(ways[THREADS], ways[ONE_THREAD], seed)
         cores = {name: summary.median([t.cores for t in good if t.subject == name]) for name in ways}
         found.append(
             dict(model=model, ratio=ratio, cores=cores, rates={name: summary.median([*side.values()]) for name, side in ways.items()})

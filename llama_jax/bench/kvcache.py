@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax import attention, checkpoint, generate, kvc, transforms
-from llama_jax.bench import statistics, suite
+from llama_jax.bench import statistics, suite, summary
 from llama_jax.bench.claims import figure_of
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.protocol import AGAIN, Workload
@@ -65,9 +65,7 @@ def answer_rates(trials: Sequence[Trial], run: str, subject: str) -> dict[tuple[
 
 def gain(trials: Sequence[Trial], run: str, above: str, below: str, seed: int = 0) -> statistics.Ratio:
     """How many times as many tokens/s one subject makes as another over whole answers, paired by block."""
-    a, b = answer_rates(trials, run, above), answer_rates(trials, run, below)
-    pairs = sorted(set(a) & set(b))
-    return statistics.ratio([a[p] for p in pairs], [b[p] for p in pairs], seed, [process for process, _ in pairs])
+    return summary.over(answer_rates(trials, run, above), answer_rates(trials, run, below), seed)
 
 
 def published_case(trials: Sequence[Trial], seed: int = 0) -> dict:
@@ -97,10 +95,8 @@ def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[f
 
 def saving(trials: Sequence[Trial], model: str, context: int, seed: int = 0) -> statistics.Ratio:
     """Decode rate of a jitted step with a cache over one without, after prompts of one length."""
-    here = [t for t in trials if t.run == f"{model} after {context}" and t.phase == "warm" and t.valid]
-    a, b = ({(t.process, t.block): t.tg for t in here if t.subject == name} for name in ("step", "step+nocache"))
-    pairs = sorted(set(a) & set(b))
-    return statistics.ratio([a[p] for p in pairs], [b[p] for p in pairs], seed, [process for process, _ in pairs])
+    here = [t for t in trials if t.run == f"{model} after {context}"]
+    return summary.over(summary.rates(here, "step"), summary.rates(here, "step+nocache"), seed)
 
 
 # Arithmetic and bytes: counted, not timed -------------------------------------------------------------------------------
@@ -116,8 +112,8 @@ def counted_attention_flops(config: ModelConfig, queries: int, keys: int) -> flo
     q, k = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, config.num_attention_heads, queries, config.head_dim),
                                                                    (config.num_key_value_heads, keys, config.head_dim)))  # fmt: skip
     mask = jax.ShapeDtypeStruct((1, queries, keys), bool)
-    lowered = jax.jit(attention.scaled_dot_product).lower(q, k, k, mask)
-    return config.num_hidden_layers * lowered.cost_analysis()["flops"]
+    program = transforms.compiled("scaled_dot_product", attention.scaled_dot_product, Placement("counted", jit=("attend",)))
+    return config.num_hidden_layers * program.lower(q, k, k, mask).cost_analysis()["flops"]
 
 
 def attention_work(config: ModelConfig, longest: int, points: int = 12) -> list[dict]:

@@ -186,8 +186,7 @@ class Reference:
 
     def margin(self, prompt: int, k: int, dtype: str = "float32", quantisation: str = "none") -> float:
         ids = self.encode(self.workload.prompts[prompt]) + self.tokens(prompt, dtype, quantisation)[:k].tolist()
-        best = np.sort(np.asarray(generate.logits(self.engine(dtype, quantisation), ids)[-1]))[-2:]
-        return float(best[1] - best[0])
+        return gate.margin(generate.logits(self.engine(dtype, quantisation), ids)[-1])
 
     def judge(self, record: Trial, tokens: np.ndarray) -> Trial:
         """The record, void when any row's tokens are not the reference's; a compilation's reason stays first."""
