@@ -6,7 +6,7 @@ K key-value heads, h head size, F feed-forward width, V vocabulary.
 
 import importlib
 
-from llama_jax import bench, chat, checkpoint, generate, kvc, paths, pipeline, prompts, render, serialised, transforms
+from llama_jax import bench, checkpoint, generate, kvc, paths, serialised, transforms
 from llama_jax.checkpoint import Checkpoint, load
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError
@@ -48,8 +48,10 @@ __all__ = [
 ]
 
 
+LATE = ("chat", "figures", "pipeline", "prompts", "render")  # imported when first asked for: a measured process need not wait for them
+
+
 def __getattr__(name: str):
-    """`ll.figures` when it is first asked for: matplotlib takes longer to import than a measured process should wait."""
-    if name == "figures":
-        return importlib.import_module("llama_jax.figures")
-    raise AttributeError(f"module 'llama_jax' has no attribute {name!r}")
+    if name in LATE:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -281,8 +281,8 @@ def compare(
     json_: Json = False,
 ) -> None:
     """Compare two recorded runs; refuses what cannot be compared."""
-    from llama_jax.bench.compare import compare as between
-    from llama_jax.bench.compare import lines
+    from llama_jax.bench.comparison import compare as between
+    from llama_jax.bench.comparison import lines
 
     found = between(old, new, anyway=anyway, skip_corrupt=skip_corrupt)
     for line in lines(found):

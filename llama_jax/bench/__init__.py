@@ -1,43 +1,63 @@
-"""Measurement: guard, gate, protocol, phases, statistics, records, environment, roofline."""
+"""Measurement: guard, gate, protocol, phases, statistics, records, environment, roofline.
 
-from llama_jax.bench import (
-    causes,
-    checklist,
-    compiling,
-    costs,
-    environment,
-    export,
-    findings,
-    flaxtwin,
-    gate,
-    guard,
-    hostclock,
-    hostloop,
-    job,
-    journal,
-    memory,
-    phases,
-    process,
-    protocol,
-    recompilation,
-    record,
-    roofline,
-    selftest,
-    shapes,
-    simulation,
-    starts,
-    statistics,
-    suite,
-    summary,
+A module is imported when it is first asked for: a measuring process, or a machine that has little installed, need not wait for
+or have what the others need.
+"""
+
+import importlib
+
+MODULES = (
+    "causes",
+    "checklist",
+    "comparison",
+    "compiling",
+    "costs",
+    "environment",
+    "export",
+    "findings",
+    "flaxtwin",
+    "gate",
+    "guard",
+    "hostclock",
+    "hostloop",
+    "job",
+    "journal",
+    "memory",
+    "phases",
+    "process",
+    "protocol",
+    "recompilation",
+    "record",
+    "roofline",
+    "selftest",
+    "shapes",
+    "simulation",
+    "starts",
+    "statistics",
+    "suite",
+    "summary",
+    "workload",
 )
-from llama_jax.bench.compare import compare
-from llama_jax.bench.guard import Guard, TorchGuard
-from llama_jax.bench.phases import Plan
-from llama_jax.bench.profiling import profile
-from llama_jax.bench.protocol import Reference, Subject, Workload, measure, subject
-from llama_jax.bench.record import Trial
+NAMES = {  # name here: the module it comes from
+    "Guard": "guard",
+    "Plan": "phases",
+    "Reference": "protocol",
+    "Subject": "workload",
+    "TorchGuard": "guard",
+    "Trial": "record",
+    "Workload": "workload",
+    "compare": "comparison",
+    "measure": "protocol",
+    "profile": "profiling",
+    "subject": "protocol",
+}
 
-__all__ = ["Guard", "Plan", "Reference", "Subject", "TorchGuard", "Trial", "Workload", "causes", "checklist", "compare", "compiling",
-           "costs", "environment", "export", "findings", "flaxtwin", "gate", "guard", "hostclock", "hostloop", "job", "journal",
-           "measure", "memory", "phases", "process", "profile", "protocol", "recompilation", "record", "roofline", "selftest", "shapes",
-           "simulation", "starts", "statistics", "subject", "suite", "summary"]  # fmt: skip
+__all__ = [*MODULES, *NAMES]
+
+
+def __getattr__(name: str):
+    if name in MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{NAMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

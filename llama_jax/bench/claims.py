@@ -21,8 +21,8 @@ import numpy as np
 from llama_jax import checkpoint, generate, paths
 from llama_jax.bench import protocol, statistics
 from llama_jax.bench.job import Job, check, judging, opened, watched, whole
-from llama_jax.bench.protocol import Subject, Workload
 from llama_jax.bench.record import Trial
+from llama_jax.bench.workload import Subject, Workload
 from llama_jax.placement import parse
 
 CACHED, UNCACHED = "growing cache", "no cache"  # both compile anew for every length, as the originals did

@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llama_jax import files
-from llama_jax.bench import environment, record
+from llama_jax.bench import environment, record, summary
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError
 
 TABLES = (".csv", ".parquet", ".jsonl")
 RIGHT = "---:"
+TOKENS = {"WRONG": "other tokens than the reference's", "own": "a text of its own: it computes in fewer bits"}
 
 
 def check(path: Path) -> None:
@@ -58,12 +59,11 @@ def columns(entry: dict) -> list[str]:
     rate, compiled = entry.get("tokens_per_second") or {}, entry.get("compile") or {}
     itl, ratio = entry.get("itl_ms") or {}, entry.get("ratio_to_baseline") or {}
     seconds, programs = number(compiled.get("seconds"), 2), number(compiled.get("n"), 0)
-    equal = entry.get("tokens_equal")
     return [
         entry.get("name", ""), interval(rate, "median", 1), number(rate.get("iqr"), 1), number(rate.get("n"), 0),
         interval(ratio, "value", 2), verdict(entry), number(entry.get("ttft_ms"), 1), number(itl.get("p50"), 2),
         number(entry.get("mbu"), 0, 100), f"{seconds} / {programs}" if seconds and programs else seconds,
-        number(entry.get("peak_rss_bytes"), 2, 1e-9), "" if equal is None else "equal" if equal else "WRONG",
+        number(entry.get("peak_rss_bytes"), 2, 1e-9), "" if entry.get("tokens_equal") is None else summary.tokens_word(entry),
         f"{number(entry.get('valid_trials'), 0)}/{number(entry.get('voided_trials'), 0)}".strip("/"),
     ]  # fmt: skip
 
@@ -182,7 +182,7 @@ def flags(result: dict) -> list[str]:
             f"{name}: unstable" if entry.get("unstable") else "",
             f"{name}: drifted by {number(drift.get('change'), 0, 100)} % during the run" if drift and drift.get("significant") else "",
             f"{name}: {void} {'trial' if void == 1 else 'trials'} void: {reasons}" if void else "",
-            f"{name}: other tokens than the reference's" if entry.get("tokens_equal") is False else "",
+            f"{name}: {TOKENS[summary.tokens_word(entry)]}" if entry.get("tokens_equal") is False else "",
             f"{name}: leaves {leaked} arrays behind" if leaked else "",
         ]
     return lines + [missing(peer) for peer in result.get("missing", ())] + [

@@ -37,7 +37,7 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
     undecided = [r["name"] for r in rivals if summary.paired_ratio(trials, best["name"], r["name"]).verdict != "faster"]
     if undecided:
         sentence += f"; these trials do not separate it from {', '.join(undecided)}"
-    wrong = [r["name"] for r in table if not r["tokens_equal"]]
+    wrong = [r["name"] for r in table if summary.tokens_word(r) == "WRONG"]
     return sentence + (f"; {', '.join(wrong)} made other tokens and has no time." if wrong else ".")
 
 

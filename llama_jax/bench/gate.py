@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+PARTS = "parts from float32"  # how the reason of an approximate subject's trial begins
 NEAR_TIE = 1e-3  # the reference's two best logits this close: float32 rounding may decide either way
 
 
@@ -14,6 +15,20 @@ def margin(logits: np.ndarray) -> float:
     """How far the best of these logits [V] is ahead of the second."""
     second, best = np.sort(np.asarray(logits))[-2:]
     return float(best - second)
+
+
+def approximate(quantisation: str) -> bool:
+    """Whether a subject of this quantisation need not make the reference's tokens: it computes on a file's quantised blocks."""
+    return quantisation.startswith("gguf")
+
+
+def parting(tokens: np.ndarray, reference: np.ndarray) -> str:
+    """Where an approximate subject's row of tokens [n] parts from the reference's, in words; "" where it never does."""
+    shared = min(len(tokens), len(reference))
+    differs = np.flatnonzero(tokens[:shared] != reference[:shared])
+    if len(differs):
+        return f"{PARTS} at token {int(differs[0])}"
+    return "" if len(tokens) == len(reference) else f"{PARTS} at token {shared}"
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 from llama_jax import checkpoint, generate
 from llama_jax.bench import protocol, roofline, suite
 from llama_jax.bench.job import Job, check, opened, watched, whole
-from llama_jax.bench.protocol import Subject, Workload
 from llama_jax.bench.record import Trial
+from llama_jax.bench.workload import Subject, Workload
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.placement import parse

@@ -12,8 +12,8 @@ import numpy as np
 
 from llama_jax import generate, pipeline
 from llama_jax.bench import protocol
-from llama_jax.bench.protocol import Subject, Workload
 from llama_jax.bench.record import Trial
+from llama_jax.bench.workload import Subject, Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.generate import Engine
 from llama_jax.placement import LADDER, parse

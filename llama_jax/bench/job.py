@@ -17,8 +17,8 @@ from llama_jax import checkpoint
 from llama_jax.bench import environment, process, protocol, roofline
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
-from llama_jax.bench.protocol import Subject, Workload
 from llama_jax.bench.record import Row
+from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import Placement
 

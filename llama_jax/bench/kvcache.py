@@ -12,8 +12,9 @@ from llama_jax import attention, checkpoint, generate, kvc, transforms
 from llama_jax.bench import statistics, suite, summary
 from llama_jax.bench.claims import figure_of
 from llama_jax.bench.phases import Plan
-from llama_jax.bench.protocol import AGAIN, Workload
+from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
+from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError

@@ -21,8 +21,9 @@ import numpy as np
 from llama_jax.bench import process
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
-from llama_jax.bench.protocol import AGAIN, Workload, alone
+from llama_jax.bench.protocol import AGAIN, alone
 from llama_jax.bench.record import Trial
+from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import Placement
 

@@ -17,7 +17,7 @@ import jax
 from llama_jax import files
 from llama_jax.bench import memory, protocol
 from llama_jax.bench.guard import Guard
-from llama_jax.bench.protocol import Subject, Workload
+from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
 
 LARGEST = 10

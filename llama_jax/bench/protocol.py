@@ -1,7 +1,4 @@
-"""The protocol: warm up until the guard is silent, then paired, interleaved blocks in seeded random order, each trial gated.
-
-A subject is a name and a function from a prompt to a stream of token blocks; placements and peers look the same here.
-"""
+"""The protocol: warm up until the guard is silent, then paired, interleaved blocks in seeded random order, each trial gated."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ import random
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +17,9 @@ import numpy as np
 
 from llama_jax import generate, kvc
 from llama_jax.bench import gate, memory, roofline
-from llama_jax.bench.guard import Guard, Region, TorchGuard
+from llama_jax.bench.guard import Guard, TorchGuard
 from llama_jax.bench.record import Trial, tokens_hash
+from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.placement import LADDER, Placement
@@ -29,42 +27,6 @@ from llama_jax.placement import LADDER, Placement
 SILENT_RUNS = 3  # warm-up ends after this many runs in a row in which nothing compiled
 MAX_WARMUP = 8
 AGAIN = " (again)"  # suffix of the baseline's second appearance
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What every subject is asked: prompts (texts, or token ids where there is no tokenizer) × new tokens."""
-
-    prompts: tuple[str | tuple[int, ...], ...]
-    new_tokens: int
-    length: int  # padded prompt length, the same for all prompts so that shapes are exact
-    batch: int = 1
-    seed: int = 0
-
-    @property
-    def slots(self) -> int:
-        return generate.bucket(self.length + self.new_tokens)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """run(prompt, workload) yields blocks of token ids [n B]; `encode` turns a prompt into ids.
-
-    guard: makes the region that watches a timed run, `Guard` for JAX and `TorchGuard` for PyTorch.
-    """
-
-    name: str
-    backend: str
-    placement: str
-    run: Callable[[Sequence[int], Workload], Iterator[np.ndarray]]
-    encode: Callable[[str | tuple[int, ...]], list[int]]
-    identity: dict = field(default_factory=dict)  # the Trial fields that are the subject's own
-    guard: Callable[[], Region] = Guard
-
-
-def encoder(checkpoint: Checkpoint) -> Callable:
-    """Prompt → ids: texts through the tokenizer (the chat template has been applied), ids as they are."""
-    return lambda prompt: checkpoint.tokenizer.encode(prompt, special=False) if isinstance(prompt, str) else list(prompt)
 
 
 def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = None) -> Subject:
@@ -116,7 +78,7 @@ def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, 
     times = [at for at, block in zip(arrivals, blocks, strict=True) for _ in range(len(block))] if ended else []
     known = {k: v for k, v in who.identity.items() if k not in OWN}
     record = Trial(
-        **{**known, **sizes(who, workload, len(ids), len(tokens)), **identity}, valid=ended and not guard.fired,
+        **{**known, **sizes(who, workload, len(ids), len(tokens)), **who.reported(), **identity}, valid=ended and not guard.fired,
         reason=failure or guard.reason or ("" if ended else "failed: no token came"), cause=guard.cause,
         seed=workload.seed, subject=who.name, backend=who.backend, placement=who.placement, batch=workload.batch, prompt=prompt,
         prompt_tokens=len(ids), new_tokens=len(tokens), cache_slots=workload.slots, token_times_ns=times, tokenize_ns=tokenize_ns,
@@ -189,7 +151,14 @@ class Reference:
         return gate.margin(generate.logits(self.engine(dtype, quantisation), ids)[-1])
 
     def judge(self, record: Trial, tokens: np.ndarray) -> Trial:
-        """The record, void when any row's tokens are not the reference's; a compilation's reason stays first."""
+        """The record, void when any row's tokens are not the reference's; a compilation's reason stays first.
+
+        One that computes in fewer bits than any reference here makes a text of its own: where it parts is said, and its
+        quality is measured as a distribution (`quality`).
+        """
+        if gate.approximate(record.quantisation):
+            reasons = [gate.parting(row, self.tokens(record.prompt)) for row in tokens.T]
+            return record.model_copy(update=dict(reason="; ".join(dict.fromkeys(r for r in (record.reason, *reasons) if r))))
         kind = (record.dtype, record.quantisation)
         expected = self.tokens(record.prompt, *kind)
         verdicts = [gate.compare(row, expected, lambda k: self.margin(record.prompt, k, *kind)) for row in tokens.T]

@@ -67,6 +67,12 @@ class Trial(Row):
     token_times_ns: list[int]  # arrival of each token on the host
     tokenize_ns: int
     load_ns: int | None = None
+    # as a server counts and clocks the request itself, where the subject is one
+    server_prompt_tokens: int | None = None  # evaluated; fewer than were sent when it had some in its cache
+    server_prompt_ns: int | None = None
+    server_tokens: int | None = None
+    server_decode_ns: int | None = None
+    server_load_ns: int | None = None
     # compilation, over the timed region
     trace_ns: int
     lower_ns: int

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from llama_jax.bench import environment, memory, protocol, roofline
 from llama_jax.bench.job import opened, watched
-from llama_jax.bench.protocol import Subject
+from llama_jax.bench.workload import Subject
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import Placement
 

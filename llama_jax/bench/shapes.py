@@ -24,8 +24,9 @@ import numpy as np
 from llama_jax import checkpoint, generate, prompts
 from llama_jax.bench import causes, protocol, suite
 from llama_jax.bench.job import Job, check, opened, watched
-from llama_jax.bench.protocol import Reference, Subject, Workload
+from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
+from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError, near
 from llama_jax.generate import GREEDY
 from llama_jax.placement import parse

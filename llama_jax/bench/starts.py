@@ -24,8 +24,9 @@ from llama_jax import checkpoint, generate, serialised
 from llama_jax.bench import memory, phases, protocol
 from llama_jax.bench.guard import Guard, Region
 from llama_jax.bench.job import Job, check, opened, watched, whole
-from llama_jax.bench.protocol import AGAIN, Subject, Workload
+from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
+from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
 

@@ -17,9 +17,9 @@ from llama_jax.bench import environment, phases, profiling, protocol, record, st
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.progress import Progress, announce
-from llama_jax.bench.protocol import Workload
 from llama_jax.bench.record import Row, Trial
 from llama_jax.bench.summary import median
+from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError, near
 from llama_jax.placement import LADDER, Placement, parse
 

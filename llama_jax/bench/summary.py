@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import memory, statistics
+from llama_jax.bench import gate, memory, statistics
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
 
@@ -87,7 +87,8 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
         "peak_rss_bytes": max((t.peak_rss_bytes for t in starts["cold"] if t.peak_rss_bytes), default=None),
         "memory": sizes(starts["cold"] or good),
         "leaked_buffers": memory.leak(everything),
-        "tokens_equal": bool(answered) and not any("wrong: " in t.reason for t in answered),
+        "tokens_equal": bool(answered) and not any(word in t.reason for t in answered for word in ("wrong: ", gate.PARTS)),
+        "approximate": any(gate.approximate(t.quantisation) for t in everything),
         "valid_trials": len(good),
         "voided_trials": len(everything) - len(good),
         "reasons": sorted({t.reason for t in everything if t.reason} | {f"{t.phase}: {t.reason}" for t in failed if t.phase != "warm"}),
@@ -140,8 +141,13 @@ def as_frame(entries: list[dict]):
         "verdict": e["ratio_to_baseline"]["verdict"], "MBU": e["mbu"], "TTFT ms": e["ttft_ms"],
         "compilations": e["compile"] and e["compile"]["n"], "compile s": e["compile"] and e["compile"]["seconds"],
         "peak RSS GB": e["peak_rss_bytes"] and e["peak_rss_bytes"] / 1e9, "valid": e["valid_trials"], "void": e["voided_trials"],
-        "tokens": "equal" if e["tokens_equal"] else "wrong",
+        "tokens": tokens_word(e),
     } for e in entries]).set_index("placement").round(3)  # fmt: skip
+
+
+def tokens_word(e: dict) -> str:
+    """equal: the reference's tokens. own: an approximate subject's, whose quality is measured apart. Else wrong."""
+    return "equal" if e["tokens_equal"] else "own" if e.get("approximate") else "WRONG"
 
 
 def median(values: Sequence[float]) -> float | None:

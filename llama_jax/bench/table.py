@@ -24,7 +24,7 @@ def show(result: dict) -> None:
             f"{number(ratio['value'], 2)} [{number(ratio['low'], 2)}, {number(ratio['high'], 2)}]",
             "A/A control: " + ratio["verdict"] if s["name"].endswith(AGAIN) else ratio["verdict"] + (", unstable" if s["unstable"] else ""),
             number(s["mbu"] and 100 * s["mbu"], 0, " %"), number(s["ttft_ms"], 0), number(s["itl_ms"]["p50"], 1),
-            str(compiled["n"]) if compiled else "", number(compiled and compiled["seconds"], 2), "equal" if s["tokens_equal"] else "WRONG",
+            str(compiled["n"]) if compiled else "", number(compiled and compiled["seconds"], 2), summary.tokens_word(s),
         )  # fmt: skip
     console = Console(stderr=True, width=None if Console(stderr=True).is_terminal else 160)
     console.print(table)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-import psutil
 
 from llama_jax.attention import Attention
 from llama_jax.config import ModelConfig
@@ -146,6 +145,8 @@ def check(source: Source) -> None:
 
 
 def check_memory(source: Source, itemsize: int) -> None:
+    import psutil  # here: a machine that only measures speed may lack it
+
     needed, free = source.config.num_parameters * itemsize, psutil.virtual_memory().available
     if needed > free:
         raise UserError(f"{source.where}: the weights need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free;"

@@ -4,7 +4,7 @@ before a peer is asked for.
 A peer lives in a module of this package with two functions, whatever it takes to run it:
 
     missing(name, model) → None where the peer can run `model` here, else (reason, remedy): a sentence each. Cheap, loads nothing.
-    subject(loaded, name) → the peer on a loaded checkpoint as a `protocol.Subject`. Raises UnavailableError where it turns out only
+    subject(loaded, name) → the peer on a loaded checkpoint as a `workload.Subject`. Raises UnavailableError where it turns out only
         then that it cannot run.
 
 and a line in `PEERS`. One that cannot run is a labelled gap in the results, never a failure of the run.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from llama_jax.errors import UserError, near
 
 if TYPE_CHECKING:
-    from llama_jax.bench.protocol import Subject
+    from llama_jax.bench.workload import Subject
     from llama_jax.checkpoint import Checkpoint
 
 
@@ -36,6 +36,24 @@ class Peer:
 
 
 PEERS: dict[str, Peer] = {
+    "transformers": Peer("torch", "torch", "transformers' `generate`, its dynamic cache"),
+    "transformers+static": Peer("torch", "torch", "transformers' `generate`, its static cache"),
+    "torch": Peer("torch", "torch", "PyTorch eager, a greedy loop around transformers' module, dynamic cache"),
+    "torch+static": Peer("torch", "torch", "as torch, static cache"),
+    "torch+nocache": Peer("torch", "torch", "as torch, the whole text again for every token"),
+    "torch-script": Peer("torch", "torch", "TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)"),
+    "torch-script+nocache": Peer("torch", "torch", "as torch-script, no KV cache: the published case"),
+    "torch-compile": Peer("torch", "torch", "`torch.compile`, static cache"),
+    "torch-compile+nocache": Peer("torch", "torch", "`torch.compile`, the whole text again for every token"),
+    "torch-compile+reduce-overhead": Peer("torch", "torch", "`torch.compile(mode='reduce-overhead')`: CUDA graphs by Inductor"),
+    "torch-compile+max-autotune": Peer("torch", "torch", "`torch.compile(mode='max-autotune')`"),
+    "torch-cudagraph": Peer("torch", "torch", "CUDA graphs, one a prompt-length bucket, static cache"),
+    "torch-cudagraph+nocache": Peer("torch", "torch", "CUDA graphs over the whole text again: the published case"),
+    "torch-hybrid": Peer("torch", "torch", "a CUDA graph for the static part, TorchScript for both ends, static cache"),
+    "torch-hybrid+nocache": Peer("torch", "torch", "as torch-hybrid, no KV cache: the published case"),
+    "llamacpp": Peer("llamacpp", "llama.cpp", "llama.cpp, bare `llama_decode` as llama-bench measures it"),
+    "llamacpp+generate": Peer("llamacpp", "llama.cpp", "llama.cpp through llama-cpp-python's own generator"),
+    "ollama": Peer("ollama", "ollama", "an Ollama server, through its official client"),
     "flax-linen": Peer("flax", "flax", "Flax Linen, `apply` not jitted: op by op", jax=True),
     "flax-linen+jit": Peer("flax", "flax", "Flax Linen, `jax.jit` around `apply` and the greedy choice", jax=True),
     "flax-nnx": Peer("flax", "flax", "Flax NNX, the module called un-jitted: op by op", jax=True),

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from llama_jax import attention, checkpoint, generate, kvc, rope, sampling
 from llama_jax.attention import Where
-from llama_jax.bench.protocol import Subject, Workload, encoder
+from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.config import ModelConfig
 
 WAYS = {  # peer: (module, its function)

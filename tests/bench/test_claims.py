@@ -5,7 +5,7 @@ import pytest
 
 from llama_jax.bench import claims, findings, job, protocol, record, statistics
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.protocol import Workload
+from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from tests.bench.test_record import trial
 from tests.conftest import save_llama

@@ -11,7 +11,7 @@ import pytest
 
 from llama_jax import checkpoint
 from llama_jax.bench import memory, profiling, protocol
-from llama_jax.bench.protocol import Subject, Workload
+from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
 

@@ -10,7 +10,8 @@ import pytest
 
 from llama_jax import checkpoint, generate
 from llama_jax.bench import guard, protocol, roofline, suite, summary
-from llama_jax.bench.protocol import AGAIN, Workload
+from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
 from tests.bench.test_record import trial as record_trial

@@ -5,9 +5,9 @@ import pytest
 
 from llama_jax.bench import costs, findings, job, protocol, record, starts
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.protocol import Workload
 from llama_jax.bench.record import NAN
 from llama_jax.bench.starts import Start
+from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from tests.bench.test_compiling import SMALL, sweep
 from tests.bench.test_record import trial

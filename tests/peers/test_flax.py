@@ -5,7 +5,7 @@ import pytest
 
 from llama_jax import checkpoint, config, generate, peers
 from llama_jax.bench import Guard, memory, protocol
-from llama_jax.bench.protocol import Workload
+from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.peers import flax
 from tests.conftest import build, relative_error

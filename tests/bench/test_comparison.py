@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_jax.bench import record
-from llama_jax.bench.compare import compare, lines
+from llama_jax.bench.comparison import compare, lines
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.errors import UserError
 from tests.bench.test_record import trial

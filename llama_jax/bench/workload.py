@@ -1,0 +1,53 @@
+"""What is asked, and of whom: a workload and a subject. Placements and peers look the same here.
+
+Imports nothing but what running a model needs, so that a bare machine can measure with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llama_jax import generate
+from llama_jax.bench.guard import Guard, Region
+from llama_jax.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What every subject is asked: prompts (texts, or token ids where there is no tokenizer) × new tokens."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+    new_tokens: int
+    length: int  # padded prompt length, the same for all prompts so that shapes are exact
+    batch: int = 1
+    seed: int = 0
+
+    @property
+    def slots(self) -> int:
+        return generate.bucket(self.length + self.new_tokens)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """run(prompt, workload) yields blocks of token ids [n B]; `encode` turns a prompt into ids.
+
+    guard: makes the region that watches a timed run, `Guard` for JAX and `TorchGuard` for PyTorch. reported: what the subject
+    itself says of its last request, as fields of a Trial; asked after the clock has stopped.
+    """
+
+    name: str
+    backend: str
+    placement: str
+    run: Callable[[Sequence[int], Workload], Iterator[np.ndarray]]
+    encode: Callable[[str | tuple[int, ...]], list[int]]
+    identity: dict = field(default_factory=dict)  # the Trial fields that are the subject's own
+    guard: Callable[[], Region] = Guard
+    reported: Callable[[], dict] = dict
+
+
+def encoder(checkpoint: Checkpoint) -> Callable:
+    """Prompt → ids: texts through the tokenizer (the chat template has been applied), ids as they are."""
+    return lambda prompt: checkpoint.tokenizer.encode(prompt, special=False) if isinstance(prompt, str) else list(prompt)
