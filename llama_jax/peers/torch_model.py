@@ -1,0 +1,100 @@
+"""The same weights in transformers' own modules: what every PyTorch subject runs.
+
+Weights stay where JAX has them, through DLPack: query, key and value are views of our fused rows, GPT-2's `Conv1D` weights are
+transposed views. Nothing is copied unless the module is wanted on another device.
+"""
+
+from __future__ import annotations
+
+import jax
+import torch
+
+from llama_jax.checkpoint.tensors import names, shapes
+from llama_jax.config import ModelConfig, RopeScaling
+from llama_jax.model import Model
+
+NOBODY = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)  # no token ends a text, none is left out of the table
+
+
+def module(config: ModelConfig, params: Model, device: str = "cpu") -> torch.nn.Module:
+    """transformers' module (`LlamaForCausalLM`, `Qwen2ForCausalLM`, `GPT2LMHeadModel`) in eval mode on these weights, in their dtype."""
+    weights = {name: tensor.to(device) for name, tensor in shared(config, params).items()}
+    return assembled(described(config), weights, config.rope_scaling)
+
+
+def twin(other: torch.nn.Module, attention: str) -> torch.nn.Module:
+    """The same module on the same memory, with another function of transformers' attention interface."""
+    import copy
+
+    description = copy.deepcopy(other.config)
+    description._attn_implementation = attention
+    made = assembled(description, dict(other.named_parameters()), None)
+    for mine, theirs in zip(made.modules(), other.modules(), strict=True):
+        if hasattr(theirs, "inv_freq"):
+            mine.inv_freq = theirs.inv_freq
+    return made
+
+
+def assembled(description, weights: dict[str, torch.Tensor], scaling: RopeScaling | None) -> torch.nn.Module:
+    """A module that holds these tensors themselves; only what it computes from its configuration is made anew."""
+    from transformers import AutoModelForCausalLM
+
+    device, dtype = next((w.device, w.dtype) for w in weights.values())
+    with torch.device("meta"):
+        made = AutoModelForCausalLM.from_config(description, dtype=dtype)
+    made.load_state_dict(weights, strict=False, assign=True)
+    made.tie_weights()
+    for part in list(made.modules()):
+        if hasattr(part, "rotary_emb"):
+            part.rotary_emb = type(part.rotary_emb)(config=description).to(device)
+            if scaling and scaling.kind == "factors":
+                part.rotary_emb.inv_freq = part.rotary_emb.inv_freq / torch.tensor(scaling.factors, device=device)
+    if left := [name for name, tensor in (*made.named_parameters(), *made.named_buffers()) if tensor.is_meta]:
+        raise ValueError(f"no weight for {left[0]}")
+    return made.requires_grad_(False).eval()
+
+
+def shared(config: ModelConfig, params: Model) -> dict[str, torch.Tensor]:
+    """Hugging Face name → tensor on JAX's own memory."""
+    sizes, found = shapes(config), {}
+    for rows, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(jax.block_until_ready(params)), strict=True):
+        whole, at = torch.utils.dlpack.from_dlpack(weight), 0
+        for name in rows.names:
+            height = sizes[name][-1 if rows.transposed else 0]
+            part = whole[at : at + height]
+            found[name], at = part.T if rows.transposed else part, at + height
+    return found
+
+
+def described(config: ModelConfig):
+    """transformers' configuration of one of ours."""
+    from transformers import GPT2Config, LlamaConfig, Qwen2Config
+
+    if config.model_type == "gpt2":
+        return GPT2Config(
+            n_embd=config.hidden_size, n_inner=config.intermediate_size, n_layer=config.num_hidden_layers,
+            n_head=config.num_attention_heads, n_positions=config.max_position_embeddings, vocab_size=config.vocab_size,
+            layer_norm_epsilon=config.norm_eps, activation_function="gelu_new", attn_implementation="sdpa", **NOBODY,
+        )  # fmt: skip
+    kind = Qwen2Config if config.model_type == "qwen2" else LlamaConfig
+    own = {} if config.model_type == "qwen2" else dict(head_dim=config.head_dim)
+    made = kind(
+        hidden_size=config.hidden_size, intermediate_size=config.intermediate_size, num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads, num_key_value_heads=config.num_key_value_heads, vocab_size=config.vocab_size,
+        rms_norm_eps=config.norm_eps, max_position_embeddings=config.max_position_embeddings, rope_parameters=rope(config),
+        tie_word_embeddings=config.tie_word_embeddings, attn_implementation="sdpa", **own, **NOBODY,
+    )  # fmt: skip
+    made.head_dim = config.head_dim  # Qwen2's modules read it as well, its configuration does not name it
+    return made
+
+
+def rope(config: ModelConfig) -> dict:
+    """transformers' rotary parameters. Divisors as GGUF stores them (`factors`) have no name there: `assembled` puts them in."""
+    scaling, found = config.rope_scaling, dict(rope_type="default", rope_theta=config.rope_theta)
+    if scaling is None or scaling.kind == "factors":
+        return found
+    if scaling.kind == "linear":
+        return found | dict(rope_type="linear", factor=scaling.factor)
+    return found | dict(rope_type="llama3", factor=scaling.factor, low_freq_factor=scaling.low_freq_factor,
+                        high_freq_factor=scaling.high_freq_factor,
+                        original_max_position_embeddings=scaling.original_max_position_embeddings)  # fmt: skip
