@@ -43,6 +43,7 @@ NAMES = {  # name here: the module it comes from
     "Plan": "phases",
     "Reference": "protocol",
     "Subject": "workload",
+    "TorchCounter": "guard",
     "TorchGuard": "guard",
     "Trial": "record",
     "Workload": "workload",

@@ -4,7 +4,7 @@ It listens to JAX's own monitoring events. A backend event also fires when the p
 so XLA's own compilations are `backend - cache_hits`. Any lowering or backend event in a timed region voids the trial:
 a committed argument where an uncommitted one was can compile with no trace event at all.
 
-`TorchGuard` is its twin for compiled PyTorch and CUDA graphs.
+`TorchCounter` and `TorchGuard` are its twins for PyTorch: one counts what is compiled or captured, the other forbids it as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import jax
 from jax import monitoring
@@ -63,8 +65,13 @@ class Region:
 
     @property
     def compilations(self) -> int:
-        """Programs that XLA compiled: backend events that no persistent-cache hit explains."""
-        return self.count("backend") - self.count("hit")
+        """Programs compiled, and CUDA graphs captured: backend events that no persistent-cache hit explains, and captures."""
+        return self.count("backend") - self.count("hit") + self.count("capture")
+
+    @property
+    def backend_seconds(self) -> float:
+        """How long that took."""
+        return self.seconds("backend") + self.seconds("capture")
 
     @property
     def fired(self) -> bool:
@@ -155,27 +162,88 @@ class Explanations(logging.Handler):
             self.messages.append(" ".join(message.split()))
 
 
-class TorchGuard(Region):
-    """The guard for PyTorch subjects: a graph that Dynamo compiles, or a CUDA graph captured, in the region voids the trial.
+class TorchCounter(Region):
+    """Counts what PyTorch compiles and captures, with the seconds it took, and forbids nothing: for a first request.
+
+    Dynamo says itself when it compiles (`torch._dynamo.callback`), Inductor's part included; of those within one another the
+    outermost counts. TorchScript and captures of CUDA graphs are seen by wrapping `torch.jit.script`,
+    `torch.cuda.CUDAGraph.capture_begin` and `capture_end`. A compiled program that is found in a cache on the disk counts too.
+    """
+
+    def __enter__(self) -> TorchCounter:
+        import torch
+        import torch._dynamo  # seconds, which must not fall into what is timed
+
+        self.stack, self.pending = contextlib.ExitStack(), {"dynamo": [], "script": [], "capture": []}
+        handler, graph = torch._dynamo.callback.callback_handler, torch.cuda.CUDAGraph
+        for add, remove, callback in (
+            (handler.register_start_callback, handler.remove_start_callback, self._on_start),
+            (handler.register_end_callback, handler.remove_end_callback, self._on_end),
+        ):
+            add(callback)
+            self.stack.callback(remove, callback)
+        self._wrap(graph, "capture_begin", before=lambda *_: self._begin("capture"))
+        self._wrap(graph, "capture_end", after=lambda *_: self._end("capture", "CUDA graph"))
+        self._wrap(torch.jit, "script", before=lambda *_: self._begin("script"), after=self._on_script)
+        return self
+
+    def __exit__(self, kind, error, traceback) -> bool | None:
+        self.stack.close()
+        while self.pending["capture"]:  # one that was never ended
+            self._end("capture", "CUDA graph")
+        self._name()
+
+    def _wrap(self, owner, name: str, before: Callable = lambda *_: None, after: Callable = lambda *_: None) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*args, **options):
+            before(*args)
+            result = original(*args, **options)
+            after(*args)
+            return result
+
+        setattr(owner, name, wrapped)
+        self.stack.callback(setattr, owner, name, original)
+
+    def _begin(self, kind: str) -> None:
+        self.pending[kind].append(time.perf_counter())
+
+    def _end(self, kind: str, name: str) -> None:
+        began = self.pending[kind].pop() if self.pending[kind] else time.perf_counter()
+        if not self.pending[kind]:
+            self.add("capture" if kind == "capture" else "backend", name, time.perf_counter() - began)
+
+    def _on_start(self, args) -> None:
+        if args.callback_trigger.name != "CUDAGRAPH_RECORDING":  # a capture, seen as one
+            self._begin("dynamo")
+
+    def _on_end(self, args) -> None:
+        if self.pending["dynamo"]:
+            self._end("dynamo", args.compile_id)
+
+    def _on_script(self, function, *_) -> None:
+        self._end("script", getattr(function, "__name__", "torch.jit.script"))
+
+    def _name(self) -> None:
+        """Dynamo's numbers of compilations become the names of the functions that were compiled."""
+        from torch._dynamo.utils import get_compilation_metrics
+
+        names = {metrics.compile_id: metrics.co_name for metrics in get_compilation_metrics() if metrics.co_name}
+        self.events = [replace(e, name=names.get(e.name, e.name)) for e in self.events]
+
+
+class TorchGuard(TorchCounter):
+    """The guard for PyTorch subjects: what `TorchCounter` counts voids the trial.
 
     Inside, `torch.compiler.set_stance("fail_on_recompile")` makes a recompilation raise; the region ends there, the error
-    is swallowed and becomes the event. Captures are seen by wrapping `torch.cuda.CUDAGraph.capture_begin`.
-    Does not nest around code that sets a stance of its own.
+    is swallowed and becomes the event. Does not nest around code that sets a stance of its own.
     """
 
     def __enter__(self) -> TorchGuard:
         import torch
 
-        self.stack = contextlib.ExitStack()
+        super().__enter__()
         self.stack.enter_context(torch.compiler.set_stance("fail_on_recompile"))
-        graph, original = torch.cuda.CUDAGraph, torch.cuda.CUDAGraph.capture_begin
-
-        def capture_begin(captured, *args, **options):
-            self.add("capture", "CUDA graph")
-            return original(captured, *args, **options)
-
-        graph.capture_begin = capture_begin
-        self.stack.callback(setattr, graph, "capture_begin", original)
         return self
 
     @staticmethod
@@ -184,7 +252,7 @@ class TorchGuard(Region):
         return error is not None and "fail_on_recompile" in str(error)
 
     def __exit__(self, kind, error, traceback) -> bool:
-        self.stack.close()
+        super().__exit__(kind, error, traceback)
         if not self.owns(error):
             return False
         self.message = " ".join(str(error).split())

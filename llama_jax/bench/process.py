@@ -33,6 +33,7 @@ main()"""
 KEEP = {"PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "XDG_CACHE_HOME", "NPROC",
         "LLAMA_JAX_CACHE", "OLLAMA_HOST", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "SYSTEMROOT"}  # fmt: skip
 KEEP_PREFIXES = ("XLA_", "JAX_", "TF_", "HF_", "NVIDIA_")
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"  # an empty folder of its own for each child: what `torch.compile` finds there it need not compile
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -90,9 +91,10 @@ def start(
     job = json.dumps(dict(task=task, arguments=arguments))
     command = [sys.executable, "-c", CHILD, ",".join(map(str, cores))]
     said: dict[str, object] = {}
-    with tempfile.TemporaryFile("w+") as complaints:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True,
-                                 env=clean_environment(len(cores), cache), start_new_session=True, pass_fds=held)  # fmt: skip
+    with tempfile.TemporaryFile("w+") as complaints, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as inductor:
+        given = clean_environment(len(cores), cache) | {INDUCTOR: inductor}
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True, env=given,
+                                 start_new_session=True, pass_fds=held)  # fmt: skip
         watchdog = Watchdog(child, limit)
         try:
             tell(child, job)

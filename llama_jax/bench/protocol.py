@@ -83,7 +83,7 @@ def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, 
         seed=workload.seed, subject=who.name, backend=who.backend, placement=who.placement, batch=workload.batch, prompt=prompt,
         prompt_tokens=len(ids), new_tokens=len(tokens), cache_slots=workload.slots, token_times_ns=times, tokenize_ns=tokenize_ns,
         trace_ns=round(guard.seconds("trace") * 1e9), lower_ns=round(guard.seconds("lower") * 1e9),
-        backend_ns=round(guard.seconds("backend") * 1e9), lowered=guard.count("lower"), compiled=guard.compilations,
+        backend_ns=round(guard.backend_seconds * 1e9), lowered=guard.count("lower"), compiled=guard.compilations,
         cache_hits=guard.count("hit"), cache_misses=guard.count("miss"), tokens_sha256=tokens_hash(tokens),
         live_buffers_before=before, live_buffers_after=memory.live_buffers(),
     )  # fmt: skip

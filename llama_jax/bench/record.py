@@ -78,7 +78,7 @@ class Trial(Row):
     lower_ns: int
     backend_ns: int
     lowered: int
-    compiled: int  # XLA compilations: backend events less persistent-cache hits
+    compiled: int  # XLA compilations: backend events less persistent-cache hits; of PyTorch, programs compiled and graphs captured
     cache_hits: int
     cache_misses: int = 0
     # memory

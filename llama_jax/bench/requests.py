@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from llama_jax.bench import environment, memory, protocol, roofline
 from llama_jax.bench.job import opened, watched
@@ -36,7 +37,7 @@ def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict
             return {}
         (who,), load_ns = built, load_ns + time.perf_counter_ns() - began
         say("starting", dict(what=f"first request of {who.name}"))
-        record, _ = protocol.trial(who, workload, prompt, **identity)
+        record, _ = protocol.trial(replace(who, guard=who.counter), workload, prompt, **identity)
         failed, cached = not record.token_times_ns, identity["phase"] == "cached"
         compiled = f"not cached: {record.compiled} programs compiled" if cached and record.compiled else ""
         reason = record.reason if failed else compiled

@@ -34,8 +34,9 @@ class Workload:
 class Subject:
     """run(prompt, workload) yields blocks of token ids [n B]; `encode` turns a prompt into ids.
 
-    guard: makes the region that watches a timed run, `Guard` for JAX and `TorchGuard` for PyTorch. reported: what the subject
-    itself says of its last request, as fields of a Trial; asked after the clock has stopped.
+    guard: makes the region that watches a timed run, `Guard` for JAX and `TorchGuard` for PyTorch. counter: the same for a first
+    request, in which compiling is counted and not forbidden (`TorchCounter`). reported: what the subject itself says of its last
+    request, as fields of a Trial; asked after the clock has stopped.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Subject:
     encode: Callable[[str | tuple[int, ...]], list[int]]
     identity: dict = field(default_factory=dict)  # the Trial fields that are the subject's own
     guard: Callable[[], Region] = Guard
+    counter: Callable[[], Region] = Guard
     reported: Callable[[], dict] = dict
 
 

@@ -1,7 +1,10 @@
 """PyTorch as subjects: one model, transformers' own modules on our weights, under every way PyTorch has of running it.
 
-transformers, transformers+static     `generate` with its dynamic and its static cache (`torch_eager.py`)
-torch, torch+static, torch+nocache    eager greedy loops (`torch_eager.py`)
+transformers, transformers+static   `generate` with its dynamic and its static cache (`torch_eager.py`)
+torch, torch+static, torch+nocache  eager greedy loops (`torch_eager.py`)
+torch-script…                       TorchScript before and after an eager forward (`torch_script.py`)
+torch-compile…                      `torch.compile` (`torch_compiled.py`)
+torch-cudagraph…, torch-hybrid…     CUDA graphs by hand, and with TorchScript at both ends (`torch_graphs.py`)
 
 All are greedy, in as many threads as the process has cores, and hand every token to the host before the next is computed.
 """
@@ -9,6 +12,8 @@ All are greedy, in as many threads as the process has cores, and hand every toke
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llama_jax import generate
-from llama_jax.bench.guard import TorchGuard
+from llama_jax.bench.guard import TorchCounter, TorchGuard
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.config import ModelConfig
 from llama_jax.peers import UnavailableError
@@ -33,6 +38,24 @@ WAYS: dict[str, tuple[str, str, dict]] = {  # peer: (module, its function, its o
     "torch": ("torch_eager", "growing", {}),
     "torch+static": ("torch_eager", "static", {}),
     "torch+nocache": ("torch_eager", "whole", {}),
+    "torch-script": ("torch_script", "cached", {}),
+    "torch-script+nocache": ("torch_script", "whole", {}),
+    "torch-compile": ("torch_compiled", "cached", {}),
+    "torch-compile+nocache": ("torch_compiled", "whole", {}),
+    "torch-compile+reduce-overhead": ("torch_compiled", "cached", dict(mode="reduce-overhead")),
+    "torch-compile+max-autotune": ("torch_compiled", "cached", dict(mode="max-autotune")),
+    "torch-cudagraph": ("torch_graphs", "cached", {}),
+    "torch-cudagraph+nocache": ("torch_graphs", "whole", {}),
+    "torch-hybrid": ("torch_graphs", "cached", dict(scripted=True)),
+    "torch-hybrid+nocache": ("torch_graphs", "whole", dict(scripted=True)),
+}
+GPU = "Run it on a machine with a CUDA device: `make gpu`."
+GRAPHS = "CUDA graphs need a CUDA device."
+NEEDS_CUDA = {  # peer: why it is nothing of its own without a CUDA device
+    "torch-compile+reduce-overhead": "Without a CUDA device the mode is the default one: what it adds are CUDA graphs.",
+    "torch-compile+max-autotune": "Without a CUDA device the mode is the default one: Inductor tunes a CPU's products only for"
+    " weights frozen into the program, a second copy of them all.",
+    **dict.fromkeys(("torch-cudagraph", "torch-cudagraph+nocache", "torch-hybrid", "torch-hybrid+nocache"), GRAPHS),
 }
 KINDS = {"transformers": "growing", "torch": "growing"}  # of KV cache, where it is neither fixed nor none
 
@@ -93,12 +116,22 @@ def subject(loaded: Checkpoint, name: str) -> Subject:
     identity = dict(model=loaded.name, weights_hash=loaded.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize,
                     config=loaded.config, cache=cache_kind(name))  # fmt: skip
     run = runner(shared_module(loaded), loaded.config, name)
-    return Subject(name, "torch", name, run, encoder(loaded), identity, guard=TorchGuard)
+    return Subject(name, "torch", name, run, encoder(loaded), identity, guard=TorchGuard, counter=TorchCounter)
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
-    """PyTorch and transformers run wherever they are installed; CUDA graphs where there is a CUDA device."""
+    """PyTorch runs wherever it is installed; CUDA graphs where it has a CUDA device; `torch.compile` where it finds a compiler."""
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             return f"{package} is not installed.", "Run `make setup`."
+    if name in NEEDS_CUDA and device() == "cpu":
+        return NEEDS_CUDA[name], GPU
+    return no_compiler() if "compile" in name else None
+
+
+def no_compiler() -> tuple[str, str] | None:
+    """What Inductor needs to compile for a CPU, where it is missing."""
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        return f"torch.compile needs a C++ compiler, and there is no {compiler}.", "Install one, e.g. `apt install g++`."
     return None

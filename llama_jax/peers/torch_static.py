@@ -56,7 +56,7 @@ class Layer(StaticLayer):
 
 
 class Slots(Cache):
-    """The cache of a request: layers, the slot of the next token int64 [1], the padding of each row int64 [B]."""
+    """The cache of a request: layers, and the slot of the next token, int64 [1]."""
 
     def __init__(self, module: torch.nn.Module, batch: int, slots: int):
         config, weight = module.config, module.get_input_embeddings().weight
@@ -64,65 +64,71 @@ class Slots(Cache):
         size = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
         shape, options = (batch, heads, slots, size), dict(dtype=weight.dtype, device=weight.device)
         self.slot = torch.zeros(1, dtype=torch.int64, device=weight.device)
-        self.pad = torch.zeros(batch, dtype=torch.int64, device=weight.device)
         self.columns = torch.arange(slots, device=weight.device)
         layers = [Layer(torch.zeros(shape, **options), torch.zeros(shape, **options), self.slot) for _ in range(config.num_hidden_layers)]
         super().__init__(layers=layers)
-        self.slots = slots
 
-    def tensors(self) -> list[torch.Tensor]:
-        """Everything that a call changes."""
-        return [self.slot, self.pad, *(x for layer in self.layers for x in (layer.keys, layer.values))]
-
-    def restart(self, pad: int) -> None:
-        """For a new request, its prompt padded by so much. What stands in the slots stays: a mask hides it until it is overwritten."""
+    def restart(self) -> None:
+        """For a new request. What stands in the slots stays: a mask hides it until it is overwritten."""
         self.slot.zero_()
-        self.pad.fill_(pad)
 
 
 def greedy(logits: torch.Tensor) -> torch.Tensor:
-    """[B T V] → the best token of the last position, [B 1]."""
+    """[B 1 V] → the best token, [B 1]."""
     return logits[:, -1].float().argmax(-1, keepdim=True)
 
 
-def prefill_logits(module, cache: Slots, ids: torch.Tensor, padded: bool = False) -> torch.Tensor:
-    """Logits [B 1 V] after a prompt [B T]; the cache holds it then. padded: rows may begin with padding, as `cache.pad` says."""
-    t = ids.shape[1]
-    at = torch.arange(t, device=ids.device)
-    if t == 1:
-        return step_logits(module, cache, ids)
-    positions, mask = at[None], None
-    if padded:
-        positions = (positions - cache.pad[:, None]).clamp(min=0)
-        mask = causal(at, cache.pad)
-    out = module(ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    cache.slot.fill_(t)
-    return out.logits
+def prompt_logits(module, ids: torch.Tensor, cache: Cache | None, last: torch.Tensor | None = None) -> torch.Tensor:
+    """Logits [B 1 V] after a prompt [B T]; the cache, if any, holds it then.
 
-
-def causal(at: torch.Tensor, pad: torch.Tensor) -> torch.Tensor:
-    """bool [B 1 T T]: what each of T tokens may see, itself and earlier ones that are no padding.
-
-    Padding sees itself: a row of a softmax that may see nothing would be NaN.
+    last: index [1] of the prompt's last token where padding follows it. No token sees a later one, so padding changes nothing;
+    its keys stand in slots that a mask hides until they are overwritten.
     """
-    seen = (at[None, :] <= at[:, None])[None] & (at[None, None, :] >= pad[:, None, None])
-    return (seen | torch.eye(len(at), dtype=torch.bool, device=at.device)[None])[:, None]
+    positions = torch.arange(ids.shape[1], device=ids.device)[None]
+    return module(ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None,
+                  logits_to_keep=1 if last is None else last).logits  # fmt: skip
+
+
+def prefill_logits(module, cache: Slots, ids: torch.Tensor, last: torch.Tensor | None = None) -> torch.Tensor:
+    """As `prompt_logits` into the slots of a cache that was restarted."""
+    if ids.shape[1] == 1:
+        return step_logits(module, cache, ids)
+    logits = prompt_logits(module, ids, cache, last)
+    cache.slot.copy_(torch.full_like(cache.slot, ids.shape[1]) if last is None else last + 1)
+    return logits
 
 
 def step_logits(module, cache: Slots, token: torch.Tensor) -> torch.Tensor:
     """Logits [B 1 V] after one more token [B 1]."""
-    positions = cache.slot[None] - cache.pad[:, None]
-    mask = (cache.columns[None] <= cache.slot) & (cache.columns[None] >= cache.pad[:, None])
-    out = module(token, position_ids=positions, attention_mask=mask[:, None, None], past_key_values=cache, use_cache=True)
+    mask = (cache.columns <= cache.slot)[None, None, None]
+    logits = module(token, position_ids=cache.slot[None], attention_mask=mask, past_key_values=cache, use_cache=True).logits
     cache.slot.add_(1)
-    return out.logits
+    return logits
 
 
-def prefill(module, cache: Slots, ids: torch.Tensor, padded: bool = False) -> torch.Tensor:
+def prefill(module, cache: Slots, ids: torch.Tensor, last: torch.Tensor | None = None) -> torch.Tensor:
     """The greedy token [B 1] after a prompt [B T]."""
-    return greedy(prefill_logits(module, cache, ids, padded))
+    return greedy(prefill_logits(module, cache, ids, last))
 
 
 def step(module, cache: Slots, token: torch.Tensor) -> torch.Tensor:
     """The greedy token [B 1] after one more token [B 1]."""
     return greedy(step_logits(module, cache, token))
+
+
+def whole_logits(module, text: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+    """Logits [B 1 V] after the first `length` [1] tokens of a text [B S], without a cache."""
+    return prompt_logits(module, text, None, length - 1)
+
+
+def append(text: torch.Tensor, length: torch.Tensor, token: torch.Tensor) -> None:
+    """One more token [B 1] at the end of a text [B S] of `length` [1] tokens, in place."""
+    text.index_copy_(1, length, token)
+    length.add_(1)
+
+
+def whole_step(module, text: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+    """The greedy token [B 1] after a text, which then ends with it."""
+    token = greedy(whole_logits(module, text, length))
+    append(text, length, token)
+    return token
