@@ -43,7 +43,7 @@ def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict
         reason = record.reason if failed else compiled
         program = memory.decode_program(memory.programs(), {name for p in placements for name in p.outermost})
         update = dict(valid=not reason, reason=reason, load_ns=load_ns, peak_rss_bytes=environment.peak_rss(),
-                      device_peak_bytes=memory.device_peak(), **protocol.program_sizes(program))  # fmt: skip
+                      device_peak_bytes=record.device_peak_bytes or memory.device_peak(), **protocol.program_sizes(program))  # fmt: skip
         say("trial", record.model_copy(update=update).model_dump())
     return {}
 

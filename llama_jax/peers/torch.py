@@ -108,6 +108,13 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def device_peak() -> dict:
+    """Most memory that PyTorch held on a CUDA device so far, as a field of a Trial."""
+    import torch
+
+    return dict(device_peak_bytes=torch.cuda.max_memory_allocated()) if device() == "cuda" else {}
+
+
 def subject(loaded: Checkpoint, name: str) -> Subject:
     """A way as a subject of the protocol. Raises UnavailableError."""
     if gap := missing(name, loaded.name):
@@ -116,7 +123,7 @@ def subject(loaded: Checkpoint, name: str) -> Subject:
     identity = dict(model=loaded.name, weights_hash=loaded.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize,
                     config=loaded.config, cache=cache_kind(name))  # fmt: skip
     run = runner(shared_module(loaded), loaded.config, name)
-    return Subject(name, "torch", name, run, encoder(loaded), identity, guard=TorchGuard, counter=TorchCounter)
+    return Subject(name, "torch", name, run, encoder(loaded), identity, guard=TorchGuard, counter=TorchCounter, reported=device_peak)
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:

@@ -1,0 +1,166 @@
+"""The logic around CUDA graphs on a stand-in that captures nothing: buckets, bounds, buffers. No result comes from here.
+
+The stand-in behaves as a capture does in what the logic must survive: the work runs a few times beforehand, and a graph knows
+addresses only, so that it does not keep alive what lies there. That the work can be captured at all is checked by its operations.
+"""
+
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from llama_jax import config, generate
+from llama_jax.bench.workload import Workload
+from llama_jax.peers import torch_eager, torch_graphs, torch_model
+from tests.conftest import build
+
+EDGES = [n for edge in (16, 24, 32) for n in (edge - 1, edge, edge + 1)]
+WAYS = [(kind, scripted) for kind in (torch_graphs.Cached, torch_graphs.Whole) for scripted in (False, True)]
+
+
+def stand_in(work):
+    for _ in range(torch_graphs.WARM_UPS):
+        work()
+    alive = weakref.ref(work)
+    return lambda: alive()()
+
+
+@pytest.fixture(scope="module", params=config.FAMILIES)
+def module(request):
+    cfg = config.tiny(request.param)
+    return torch_model.module(cfg, build(cfg))
+
+
+def text(n, seed=0):
+    return np.random.default_rng(seed).integers(3, 97, n).tolist()
+
+
+def tokens(run, ids, work):
+    return np.concatenate(list(run(ids, work)))
+
+
+@pytest.mark.parametrize(("kind", "scripted"), WAYS)
+def test_padding_to_a_bucket_never_changes_a_token(module, kind, scripted):
+    eager, way = torch_eager.growing(module), kind(module, stand_in, scripted)
+    for n in (1, 2, *EDGES):
+        work = Workload((), new_tokens=5, length=n, batch=2)
+        for seed in (0, 1):  # a second request on buffers that the first has filled
+            assert np.array_equal(tokens(way.run, text(n, seed), work), tokens(eager, text(n, seed), work)), n
+
+
+def test_one_graph_a_bucket_and_one_a_cache(module):
+    way = torch_graphs.Cached(module, stand_in, False)
+    lengths = range(1, 33)
+    for n in lengths:
+        tokens(way.run, text(n), Workload((), new_tokens=3, length=32))
+    assert way.graphs.captured == len({generate.bucket(n) for n in lengths}) + 1
+    tokens(way.run, text(9), Workload((), new_tokens=1, length=32, batch=2))
+    assert way.graphs.captured == len({generate.bucket(n) for n in lengths}) + 2  # one token needs no step
+
+
+@pytest.mark.parametrize(("kind", "scripted"), WAYS)
+def test_the_oldest_graph_goes_and_is_captured_again(module, kind, scripted):
+    eager, way = torch_eager.growing(module), kind(module, stand_in, scripted, bound=2)
+    works = [(text(n), Workload((), new_tokens=4, length=n)) for n in (5, 20, 40, 5, 5)]
+    captured = []
+    for ids, work in works:
+        assert np.array_equal(tokens(way.run, ids, work), tokens(eager, ids, work))
+        assert len(way.graphs.known) <= 2
+        captured.append(way.graphs.captured)
+    per = 2 if kind is torch_graphs.Cached else 1
+    assert captured == [per, 2 * per, 3 * per, 4 * per, 4 * per]
+
+
+def test_the_least_recently_used_goes_first():
+    made = []
+    graphs = torch_graphs.Graphs(lambda work: made.append(work) or work, bound=2)
+    works = {key: (lambda: None) for key in "abc"}
+    for key in "abacab":
+        graphs.get(key, works[key])
+    assert [next(k for k in works if works[k] is w) for w in made] == ["a", "b", "c", "b"]
+    assert list(graphs.known) == ["a", "b"]
+
+
+def test_a_cache_goes_with_its_last_graph(module):
+    way = torch_graphs.Cached(module, stand_in, False, bound=2)
+    for n in (5, 20):
+        tokens(way.run, text(n), Workload((), new_tokens=4, length=n))
+    assert len(way.homes) == 1
+
+
+class Operations(TorchDispatchMode):
+    """Names of operations, and where what they are given begins."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.append((str(function), tuple(tuple(a.shape) for a in args if isinstance(a, torch.Tensor))))
+        return function(*args, **(kwargs or {}))
+
+
+WAITING = ("_local_scalar_dense", "nonzero", "item", "is_nonzero", "_to_copy.default cpu", "masked_select", "multinomial")
+
+
+@pytest.mark.parametrize(("kind", "scripted"), WAYS)
+def test_captured_work_is_the_same_operations_every_time_and_never_waits(module, kind, scripted):
+    """A graph replays what was launched once: nothing in it may depend on values, nor bring one to the host."""
+    recorded = []
+
+    def record(work):
+        def replay():
+            with Operations() as operations:
+                work()
+            recorded.append((id(work), operations.seen))
+
+        return replay
+
+    way = kind(module, record, scripted)
+    for n in (9, 12, 3):
+        tokens(way.run, text(n), Workload((), new_tokens=4, length=12))
+    by_work = {}
+    for key, seen in recorded:
+        by_work.setdefault(key, []).append(seen)
+    assert len(by_work) == (2 if kind is torch_graphs.Cached else 1)
+    for runs in by_work.values():
+        assert len(runs) >= 3
+        assert all(run == runs[0] for run in runs)
+        assert not [name for name, _ in runs[0] if any(w in name for w in WAITING)]
+
+
+def test_the_recorder_captures_as_the_documentation_asks(monkeypatch):
+    """The order of calls on CUDA's own interface, its driver replaced: warm-ups on a side stream, then one capture in the pool."""
+    log = []
+
+    class Stream:
+        def __init__(self, name="side"):
+            self.name = name
+
+        def wait_stream(self, other):
+            log.append(f"{self.name} waits for {other.name}")
+
+    class Within:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            log.append(f"in {self.name}")
+
+        def __exit__(self, *_):
+            log.append(f"out of {self.name}")
+
+    graph = SimpleNamespace(replay=lambda: log.append("replay"))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("current"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda s: Within(s.name))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda g, pool: Within(f"capture in {pool}"))
+    replay = torch_graphs.recorder()(lambda: log.append("work"))
+    replay()
+    assert log == ["side waits for current", "in side", *["work"] * torch_graphs.WARM_UPS, "out of side", "current waits for side",
+                   "in capture in pool", "work", "out of capture in pool", "replay"]  # fmt: skip
