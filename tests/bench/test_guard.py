@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from functools import partial
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 from jax import monitoring
 
 from llama_jax.bench import Guard, selftest
-from llama_jax.bench.guard import TorchGuard
+from llama_jax.bench.guard import TorchCounter, TorchGuard
 
 
 def scale(x, by=2.0):
@@ -237,3 +238,49 @@ def test_a_cuda_graph_captured_in_the_region_voids_it(monkeypatch):
         torch.cuda.CUDAGraph.capture_begin(object())
     assert guard.fired
     assert "1 CUDA graphs captured" in guard.reason
+
+
+def test_the_torch_counter_counts_what_the_guard_forbids():
+    torch, f = torch_program()
+    with TorchCounter() as region:
+        f(torch.ones(3))
+    assert (region.fired, region.compilations, region.reason) == (False, 0, "")
+    with TorchCounter() as region:
+        assert f(torch.ones(5)).shape == (5,)
+        assert f(torch.ones(7)).shape == (7,)
+    assert (region.fired, region.compilations) == (True, 2)
+    assert region.backend_seconds == region.seconds("backend") > 0
+    assert region.names == ["<lambda>"]
+    with TorchCounter() as region:
+        f(torch.ones(5))
+    assert not region.fired
+
+
+def test_the_torch_counter_leaves_pytorch_as_it_was():
+    torch, f = torch_program()
+    handler, graph = torch._dynamo.callback.callback_handler, torch.cuda.CUDAGraph
+    before = (graph.capture_begin, graph.capture_end, torch.jit.script, list(handler.start_callbacks), list(handler.end_callbacks))
+    for region in (TorchCounter, TorchGuard):
+        with pytest.raises(ZeroDivisionError), region():
+            raise ZeroDivisionError
+        after = (graph.capture_begin, graph.capture_end, torch.jit.script, list(handler.start_callbacks), list(handler.end_callbacks))
+        assert after == before
+
+
+def test_a_capture_and_a_script_are_counted_with_their_seconds(monkeypatch):
+    torch, _ = torch_program()
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", lambda graph, *args, **options: None)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", lambda graph: time.sleep(0.01))
+    for kind in (TorchCounter, TorchGuard):
+        with kind() as region:
+            torch.cuda.CUDAGraph.capture_begin(object(), pool=None)
+            torch.cuda.CUDAGraph.capture_end(object())
+            torch.jit.script(scripted_in_a_test)
+        assert (region.count("capture"), region.count("backend"), region.compilations) == (1, 1, 2)
+        assert region.seconds("capture") >= 0.01
+        assert region.names == ["CUDA graph", "scripted_in_a_test"]
+        assert region.fired
+
+
+def scripted_in_a_test(x):
+    return x + 1

@@ -33,8 +33,12 @@ def test_the_environment_is_clean_and_the_cores_are_fixed(monkeypatch, tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/somewhere")
+    monkeypatch.setenv(process.INDUCTOR, "/somewhere")
     outcome, _ = start("answer", threads=1)
     given = outcome.result["environment"]
+    folders = [given[process.INDUCTOR], start("answer", threads=1)[0].result["environment"][process.INDUCTOR]]
+    assert len({"/somewhere", *folders}) == 3  # each child has one of its own, which goes with it
+    assert not any(os.path.exists(folder) for folder in folders)
     assert outcome.result["cores"] == process.allowed_cores()[:1]
     assert {given[name] for name in process.BLAS_THREADS} == {"1"}
     assert "SOMEBODYS_SETTING" not in given

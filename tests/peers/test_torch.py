@@ -1,0 +1,223 @@
+"""PyTorch as peers: our tokens in every way, padding that changes nothing, what is compiled when, and labelled gaps."""
+
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from llama_jax import checkpoint, config, peers
+from llama_jax.bench import protocol
+from llama_jax.bench.workload import Workload
+from llama_jax.errors import UserError
+from llama_jax.peers import torch as subjects
+from llama_jax.peers import torch_compiled, torch_model
+from tests.conftest import build
+
+WORK = Workload(((5, 9, 33, 60, 2), (8, 3), (7,)), new_tokens=7, length=8, batch=2)
+EAGER = [name for name in subjects.WAYS if "compile" not in name and name not in subjects.NEEDS_CUDA]
+COMPILED = ["torch-compile", "torch-compile+nocache"]
+EDGES = [n for edge in (16, 24) for n in (edge - 1, edge, edge + 1)]  # of `generate.bucket`
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return small("llama")
+
+
+def small(family):
+    cfg = config.tiny(family, num_hidden_layers=1, tie_word_embeddings=family != "qwen2")
+    return checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Dynamo without Inductor: what is compiled when, and from which shapes, is Dynamo's affair, and takes no C++ compiler."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch_compiled, "compiled", lambda f, mode: torch.compile(f, backend="eager", fullgraph=True))
+    yield
+    torch._dynamo.reset()
+
+
+def request(who, work, prompt=0, cold=False):
+    who = dataclasses.replace(who, guard=who.counter) if cold else who
+    return protocol.trial(who, work, prompt, run="", block=0, order=0, process=0, phase="cold" if cold else "warm")
+
+
+def text(n, seed=0):
+    return tuple(np.random.default_rng(seed).integers(3, 97, n).tolist())
+
+
+def tokens(who, ids, work):
+    return np.concatenate(list(who.run(list(ids), work)))
+
+
+def test_every_torch_peer_has_a_way():
+    assert set(subjects.WAYS) == {name for name, peer in peers.PEERS.items() if peer.module == "torch"}
+    assert {name: subjects.cache_kind(name) for name in ("transformers", "torch", "torch+static", "torch-hybrid+nocache")} == {
+        "transformers": "growing", "torch": "growing", "torch+static": "fixed", "torch-hybrid+nocache": "none"}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", config.FAMILIES)
+def test_greedy_tokens_equal_ours(family):
+    loaded = small(family)
+    reference = protocol.Reference(loaded, WORK)
+    for name in EAGER:
+        who = peers.subject(loaded, name)
+        tokens(who, WORK.prompts[0], WORK)  # scripts its functions
+        for prompt in range(3):
+            record, made = request(who, WORK, prompt)
+            assert reference.judge(record, made).valid, (name, record.reason)
+            assert [row.tolist() for row in made.T] == [reference.tokens(prompt).tolist()] * 2, name
+            assert len(record.token_times_ns) == len(set(record.token_times_ns)) == WORK.new_tokens
+
+
+@pytest.mark.parametrize("family", config.FAMILIES)
+def test_compiled_tokens_equal_ours(family, quick):
+    loaded = small(family)
+    reference = protocol.Reference(loaded, WORK)
+    for name in COMPILED:
+        who = peers.subject(loaded, name)
+        for prompt in range(3):
+            assert tokens(who, WORK.prompts[prompt], WORK).T.tolist() == [reference.tokens(prompt).tolist()] * 2, name
+
+
+def test_padding_never_changes_a_token(llama, quick):
+    eager = peers.subject(llama, "torch")
+    for name in ("torch+static", "torch-script", "torch-script+nocache", *COMPILED):
+        who = peers.subject(llama, name)
+        for n in EDGES:
+            for longer in (0, 9):
+                work = Workload((), new_tokens=2, length=n + longer)
+                assert np.array_equal(tokens(who, text(n, longer), work), tokens(eager, text(n, longer), work)), (name, n)
+
+
+def test_a_program_serves_every_length_and_number_of_slots(llama, quick):
+    ids = [text(n) for n in (5, 9, 30, 2)]
+    works = [Workload((t,), new_tokens=new, length=len(t)) for t, new in zip(ids, (4, 30, 40, 3), strict=True)]
+    for name, programs in (("torch-compile", {"prompt_part": 1, "step": 1}), ("torch-compile+nocache", {"whole_step": 1})):
+        who = peers.subject(llama, name)
+        with who.counter() as region:
+            for t, work in zip(ids, works, strict=True):
+                tokens(who, t, work)
+        assert Counter(e.name for e in region.events if e.kind == "backend") == programs
+        assert region.seconds("backend") > 0
+
+
+def test_a_first_request_counts_what_it_compiles_and_a_warm_one_must_not_compile(llama, quick):
+    who = peers.subject(llama, "torch-compile")
+    cold, _ = request(who, WORK, cold=True)
+    assert (cold.compiled, len(cold.token_times_ns)) == (2, WORK.new_tokens)
+    assert 0 < cold.backend_ns < cold.token_times_ns[-1]
+    assert "prompt_part, step" in cold.reason
+    warm, _ = request(who, WORK, prompt=1)
+    assert (warm.valid, warm.compiled, warm.backend_ns) == (True, 0, 0)
+    other = dataclasses.replace(WORK, batch=3)
+    void, _ = request(who, other)
+    assert (void.valid, void.compiled) == (False, 1)
+    assert "prompt_part" in void.reason
+    assert protocol.warm_up(who, other)
+    assert request(who, other)[0].valid
+
+
+def test_a_scripts_first_request_counts_its_functions(llama):
+    from llama_jax.peers import torch_script
+
+    torch_script.scripted.cache_clear()
+    who = peers.subject(llama, "torch-script")
+    cold, _ = request(who, WORK, cold=True)
+    assert cold.compiled == 2  # what `sample` calls is compiled within it
+    assert "pad_or_truncate, sample" in cold.reason
+    assert request(who, WORK)[0].valid
+
+
+def test_a_reader_that_leaves_ends_generate(llama):
+    import threading
+
+    stream = peers.subject(llama, "transformers").run([5, 9], dataclasses.replace(WORK, new_tokens=200))
+    next(stream)
+    assert "generate" in {t.name for t in threading.enumerate()}
+    stream.close()
+    assert "generate" not in {t.name for t in threading.enumerate()}
+
+
+def test_no_token_ends_a_text(llama):
+    module = subjects.shared_module(llama)
+    assert (module.config.eos_token_id, module.generation_config.eos_token_id) == (None, None)
+
+
+def test_subjects_of_a_checkpoint_share_its_weights(llama):
+    assert subjects.shared_module(llama) is subjects.shared_module(llama)
+    assert subjects.shared_module(small("gpt2")) is not subjects.shared_module(llama)
+
+
+def test_a_text_beyond_the_context_is_named(llama):
+    for name in EAGER:
+        with pytest.raises(UserError, match="context of 256"):
+            tokens(peers.subject(llama, name), (1,) * 250, Workload((), 20, 256))
+
+
+def test_graphs_are_labelled_gaps_without_cuda(llama, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    names = [name for name, peer in peers.PEERS.items() if peer.module == "torch"]
+    gaps = {gap["name"]: gap for gap in peers.missing(names, "x")}
+    assert set(gaps) == set(subjects.NEEDS_CUDA)
+    assert all("CUDA" in gap["reason"] and "make gpu" in gap["remedy"] for gap in gaps.values())
+    assert "the mode is the default one" in gaps["torch-compile+reduce-overhead"]["reason"]
+    with pytest.raises(peers.UnavailableError, match="need a CUDA device"):
+        peers.subject(llama, "torch-cudagraph")
+
+
+def test_without_a_compiler_or_pytorch_the_gap_says_so(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    gaps = {gap["name"]: gap for gap in peers.missing(["torch", *COMPILED], "x")}
+    assert set(gaps) == set(COMPILED)
+    assert "no-such-compiler" in gaps["torch-compile"]["reason"]
+    monkeypatch.setattr(subjects, "find_spec", lambda package: None)
+    assert peers.missing(["torch"], "x") == [dict(name="torch", reason="torch is not installed.", remedy="Run `make setup`.")]
+
+
+def test_runner_needs_no_checkpoint_and_a_bare_machine_will_do():
+    code = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("pydantic", "papermill", "ollama", "flax", "psutil"):
+            raise ImportError(name + " is not on this machine")
+sys.meta_path.insert(0, Absent())
+import numpy as np
+from llama_jax import config
+from llama_jax.bench.workload import Workload
+from llama_jax.peers import torch, torch_model
+assert "llama_jax.bench.protocol" not in sys.modules and "llama_jax.bench.record" not in sys.modules
+from llama_jax.checkpoint import random, tensors
+cfg = config.tiny()
+params = tensors.assemble(random.open_random(cfg, 0), "float32")
+module = torch_model.module(cfg, params)
+for name in ("torch", "torch+static", "transformers", "torch-script"):
+    run = torch.runner(module, cfg, name)
+    print(np.concatenate(list(run([5, 6, 7], Workload((), 4, 3))))[:, 0].tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.strip().splitlines()
+    assert len(lines) == 4
+    assert len(set(lines)) == 1
+
+
+@pytest.mark.slow
+def test_inductors_programs_make_eagers_tokens(llama):
+    torch._dynamo.reset()
+    eager = peers.subject(llama, "torch")
+    for name in COMPILED:
+        who = peers.subject(llama, name)
+        for n in (1, 5, 15, 16, 17):
+            work = Workload((), new_tokens=6, length=n)
+            assert np.array_equal(tokens(who, text(n), work), tokens(eager, text(n), work)), (name, n)
+    module = torch_model.module(llama.config, llama.params)
+    assert np.array_equal(
+        np.concatenate(list(torch_compiled.cached(module)(text(5), Workload((), 6, 5)))), tokens(eager, text(5), Workload((), 6, 5))
+    )
