@@ -257,7 +257,7 @@ def test_the_torch_counter_counts_what_the_guard_forbids():
 
 
 def test_the_torch_counter_leaves_pytorch_as_it_was():
-    torch, f = torch_program()
+    torch, _ = torch_program()
     handler, graph = torch._dynamo.callback.callback_handler, torch.cuda.CUDAGraph
     before = (graph.capture_begin, graph.capture_end, torch.jit.script, list(handler.start_callbacks), list(handler.end_callbacks))
     for region in (TorchCounter, TorchGuard):

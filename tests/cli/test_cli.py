@@ -225,6 +225,19 @@ def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, tmp
     assert "missing: elsewhere" in (tmp_path / "r.md").read_text()
 
 
+@pytest.mark.slow
+def test_bench_measures_pytorch(call, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    names = ("torch", "torch-compile", "transformers")
+    code, out, _ = call("bench", "--model", folder, "--placements", "step", "--peers", ",".join((*names, "torch-hybrid")),
+                        "--prompt-tokens", "8", "--new-tokens", "5", "--blocks", "1", "--no-cold", "--json", "--out", tmp_path / "r.csv")  # fmt: skip
+    found = last_json(out)
+    assert code == 0
+    assert {s["name"]: s["tokens_equal"] for s in found["subjects"] if s["kind"] == "peer"} == dict.fromkeys(names, True)
+    assert [gap["name"] for gap in found["missing"]] == ["torch-hybrid"]
+    assert {t.backend for t in record.read(tmp_path / "r.csv")[0]} == {"jax", "torch"}
+
+
 def test_the_self_test_passes_and_fails(call, monkeypatch):
     monkeypatch.setattr(selftest, "RUNS", 150)
     code, out, _ = call("bench", "--self-test", "--json")

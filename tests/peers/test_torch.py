@@ -185,7 +185,7 @@ def test_runner_needs_no_checkpoint_and_a_bare_machine_will_do():
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("pydantic", "papermill", "ollama", "flax", "psutil"):
+        if name.split(".")[0] in ("pydantic", "papermill", "ollama", "flax"):
             raise ImportError(name + " is not on this machine")
 sys.meta_path.insert(0, Absent())
 import numpy as np
