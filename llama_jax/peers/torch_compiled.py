@@ -93,13 +93,14 @@ def cached(module, mode: str = "default"):
     caches = Caches(make)
 
     def begin(cache: Slots, ids: Sequence[int], work: Workload) -> torch.Tensor:
-        """The prompt's token, in memory of its own."""
+        """The prompt's token, in memory of its own: a CUDA graph's outputs are overwritten by the next."""
         cache.restart()
         padding = work.length - len(ids) if records else 0
         rows = prompt(module, [*ids, *[0] * padding], work.batch)
         if rows.shape[1] == 1:
             return further(module, cache, rows).clone()
         last = torch.tensor([len(ids) - 1], device=rows.device) if records else None
+        torch.compiler.cudagraph_mark_step_begin()
         torch._dynamo.mark_dynamic(rows, 1)
         token, *entries = first(module, rows, last)
         settle(cache, *entries, len(ids))

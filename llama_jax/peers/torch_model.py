@@ -1,7 +1,7 @@
 """The same weights in transformers' own modules: what every PyTorch subject runs.
 
-Weights stay where JAX has them, through DLPack: query, key and value are views of our fused rows, GPT-2's `Conv1D` weights are
-transposed views. Nothing is copied unless the module is wanted on another device.
+Weights stay where JAX has them, through DLPack, wherever both keep them alike: embeddings, norms, biases, all of GPT-2. The
+products of Llama and Qwen2 are copied, since `Linear` has its weights [out, in] and is to run on the layout it was made for.
 """
 
 from __future__ import annotations
@@ -55,14 +55,12 @@ def assembled(description, weights: dict[str, torch.Tensor], scaling: RopeScalin
 
 
 def shared(config: ModelConfig, params: Model) -> dict[str, torch.Tensor]:
-    """Hugging Face name → tensor on JAX's own memory."""
+    """Hugging Face name → contiguous tensor, on JAX's own memory where its layout is Hugging Face's too."""
     sizes, found = shapes(config), {}
-    for rows, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(jax.block_until_ready(params)), strict=True):
-        whole, at = torch.utils.dlpack.from_dlpack(weight), 0
-        for name in rows.names:
-            height = sizes[name][-1 if rows.transposed else 0]
-            part = whole[at : at + height]
-            found[name], at = part.T if rows.transposed else part, at + height
+    for parts, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(jax.block_until_ready(params)), strict=True):
+        lengths = [sizes[name][1 if parts.conv1d else 0] for name in parts.names]
+        pieces = torch.utils.dlpack.from_dlpack(weight).split(lengths, dim=parts.axis)
+        found |= {name: parts.turn(piece).contiguous() for name, piece in zip(parts.names, pieces, strict=True)}
     return found
 
 

@@ -230,7 +230,8 @@ def test_bench_measures_pytorch(call, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     names = ("torch", "torch-compile", "transformers")
     code, out, _ = call("bench", "--model", folder, "--placements", "step", "--peers", ",".join((*names, "torch-hybrid")),
-                        "--prompt-tokens", "8", "--new-tokens", "5", "--blocks", "1", "--no-cold", "--json", "--out", tmp_path / "r.csv")  # fmt: skip
+                        "--prompt-tokens", "8", "--new-tokens", "5", "--blocks", "1", "--no-cold", "--json", "--out",
+                        tmp_path / "r.csv")  # fmt: skip
     found = last_json(out)
     assert code == 0
     assert {s["name"]: s["tokens_equal"] for s in found["subjects"] if s["kind"] == "peer"} == dict.fromkeys(names, True)
