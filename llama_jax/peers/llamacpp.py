@@ -53,9 +53,8 @@ def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
 
 
 def weights_of(loaded: checkpoint.Checkpoint) -> Path:
-    """The file that a checkpoint was read from. Raises UnavailableError where that is none that llama.cpp reads."""
-    gap = missing("llamacpp", loaded.name)
-    if gap and not (find_spec("llama_cpp") and Path(loaded.source).is_file()):
+    """The file that a checkpoint was read from. Raises UnavailableError where llama.cpp is not here or reads no such file."""
+    if gap := missing("llamacpp", loaded.source):
         raise UnavailableError(*gap)
     return Path(loaded.source)
 
