@@ -26,6 +26,7 @@ class Replay:
     ends: int | None = None  # tokens after which the text is at its end
     cut: int | None = None  # chunks after which it has sent all, without the text being at its end
     extra: int = 0  # that the server counts too many
+    lives: int | None = None  # requests for an answer after which it drops whatever comes, as a dead process does
     models: dict = field(default_factory=dict)
     blobs: dict = field(default_factory=dict)
     asked: list = field(default_factory=list)  # (path, body) of every request
@@ -53,7 +54,13 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     replay: Replay
 
+    @property
+    def dead(self) -> bool:
+        return self.replay.lives is not None and len(self.replay.requests("/api/generate")) > self.replay.lives
+
     def do_GET(self):
+        if self.dead:
+            return self.drop()
         self.replay.asked.append((self.path, None))
         if self.replay.fault == "deaf":
             self.replay.released.wait(30)
@@ -67,6 +74,8 @@ class Handler(BaseHTTPRequestHandler):
         raw, replay = self.body(), self.replay
         body = None if self.path.startswith("/api/blobs/") else json.loads(raw)
         replay.asked.append((self.path, body))
+        if self.dead:
+            return self.drop()
         if self.path.startswith("/api/blobs/"):
             digest = self.path.rpartition("/")[2]
             if digest != f"sha256:{hashlib.sha256(raw).hexdigest()}":

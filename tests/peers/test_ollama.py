@@ -11,6 +11,7 @@ from llama_jax import checkpoint, peers
 from llama_jax.bench import protocol
 from llama_jax.bench.workload import Workload
 from llama_jax.peers import ollama
+from tests.cli.test_cli import call  # noqa: F401 (a fixture)
 from tests.peers import ollama_replay as wire
 
 MODEL = checkpoint.DEFAULT
@@ -267,10 +268,9 @@ def test_replayed_best_token_at_positions_of_a_text(loaded, server):
 
 
 @pytest.mark.slow
-def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(loaded, server, tmp_path, monkeypatch):
+def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, server, tmp_path, monkeypatch):  # noqa: F811
     """The real command line, its measuring process and all, on a small model; the server is gone after its first answers."""
     from tests.checkpoint.test_gguf import write
-    from tests.cli.test_cli import call
 
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
     write(tmp_path / "m.gguf")
@@ -278,13 +278,8 @@ def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(loaded, ser
     replay.tokenizer = checkpoint.load_tokenizer(str(tmp_path / "m.gguf"))
     replay.answer = ["ab"]
 
-    def dies(handler, body, generate=wire.Handler.generate):
-        if len(replay.requests("/api/generate")) > 6:
-            handler.server.socket.close()
-            return handler.drop()
-        return generate(handler, body)
-
-    monkeypatch.setattr(wire.Handler, "generate", dies)
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    replay.lives = 6
     code, out, err = call("bench", "--model", str(tmp_path / "m.gguf"), "--placements", "step", "--peers", "ollama", "--prompt-tokens", "8",
                           "--new-tokens", "4", "--blocks", "3", "--no-cold", "--out", str(tmp_path / "t.jsonl"), "--json")  # fmt: skip
     assert code == 0, err
