@@ -55,9 +55,16 @@ def find_peers() -> tuple[dict, list[str]]:
     for backend in dict.fromkeys(peer.backend for peer in peers.PEERS.values()):
         names = [name for name, peer in peers.PEERS.items() if peer.backend == backend]
         gaps = peers.missing(names, checkpoint.DEFAULT)
-        reasons = {reason: [g["name"] for g in gaps if g["reason"] == reason] for reason in dict.fromkeys(g["reason"] for g in gaps)}
-        runs = [name for name in names if name not in {g["name"] for g in gaps}]
-        here[backend] = "; ".join([*([f"runs {', '.join(runs)}"] if runs else []),
-                                   *(f"not {', '.join(missing)}: {reason}" for reason, missing in reasons.items())])  # fmt: skip
+        here[backend] = sentence(names, gaps)
         remedies += [f"{backend}: {g['reason']} {g['remedy']}" for g in gaps]
     return here, list(dict.fromkeys(remedies))
+
+
+def sentence(names: list[str], gaps: list[dict]) -> str:
+    """Which of a runtime's peers run here, and why the others do not."""
+    runs = [name for name in names if name not in {gap["name"] for gap in gaps}]
+    parts = [f"runs {', '.join(runs)}"] if runs else []
+    for reason in dict.fromkeys(gap["reason"] for gap in gaps):
+        without = [gap["name"] for gap in gaps if gap["reason"] == reason]
+        parts.append(f"not {'here' if without == names else ', '.join(without)}: {reason}")
+    return "; ".join(parts)

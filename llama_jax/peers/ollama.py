@@ -47,17 +47,17 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
     """Ollama runs GGUF files where a server of OLDEST or newer answers."""
     if find_spec("ollama") is None:
         return "Ollama's client is not installed.", "Run `make setup`, or `.venv/bin/pip install ollama`."
+    absent = ""
     try:
-        path = checkpoint.gguf_file(model)
-    except UserError as error:
-        return str(error), "Run `make setup`."
-    if path is None:
-        return f"Ollama is given our GGUF file, and {model} is none.", "Give --model a path to a .gguf file."
+        if checkpoint.gguf_file(model) is None:
+            return f"Ollama is given our GGUF file, and {model} is none.", "Give --model a path to a .gguf file."
+    except UserError as error:  # the packaged weights; a server that is missing too is said first
+        absent = str(error)
     try:
         look(LOOK_S)
     except UnavailableError as error:
         return error.reason, error.remedy
-    return None
+    return (absent, "Run `make setup`.") if absent else None
 
 
 def look(patience: float) -> tuple[object, list[str]]:

@@ -1,9 +1,11 @@
 """llama.cpp on our GGUF files: the same logits, to rounding in float32 and within 8-bit activations on quantised files."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +16,7 @@ from llama_jax.bench import protocol, suite
 from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint.tensors import named
 from llama_jax.peers import llamacpp
-from tests import test_families
+from tests import conftest, test_families
 from tests.checkpoint import test_gguf
 from tests.cli.test_cli import call, last_json  # noqa: F401 (a fixture)
 from tests.conftest import relative_error
@@ -23,9 +25,9 @@ EXACT = 1e-4  # float32 on both sides: rounding alone; some 1e-6 was seen
 GELU = 1e-3  # ggml reads GPT-2's GELU from a table of f16 values; some 3e-4 was seen
 ROUNDED = 5e-3  # the measured attention rounds keys and values to f16; some 7e-4 was seen
 # On quantised files llama.cpp rounds each block of 32 activations to 8 bits before every product, an error of up to 1/254 of the block's
-# largest. Through 30 layers of the packaged model 3.6 to 4.6 % were seen, differing by as much between its own ways to order the
-# products. A wrong frequency in RoPE gives several times the bound.
-QUANTISED = 0.08
+# largest. Over the 30 layers of the packaged model that came to 2.1 % of the logits on English text; RoPE's base wrong by a factor
+# of ten is 11 %. The bound leaves room for other processors, which order the products otherwise.
+QUANTISED = 0.05
 NAMES = ("llamacpp", "llamacpp+generate")
 
 here = pytest.mark.peers
@@ -220,6 +222,17 @@ def test_other_weights_than_a_gguf_file_are_a_gap(monkeypatch, tmp_path):
         peers.subject(checkpoint.Checkpoint("m", cfg, None, None, "", "random:tiny", "float32"), "llamacpp")
 
 
+@pytest.mark.parametrize(("built", "required", "skipped"), [(False, "", True), (True, "", False), (False, "required", False)])
+def test_tests_of_llama_cpp_are_skipped_only_where_it_may_be_absent(monkeypatch, built, required, skipped):
+    marks = []
+    item = types.SimpleNamespace(get_closest_marker=lambda name: name == "peers", add_marker=marks.append)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if built else None)
+    monkeypatch.setenv("LLAMA_JAX_PEERS", required)
+    conftest.pytest_collection_modifyitems([item])
+    assert [mark.name for mark in marks] == (["skip"] if skipped else [])
+    assert all("make peers" in mark.kwargs["reason"] for mark in marks)
+
+
 @here
 @pytest.mark.slow
 def test_the_packaged_models_logits_and_tokens_agree_within_its_rounding(packaged, record_property):
@@ -231,8 +244,10 @@ def test_the_packaged_models_logits_and_tokens_agree_within_its_rounding(package
     print(f"relative error {error:.4f}, top-1 agreement {agree:.3f}")
     assert error <= QUANTISED
     assert agree >= 0.9
-    turned = replace(packaged, config=replace(packaged.config, rope_theta=50_000.0))
-    assert relative_error(theirs, ours(turned, ids)) > QUANTISED  # a wrong RoPE does not pass for rounding
+    turned = replace(packaged, config=replace(packaged.config, rope_theta=10_000.0))
+    wrong = ours(turned, ids)  # a wrong RoPE does not pass for rounding
+    assert relative_error(theirs, wrong) > QUANTISED
+    assert (theirs.argmax(1) == wrong.argmax(1)).mean() < 0.9
 
 
 @here
@@ -261,4 +276,4 @@ def test_bench_measures_llama_cpp_beside_a_placement(call, tmp_path, monkeypatch
     for name in NAMES:
         assert found[name]["approximate"]
         assert found[name]["tokens_per_second"]
-        assert found[name]["first_request"]["processes"] == 1
+        assert found[name]["compile"]["processes"] == 1  # its first request, in a process of its own
