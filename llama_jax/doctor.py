@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 
 import jax
 import psutil
 
-from llama_jax import checkpoint
+from llama_jax import checkpoint, peers
 from llama_jax.bench import environment, roofline
 from llama_jax.errors import UserError
 
@@ -24,7 +23,7 @@ def examine(probe: bool = True) -> dict:
         (packages["torch"], "torch is missing: PyTorch checkpoints and references need it; run `make setup`."),
         (packages["transformers"], "transformers is missing: the test suite needs it as reference; run `make setup`."),
     ) if not found]  # fmt: skip
-    peers, hints = find_peers()
+    others, hints = find_peers()
     weights, hint = find_weights()
     busy = os.getloadavg()[0]
     if busy > 0.5 * (os.cpu_count() or 1):
@@ -34,7 +33,7 @@ def examine(probe: bool = True) -> dict:
                     "free_bytes": psutil.virtual_memory().available, "os": platform.platform(), "python": platform.python_version()},
         "packages": packages,
         "devices": [str(d) for d in jax.devices()],
-        "peers": peers,
+        "peers": others,
         "bandwidth_gbps": round(roofline.bandwidth(), 1) if probe else None,
         "weights": weights,
         "advice": advice + hints + ([hint] if hint else []),
@@ -50,29 +49,22 @@ def find_weights() -> tuple[dict, str]:
 
 
 def find_peers() -> tuple[dict, list[str]]:
-    """Which other runtimes answer here."""
-    peers = {
-        "ollama": ollama_answers(),
-        "llamacpp": importlib.util.find_spec("llama_cpp") is not None,
-        "torch": importlib.util.find_spec("torch") is not None,
-        "cuda": any(d.platform == "gpu" for d in jax.devices()),
-    }
-    hints = []
-    if not peers["ollama"]:
-        host = os.environ.get("OLLAMA_HOST") or "its default address"
-        hints.append(f"No Ollama server answers at {host}: start one with `ollama serve`, or set OLLAMA_HOST.")
-    if not peers["llamacpp"]:
-        hints.append("llama.cpp is not installed: `.venv/bin/pip install llama-cpp-python` builds it.")
-    return peers, hints
+    """(what each runtime has to say of the packaged model, a remedy for each gap): as `peers.missing` says it of each peer."""
+    here: dict[str, str] = {}
+    remedies: list[str] = []
+    for backend in dict.fromkeys(peer.backend for peer in peers.PEERS.values()):
+        names = [name for name, peer in peers.PEERS.items() if peer.backend == backend]
+        gaps = peers.missing(names, checkpoint.DEFAULT)
+        here[backend] = sentence(names, gaps)
+        remedies += [f"{backend}: {g['reason']} {g['remedy']}" for g in gaps]
+    return here, list(dict.fromkeys(remedies))
 
 
-def ollama_answers() -> bool:
-    """Whether a server answers the official client."""
-    import httpx
-    import ollama
-
-    try:
-        ollama.Client(timeout=2).list()
-    except (ConnectionError, OSError, ValueError, httpx.HTTPError, ollama.ResponseError):
-        return False
-    return True
+def sentence(names: list[str], gaps: list[dict]) -> str:
+    """Which of a runtime's peers run here, and why the others do not."""
+    runs = [name for name in names if name not in {gap["name"] for gap in gaps}]
+    parts = [f"runs {', '.join(runs)}"] if runs else []
+    for reason in dict.fromkeys(gap["reason"] for gap in gaps):
+        without = [gap["name"] for gap in gaps if gap["reason"] == reason]
+        parts.append(f"not {'here' if without == names else ', '.join(without)}: {reason}")
+    return "; ".join(parts)

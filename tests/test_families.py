@@ -165,9 +165,11 @@ def write_gguf(path, cfg, tensors):
         w.add_rope_freq_base(cfg.rope_theta)
     w.add_tokenizer_model("gpt2")
     w.add_tokenizer_pre("gpt-2" if cfg.model_type == "gpt2" else "qwen2")
-    w.add_token_list([chr(256 + i) for i in range(cfg.vocab_size)])
+    w.add_token_list([*(chr(256 + i) for i in range(cfg.vocab_size - 1)), "Āā"])
     w.add_token_types([1] * cfg.vocab_size)
-    w.add_token_merges([])
+    w.add_token_merges(["Ā ā"])  # llama.cpp wants one
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
     kind = gguf.MODEL_ARCH.GPT2 if cfg.model_type == "gpt2" else gguf.MODEL_ARCH.QWEN2
     table = gguf.get_tensor_name_map(kind, cfg.num_hidden_layers)  # the converter's own table of names
     for name, values in tensors.items():

@@ -20,7 +20,7 @@ import threadpoolctl
 from llama_jax import paths
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "transformers", "gguf", "tokenizers", "numba", "flax", "pyarrow", "pandas",
-            "llama-jax")  # fmt: skip
+            "llama-cpp-python", "ollama", "llama-jax")  # fmt: skip
 PREFIXES = ("XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC")
 TERRAFORM = ("TF_CLI_", "TF_TOKEN_", "TF_VAR_")  # not TensorFlow's, and may hold passwords; a record is published
 NO_LIMIT = 1 << 60  # cgroup v1 writes a number of this order where memory has no limit

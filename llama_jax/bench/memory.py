@@ -15,14 +15,15 @@ from llama_jax.config import ModelConfig
 PREFILL = ("prefill", "extend")  # programs that run a prompt, never a single new token
 
 
-def predicted(config: ModelConfig, weight_itemsize: int, cache_itemsize: float, batch: int, slots: int, policy: str = "fixed") -> dict:
+def predicted(config: ModelConfig, weight_itemsize: float, cache_itemsize: float, batch: int, slots: int, policy: str = "fixed") -> dict:
     """{weights_bytes, kv_bytes}: all parameters, and the keys and values of every slot of every row.
 
     A tied embedding counts once. policy: of the KV cache; "none" keeps no keys, "growing" is taken at its full length.
     """
     positions = 0 if policy == "none" else batch * slots
     return dict(
-        weights_bytes=config.num_parameters * weight_itemsize, kv_bytes=round(positions * config.kv_bytes_per_position(cache_itemsize))
+        weights_bytes=round(config.num_parameters * weight_itemsize),
+        kv_bytes=round(positions * config.kv_bytes_per_position(cache_itemsize)),
     )
 
 

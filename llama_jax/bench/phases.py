@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_jax.bench import process
+from llama_jax.bench import gate, process
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.protocol import AGAIN, alone
@@ -242,7 +242,7 @@ def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
 
     def judged(t: Trial) -> Trial:
         hashes = known.get((t.prompt, t.dtype, t.quantisation, t.new_tokens))
-        if t.phase == "warm" or not t.valid or not hashes or t.tokens_sha256 in hashes:
+        if t.phase == "warm" or not t.valid or gate.approximate(t.quantisation) or not hashes or t.tokens_sha256 in hashes:
             return t
         return t.model_copy(update=dict(valid=False, reason="wrong: its tokens are not those of any valid warm trial"))
 

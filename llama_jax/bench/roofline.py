@@ -21,7 +21,7 @@ REPEATS = 7
 SIDE = 2048  # of the matrices that `flops` multiplies: 17 GFLOP, too large for any cache to matter
 
 
-def bytes_per_token(config: ModelConfig, context: float, weight_bytes: int = 4, cache_bytes: float = 4, batch: int = 1) -> float:
+def bytes_per_token(config: ModelConfig, context: float, weight_bytes: float = 4, cache_bytes: float = 4, batch: int = 1) -> float:
     """Bytes one decode step must read: all layers, head and norms once, and each row's cached keys and values.
 
     context: mean number of cached positions a token attends over.

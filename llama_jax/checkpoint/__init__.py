@@ -25,8 +25,8 @@ from llama_jax.errors import UserError, near
 from llama_jax.model import Model
 from llama_jax.tokenizer import Tokenizer
 
-__all__ = ["DEFAULT", "Checkpoint", "from_flax", "from_torch", "load", "load_config", "load_params", "load_tokenizer", "models",
-           "to_flax", "to_torch"]  # fmt: skip
+__all__ = ["DEFAULT", "Checkpoint", "from_flax", "from_torch", "gguf_file", "load", "load_config", "load_params", "load_tokenizer",
+           "models", "to_flax", "to_torch"]  # fmt: skip
 
 DEFAULT = "smollm2-135m-instruct"
 DTYPES = ("float32", "bfloat16")
@@ -55,6 +55,13 @@ def models() -> dict[str, str]:
     for name, config in PRESETS.items():
         known[f"random:{name}"] = f"random weights, {config.num_parameters / 1e9:.2f} G parameters, for speed only"
     return known
+
+
+def gguf_file(name: str) -> Path | None:
+    """The GGUF file that a name stands for; None where it names another kind of model, or none. Raises UserError for packaged
+    weights that are not installed."""
+    path = gguf.packaged() if name == DEFAULT else Path(name).expanduser()
+    return path if path.is_file() else None
 
 
 def find(name: str) -> Source:

@@ -34,6 +34,10 @@ def test_predicted_weights_are_those_there(tied):
     assert memory.predicted(cfg, 4, 4, 1, 16)["weights_bytes"] == total(build(cfg))
 
 
+def test_predicted_bytes_of_quantised_weights_are_whole():
+    assert memory.predicted(config.tiny(), 0.72, 2, 1, 16)["weights_bytes"] == round(0.72 * config.tiny().num_parameters)
+
+
 @pytest.mark.parametrize(("policy", "dtype"), [("fixed", jnp.float32), ("fixed", jnp.bfloat16), ("none", jnp.float32)])
 def test_predicted_keys_and_values_are_those_there(tiny, policy, dtype):
     cache = kvc.create(tiny[0], policy, np.zeros(3, np.int32), 16, dtype)

@@ -282,3 +282,9 @@ def test_first_requests_are_judged_by_the_warm_tokens():
     judged = phases.judge_starts([warm, *cold, elsewhere])
     assert [t.valid for t in judged] == [True, True, False, True]
     assert "wrong" in judged[2].reason
+
+
+def test_first_requests_of_approximate_subjects_may_make_a_text_of_their_own():
+    known = dict(dtype="q4_1", quantisation="gguf-q4_1")
+    judged = phases.judge_starts([trial(tokens_sha256="one", **known), trial(phase="cold", tokens_sha256="another", **known)])
+    assert all(t.valid for t in judged)

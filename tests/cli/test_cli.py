@@ -289,6 +289,19 @@ def test_doctor_says_what_to_do_about_gaps(monkeypatch):
         assert words in advice
 
 
+def test_doctor_says_of_each_runtime_what_its_peers_say(monkeypatch):
+    gaps = {"llamacpp": ("Not built.", "Run `make peers`."), "llamacpp+generate": ("Not built.", "Run `make peers`."),
+            "torch-cudagraph": ("No CUDA.", "Run it where there is.")}  # fmt: skip
+    monkeypatch.setattr(doctor.peers, "missing", lambda names, model: [
+        dict(name=n, reason=gaps[n][0], remedy=gaps[n][1]) for n in names if n in gaps])  # fmt: skip
+    here, remedies = doctor.find_peers()
+    assert here["llama.cpp"] == "not here: Not built."
+    assert here["ollama"] == "runs ollama"
+    assert "torch-compile" in here["torch"]
+    assert here["torch"].endswith("; not torch-cudagraph: No CUDA.")
+    assert remedies == ["torch: No CUDA. Run it where there is.", "llama.cpp: Not built. Run `make peers`."]
+
+
 def test_every_verb_has_help_with_an_example(call):
     verbs = get_command(app).commands
     assert {"chat", "generate", "bench", "compare", "run", "report", "models", "placements", "doctor"} <= set(verbs)

@@ -1,0 +1,291 @@
+"""Ollama's side of the wire, replayed on loopback over real HTTP: what is asked, what is kept of the answer, and every fault."""
+
+import hashlib
+import json
+import time
+
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, peers
+from llama_jax.bench import protocol
+from llama_jax.bench.workload import Workload
+from llama_jax.peers import ollama
+from tests.cli.test_cli import call  # noqa: F401 (a fixture)
+from tests.peers import ollama_replay as wire
+
+MODEL = checkpoint.DEFAULT
+WORK = Workload(("<|im_start|>user\nWhy is the sky blue?<|im_end|>\n", "Grass is"), new_tokens=8, length=32)
+WHERE = dict(run="", block=0, order=0, process=0, phase="warm")
+CLOSED = "http://127.0.0.1:9"  # nothing listens there
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """The packaged tokenizer beside a small file: the replay runs no model, so that any bytes are weights."""
+    path = tmp_path_factory.mktemp("weights") / "small.gguf"
+    path.write_bytes(b"GGUF" + bytes(range(256)))
+    source = checkpoint.find(MODEL)
+    return checkpoint.Checkpoint(MODEL, source.config, None, source.tokenizer(), "0123456789abcdef", str(path), "float32")
+
+
+@pytest.fixture
+def server(loaded, monkeypatch):
+    """A replay server at OLLAMA_HOST, and patience of a test."""
+    monkeypatch.setattr(ollama, "LOOK_S", 0.5)
+    monkeypatch.setattr(ollama, "SILENCE_S", 0.5)
+    facts = dict(
+        model=MODEL, weights_hash="h", dtype="q4_1", quantisation="gguf-q4_1", weight_bytes=0.7, config=loaded.config, cache_bytes=2
+    )
+    monkeypatch.setattr(ollama.llamacpp, "identity", lambda loaded: facts)
+    with wire.Server(wire.Replay(loaded.tokenizer)) as running:
+        monkeypatch.setenv("OLLAMA_HOST", running.url)
+        yield running
+
+
+def trial(loaded, prompt=0, work=WORK, who=None):
+    return protocol.trial(who or ollama.subject(loaded, "ollama"), work, prompt, **WHERE)
+
+
+def test_replayed_answer_is_a_trial_with_the_clients_times_and_the_servers_counts(loaded, server):
+    record, tokens = trial(loaded)
+    expected = loaded.tokenizer.encode("".join(server.replay.answer * 2))
+    assert tokens[:, 0].tolist() == expected
+    assert record.valid
+    assert record.reason == ""
+    assert len(record.token_times_ns) == 8
+    assert record.token_times_ns == sorted(record.token_times_ns)
+    assert (record.server_tokens, record.server_decode_ns) == (8, wire.DECODE_NS)
+    assert (record.server_prompt_tokens, record.server_prompt_ns, record.server_load_ns) == (
+        record.prompt_tokens,
+        wire.PROMPT_NS,
+        wire.LOADS_NS,
+    )
+    assert (record.backend, record.quantisation) == ("ollama", "gguf-q4_1")
+
+
+def test_replayed_request_states_everything_that_matters(loaded, server):
+    from llama_jax.bench.process import allowed_cores
+
+    trial(loaded)
+    unload, request = server.replay.requests("/api/generate")
+    assert unload["keep_alive"] == 0  # so that the first request of a process is a first one
+    assert not unload.get("prompt")
+    options = request["options"]
+    assert (request["raw"], request["stream"]) == (True, True)
+    assert options["temperature"] == 0
+    assert options["num_predict"] == WORK.new_tokens
+    assert options["num_thread"] == len(allowed_cores())
+    assert options["num_ctx"] >= WORK.length + WORK.new_tokens
+    assert options["num_gpu"] == 0  # the tests run where JAX has no GPU
+    assert options["seed"] == WORK.seed
+
+
+def test_replayed_prompts_never_start_alike(loaded, server):
+    who = ollama.subject(loaded, "ollama")
+    ids = tuple(loaded.tokenizer.encode("The quick brown fox jumps over the lazy dog"))
+    work = Workload((WORK.prompts[0], ids), 2, 32)
+    records = [trial(loaded, prompt, work, who)[0] for prompt in (0, 0, 0, 1, 1)]
+    sent = [body["prompt"] for body in server.replay.requests("/api/generate")[1:]]
+    first = [loaded.tokenizer.encode(text)[0] for text in sent]
+    assert len(set(first)) == len(sent)
+    assert all(text.endswith(WORK.prompts[0]) for text in sent[:3])
+    assert all(text.endswith(" quick brown fox jumps over the lazy dog") for text in sent[3:])
+    assert [r.prompt_tokens for r in records] == [len(loaded.tokenizer.encode(WORK.prompts[0])) + 1] * 3 + [len(ids)] * 2
+    assert all(r.server_prompt_tokens == r.prompt_tokens for r in records)
+
+
+def test_replayed_random_ids_are_sent_as_text_and_another_count_of_them_is_kept(loaded, server):
+    ids = tuple(np.random.default_rng(0).integers(20, 49_000, 30).tolist())
+    record, _ = trial(loaded, work=Workload((ids,), 4, 32))
+    assert record.valid
+    assert record.prompt_tokens == 30
+    assert record.server_prompt_tokens == len(loaded.tokenizer.encode(server.replay.requests("/api/generate")[-1]["prompt"]))
+    assert record.server_prompt_tokens != 30
+
+
+def test_replayed_model_is_made_of_the_very_file_once(loaded, server):
+    from pathlib import Path
+
+    for _ in range(2):
+        ollama.subject(loaded, "ollama")
+    (made,) = server.replay.requests("/api/create")
+    digest = f"sha256:{hashlib.sha256(Path(loaded.source).read_bytes()).hexdigest()}"
+    assert made["model"] == "llama-jax-0123456789ab"
+    assert made["files"] == {"small.gguf": digest}
+    assert not made.get("quantize")
+    assert server.replay.blobs == {digest: 260}
+
+
+def test_replayed_creation_stopped_half_way_is_made_good_by_the_next(loaded, server):
+    server.replay.fault = "create dropped"
+    with pytest.raises(peers.UnavailableError, match=r"broke off while it made a model of small\.gguf") as caught:
+        ollama.subject(loaded, "ollama")
+    assert "ollama serve" in caught.value.remedy
+    assert server.replay.blobs
+    assert not server.replay.models
+    server.replay.fault = ""
+    assert trial(loaded)[0].valid
+
+
+@pytest.mark.parametrize(("fault", "words"), [("create refused", "neither 'from' or 'files'"), ("create half done", "'parsing GGUF'")])
+def test_replayed_refusal_to_make_a_model_is_a_gap(loaded, server, fault, words):
+    server.replay.fault = fault
+    with pytest.raises(peers.UnavailableError, match=words) as caught:
+        ollama.subject(loaded, "ollama")
+    assert "0.5.5" in caught.value.remedy
+
+
+def test_no_server_is_a_gap_and_costs_little(monkeypatch):
+    monkeypatch.setenv("OLLAMA_HOST", CLOSED)
+    start = time.perf_counter()
+    (gap,) = peers.missing(["ollama"], MODEL)
+    assert time.perf_counter() - start < 5 * ollama.LOOK_S  # cheap, whatever the machine does
+    assert CLOSED in gap["reason"]
+    assert "ollama serve" in gap["remedy"]
+
+
+@pytest.mark.parametrize("version", ["0.5.4", "0.3.12", "", "unknown"])
+def test_replayed_old_server_is_a_gap(server, version):
+    server.replay.version = version
+    (gap,) = peers.missing(["ollama"], MODEL)
+    assert "too old" in gap["reason"]
+    assert version in gap["reason"]
+    assert "Update Ollama" in gap["remedy"]
+
+
+@pytest.mark.parametrize("version", ["0.5.5", "0.12.3-rc1", "1.0", "0.0.0"])
+def test_replayed_new_server_is_none(server, version):
+    server.replay.version = version
+    assert peers.missing(["ollama"], MODEL) == []
+
+
+@pytest.mark.parametrize(("fault", "words"), [("deaf", "did not answer within 0.5 s"), ("not ollama", "no Ollama server")])
+def test_replayed_server_that_is_silent_or_another_is_a_gap(server, fault, words):
+    server.replay.fault = fault
+    (gap,) = peers.missing(["ollama"], MODEL)
+    assert words in gap["reason"]
+    assert "ollama serve" in gap["remedy"]
+
+
+def test_a_model_that_is_no_gguf_file_is_a_gap(server):
+    (gap,) = peers.missing(["ollama"], "random:gpt2")
+    assert "random:gpt2 is none" in gap["reason"]
+    assert ".gguf" in gap["remedy"]
+    assert not server.replay.asked
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("dropped", "the connection broke after 2 chunks"),
+        ("no end", "the answer broke off after 8 chunks"),
+        ("malformed", "chunk 3 is malformed"),
+        ("not an object", "chunk 3 is malformed"),
+        ("wrong types", "chunk 3 is malformed"),
+        ("error chunk", "the server says after 2 chunks: an error was encountered"),
+        ("http 500", "llama runner process has terminated"),
+        ("model gone", "model 'llama-jax-0123456789ab' not found"),
+        ("hang", "sent nothing for 0.5 s; start it again with `ollama serve`"),
+    ],
+)
+def test_replayed_fault_within_a_request_is_a_void_trial_with_its_reason(loaded, server, fault, words):
+    who = ollama.subject(loaded, "ollama")
+    assert trial(loaded, who=who)[0].valid
+    server.replay.fault = fault
+    record, tokens = trial(loaded, who=who)
+    assert not record.valid
+    assert words in record.reason
+    assert len(tokens) == len(record.token_times_ns) == 0
+    assert record.server_tokens is None  # what was said of the request before is not this one's
+    server.replay.fault = ""
+    record, _ = trial(loaded, who=who)
+    assert record.valid == (fault != "hang")  # one that hung is not waited for again
+    assert fault != "hang" or "sent nothing" in record.reason
+
+
+def test_replayed_server_that_dies_between_requests_is_a_void_trial(loaded, server):
+    who = ollama.subject(loaded, "ollama")
+    assert trial(loaded, who=who)[0].valid
+    server.stop()
+    record, _ = trial(loaded, who=who)
+    assert not record.valid
+    assert "ollama serve" in record.reason
+
+
+@pytest.mark.parametrize("extra", [1, -1])
+def test_replayed_tokens_that_the_server_counts_otherwise_are_void(loaded, server, extra):
+    server.replay.extra = extra
+    record, _ = trial(loaded)
+    assert not record.valid
+    assert f"the server counts {8 + extra} tokens, its chunks make 8" in record.reason
+
+
+def test_replayed_chunk_of_several_tokens_is_one_block(loaded, server):
+    """A server holds the bytes of a character back until it is whole."""
+    server.replay.answer = [" The", "🜨"]
+    several = len(loaded.tokenizer.encode("🜨"))
+    assert several > 1
+    who = ollama.subject(loaded, "ollama")
+    server.replay.extra = several - 1
+    record, tokens = trial(loaded, work=Workload(WORK.prompts, 1 + several, 32), who=who)
+    assert not record.valid  # the replay sends as many chunks as tokens were asked for: too many, and the count says so
+    server.replay.cut, server.replay.extra = 2, several - 1
+    record, tokens = trial(loaded, work=Workload(WORK.prompts, 1 + several, 32), who=who)
+    assert record.valid
+    assert tokens[:, 0].tolist() == loaded.tokenizer.encode(" The🜨")
+    assert len(set(record.token_times_ns)) == 2
+
+
+@pytest.mark.parametrize(("ends", "valid"), [(5, True), (2, True), (1, False), (0, False)])
+def test_replayed_text_that_ends_early_is_a_shorter_answer_of_two_tokens_or_more(loaded, server, ends, valid):
+    server.replay.ends = ends
+    record, tokens = trial(loaded)
+    assert record.valid == valid
+    assert len(tokens) == (ends if valid else 0)
+    assert valid or "there is no rate in it" in record.reason
+
+
+def test_several_rows_are_refused(loaded, server):
+    record, _ = trial(loaded, work=Workload(WORK.prompts, 4, 32, batch=2))
+    assert "one prompt a request, 2 rows" in record.reason
+
+
+def test_replayed_best_token_at_positions_of_a_text(loaded, server):
+    ids = loaded.tokenizer.encode("Why is the sky blue? It is because of the air.")
+    server.replay.answer = [" sky"]
+    assert ollama.top1(loaded, ids, [0, 3, 7]).tolist() == loaded.tokenizer.encode(" sky") * 3
+    texts = [body["prompt"] for body in server.replay.requests("/api/generate")]
+    assert texts == [loaded.tokenizer.decode(ids[: p + 1]) for p in (0, 3, 7)]
+    assert all(body["options"]["num_predict"] == 1 for body in server.replay.requests("/api/generate"))
+    server.replay.answer = [" sky is"]  # not one token
+    assert ollama.top1(loaded, ids, [3]).tolist() == [-1]
+    split = loaded.tokenizer.encode("W") + loaded.tokenizer.encode("hy")  # another spelling of a token's text
+    assert ollama.top1(loaded, split, [1]).tolist() == [-1]
+    server.replay.fault = "http 500"
+    with pytest.raises(peers.UnavailableError, match="position 3"):
+        ollama.top1(loaded, ids, [3])
+
+
+@pytest.mark.slow
+def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, server, tmp_path, monkeypatch):  # noqa: F811
+    """The real command line, its measuring process and all, on a small model; the server is gone after its first answers."""
+    from tests.checkpoint.test_gguf import write
+
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "m.gguf")
+    replay = server.replay
+    replay.tokenizer = checkpoint.load_tokenizer(str(tmp_path / "m.gguf"))
+    replay.answer = ["ab"]
+
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    replay.lives = 6
+    code, out, err = call("bench", "--model", str(tmp_path / "m.gguf"), "--placements", "step", "--peers", "ollama", "--prompt-tokens", "8",
+                          "--new-tokens", "4", "--blocks", "3", "--no-cold", "--out", str(tmp_path / "t.jsonl"), "--json")  # fmt: skip
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1])["subjects"]
+    rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()[1:]]
+    void = [row for row in rows if row["subject"] == "ollama" and not row["valid"]]
+    assert void
+    assert all("failed: ServerError" in row["reason"] for row in void)
+    assert all(row["valid"] for row in rows if row["subject"].startswith("step"))
