@@ -84,7 +84,8 @@ def prompt_logits(module, ids: torch.Tensor, cache: Cache | None, last: torch.Te
     last: index [1] of the prompt's last token where padding follows it. No token sees a later one, so padding changes nothing;
     its keys stand in slots that a mask hides until they are overwritten.
     """
-    positions = torch.arange(ids.shape[1], device=ids.device)[None]
+    end = module.config.max_position_embeddings - 1  # padding may reach beyond a table of positions
+    positions = torch.arange(ids.shape[1], device=ids.device).clamp(max=end)[None]
     return module(ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None,
                   logits_to_keep=1 if last is None else last).logits  # fmt: skip
 

@@ -160,6 +160,14 @@ def test_a_text_beyond_the_context_is_named(llama):
             tokens(peers.subject(llama, name), (1,) * 250, Workload((), 20, 256))
 
 
+def test_padding_may_reach_beyond_learned_positions():
+    cfg = config.tiny("gpt2", num_hidden_layers=1, max_position_embeddings=30)
+    loaded = checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
+    work = Workload((), new_tokens=5, length=25)  # 32 slots
+    expected = tokens(peers.subject(loaded, "torch"), text(25), work)
+    assert np.array_equal(tokens(peers.subject(loaded, "torch-script+nocache"), text(25), work), expected)
+
+
 def test_graphs_are_labelled_gaps_without_cuda(llama, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     names = [name for name, peer in peers.PEERS.items() if peer.module == "torch"]
