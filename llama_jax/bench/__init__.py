@@ -36,6 +36,8 @@ MODULES = (
     "statistics",
     "suite",
     "summary",
+    "ttft",
+    "ttft_table",
     "workload",
 )
 NAMES = {  # name here: the module it comes from

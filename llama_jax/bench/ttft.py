@@ -1,0 +1,331 @@
+"""Time to first token against prompt length: placements under three ways to choose a shape, and peers, cold and warm apart.
+
+A JAX subject is named "PLACEMENT POLICY". The policy says how long a prompt is when it runs:
+
+exact     as long as it is: a program for every length
+bucketed  padded to the next length of `generate.bucket`: a few programs for all lengths
+fixed     padded to the bucket of the longest prompt asked: one program
+
+Up to its first token every placement that jits `step` or `decode` runs the same program, so `step` stands for all of them; one
+with the jit further inside (`layer`, `eager`) compiles less and dispatches more.
+
+Each request asks a passage of its own, cut from English so that it has exactly the wanted number of tokens and begins with a
+token that no other passage begins with: no prefix of it can be cached. Random ids for a model without a tokenizer. `run` says
+what a trial belongs to: `warm` (all subjects at all lengths, interleaved), `tail` (more requests at one length, for its
+percentiles) or `cold NAME` (the first request of a fresh process, which is never the warm one).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from llama_jax import checkpoint
+from llama_jax.bench import environment, phases, protocol, requests, roofline, shapes, suite
+from llama_jax.bench.guard import Guard
+from llama_jax.bench.job import Job, check, opened, watched
+from llama_jax.bench.protocol import AGAIN, Reference
+from llama_jax.bench.shapes import Shaped
+from llama_jax.bench.starts import Start, noting
+from llama_jax.bench.starts import subject as bound
+from llama_jax.bench.workload import Subject, Workload
+from llama_jax.errors import UserError, near
+from llama_jax.placement import parse
+
+POLICIES = {"exact": shapes.POLICIES[shapes.EXACT], "bucketed": shapes.POLICIES[shapes.BUCKETS], "fixed": shapes.POLICIES[shapes.ONE]}
+WARM_UP, WARM, TAIL, COLD = "warm-up", "warm", "tail", "cold"
+SPARE = 4  # passages of each length that only warm up
+TRIES = 20  # places in the text at which a passage may begin with a given token
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of whom. blocks are spread evenly over `processes`, and so are the `tail` further requests that
+    `tail_subjects` get at the length `at`; `starts` fresh processes a subject make their first request at that length."""
+
+    placements: tuple[str, ...]  # "PLACEMENT POLICY"; the first is the baseline, which runs twice in a block (A/A)
+    peers: tuple[str, ...]
+    lengths: tuple[int, ...]  # tokens of the prompts
+    blocks: int
+    processes: int
+    at: int
+    starts: int
+    tail: int = 0
+    tail_subjects: tuple[str, ...] = ()
+    new_tokens: int = 2
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("placements", "peers", "lengths", "tail_subjects"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return self.placements + self.peers
+
+
+def check_plan(plan: Plan, config) -> None:
+    """Raises UserError for a plan that cannot be carried out on a model of this configuration, before anything is measured."""
+    from llama_jax import peers
+
+    check(blocks=plan.blocks, processes=plan.processes, starts=plan.starts, new_tokens=plan.new_tokens)
+    if not plan.placements:
+        raise UserError("placements is empty; name at least one, such as 'step exact'.")
+    for name in plan.placements:
+        placement, _, policy = name.rpartition(" ")
+        if policy not in POLICIES or not placement:
+            raise UserError(f"{name!r} is no placement with a policy, such as 'step exact'; policies: {', '.join(POLICIES)}.")
+        parse(placement)
+    peers.check(plan.peers)
+    if len(set(plan.subjects)) != len(plan.subjects):
+        raise UserError(f"A placement is named twice: {', '.join(plan.placements)}.")
+    if not plan.lengths or len(set(plan.lengths)) != len(plan.lengths) or not all(type(n) is int and n >= 1 for n in plan.lengths):
+        raise UserError(f"lengths is {list(plan.lengths)}; give different numbers of tokens, each 1 or more.")
+    if plan.at not in plan.lengths:
+        raise UserError(f"at is {plan.at}; it must be one of the lengths ({', '.join(map(str, plan.lengths))}).")
+    if plan.processes > plan.blocks:
+        raise UserError(f"{plan.processes} processes for {plan.blocks} blocks; each process needs a block of its own.")
+    if plan.tail < 0 or (plan.tail and not plan.tail_subjects):
+        raise UserError(f"tail is {plan.tail} for {len(plan.tail_subjects)} tail_subjects; name some, or set tail to 0.")
+    for name in plan.tail_subjects:
+        if name not in plan.subjects:
+            raise UserError(f"tail_subjects names {name!r}, which is not measured.{near(name, plan.subjects)}")
+    suite.check_context(config, Workload((), plan.new_tokens, max(plan.lengths)))
+
+
+# What is asked ----------------------------------------------------------------------------------------------------------
+
+
+def passages(loaded: checkpoint.Checkpoint, lengths: Sequence[int], seed: int = 0) -> list[str | tuple[int, ...]]:
+    """One passage a length, of exactly so many tokens each; no two begin with the same token.
+
+    English from the manual that every Python carries, beginning where a word does, at places drawn from the seed. For a model
+    without a tokenizer random ids, no two alike. Raises UserError when the text has no more beginnings to offer.
+    """
+    if loaded.tokenizer is None:
+        return random_passages(loaded.config.vocab_size, lengths, seed)
+    rng, text = random.Random(seed), suite.manual()
+    encoding = loaded.tokenizer.backend.encode(text, add_special_tokens=False)
+    ids, places = encoding.ids, {}
+    for i, (token, (start, _)) in enumerate(zip(ids, encoding.offsets, strict=True)):
+        if text[start : start + 1].isspace() or text[max(start - 1, 0)].isspace():
+            places.setdefault(token, []).append(i)
+    beginnings = iter(rng.sample(sorted(places), len(places)))
+    found = []
+    for n in lengths:
+        cuts = (cut(loaded.tokenizer, ids, rng.sample(places[token], min(TRIES, len(places[token]))), n) for token in beginnings)
+        passage = next(filter(None, cuts), None)
+        if passage is None:
+            raise UserError(f"{len(lengths)} passages of up to {max(lengths)} tokens are asked for; the text has {len(found)} that begin"
+                            " differently. Ask for fewer blocks, starts or tail requests.")  # fmt: skip
+        found.append(passage)
+    return found
+
+
+def cut(tokenizer, ids: Sequence[int], places: Sequence[int], n: int) -> str | None:
+    """The first passage of n tokens at one of these places that reads back as the very same tokens; None where none does."""
+    for i in places:
+        wanted = ids[i : i + n]
+        if len(wanted) == n and tokenizer.encode(text := tokenizer.decode(wanted), special=False) == wanted:
+            return text
+    return None
+
+
+def random_passages(vocabulary: int, lengths: Sequence[int], seed: int) -> list[tuple[int, ...]]:
+    """Random ids of each length, no two passages alike."""
+    rng, found = random.Random(seed), {}
+    for n in lengths:
+        if sum(len(passage) == n for passage in found) >= vocabulary**n:
+            raise UserError(f"There are no more than {vocabulary**n} different prompts of {n} tokens; ask for longer ones.")
+        while (passage := tuple(rng.randrange(vocabulary) for _ in range(n))) in found:
+            pass
+        found[passage] = True
+    return list(found)
+
+
+def workloads(loaded: checkpoint.Checkpoint, plan: Plan) -> dict[tuple[str, int], Workload]:
+    """(run, length) → its passages, each asked once; those of the warm-up are never timed."""
+    counts = [(WARM_UP, n, SPARE) for n in plan.lengths] + [(WARM, n, plan.blocks) for n in plan.lengths]
+    counts += [(COLD, plan.at, plan.starts), (TAIL, plan.at, plan.tail)]
+    drawn = iter(passages(loaded, [n for _, n, count in counts for _ in range(count)], plan.seed))
+    return {(run, n): Workload(tuple(next(drawn) for _ in range(count)), plan.new_tokens, n, seed=plan.seed) for run, n, count in counts}
+
+
+def shaped(work: Workload, subject: str, longest: int) -> Shaped:
+    """The workload in the shape that a subject's policy gives it; a peer gets it without padding and does as it likes."""
+    policy = POLICIES.get(subject.removesuffix(AGAIN).rpartition(" ")[2])
+    length, room = policy.shape(work.length, longest, work.new_tokens) if policy else (work.length, work.slots)
+    return Shaped(work.prompts, work.new_tokens, length, seed=work.seed, room=room)
+
+
+# Measuring --------------------------------------------------------------------------------------------------------------
+
+
+def measure(job: Job, loaded: checkpoint.Checkpoint, plan: Plan) -> list[dict]:
+    """Everything the plan asks for that the journal does not hold yet; returns the peers that are missing: {name, reason, remedy}.
+
+    Cold starts come first: a peer whose process dies there is missing from then on. Raises UserError, see `check_plan`.
+    """
+    from llama_jax import peers
+
+    check_plan(plan, loaded.config)
+    gaps = peers.missing(plan.peers, job.model)
+    plan = without(plan, [gap["name"] for gap in gaps])
+    asked = workloads(loaded, plan)
+    cold_starts(job, loaded, plan, asked[COLD, plan.at])
+    plan = without(plan, [gap["name"] for gap in phases.missing(job.journal)])
+    for p in range(plan.processes):
+        rounds = rounds_of(plan, p)
+        run, block, names, lengths = rounds[-1]
+        twin = run == WARM
+        job.child(run, block, f"{__name__}:interleaved", (len(names) + twin) * len(lengths), plan=asdict(plan), rounds=rounds,
+                  asked=[(*key, asdict(work)) for key, work in asked.items()])  # fmt: skip
+    return gaps + phases.missing(job.journal)
+
+
+def without(plan: Plan, names: Sequence[str]) -> Plan:
+    """The plan without some peers."""
+    kept = {field: tuple(n for n in getattr(plan, field) if n not in names) for field in ("peers", "tail_subjects")}
+    return replace(plan, **kept, tail=plan.tail if kept["tail_subjects"] else 0)
+
+
+def rounds_of(plan: Plan, process: int) -> list[tuple[str, int, tuple[str, ...], tuple[int, ...]]]:
+    """What one process measures, in order: (run, block, subjects, lengths) each."""
+    blocks, tail = (np.array_split(range(count), plan.processes)[process].tolist() for count in (plan.blocks, plan.tail))
+    return [(WARM, b, plan.subjects, plan.lengths) for b in blocks] + [(TAIL, b, plan.tail_subjects, (plan.at,)) for b in tail]
+
+
+def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workload) -> None:
+    """`starts` first requests of each subject at one length, each in a process of its own, in seeded random order."""
+    reference, known = Reference(loaded, shaped(work, "step bucketed", max(plan.lengths))), {}
+    gone = {gap["name"] for gap in phases.missing(job.journal)}
+    for block in range(plan.starts):
+        drawn = random.Random(f"{plan.seed} {COLD} {block}").sample(plan.subjects, len(plan.subjects))
+        for order, name in enumerate(drawn):
+            run = f"{COLD} {name}"
+            if name in gone or any(t.run == run and t.block == block for t in job.journal.trials):
+                continue
+            known.setdefault(block, reference.tokens(block).tolist())
+            job.progress(f"first request of a fresh process: {name}", block * len(drawn) + order, plan.starts * len(drawn))
+            arguments = dict(subject=name, order=order, plan=asdict(plan), work=asdict(work), greedy=known[block])
+            try:
+                job.child(run, block, f"{__name__}:first_request", 1, **arguments)
+            except UserError as error:
+                if name not in plan.peers:
+                    raise
+                job.journal.note(missing=dict(name=name, reason=str(error), remedy=""))
+            gone |= {gap["name"] for gap in phases.missing(job.journal)}
+
+
+# What the children run --------------------------------------------------------------------------------------------------
+
+
+def as_workload(known: dict) -> Workload:
+    """A workload that came as JSON."""
+    return Workload(**{**known, "prompts": tuple(p if isinstance(p, str) else tuple(p) for p in known["prompts"])})
+
+
+def build(say: Callable, loaded: checkpoint.Checkpoint, names: Sequence[str], block: int, engines: dict) -> list[Subject]:
+    """Subjects by name; policies of one placement share its engine and so its programs, which `engines` then holds by placement.
+
+    A peer that cannot be built is said to be missing.
+    """
+    made = {}
+    for name in names:
+        placement, _, policy = name.rpartition(" ")
+        if policy in POLICIES:
+            if placement not in made:
+                made[placement], engines[placement] = bound(loaded, placement)
+            made[name] = replace(made[placement], name=name)
+        else:
+            made |= {who.name: who for who in requests.build(say, loaded, dict(peers=[name]), (), block)}
+    return [made[name] for name in names if name in made]
+
+
+def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: list, asked: list) -> dict:
+    """Warm-up of every subject at every length, then the rounds: in each all lengths, at each length all subjects, in random order."""
+    plan, works = Plan(**plan), {(run, n): as_workload(work) for run, n, work in asked}
+    identity = {k: v for k, v in identity.items() if k not in ("run", "block")} | dict(phase="warm")
+    with watched(say) as more:
+        loaded, *_ = opened(job)
+        engines: dict = {}
+        subjects = build(say, loaded, plan.subjects, rounds[0][1], engines)
+        warm_up(say, subjects, works, plan)
+        references, probe = references_of(loaded, works, plan, engines), roofline.Probe()
+        for i, (run, block, names, lengths) in enumerate(rounds):
+            say("progress", [f"{run} requests, block {block + 1}", i, len(rounds)])
+            bandwidth = probe.bandwidth()
+            present = [who for who in subjects if who.name in names]
+            for who, n, order in drawn(present, lengths, run, block, plan):
+                reference = references[run, n]
+                reference.tokens(block)
+                record, tokens = protocol.trial(who, shaped(works[run, n], who.name, max(plan.lengths)), block, run=run, block=block,
+                                                order=order, **identity)  # fmt: skip
+                judged = reference.judge(record, tokens) if record.token_times_ns else record
+                say("trial", Start(**{**judged.model_dump(), "bandwidth_gbps": bandwidth}).model_dump())
+        more["gflops"] = roofline.flops()
+    return {}
+
+
+def drawn(subjects: Sequence[Subject], lengths: Sequence[int], run: str, block: int, plan: Plan) -> Iterator[tuple[Subject, int, int]]:
+    """(subject, length, place in the block): lengths in seeded random order, at each the subjects in one; in `warm` the baseline twice."""
+    rng, order = random.Random(f"{plan.seed} {run} {block}"), 0
+    twins = [replace(who, name=who.name + AGAIN) for who in subjects if run == WARM and who.name == plan.placements[0]]
+    for n in rng.sample(lengths, len(lengths)):
+        for who in rng.sample([*subjects, *twins], len(subjects) + len(twins)):
+            yield who, n, order
+            order += 1
+
+
+def warm_up(say: Callable, subjects: Sequence[Subject], works: dict[tuple[str, int], Workload], plan: Plan) -> None:
+    """Each subject at each length until its guard is silent; a placement's shape once, whichever policies share it."""
+    done = set()
+    for i, who in enumerate(subjects):
+        say("progress", [f"warm-up of {who.name}", i, len(subjects)])
+        for n in plan.lengths:
+            work = shaped(works[WARM_UP, n], who.name, max(plan.lengths))
+            shape = (who.placement, work.length, work.slots) if who.backend == "jax" else (who.name, n)
+            if shape not in done:
+                protocol.warm_up(who, work)
+            done.add(shape)
+
+
+def references_of(loaded: checkpoint.Checkpoint, works: dict, plan: Plan, engines: dict) -> dict[tuple[str, int], Reference]:
+    """A reference for each (run, length), at bucketed shapes; all on one engine, that of the subjects' `step` where there is one."""
+    first = Reference(loaded, next(iter(works.values())))
+    if "step" in engines:
+        first.engines[engines["step"].params.embedding.weight.dtype.name, "none"] = engines["step"]
+    made = {key: Reference(loaded, shaped(work, "step bucketed", max(plan.lengths))) for key, work in works.items()}
+    for reference in made.values():
+        reference.engines = first.engines
+    return made
+
+
+def first_request(say: Callable, job: dict, identity: dict, subject: str, order: int, plan: dict, work: dict, greedy: list) -> dict:
+    """The first request of this process. `load_ns` is weights and building; the part of compiling before the first token is its own."""
+    plan, work = Plan(**plan), as_workload(work)
+    with watched(say):
+        loaded, _, _, load_ns = opened(job)
+        began = time.perf_counter_ns()
+        built = build(say, loaded, [subject], identity["block"], {})
+        if not built:
+            return {}
+        load_ns, first = load_ns + time.perf_counter_ns() - began, {}
+        work = shaped(work, subject, max(plan.lengths))
+        with Guard() as guard:  # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
+            who = replace(built[0], run=noting(built[0].run, guard, first, time.time_ns()), guard=Guard)
+            record, tokens = protocol.trial(who, work, identity["block"], phase="cold", order=order, **identity)
+        peak = environment.peak_rss()
+        first.pop("to_first_ns", None)  # of a start, which is not asked for here
+        if record.token_times_ns:
+            record = record.model_copy(update=dict(valid=True, reason=""))
+            reference = Reference(loaded, work)
+            reference.known[identity["block"], "float32", "none"] = np.array(greedy)
+            record = reference.judge(record, tokens)
+        own = dict(load_ns=load_ns, peak_rss_bytes=peak, **first)
+        say("trial", Start(**{**record.model_dump(), **own}).model_dump())
+    return {}
