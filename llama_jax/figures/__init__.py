@@ -16,4 +16,5 @@ __all__ = ["COLOURS", "PALETTE", "arrivals", "break_even", "call_cost", "colour"
            "growth", "host_load", "host_strategies", "latency", "latency_by_context", "model_label", "paid_back", "pipelines",
            "published_case",
            "read_manifest", "save", "speed_ups", "spread_labels", "stream_seconds", "surprises", "throughput",
-           "ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed", "two_ways", "types", "update_manifest", "validation", "work_and_bytes"]  # fmt: skip
+           "ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed", "two_ways", "types",
+           "update_manifest", "validation", "work_and_bytes"]  # fmt: skip

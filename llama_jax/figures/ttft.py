@@ -18,8 +18,11 @@ BACKENDS = {  # the best subject of each is drawn in colour: shade, marker, line
     "ollama": (PALETTE["purple"], "D", ":"), "flax": (PALETTE["orange"], "v", "--"),
 }  # fmt: skip
 OTHER, GREY = "#B0B0B0", "#555555"
-PARTS = (("warm_ms", "as a warm request", PALETTE["blue"], ""), ("compile_ms", "trace, lower, compile (as JAX says)", PALETTE["orange"], "//"),
-         ("once_ms", "other first-time work (PyTorch's compiling included)", PALETTE["vermilion"], "xx"))  # fmt: skip
+PARTS = (
+    ("warm_ms", "as a warm request", PALETTE["blue"], ""),
+    ("compile_ms", "trace, lower, compile (as JAX reports them)", PALETTE["orange"], "//"),
+    ("once_ms", "other first-time work (PyTorch's compiling included)", PALETTE["vermilion"], "xx"),
+)
 
 
 def look(trials: Sequence[Trial], subject: str) -> tuple[str, str, str]:
