@@ -158,7 +158,7 @@ def floor(config: ModelConfig, asked: Sequence[int]) -> dict:
 def reading_ms(trials: Sequence[Start], subject: str, about: dict) -> float:
     """ms to read the subject's weights once, in its own format, at the bandwidth that was probed beside its trials (median)."""
     share = about["weights_read"] / about["parameters"]
-    times = [t.weights_bytes * share / t.bandwidth_gbps / 1e6 for t in summary.warm(trials, subject) if t.bandwidth_gbps]
+    times = [t.weights_bytes * share / t.bandwidth_gbps / 1e6 for t in summary.warm(trials, subject, valid=False) if t.bandwidth_gbps]
     return float(np.median(times)) if times else NAN
 
 

@@ -106,6 +106,8 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
 
     found: `ttft_table.cold`, one length.
     """
+    if not found:
+        return nothing("There is no valid cold start.")
     figure, (axes, memory) = new(13, 0.52 * len(found) + 2.0, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.6, 1]})
     ordered = sorted(found, key=lambda e: e["median"])
     heights = rows(axes, [e["subject"] for e in ordered])
@@ -136,10 +138,20 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
     return figure
 
 
+def nothing(words: str) -> Figure:
+    """A figure that says why there is nothing to draw."""
+    figure, axes = new(9, 1.5)
+    axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes)
+    axes.set_axis_off()
+    return figure
+
+
 @styled
 def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
     """Every warm first token at one length, a row a subject, with median and, where the sample can hold it, P99."""
     entries = sorted((e for e in ttft_table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
+    if not entries:
+        return nothing(f"There is no valid warm request at {n} tokens.")
     figure, axes = new(11.5, 0.52 * len(entries) + 1.8)
     heights, spread = rows(axes, [e["subject"] for e in entries]), np.random.default_rng(seed)
     for e in entries:
@@ -181,6 +193,8 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
     for e in found:
         pair(right, heights[e["subject"]], e["largest"], e["mixed"], f"{e['mixed'] / e['largest']:.1f}x", marker="|")
         right.plot(e["warm"], heights[e["subject"]], "o", color=PALETTE["blue"], markersize=7, zorder=4)
+    if not found:
+        right.text(0.5, 0.5, f"no subject has a cold and {loop - 1} warm requests", ha="center", transform=right.transAxes)
     right.set_xscale("log")
     right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     right.xaxis.set_minor_locator(LogLocator(subs=()))
