@@ -290,7 +290,7 @@ def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int 
     for n in [n for n in (10, 400) if n in at] or sorted({min(at), max(at)}):
         nearest = min(at[n], key=lambda r: r["ratio"].value)
         sentence += f"; at {n} the quickest peer, {nearest['peer']}, takes {plain(nearest['ratio'])} as long as {nearest['best']}"
-    return sentence + (f"; not measured: {', '.join(missing)}." if missing else ".")
+    return sentence + (f"; not measured: {ttft_table.shortened(missing)}." if missing else ".")
 
 
 def plain(ratio: Ratio) -> str:

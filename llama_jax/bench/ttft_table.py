@@ -146,6 +146,12 @@ def unmeasured(trials: Sequence[Start], gaps: Sequence[dict]) -> dict[str, str]:
     return {name: known.get(name, "not asked for in this run") for name in wanted if name not in rivals(trials)}
 
 
+def shortened(names: Sequence[str], most: int = 3) -> str:
+    """`torch-compile, torch-hybrid, ollama and 9 more`."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 # The limit --------------------------------------------------------------------------------------------------------------
 
 
@@ -178,8 +184,8 @@ def limits(trials: Sequence[Start], subject: str, about: dict, gflops: float) ->
 def cold(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """First requests of fresh processes, by subject: TTFT in ms of each, and its parts at the median.
 
-    compile_ms: trace, lower and compile before the first token, as JAX reports them. warm_ms: the subject's warm median at that length.
-    once_ms: the rest, which a warm request does not have either (for PyTorch, that is where compiling and capturing are).
+    warm_ms: the subject's warm median at that length. Three parts add up to `median`: compile_ms, trace, lower and compile before the
+    first token, as JAX reports them; usual_ms, what a warm request takes as well; once_ms, the rest, which is where PyTorch's compiling is.
     """
     found = []
     for name in placements(trials) + rivals(trials):
@@ -190,10 +196,11 @@ def cold(trials: Sequence[Start], seed: int = 0) -> list[dict]:
         compiling = float(
             np.median([((t.first_trace_ns or 0) + (t.first_lower_ns or 0) + (t.first_backend_ns or 0)) / 1e6 for t in starts])
         )
-        usual, whole = middle(trials, name, n), statistics.summarise(times, seed)
+        warm_ms, whole = middle(trials, name, n), statistics.summarise(times, seed)
+        usual = max(0.0, float(np.nanmin([warm_ms, whole.median - compiling])))
         found.append(dict(
-            subject=name, tokens=n, n=len(times), cold=times, median=whole.median, warm_ms=usual, compile_ms=compiling,
-            once_ms=max(0.0, whole.median - compiling - (usual if np.isfinite(usual) else 0.0)),
+            subject=name, tokens=n, n=len(times), cold=times, median=whole.median, warm_ms=warm_ms, compile_ms=compiling,
+            usual_ms=usual, once_ms=whole.median - compiling - usual,
             load_s=float(np.median([t.load_ns for t in starts])) / 1e9,
             peak_rss_bytes=max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
         ))  # fmt: skip

@@ -19,7 +19,7 @@ BACKENDS = {  # the best subject of each is drawn in colour: shade, marker, line
 }  # fmt: skip
 OTHER, GREY = "#B0B0B0", "#555555"
 PARTS = (
-    ("warm_ms", "as a warm request", PALETTE["blue"], ""),
+    ("usual_ms", "as a warm request", PALETTE["blue"], ""),
     ("compile_ms", "trace, lower, compile (as JAX reports them)", PALETTE["orange"], "//"),
     ("once_ms", "other first-time work (PyTorch's compiling included)", PALETTE["vermilion"], "xx"),
 )
@@ -54,11 +54,11 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], reading: d
     for name, ms in reading.items():
         left.plot([asked[0], asked[0] * 1.35], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
         left.text(asked[0] * 1.38, ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="center")
-    for name, at in spread_labels(ends, 1.13).items():
+    of_length(left, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
+    for name, at in spread_labels(ends, apart(left)).items():
         left.annotate(name, (asked[-1], ends[name]), (asked[-1] * 1.16, at), fontsize=9.5 if name in shown else 8.5, va="center",
                       color=look(trials, name)[0] if name in shown else GREY, fontweight="bold" if name in shown else "normal",
                       arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7), annotation_clip=False)  # fmt: skip
-    of_length(left, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
     few = min((e["n"] for e in entries if e["n"]), default=0)
     left.set_ylabel("time to first token, ms (log scale)")
     left.set_title(f"First token by prompt length (median, 95 % interval, n ≥ {few})", fontsize=11.5)
@@ -76,6 +76,12 @@ def of_length(axes, asked: Sequence[int], right: float) -> None:
     plain_ticks(axes.yaxis)
 
 
+def apart(axes) -> float:
+    """How far apart, as a factor, two labels of a logarithmic axis must be to be read: some 3.4 % of its height."""
+    low, high = axes.get_ylim()
+    return (high / low) ** 0.034
+
+
 def peers_over_best(axes, trials: Sequence[Trial], shown: Sequence[str], seed: int) -> None:
     """Each peer's TTFT over that of the placement that is best at the length; points a little apart so that intervals are seen."""
     found, asked = ttft_table.ratios(trials, seed), ttft_table.lengths(trials)
@@ -89,14 +95,13 @@ def peers_over_best(axes, trials: Sequence[Trial], shown: Sequence[str], seed: i
         axes.vlines(x, [r["ratio"].low for r in here], [r["ratio"].high for r in here], color=shade, linewidth=1.6)
         ends[peer] = here[-1]["ratio"].value
     of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
-    for peer, at in spread_labels(ends, 1.05).items():
+    for peer, at in spread_labels(ends, apart(axes)).items():
         axes.annotate(peer, (asked[-1], ends[peer]), (asked[-1] * 1.16, at), fontsize=8.5, va="center", annotation_clip=False,
                       color=look(trials, peer)[0] if peer in shown else GREY,
                       arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7))  # fmt: skip
     axes.axhline(1, color="black", linewidth=1)
-    axes.text(asked[0], 1, "below this line the peer is sooner", fontsize=8.5, va="top", color=GREY)
     n = min((r["ratio"].n for r in found), default=0)
-    axes.set_ylabel("peer's time over that of the best placement there")
+    axes.set_ylabel("peer's time over that of the placement best there\n(log scale; below 1 the peer is sooner)")
     axes.set_title(f"Peers over the best placement (n ≥ {n} pairs)", fontsize=11.5)
 
 
@@ -115,11 +120,11 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
     for e in ordered:
         height, at = heights[e["subject"]], 0.0
         for key, _, shade, hatch in PARTS:
-            length = e[key] / 1e3 if np.isfinite(e[key]) else 0.0
+            length = e[key] / 1e3
             axes.barh(height, length, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.55)
             at += length
         axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=4)
-        warm = f"{e['median'] / e['warm_ms']:.0f}x of a warm one ({e['warm_ms']:.0f} ms)" if np.isfinite(e["warm_ms"]) else "never warm"
+        warm = f"{e['median'] / e['warm_ms']:.3g}x of a warm one ({e['warm_ms']:.0f} ms)" if np.isfinite(e["warm_ms"]) else "never warm"
         axes.text(max(at, max(e["cold"]) / 1e3), height, f"  {e['median'] / 1e3:.2f} s, {warm}",
                   va="center", fontsize=9)  # fmt: skip
         if e["peak_rss_bytes"]:
@@ -191,7 +196,7 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
     left.set_title("As published: mean above its own P99", fontsize=11.5)
     heights = rows(right, [e["subject"] for e in found])
     for e in found:
-        pair(right, heights[e["subject"]], e["largest"], e["mixed"], f"{e['mixed'] / e['largest']:.1f}x", marker="|")
+        pair(right, heights[e["subject"]], e["largest"], e["mixed"], f"{e['mixed'] / e['largest']:.1f}x of it", marker="|")
         right.plot(e["warm"], heights[e["subject"]], "o", color=PALETTE["blue"], markersize=7, zorder=4)
     if not found:
         right.text(0.5, 0.5, f"no subject has a cold and {loop - 1} warm requests", ha="center", transform=right.transAxes)
@@ -217,4 +222,4 @@ def pair(axes, height: float, below: float, mean: float, words: str, marker: str
     axes.plot([below, mean], [height] * 2, color="#999999", linewidth=1.3, zorder=1)
     axes.plot(below, height, marker, color="black", markerfacecolor="none", markersize=7 if marker == "D" else 16, markeredgewidth=1.8)
     axes.plot(mean, height, "X", color=PALETTE["vermilion"], markersize=9)
-    axes.annotate(words, (mean, height), (8, 0), textcoords="offset points", va="center", fontsize=9)
+    axes.annotate(words, (max(mean, below), height), (9, 0), textcoords="offset points", va="center", fontsize=9)

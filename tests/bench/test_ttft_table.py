@@ -116,10 +116,17 @@ def test_a_cold_request_comes_apart_into_its_parts():
     step, torch = ttft_table.cold(everything())
     assert (step["subject"], step["n"], step["tokens"]) == ("step exact", 3, AT)
     assert step["compile_ms"] == pytest.approx(1000)
-    assert step["compile_ms"] + step["once_ms"] + step["warm_ms"] == pytest.approx(step["median"]) == pytest.approx(1501)
+    assert step["compile_ms"] + step["once_ms"] + step["usual_ms"] == pytest.approx(step["median"]) == pytest.approx(1501)
+    assert step["usual_ms"] == step["warm_ms"]
     assert (step["load_s"], step["peak_rss_bytes"]) == (2, 10**9)
     assert torch["compile_ms"] == 0
     assert torch["once_ms"] == pytest.approx(140 - torch["warm_ms"])
+
+
+def test_the_parts_of_a_cold_request_that_was_quicker_than_warm_ones_still_add_up():
+    slow = [t for t in changed(everything(), "torch", AT, token_times_ns=[10**9, 2 * 10**9]) if t.subject == "torch"]
+    (found,) = ttft_table.cold(slow)
+    assert (found["warm_ms"], found["median"], found["usual_ms"], found["once_ms"]) == (1000, 140, 140, 0)
 
 
 def test_one_cold_request_lifts_a_mean_above_every_warm_one():
@@ -141,6 +148,8 @@ def test_what_was_not_measured_is_named_with_its_reason():
     assert found["ollama"] == "No server."
     assert found["torch-compile"] == "not asked for in this run"
     assert not {"torch", "torch-script", "llamacpp", "flax-nnx"} & set(found)
+    assert ttft_table.shortened(["a", "b", "c"]) == "a, b, c"
+    assert ttft_table.shortened(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
 def test_the_finding_claims_a_length_only_where_every_peer_is_decided():
