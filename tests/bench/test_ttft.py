@@ -148,8 +148,9 @@ def test_a_plan_without_some_peers_has_no_tail_for_nobody():
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
+    lock = tmp_path_factory.mktemp("lock")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path_factory.mktemp("lock")))
+        patch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(lock))
         said = []
         job = Job(SMALL, None, Journal(kind=Start), progress=lambda *words: said.append(words))
         gaps = ttft.measure(job, checkpoint.load(SMALL), changed(peers=("flax-linen+jit", "llamacpp")))
