@@ -58,14 +58,14 @@ def test_cold_bars_reach_the_median_and_say_how_much_longer_it_is():
         height = labels[e["subject"]]
         reached = max(b.get_x() + b.get_width() for b in axes.patches if abs(b.get_y() + b.get_height() / 2 - height) < 1e-9)
         assert reached == pytest.approx(e["median"] / 1e3)
-    assert "1.50 s, 21.4x of a warm one (70 ms)" in words(figure)
+    assert "1.50 s, 21x of a warm one (70.2 ms)" in words(figure)
     assert "n = 1 each" in words(figure)
 
 
 def test_mixed_means_stand_beside_the_published_ones():
     figure = draw("ttft_mixed", everything())
     assert "mean 1.28x of P99" in words(figure)
-    assert "5.1x of it" in words(figure)
+    assert "mean 5.1x of the largest" in words(figure)
     assert "mean of 1 cold and 4 warm requests" in figure.axes[1].get_title(loc="left")
     assert "no subject has a cold and 4 warm requests" in words(draw("ttft_mixed", everything(blocks=1)))
 

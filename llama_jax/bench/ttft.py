@@ -17,7 +17,10 @@ percentiles) or `cold NAME` (the first request of a fresh process, which is neve
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,6 +42,7 @@ from llama_jax.placement import parse
 POLICIES = {"exact": shapes.POLICIES[shapes.EXACT], "bucketed": shapes.POLICIES[shapes.BUCKETS], "fixed": shapes.POLICIES[shapes.ONE]}
 WARM_UP, WARM, TAIL, COLD = "warm-up", "warm", "tail", "cold"
 SPARE = 4  # passages of each length that only warm up
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 TRIES = 20  # places in the text at which a passage may begin with a given token
 
 
@@ -305,10 +309,23 @@ def references_of(loaded: checkpoint.Checkpoint, works: dict, plan: Plan, engine
     return made
 
 
+@contextlib.contextmanager
+def nothing_on_disk() -> Iterator[None]:
+    """PyTorch's Inductor keeps what it compiled in a folder that outlives the process; here it has an empty one, as JAX has none."""
+    before = os.environ.get(INDUCTOR)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[INDUCTOR] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(INDUCTOR)
+            os.environ |= {INDUCTOR: before} if before is not None else {}
+
+
 def first_request(say: Callable, job: dict, identity: dict, subject: str, order: int, plan: dict, work: dict, greedy: list) -> dict:
     """The first request of this process. `load_ns` is weights and building; the part of compiling before the first token is its own."""
     plan, work = Plan(**plan), as_workload(work)
-    with watched(say):
+    with nothing_on_disk(), watched(say):
         loaded, _, _, load_ns = opened(job)
         began = time.perf_counter_ns()
         built = build(say, loaded, [subject], identity["block"], {})

@@ -54,6 +54,8 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], reading: d
     for name, ms in reading.items():
         left.plot([asked[0], asked[0] * 1.35], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
         left.text(asked[0] * 1.38, ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="center")
+    left.set_yscale("log")
+    left.set_ylim(bottom=0.55 * min([*limits.values(), *reading.values()]))  # room for the words below the limit
     of_length(left, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
     for name, at in spread_labels(ends, apart(left)).items():
         left.annotate(name, (asked[-1], ends[name]), (asked[-1] * 1.16, at), fontsize=9.5 if name in shown else 8.5, va="center",
@@ -64,6 +66,11 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], reading: d
     left.set_title(f"First token by prompt length (median, 95 % interval, n ≥ {few})", fontsize=11.5)
     peers_over_best(right, trials, shown, seed)
     return figure
+
+
+def times(ratio: float) -> str:
+    """`0.8x`, `9.7x`, `1,670x`."""
+    return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
 def of_length(axes, asked: Sequence[int], right: float) -> None:
@@ -124,7 +131,7 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
             axes.barh(height, length, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.55)
             at += length
         axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=4)
-        warm = f"{e['median'] / e['warm_ms']:.3g}x of a warm one ({e['warm_ms']:.0f} ms)" if np.isfinite(e["warm_ms"]) else "never warm"
+        warm = f"{times(e['median'] / e['warm_ms'])} of a warm one ({e['warm_ms']:.3g} ms)" if np.isfinite(e["warm_ms"]) else "never warm"
         axes.text(max(at, max(e["cold"]) / 1e3), height, f"  {e['median'] / 1e3:.2f} s, {warm}",
                   va="center", fontsize=9)  # fmt: skip
         if e["peak_rss_bytes"]:
@@ -165,10 +172,10 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
         axes.scatter(values, height + spread.uniform(-0.2, 0.2, len(values)), s=14, color=shade, alpha=0.45, linewidths=0)
         axes.plot([e["low"], e["high"]], [height] * 2, color="black", linewidth=5, alpha=0.3, solid_capstyle="butt")
         axes.plot(e["p50"], height, "|", color="black", markersize=20, markeredgewidth=2)
-        words = f"P50 {e['p50']:.0f} ms, n = {e['n']}"
+        words = f"P50 {e['p50']:.3g} ms, n = {e['n']}"
         if e["p99"] is not None:
             axes.plot(e["p99"], height, "D", color="black", markersize=6, markerfacecolor="none", markeredgewidth=1.5)
-            words += f", P99 {e['p99']:.0f}"
+            words += f", P99 {e['p99']:.3g}"
         axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -196,7 +203,7 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
     left.set_title("As published: mean above its own P99", fontsize=11.5)
     heights = rows(right, [e["subject"] for e in found])
     for e in found:
-        pair(right, heights[e["subject"]], e["largest"], e["mixed"], f"{e['mixed'] / e['largest']:.1f}x of it", marker="|")
+        pair(right, heights[e["subject"]], e["largest"], e["mixed"], f"mean {times(e['mixed'] / e['largest'])} of the largest", marker="|")
         right.plot(e["warm"], heights[e["subject"]], "o", color=PALETTE["blue"], markersize=7, zorder=4)
     if not found:
         right.text(0.5, 0.5, f"no subject has a cold and {loop - 1} warm requests", ha="center", transform=right.transAxes)
@@ -204,7 +211,7 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
     right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     right.xaxis.set_minor_locator(LogLocator(subs=()))
     plain_ticks(right.xaxis)
-    right.margins(x=0.12)
+    right.margins(x=0.3)
     right.set_xlabel("time to first token, ms (log scale)")
     right.set_title(f"Here: mean of 1 cold and {loop - 1} warm requests", fontsize=11.5)
     left.plot([], [], "X", color=PALETTE["vermilion"], markersize=9, linestyle="", label="mean of a loop with a cold request")

@@ -1,6 +1,8 @@
 """Time to first token: passages of exact length, shapes, the plan's checks, and the children that measure."""
 
+import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -144,6 +146,21 @@ def test_a_plan_without_some_peers_has_no_tail_for_nobody():
     assert ttft.without(plan, ["flax-nnx"]).subjects == (*PLAN.placements, "flax-nnx+jit")
     assert ttft.without(plan, ["flax-nnx"]).tail == 0
     assert ttft.without(plan, []) == plan
+
+
+@pytest.mark.parametrize("before", [None, "/somewhere"])
+def test_a_cold_start_finds_nothing_that_inductor_kept(monkeypatch, before):
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    monkeypatch.delenv(ttft.INDUCTOR, raising=False)
+    if before:
+        monkeypatch.setenv(ttft.INDUCTOR, before)
+    with ttft.nothing_on_disk():
+        folder = Path(os.environ[ttft.INDUCTOR])
+        assert list(folder.iterdir()) == []
+        assert cache_dir() == str(folder)
+    assert os.environ.get(ttft.INDUCTOR) == before
+    assert not folder.exists()
 
 
 @pytest.fixture(scope="module")
