@@ -148,6 +148,7 @@ def test_a_plan_without_some_peers_has_no_tail_for_nobody():
     assert ttft.without(plan, []) == plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [None, "/somewhere"])
 def test_a_cold_start_finds_nothing_that_inductor_kept(monkeypatch, before):
     from torch._inductor.runtime.cache_dir_utils import cache_dir

@@ -138,6 +138,8 @@ def test_one_cold_request_lifts_a_mean_above_every_warm_one():
     assert frame.loc["published: JIT-only", "mean over it"] == pytest.approx(76.04 / 59.25, abs=0.01)
     assert frame.loc["published: JIT-only", "mean without the cold row"] == 20.2
     assert frame.loc["here: step exact", "mean over it"] == pytest.approx(step["mixed"] / step["largest"], abs=0.01)
+    assert frame.loc["published: JIT-only", "with it over without"] == pytest.approx(76.04 / 20.2, abs=0.01)
+    assert frame.loc["here: step exact", "with it over without"] == pytest.approx(step["mixed"] / step["warm"], abs=0.01)
     assert ttft_table.mixing(everything(blocks=3)) == []
 
 
