@@ -23,6 +23,7 @@ MODULES = (
     "job",
     "journal",
     "memory",
+    "passages",
     "phases",
     "process",
     "protocol",

@@ -31,6 +31,7 @@ from llama_jax import checkpoint
 from llama_jax.bench import environment, phases, protocol, requests, roofline, shapes, suite
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched
+from llama_jax.bench.passages import passages
 from llama_jax.bench.protocol import AGAIN, Reference
 from llama_jax.bench.shapes import Shaped
 from llama_jax.bench.starts import Start, noting
@@ -43,7 +44,6 @@ POLICIES = {"exact": shapes.POLICIES[shapes.EXACT], "bucketed": shapes.POLICIES[
 WARM_UP, WARM, TAIL, COLD = "warm-up", "warm", "tail", "cold"
 SPARE = 4  # passages of each length that only warm up
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
-TRIES = 20  # places in the text at which a passage may begin with a given token
 
 
 @dataclass(frozen=True)
@@ -102,53 +102,6 @@ def check_plan(plan: Plan, config) -> None:
 
 
 # What is asked ----------------------------------------------------------------------------------------------------------
-
-
-def passages(loaded: checkpoint.Checkpoint, lengths: Sequence[int], seed: int = 0) -> list[str | tuple[int, ...]]:
-    """One passage a length, of exactly so many tokens each; no two begin with the same token.
-
-    English from the manual that every Python carries, beginning where a word does, at places drawn from the seed. For a model
-    without a tokenizer random ids, no two alike. Raises UserError when the text has no more beginnings to offer.
-    """
-    if loaded.tokenizer is None:
-        return random_passages(loaded.config.vocab_size, lengths, seed)
-    rng, text = random.Random(seed), suite.manual()
-    encoding = loaded.tokenizer.backend.encode(text, add_special_tokens=False)
-    ids, places = encoding.ids, {}
-    for i, (token, (start, _)) in enumerate(zip(ids, encoding.offsets, strict=True)):
-        if text[start : start + 1].isspace() or text[max(start - 1, 0)].isspace():
-            places.setdefault(token, []).append(i)
-    beginnings = iter(rng.sample(sorted(places), len(places)))
-    found = []
-    for n in lengths:
-        cuts = (cut(loaded.tokenizer, ids, rng.sample(places[token], min(TRIES, len(places[token]))), n) for token in beginnings)
-        passage = next(filter(None, cuts), None)
-        if passage is None:
-            raise UserError(f"{len(lengths)} passages of up to {max(lengths)} tokens are asked for; the text has {len(found)} that begin"
-                            " differently. Ask for fewer blocks, starts or tail requests.")  # fmt: skip
-        found.append(passage)
-    return found
-
-
-def cut(tokenizer, ids: Sequence[int], places: Sequence[int], n: int) -> str | None:
-    """The first passage of n tokens at one of these places that reads back as the very same tokens; None where none does."""
-    for i in places:
-        wanted = ids[i : i + n]
-        if len(wanted) == n and tokenizer.encode(text := tokenizer.decode(wanted), special=False) == wanted:
-            return text
-    return None
-
-
-def random_passages(vocabulary: int, lengths: Sequence[int], seed: int) -> list[tuple[int, ...]]:
-    """Random ids of each length, no two passages alike."""
-    rng, found = random.Random(seed), {}
-    for n in lengths:
-        if sum(len(passage) == n for passage in found) >= vocabulary**n:
-            raise UserError(f"There are no more than {vocabulary**n} different prompts of {n} tokens; ask for longer ones.")
-        while (passage := tuple(rng.randrange(vocabulary) for _ in range(n))) in found:
-            pass
-        found[passage] = True
-    return list(found)
 
 
 def workloads(loaded: checkpoint.Checkpoint, plan: Plan) -> dict[tuple[str, int], Workload]:
