@@ -38,6 +38,7 @@ MODULES = (
     "suite",
     "summary",
     "ttft",
+    "ttft_plan",
     "ttft_table",
     "workload",
 )

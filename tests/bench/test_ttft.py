@@ -2,12 +2,13 @@
 
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import ttft, ttft_table
+from llama_jax.bench import ttft, ttft_plan, ttft_table
 from llama_jax.bench.job import Job, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.protocol import AGAIN
@@ -17,28 +18,30 @@ from llama_jax.errors import UserError
 from tests.bench.test_compiling import SMALL
 from tests.bench.test_passages import without_tokenizer
 
-PLAN = ttft.Plan(
+PLAN = ttft_plan.Plan(
     ("step exact", "step bucketed", "step fixed", "layer exact"), ("flax-linen+jit",), (5, 20), 2, 1, 20, 1, 2, ("step exact",)
 )
 
 
 def changed(**changes):
-    return ttft.Plan(**{**{k: getattr(PLAN, k) for k in PLAN.__dataclass_fields__}, **changes})
+    return ttft_plan.Plan(**{**{k: getattr(PLAN, k) for k in PLAN.__dataclass_fields__}, **changes})
 
 
 def test_no_passage_is_asked_twice(tiny):
-    works = ttft.workloads(without_tokenizer(tiny), PLAN)
+    works = ttft_plan.workloads(without_tokenizer(tiny), PLAN)
     asked = [p for work in works.values() for p in work.prompts]
-    assert len(asked) == len(set(asked)) == 2 * (ttft.SPARE + 2) + 1 + 2
+    assert len(asked) == len(set(asked)) == 2 * (ttft_plan.SPARE + 2) + 1 + 2
     assert {key: len(work.prompts) for key, work in works.items()} == {
-        ("warm-up", 5): ttft.SPARE, ("warm-up", 20): ttft.SPARE, ("warm", 5): 2, ("warm", 20): 2, ("cold", 20): 1, ("tail", 20): 2,
+        **{("warm-up", n): ttft_plan.SPARE for n in (5, 20)}, ("warm", 5): 2, ("warm", 20): 2, ("cold", 20): 1, ("tail", 20): 2,
     }  # fmt: skip
     assert all(len(p) == n for (_, n), work in works.items() for p in work.prompts)
 
 
 def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
     work = Workload(((1,) * 20,), 2, 20)
-    shapes = {name: ttft.shaped(work, name, 40) for name in ("step exact", "step exact" + AGAIN, "eager bucketed", "step fixed", "torch")}
+    shapes = {
+        name: ttft_plan.shaped(work, name, 40) for name in ("step exact", "step exact" + AGAIN, "eager bucketed", "step fixed", "torch")
+    }
     assert {name: (s.length, s.slots) for name, s in shapes.items()} == {
         "step exact": (20, 21), "step exact" + AGAIN: (20, 21), "eager bucketed": (24, 32), "step fixed": (48, 64),
         "torch": (20, generate.bucket(22)),
@@ -68,26 +71,26 @@ def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
 )
 def test_a_plan_that_cannot_be_is_one_line(tiny, changes, match):
     with pytest.raises(UserError, match=match) as caught:
-        ttft.check_plan(changed(**changes), tiny[0])
+        ttft_plan.check_plan(changed(**changes), tiny[0])
     assert "\n" not in str(caught.value)
 
 
 def test_rounds_cover_every_block_and_every_tail_request_once():
     plan = changed(blocks=5, processes=2, tail=7)
-    rounds = [r for p in range(2) for r in ttft.rounds_of(plan, p)]
-    assert sorted(b for run, b, *_ in rounds if run == ttft.WARM) == list(range(5))
-    assert sorted(b for run, b, *_ in rounds if run == ttft.TAIL) == list(range(7))
-    assert {names for run, _, names, _ in rounds if run == ttft.TAIL} == {("step exact",)}
+    rounds = [r for p in range(2) for r in ttft_plan.rounds_of(plan, p)]
+    assert sorted(b for run, b, *_ in rounds if run == ttft_plan.WARM) == list(range(5))
+    assert sorted(b for run, b, *_ in rounds if run == ttft_plan.TAIL) == list(range(7))
+    assert {names for run, _, names, _ in rounds if run == ttft_plan.TAIL} == {("step exact",)}
 
 
 def test_the_order_is_random_and_the_baseline_runs_twice(tiny):
     subjects = ttft.build(None, without_tokenizer(tiny), PLAN.placements, 0, {})
-    orders = [[(who.name, n) for who, n, _ in ttft.drawn(subjects, PLAN.lengths, ttft.WARM, b, PLAN)] for b in range(9)]
+    orders = [[(who.name, n) for who, n, _ in ttft.drawn(subjects, PLAN.lengths, ttft_plan.WARM, b, PLAN)] for b in range(9)]
     expected = Counter((name, n) for n in PLAN.lengths for name in (*PLAN.placements, "step exact" + AGAIN))
     assert all(Counter(order) == expected for order in orders)
     assert len(set(map(tuple, orders))) == 9
-    assert orders[3] == [(who.name, n) for who, n, _ in ttft.drawn(subjects, PLAN.lengths, ttft.WARM, 3, PLAN)]
-    tail = list(ttft.drawn(subjects[:1], (20,), ttft.TAIL, 0, PLAN))
+    assert orders[3] == [(who.name, n) for who, n, _ in ttft.drawn(subjects, PLAN.lengths, ttft_plan.WARM, 3, PLAN)]
+    tail = list(ttft.drawn(subjects[:1], (20,), ttft_plan.TAIL, 0, PLAN))
     assert [(who.name, n, order) for who, n, order in tail] == [("step exact", 20, 0)]
 
 
@@ -101,9 +104,9 @@ def test_policies_of_one_placement_share_its_programs(tiny):
 
 def test_a_plan_without_some_peers_has_no_tail_for_nobody():
     plan = changed(peers=("flax-nnx", "flax-nnx+jit"), tail_subjects=("flax-nnx",))
-    assert ttft.without(plan, ["flax-nnx"]).subjects == (*PLAN.placements, "flax-nnx+jit")
-    assert ttft.without(plan, ["flax-nnx"]).tail == 0
-    assert ttft.without(plan, []) == plan
+    assert ttft_plan.without(plan, ["flax-nnx"]).subjects == (*PLAN.placements, "flax-nnx+jit")
+    assert ttft_plan.without(plan, ["flax-nnx"]).tail == 0
+    assert ttft_plan.without(plan, []) == plan
 
 
 @pytest.mark.slow
@@ -185,9 +188,9 @@ def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tm
     monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     loaded, plan = checkpoint.load(SMALL), changed(placements=("step exact",), peers=("flax-nnx",), tail=0, tail_subjects=())
     job = Job(SMALL, None, Journal(kind=Start), limit=0.05)  # a child that is silent for so long is stopped
-    work = ttft.workloads(loaded, plan)[ttft.COLD, plan.at]
-    ttft.cold_starts(job, loaded, ttft.replace(plan, placements=()), work)
+    work = ttft_plan.workloads(loaded, plan)[ttft_plan.COLD, plan.at]
+    ttft.cold_starts(job, loaded, replace(plan, placements=()), work)
     assert [note["missing"]["name"] for note in job.journal.notes] == ["flax-nnx"]
     assert "stopped after" in job.journal.notes[0]["missing"]["reason"]
     with pytest.raises(UserError, match="measuring process .cold step exact. failed"):
-        ttft.cold_starts(job, loaded, ttft.replace(plan, peers=()), work)
+        ttft.cold_starts(job, loaded, replace(plan, peers=()), work)
