@@ -23,6 +23,7 @@ MODULES = (
     "job",
     "journal",
     "memory",
+    "passages",
     "phases",
     "process",
     "protocol",
@@ -36,6 +37,9 @@ MODULES = (
     "statistics",
     "suite",
     "summary",
+    "ttft",
+    "ttft_plan",
+    "ttft_table",
     "workload",
 )
 NAMES = {  # name here: the module it comes from

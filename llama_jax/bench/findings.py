@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import costs, flaxtwin, hostloop, recompilation, statistics, summary
+from llama_jax.bench import costs, flaxtwin, hostloop, recompilation, statistics, summary, ttft_table
 from llama_jax.bench.compiling import LAYOUTS, Compilation
 from llama_jax.bench.costs import BreakEven, Slope
 from llama_jax.bench.flaxtwin import CallRow
@@ -264,3 +264,42 @@ def after(found: BreakEven) -> str:
         high = "no end" if found.high == costs.NEVER else f"{found.high:.0f}"
         words = f"after {found.tokens:.0f} tokens" + (f" [{found.low:.0f}, {high}]" if not np.isnan(found.low) else "")
     return words + (" (too few processes for an interval)" if np.isnan(found.low) else "")
+
+
+def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int = 0) -> str:
+    """At which lengths the best placement's first token is ahead of every peer's, where it is not, and what is undecided.
+
+    missing: peers that were not measured. The placement is the one with the least median at that length.
+    """
+    ratios = ttft_table.ratios(trials, seed)
+    if not ratios:
+        return "No placement and no peer have valid first tokens at the same length, so there is nothing to compare."
+    at: dict[int, list[dict]] = {}
+    for r in ratios:
+        at.setdefault(r["tokens"], []).append(r)
+    ahead = [n for n, here in at.items() if all(r["ratio"].verdict == "faster" for r in here)]
+    behind = [n for n, here in at.items() if any(r["ratio"].verdict == "slower" for r in here)]
+    unclear = [n for n in at if n not in ahead + behind]
+    peers = ", ".join(dict.fromkeys(r["peer"] for r in ratios))
+    sentence = f"The best JAX placement's first token comes before that of every peer measured ({peers}) at {tokens(ahead) or 'no length'}"
+    if behind:
+        quicker = {n: ", ".join(r["peer"] for r in at[n] if r["ratio"].verdict == "slower") for n in behind}
+        sentence += "; later than that of " + " and ".join(f"{names} at {n}" for n, names in quicker.items())
+    if unclear:
+        sentence += f"; these trials do not decide it at {tokens(unclear)}"
+    for n in [n for n in (10, 400) if n in at] or sorted({min(at), max(at)}):
+        nearest = min(at[n], key=lambda r: r["ratio"].value)
+        sentence += f"; at {n} the quickest peer, {nearest['peer']}, takes {plain(nearest['ratio'])} as long as {nearest['best']}"
+    return sentence + (f"; not measured: {ttft_table.shortened(missing)}." if missing else ".")
+
+
+def plain(ratio: Ratio) -> str:
+    """`1.31x [1.22, 1.40] (n = 6)`."""
+    within = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if np.isfinite(ratio.low) else ""
+    return f"{ratio.value:.2f}x{within} (n = {ratio.n})"
+
+
+def tokens(counts: Sequence[int]) -> str:
+    """`10, 50 and 100 tokens`; "" for none."""
+    words = [str(n) for n in counts]
+    return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} tokens" if words else ""

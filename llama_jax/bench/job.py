@@ -1,7 +1,7 @@
 """A job: measurements in fresh processes, one after the other, each filling its part of one journal.
 
 A measurement is a function of a module, `task(say, job, identity, **arguments)`, that runs in a process of its own and says
-its rows as it makes them: `say("trial", row.model_dump())`.
+its rows as it makes them: `say("trial", row.model_dump())`. `say("progress", [what, done, total])` tells how far it is.
 """
 
 from __future__ import annotations
@@ -50,9 +50,14 @@ class Job:
         job = dict(model=model or self.model, dtype=self.dtype, placements=[], workload=work)
         number = self.journal.next_process()
         identity = dict(run=run, block=block, process=number)
+
+        def receive(kind: str, value) -> None:
+            self.journal.receive(kind, value, number)
+            if kind == "progress":
+                self.progress(*value)
+
         with protocol.alone() as lock:
-            outcome = process.start(task, dict(job=job, identity=identity, **arguments),
-                                    lambda kind, value: self.journal.receive(kind, value, number), self.limit, threads, cache,
+            outcome = process.start(task, dict(job=job, identity=identity, **arguments), receive, self.limit, threads, cache,
                                     held=(lock.fileno(),))  # fmt: skip
         if not outcome.ok:
             raise UserError(f"A measuring process ({run}) failed: {outcome.reason}")

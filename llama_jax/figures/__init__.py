@@ -9,10 +9,12 @@ from llama_jax.figures.measurement import first_tokens, speed_ups, two_ways, val
 from llama_jax.figures.placements import arrivals, break_even, compilation, latency, pipelines, spread_labels, throughput
 from llama_jax.figures.shapes import compilations, stream_seconds, surprises
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
+from llama_jax.figures.ttft import ttft_by_length, ttft_cold, ttft_distribution, ttft_mixed
 
 __all__ = ["COLOURS", "PALETTE", "arrivals", "break_even", "call_cost", "colour", "compilation", "compilations", "compile_sizes",
            "compile_stages", "compile_starts", "compile_surprises", "conclude", "dispatch_and_device", "display", "first_tokens",
            "growth", "host_load", "host_strategies", "latency", "latency_by_context", "model_label", "paid_back", "pipelines",
            "published_case",
-           "read_manifest", "save", "speed_ups", "spread_labels", "stream_seconds", "surprises", "throughput", "two_ways", "types",
+           "read_manifest", "save", "speed_ups", "spread_labels", "stream_seconds", "surprises", "throughput",
+           "ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed", "two_ways", "types",
            "update_manifest", "validation", "work_and_bytes"]  # fmt: skip

@@ -1,0 +1,60 @@
+"""Prompts of exact length that no cache can know: a passage of its own for each request."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from llama_jax.bench import suite
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.errors import UserError
+from llama_jax.tokenizer import Tokenizer
+
+TRIES = 20  # places in the text at which a passage may begin with a given token
+
+
+def passages(loaded: Checkpoint, lengths: Sequence[int], seed: int = 0) -> list[str | tuple[int, ...]]:
+    """One passage a length, of exactly so many tokens each; no two begin with the same token.
+
+    English from the manual that every Python carries, beginning where a word does, at places drawn from the seed. For a model
+    without a tokenizer random ids, no two alike. Raises UserError when the text has no more beginnings to offer.
+    """
+    if loaded.tokenizer is None:
+        return random_passages(loaded.config.vocab_size, lengths, seed)
+    rng, text = random.Random(seed), suite.manual()
+    encoding = loaded.tokenizer.backend.encode(text, add_special_tokens=False)
+    ids, places = encoding.ids, {}
+    for i, (token, (start, _)) in enumerate(zip(ids, encoding.offsets, strict=True)):
+        if text[start : start + 1].isspace() or text[max(start - 1, 0)].isspace():
+            places.setdefault(token, []).append(i)
+    beginnings = iter(rng.sample(sorted(places), len(places)))
+    found = []
+    for n in lengths:
+        cuts = (cut(loaded.tokenizer, ids, rng.sample(places[token], min(TRIES, len(places[token]))), n) for token in beginnings)
+        passage = next(filter(None, cuts), None)
+        if passage is None:
+            raise UserError(f"{len(lengths)} passages of up to {max(lengths)} tokens are asked for; the text has {len(found)} that begin"
+                            " differently. Ask for fewer blocks, starts or tail requests.")  # fmt: skip
+        found.append(passage)
+    return found
+
+
+def cut(tokenizer: Tokenizer, ids: Sequence[int], places: Sequence[int], n: int) -> str | None:
+    """The first passage of n tokens at one of these places that reads back as the very same tokens; None where none does."""
+    for i in places:
+        wanted = ids[i : i + n]
+        if len(wanted) == n and tokenizer.encode(text := tokenizer.decode(wanted), special=False) == wanted:
+            return text
+    return None
+
+
+def random_passages(vocabulary: int, lengths: Sequence[int], seed: int) -> list[tuple[int, ...]]:
+    """Random ids of each length, no two passages alike."""
+    rng, found = random.Random(seed), {}
+    for n in lengths:
+        if sum(len(passage) == n for passage in found) >= vocabulary**n:
+            raise UserError(f"There are no more than {vocabulary**n} different prompts of {n} tokens; ask for longer ones.")
+        while (passage := tuple(rng.randrange(vocabulary) for _ in range(n))) in found:
+            pass
+        found[passage] = True
+    return list(found)

@@ -1,0 +1,208 @@
+"""Time to first token against prompt length: placements under three ways to choose a shape, and peers, cold and warm apart.
+
+A JAX subject is named "PLACEMENT POLICY". The policy says how long a prompt is when it runs:
+
+exact     as long as it is: a program for every length
+bucketed  padded to the next length of `generate.bucket`: a few programs for all lengths
+fixed     padded to the bucket of the longest prompt asked: one program
+
+Up to its first token every placement that jits `step` or `decode` runs the same program, so `step` stands for all of them; one
+with the jit further inside (`layer`, `eager`) compiles less and dispatches more.
+
+Each request asks a passage of its own, cut from English so that it has exactly the wanted number of tokens and begins with a
+token that no other passage begins with: no prefix of it can be cached. Random ids for a model without a tokenizer. `run` says
+what a trial belongs to: `warm` (all subjects at all lengths, interleaved), `tail` (more requests at one length, for its
+percentiles) or `cold NAME` (the first request of a fresh process, which is never the warm one).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from llama_jax import checkpoint
+from llama_jax.bench import environment, phases, protocol, requests, roofline
+from llama_jax.bench.guard import Guard
+from llama_jax.bench.job import Job, opened, watched
+from llama_jax.bench.protocol import AGAIN, Reference
+from llama_jax.bench.starts import Start, noting
+from llama_jax.bench.starts import subject as bound
+from llama_jax.bench.ttft_plan import COLD, POLICIES, WARM, WARM_UP, Plan, check_plan, rounds_of, shaped, without, workloads
+from llama_jax.bench.workload import Subject, Workload
+from llama_jax.errors import UserError
+
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def measure(job: Job, loaded: checkpoint.Checkpoint, plan: Plan) -> list[dict]:
+    """Everything the plan asks for that the journal does not hold yet; returns the peers that are missing: {name, reason, remedy}.
+
+    Cold starts come first: a peer whose process dies there is missing from then on. Raises UserError, see `check_plan`.
+    """
+    from llama_jax import peers
+
+    check_plan(plan, loaded.config)
+    gaps = peers.missing(plan.peers, job.model)
+    plan = without(plan, [gap["name"] for gap in gaps])
+    asked = workloads(loaded, plan)
+    cold_starts(job, loaded, plan, asked[COLD, plan.at])
+    plan = without(plan, [gap["name"] for gap in phases.missing(job.journal)])
+    for p in range(plan.processes):
+        rounds = rounds_of(plan, p)
+        run, block, names, lengths = rounds[-1]
+        twin = run == WARM
+        job.child(run, block, f"{__name__}:interleaved", (len(names) + twin) * len(lengths), plan=asdict(plan), rounds=rounds,
+                  asked=[(*key, asdict(work)) for key, work in asked.items()])  # fmt: skip
+    return gaps + phases.missing(job.journal)
+
+
+def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workload) -> None:
+    """`starts` first requests of each subject at one length, each in a process of its own, in seeded random order."""
+    reference, known = Reference(loaded, shaped(work, "step bucketed", max(plan.lengths))), {}
+    gone = {gap["name"] for gap in phases.missing(job.journal)}
+    for block in range(plan.starts):
+        drawn = random.Random(f"{plan.seed} {COLD} {block}").sample(plan.subjects, len(plan.subjects))
+        for order, name in enumerate(drawn):
+            run = f"{COLD} {name}"
+            if name in gone or any(t.run == run and t.block == block for t in job.journal.trials):
+                continue
+            known.setdefault(block, reference.tokens(block).tolist())
+            job.progress(f"first request of a fresh process: {name}", block * len(drawn) + order, plan.starts * len(drawn))
+            arguments = dict(subject=name, order=order, plan=asdict(plan), work=asdict(work), greedy=known[block])
+            try:
+                job.child(run, block, f"{__name__}:first_request", 1, **arguments)
+            except UserError as error:
+                if name not in plan.peers:
+                    raise
+                job.journal.note(missing=dict(name=name, reason=str(error), remedy=""))
+            gone |= {gap["name"] for gap in phases.missing(job.journal)}
+
+
+# What the children run --------------------------------------------------------------------------------------------------
+
+
+def as_workload(known: dict) -> Workload:
+    """A workload that came as JSON."""
+    return Workload(**{**known, "prompts": tuple(p if isinstance(p, str) else tuple(p) for p in known["prompts"])})
+
+
+def build(say: Callable, loaded: checkpoint.Checkpoint, names: Sequence[str], block: int, engines: dict) -> list[Subject]:
+    """Subjects by name; policies of one placement share its engine and so its programs, which `engines` then holds by placement.
+
+    A peer that cannot be built is said to be missing.
+    """
+    made = {}
+    for name in names:
+        placement, _, policy = name.rpartition(" ")
+        if policy in POLICIES:
+            if placement not in made:
+                made[placement], engines[placement] = bound(loaded, placement)
+            made[name] = replace(made[placement], name=name)
+        else:
+            made |= {who.name: who for who in requests.build(say, loaded, dict(peers=[name]), (), block)}
+    return [made[name] for name in names if name in made]
+
+
+def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: list, asked: list) -> dict:
+    """Warm-up of every subject at every length, then the rounds: in each all lengths, at each length all subjects, in random order."""
+    plan, works = Plan(**plan), {(run, n): as_workload(work) for run, n, work in asked}
+    identity = {k: v for k, v in identity.items() if k not in ("run", "block")} | dict(phase="warm")
+    with watched(say) as more:
+        loaded, *_ = opened(job)
+        engines: dict = {}
+        subjects = build(say, loaded, plan.subjects, rounds[0][1], engines)
+        warm_up(say, subjects, works, plan)
+        references, probe = references_of(loaded, works, plan, engines), roofline.Probe()
+        for i, (run, block, names, lengths) in enumerate(rounds):
+            say("progress", [f"{run} requests, block {block + 1}", i, len(rounds)])
+            bandwidth = probe.bandwidth()
+            present = [who for who in subjects if who.name in names]
+            for who, n, order in drawn(present, lengths, run, block, plan):
+                reference = references[run, n]
+                reference.tokens(block)
+                record, tokens = protocol.trial(who, shaped(works[run, n], who.name, max(plan.lengths)), block, run=run, block=block,
+                                                order=order, **identity)  # fmt: skip
+                judged = reference.judge(record, tokens) if record.token_times_ns else record
+                say("trial", Start(**{**judged.model_dump(), "bandwidth_gbps": bandwidth}).model_dump())
+        more["gflops"] = roofline.flops()
+    return {}
+
+
+def drawn(subjects: Sequence[Subject], lengths: Sequence[int], run: str, block: int, plan: Plan) -> Iterator[tuple[Subject, int, int]]:
+    """(subject, length, place in the block): lengths in seeded random order, at each the subjects in one; in `warm` the baseline twice."""
+    rng, order = random.Random(f"{plan.seed} {run} {block}"), 0
+    twins = [replace(who, name=who.name + AGAIN) for who in subjects if run == WARM and who.name == plan.placements[0]]
+    for n in rng.sample(lengths, len(lengths)):
+        for who in rng.sample([*subjects, *twins], len(subjects) + len(twins)):
+            yield who, n, order
+            order += 1
+
+
+def warm_up(say: Callable, subjects: Sequence[Subject], works: dict[tuple[str, int], Workload], plan: Plan) -> None:
+    """Each subject at each length until its guard is silent; a placement's shape once, whichever policies share it."""
+    done = set()
+    for i, who in enumerate(subjects):
+        say("progress", [f"warm-up of {who.name}", i, len(subjects)])
+        for n in plan.lengths:
+            work = shaped(works[WARM_UP, n], who.name, max(plan.lengths))
+            shape = (who.placement, work.length, work.slots) if who.backend == "jax" else (who.name, n)
+            if shape not in done:
+                protocol.warm_up(who, work)
+            done.add(shape)
+
+
+def references_of(loaded: checkpoint.Checkpoint, works: dict, plan: Plan, engines: dict) -> dict[tuple[str, int], Reference]:
+    """A reference for each (run, length), at bucketed shapes; all on one engine, that of the subjects' `step` where there is one."""
+    first = Reference(loaded, next(iter(works.values())))
+    if "step" in engines:
+        first.engines[engines["step"].params.embedding.weight.dtype.name, "none"] = engines["step"]
+    made = {key: Reference(loaded, shaped(work, "step bucketed", max(plan.lengths))) for key, work in works.items()}
+    for reference in made.values():
+        reference.engines = first.engines
+    return made
+
+
+@contextlib.contextmanager
+def nothing_on_disk() -> Iterator[None]:
+    """PyTorch's Inductor keeps what it compiled in a folder that outlives the process; here it has an empty one, as JAX has none."""
+    before = os.environ.get(INDUCTOR)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[INDUCTOR] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(INDUCTOR)
+            os.environ |= {INDUCTOR: before} if before is not None else {}
+
+
+def first_request(say: Callable, job: dict, identity: dict, subject: str, order: int, plan: dict, work: dict, greedy: list) -> dict:
+    """The first request of this process. `load_ns` is weights and building; the part of compiling before the first token is its own."""
+    plan, work = Plan(**plan), as_workload(work)
+    with nothing_on_disk(), watched(say):
+        loaded, _, _, load_ns = opened(job)
+        began = time.perf_counter_ns()
+        built = build(say, loaded, [subject], identity["block"], {})
+        if not built:
+            return {}
+        load_ns, first = load_ns + time.perf_counter_ns() - began, {}
+        work = shaped(work, subject, max(plan.lengths))
+        with Guard() as guard:  # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
+            who = replace(built[0], run=noting(built[0].run, guard, first, time.time_ns()), guard=Guard)
+            record, tokens = protocol.trial(who, work, identity["block"], phase="cold", order=order, **identity)
+        peak = environment.peak_rss()
+        first.pop("to_first_ns", None)  # of a start, which is not asked for here
+        if record.token_times_ns:
+            record = record.model_copy(update=dict(valid=True, reason=""))
+            reference = Reference(loaded, work)
+            reference.known[identity["block"], "float32", "none"] = np.array(greedy)
+            record = reference.judge(record, tokens)
+        own = dict(load_ns=load_ns, peak_rss_bytes=peak, **first)
+        say("trial", Start(**{**record.model_dump(), **own}).model_dump())
+    return {}

@@ -1,0 +1,232 @@
+"""Charts of the time to first token: against prompt length, as a distribution, cold beside warm, and the two mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+from llama_jax.bench import statistics, ttft_table
+from llama_jax.bench.record import Trial
+from llama_jax.figures.placements import spread_labels
+from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
+
+BACKENDS = {  # the best subject of each is drawn in colour: shade, marker, line
+    "jax": (PALETTE["blue"], "o", "-"), "torch": (PALETTE["vermilion"], "s", "--"), "llama.cpp": (PALETTE["green"], "^", "-."),
+    "ollama": (PALETTE["purple"], "D", ":"), "flax": (PALETTE["orange"], "v", "--"),
+}  # fmt: skip
+OTHER, GREY = "#B0B0B0", "#555555"
+PARTS = (
+    ("usual_ms", "as a warm request", PALETTE["blue"], ""),
+    ("compile_ms", "trace, lower, compile (as JAX reports them)", PALETTE["orange"], "//"),
+    ("once_ms", "other first-time work (PyTorch's compiling included)", PALETTE["vermilion"], "xx"),
+)
+
+
+def look(trials: Sequence[Trial], subject: str) -> tuple[str, str, str]:
+    """(colour, marker, line style) of a subject: those of its backend."""
+    return BACKENDS.get(next((t.backend for t in trials if t.subject == subject), ""), (GREY, "o", "-"))
+
+
+@styled
+def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0) -> Figure:
+    """TTFT against prompt length (left); each peer over the placement that is best at that length, with intervals (right).
+
+    limits: length → ms, `ttft_table.limits`. reading: label → ms to read other weight formats once.
+    """
+    figure, (left, right) = new(13.5, 6.2, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
+    shown, asked = ttft_table.highlighted(trials), ttft_table.lengths(trials)
+    entries, ends = ttft_table.table(trials, seed), {}
+    for name in [e for e in ttft_table.placements(trials) + ttft_table.rivals(trials) if e not in shown] + shown:
+        here = [e for e in entries if e["subject"] == name and e["n"]]
+        if not here:
+            continue
+        shade, marker, line = look(trials, name) if name in shown else (OTHER, "", look(trials, name)[2])
+        x, middles = [e["tokens"] for e in here], [e["p50"] for e in here]
+        left.plot(x, middles, marker=marker, color=shade, linestyle=line, linewidth=2.2 if name in shown else 1.2, markersize=5)
+        left.vlines(x, [e["low"] for e in here], [e["high"] for e in here], color=shade, linewidth=5, alpha=0.35)
+        ends[name] = middles[-1]
+    left.plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
+    label = "limit: weights read once,\nor the arithmetic (float32)"
+    left.text(asked[0], limits[asked[0]] * 0.95, label, color=LIMIT_COLOUR, fontsize=8.5, va="top")
+    for name, ms in reading.items():
+        left.plot([asked[0], asked[0] * 1.35], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
+        left.text(asked[0] * 1.38, ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="center")
+    left.set_yscale("log")
+    left.set_ylim(bottom=0.55 * min([*limits.values(), *reading.values()]))  # room for the words below the limit
+    of_length(left, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
+    for name, at in spread_labels(ends, apart(left)).items():
+        left.annotate(name, (asked[-1], ends[name]), (asked[-1] * 1.16, at), fontsize=9.5 if name in shown else 8.5, va="center",
+                      color=look(trials, name)[0] if name in shown else GREY, fontweight="bold" if name in shown else "normal",
+                      arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7), annotation_clip=False)  # fmt: skip
+    few = min((e["n"] for e in entries if e["n"]), default=0)
+    left.set_ylabel("time to first token, ms (log scale)")
+    left.set_title(f"First token by prompt length (median, 95 % interval, n ≥ {few})", fontsize=11.5)
+    peers_over_best(right, trials, shown, seed)
+    return figure
+
+
+def times(ratio: float) -> str:
+    """`0.8x`, `9.7x`, `1,670x`."""
+    return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
+
+
+def of_length(axes, asked: Sequence[int], right: float) -> None:
+    """Both axes logarithmic, a tick at each length."""
+    axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)", xlim=(asked[0] / 1.12, right))
+    axes.minorticks_off()
+    axes.set_xticks(asked, [str(n) for n in asked], fontsize=9)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(LogLocator(subs=()))
+    plain_ticks(axes.yaxis)
+
+
+def apart(axes) -> float:
+    """How far apart, as a factor, two labels of a logarithmic axis must be to be read: some 3.4 % of its height."""
+    low, high = axes.get_ylim()
+    return (high / low) ** 0.034
+
+
+def peers_over_best(axes, trials: Sequence[Trial], shown: Sequence[str], seed: int) -> None:
+    """Each peer's TTFT over that of the placement that is best at the length; points a little apart so that intervals are seen."""
+    found, asked = ttft_table.ratios(trials, seed), ttft_table.lengths(trials)
+    peers, ends = list(dict.fromkeys(r["peer"] for r in found)), {}
+    for i, peer in enumerate(peers):
+        here = [r for r in found if r["peer"] == peer]
+        shade, marker, line = look(trials, peer) if peer in shown else (OTHER, "", look(trials, peer)[2])
+        x = [r["tokens"] * 1.02 ** (i - (len(peers) - 1) / 2) for r in here]
+        axes.plot(x, [r["ratio"].value for r in here], color=shade, marker=marker, linestyle=line, markersize=5,
+                  linewidth=2 if peer in shown else 1.2)  # fmt: skip
+        axes.vlines(x, [r["ratio"].low for r in here], [r["ratio"].high for r in here], color=shade, linewidth=1.6)
+        ends[peer] = here[-1]["ratio"].value
+    of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
+    for peer, at in spread_labels(ends, apart(axes)).items():
+        axes.annotate(peer, (asked[-1], ends[peer]), (asked[-1] * 1.16, at), fontsize=8.5, va="center", annotation_clip=False,
+                      color=look(trials, peer)[0] if peer in shown else GREY,
+                      arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7))  # fmt: skip
+    axes.axhline(1, color="black", linewidth=1)
+    n = min((r["ratio"].n for r in found), default=0)
+    axes.set_ylabel("peer's time over that of the placement best there\n(log scale; below 1 the peer is sooner)")
+    axes.set_title(f"Peers over the best placement (n ≥ {n} pairs)", fontsize=11.5)
+
+
+@styled
+def ttft_cold(found: Sequence[dict]) -> Figure:
+    """The first request of a fresh process beside a warm one, by parts (left), and the process's peak memory (right).
+
+    found: `ttft_table.cold`, one length.
+    """
+    if not found:
+        return nothing("There is no valid cold start.")
+    figure, (axes, memory) = new(13, 0.52 * len(found) + 2.0, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.6, 1]})
+    ordered = sorted(found, key=lambda e: e["median"])
+    heights = rows(axes, [e["subject"] for e in ordered])
+    memory.grid(axis="y", visible=False)
+    for e in ordered:
+        height, at = heights[e["subject"]], 0.0
+        for key, _, shade, hatch in PARTS:
+            length = e[key] / 1e3
+            axes.barh(height, length, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.55)
+            at += length
+        axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=4)
+        warm = f"{times(e['median'] / e['warm_ms'])} of a warm one ({e['warm_ms']:.3g} ms)" if np.isfinite(e["warm_ms"]) else "never warm"
+        axes.text(max(at, max(e["cold"]) / 1e3), height, f"  {e['median'] / 1e3:.2f} s, {warm}",
+                  va="center", fontsize=9)  # fmt: skip
+        if e["peak_rss_bytes"]:
+            memory.barh(height, e["peak_rss_bytes"] / 1e9, color=PALETTE["sky"], edgecolor="white", height=0.55)
+            memory.text(e["peak_rss_bytes"] / 1e9, height, f"  {e['peak_rss_bytes'] / 1e9:.2f}", va="center", fontsize=9)
+    for _, label, shade, hatch in PARTS:
+        axes.barh(0, 0, color=shade, hatch=hatch, edgecolor="white", label=label)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=9)
+    axes.margins(x=0.5)
+    memory.margins(x=0.25)
+    n = min(e["n"] for e in found)
+    axes.set_xlabel(f"seconds to the first token, weights loaded (point: one process, n = {n} each; bar: median)")
+    memory.set_xlabel("peak RSS of that process, GB")
+    axes.set_title(f"First request of a fresh process, {found[0]['tokens']} tokens")
+    memory.set_title("Memory")
+    return figure
+
+
+def nothing(words: str) -> Figure:
+    """A figure that says why there is nothing to draw."""
+    figure, axes = new(9, 1.5)
+    axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes)
+    axes.set_axis_off()
+    return figure
+
+
+@styled
+def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
+    """Every warm first token at one length, a row a subject, with median and, where the sample can hold it, P99."""
+    entries = sorted((e for e in ttft_table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
+    if not entries:
+        return nothing(f"There is no valid warm request at {n} tokens.")
+    figure, axes = new(11.5, 0.52 * len(entries) + 1.8)
+    heights, spread = rows(axes, [e["subject"] for e in entries]), np.random.default_rng(seed)
+    for e in entries:
+        height, values = heights[e["subject"]], ttft_table.milliseconds(ttft_table.warm(trials, e["subject"], n))
+        shade = look(trials, e["subject"])[0]
+        axes.scatter(values, height + spread.uniform(-0.2, 0.2, len(values)), s=14, color=shade, alpha=0.45, linewidths=0)
+        axes.plot([e["low"], e["high"]], [height] * 2, color="black", linewidth=5, alpha=0.3, solid_capstyle="butt")
+        axes.plot(e["p50"], height, "|", color="black", markersize=20, markeredgewidth=2)
+        words = f"P50 {e['p50']:.3g} ms, n = {e['n']}"
+        if e["p99"] is not None:
+            axes.plot(e["p99"], height, "D", color="black", markersize=6, markerfacecolor="none", markeredgewidth=1.5)
+            words += f", P99 {e['p99']:.3g}"
+        axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(LogLocator(subs=()))
+    plain_ticks(axes.xaxis)
+    few = min((e["n"] for e in entries), default=0)
+    note = f"; no P99 below n = {statistics.enough(99):,}" if few < statistics.enough(99) else ""
+    axes.set_xlabel(f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval; diamond: P99{note})")
+    axes.set_title(f"Warm first tokens at {n} tokens")
+    return figure
+
+
+@styled
+def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]], loop: int) -> Figure:
+    """What one cold request in a loop of `loop` does to a mean: published means and P99 (left), the same made from our trials (right).
+
+    found: `ttft_table.mixing`. published: case → (mean, P99), ms.
+    """
+    figure, (left, right) = new(13, 0.45 * len(found) + 2.3, columns=2, gridspec_kw={"width_ratios": [1, 1.9]})
+    heights = rows(left, list(published))
+    for case, (mean, p99) in published.items():
+        pair(left, heights[case], p99, mean, f"mean {mean / p99:.2f}x of P99")
+    left.set_xlim(0, 1.5 * max(mean for mean, _ in published.values()))
+    left.set_xlabel("time to first token, ms")
+    left.set_title("As published: mean above its own P99", fontsize=11.5)
+    heights = rows(right, [e["subject"] for e in found])
+    for e in found:
+        pair(right, heights[e["subject"]], e["largest"], e["mixed"], f"mean {times(e['mixed'] / e['largest'])} of the largest", marker="|")
+        right.plot(e["warm"], heights[e["subject"]], "o", color=PALETTE["blue"], markersize=7, zorder=4)
+    if not found:
+        right.text(0.5, 0.5, f"no subject has a cold and {loop - 1} warm requests", ha="center", transform=right.transAxes)
+    right.set_xscale("log")
+    right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    right.xaxis.set_minor_locator(LogLocator(subs=()))
+    plain_ticks(right.xaxis)
+    right.margins(x=0.3)
+    right.set_xlabel("time to first token, ms (log scale)")
+    right.set_title(f"Here: mean of 1 cold and {loop - 1} warm requests", fontsize=11.5)
+    left.plot([], [], "X", color=PALETTE["vermilion"], markersize=9, linestyle="", label="mean of a loop with a cold request")
+    left.plot([], [], "D", color="black", markerfacecolor="none", linestyle="", label="P99 of the warm loop")
+    right.plot([], [], "o", color=PALETTE["blue"], linestyle="", label="mean of the warm requests")
+    right.plot(
+        [], [], "|", color="black", markersize=12, markeredgewidth=2, linestyle="", label="largest of them: no percentile is above it"
+    )
+    figure.legend(loc="outside upper center", ncols=4, fontsize=9)
+    return figure
+
+
+def pair(axes, height: float, below: float, mean: float, words: str, marker: str = "D") -> None:
+    """A warm loop's upper end and a mixed loop's mean, joined, with what one is of the other."""
+    axes.plot([below, mean], [height] * 2, color="#999999", linewidth=1.3, zorder=1)
+    axes.plot(below, height, marker, color="black", markerfacecolor="none", markersize=7 if marker == "D" else 16, markeredgewidth=1.8)
+    axes.plot(mean, height, "X", color=PALETTE["vermilion"], markersize=9)
+    axes.annotate(words, (max(mean, below), height), (9, 0), textcoords="offset points", va="center", fontsize=9)

@@ -1,0 +1,196 @@
+"""Time to first token: passages of exact length, shapes, the plan's checks, and the children that measure."""
+
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llama_jax import checkpoint, generate
+from llama_jax.bench import ttft, ttft_plan, ttft_table
+from llama_jax.bench.job import Job, whole
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.starts import Start
+from llama_jax.bench.workload import Workload
+from llama_jax.errors import UserError
+from tests.bench.test_compiling import SMALL
+from tests.bench.test_passages import without_tokenizer
+
+PLAN = ttft_plan.Plan(
+    ("step exact", "step bucketed", "step fixed", "layer exact"), ("flax-linen+jit",), (5, 20), 2, 1, 20, 1, 2, ("step exact",)
+)
+
+
+def changed(**changes):
+    return ttft_plan.Plan(**{**{k: getattr(PLAN, k) for k in PLAN.__dataclass_fields__}, **changes})
+
+
+def test_no_passage_is_asked_twice(tiny):
+    works = ttft_plan.workloads(without_tokenizer(tiny), PLAN)
+    asked = [p for work in works.values() for p in work.prompts]
+    assert len(asked) == len(set(asked)) == 2 * (ttft_plan.SPARE + 2) + 1 + 2
+    assert {key: len(work.prompts) for key, work in works.items()} == {
+        **{("warm-up", n): ttft_plan.SPARE for n in (5, 20)}, ("warm", 5): 2, ("warm", 20): 2, ("cold", 20): 1, ("tail", 20): 2,
+    }  # fmt: skip
+    assert all(len(p) == n for (_, n), work in works.items() for p in work.prompts)
+
+
+def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
+    work = Workload(((1,) * 20,), 2, 20)
+    shapes = {
+        name: ttft_plan.shaped(work, name, 40) for name in ("step exact", "step exact" + AGAIN, "eager bucketed", "step fixed", "torch")
+    }
+    assert {name: (s.length, s.slots) for name, s in shapes.items()} == {
+        "step exact": (20, 21), "step exact" + AGAIN: (20, 21), "eager bucketed": (24, 32), "step fixed": (48, 64),
+        "torch": (20, generate.bucket(22)),
+    }  # fmt: skip
+    assert all(s.prompts == work.prompts for s in shapes.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        (dict(placements=("step",)), "'step' is no placement with a policy"),
+        (dict(placements=("stepp exact",)), "No such placement: 'stepp'"),
+        (dict(placements=("step padded",)), "policies: exact, bucketed, fixed"),
+        (dict(placements=()), "placements is empty"),
+        (dict(placements=("step exact", "step exact")), "named twice"),
+        (dict(peers=("torsh",)), "No such peer"),
+        (dict(lengths=(5, 5, 20)), "lengths is"),
+        (dict(lengths=(0, 20)), "lengths is"),
+        (dict(at=7), "at is 7; it must be one of the lengths"),
+        (dict(blocks=0), "blocks is 0"),
+        (dict(starts=0), "starts is 0"),
+        (dict(processes=3), "3 processes for 2 blocks"),
+        (dict(tail_subjects=()), "tail is 2 for 0"),
+        (dict(tail_subjects=("torch",)), "'torch', which is not measured"),
+        (dict(lengths=(20, 255)), "257 tokens of prompt and answer exceed the model's context of 256"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_line(tiny, changes, match):
+    with pytest.raises(UserError, match=match) as caught:
+        ttft_plan.check_plan(changed(**changes), tiny[0])
+    assert "\n" not in str(caught.value)
+
+
+def test_rounds_cover_every_block_and_every_tail_request_once():
+    plan = changed(blocks=5, processes=2, tail=7)
+    rounds = [r for p in range(2) for r in ttft_plan.rounds_of(plan, p)]
+    assert sorted(b for run, b, *_ in rounds if run == ttft_plan.WARM) == list(range(5))
+    assert sorted(b for run, b, *_ in rounds if run == ttft_plan.TAIL) == list(range(7))
+    assert {names for run, _, names, _ in rounds if run == ttft_plan.TAIL} == {("step exact",)}
+
+
+def test_the_order_is_random_and_the_baseline_runs_twice(tiny):
+    subjects = ttft.build(None, without_tokenizer(tiny), PLAN.placements, 0, {})
+    orders = [[(who.name, n) for who, n, _ in ttft.drawn(subjects, PLAN.lengths, ttft_plan.WARM, b, PLAN)] for b in range(9)]
+    expected = Counter((name, n) for n in PLAN.lengths for name in (*PLAN.placements, "step exact" + AGAIN))
+    assert all(Counter(order) == expected for order in orders)
+    assert len(set(map(tuple, orders))) == 9
+    assert orders[3] == [(who.name, n) for who, n, _ in ttft.drawn(subjects, PLAN.lengths, ttft_plan.WARM, 3, PLAN)]
+    tail = list(ttft.drawn(subjects[:1], (20,), ttft_plan.TAIL, 0, PLAN))
+    assert [(who.name, n, order) for who, n, order in tail] == [("step exact", 20, 0)]
+
+
+def test_policies_of_one_placement_share_its_programs(tiny):
+    engines = {}
+    subjects = ttft.build(None, without_tokenizer(tiny), PLAN.placements, 0, engines)
+    assert list(engines) == ["step", "layer"]
+    assert subjects[0].run is subjects[1].run is subjects[2].run is not subjects[3].run
+    assert [who.name for who in subjects] == list(PLAN.placements)
+
+
+def test_a_plan_without_some_peers_has_no_tail_for_nobody():
+    plan = changed(peers=("flax-nnx", "flax-nnx+jit"), tail_subjects=("flax-nnx",))
+    assert ttft_plan.without(plan, ["flax-nnx"]).subjects == (*PLAN.placements, "flax-nnx+jit")
+    assert ttft_plan.without(plan, ["flax-nnx"]).tail == 0
+    assert ttft_plan.without(plan, []) == plan
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [None, "/somewhere"])
+def test_a_cold_start_finds_nothing_that_inductor_kept(monkeypatch, before):
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    monkeypatch.delenv(ttft.INDUCTOR, raising=False)
+    if before:
+        monkeypatch.setenv(ttft.INDUCTOR, before)
+    with ttft.nothing_on_disk():
+        folder = Path(os.environ[ttft.INDUCTOR])
+        assert list(folder.iterdir()) == []
+        assert cache_dir() == str(folder)
+    assert os.environ.get(ttft.INDUCTOR) == before
+    assert not folder.exists()
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    lock = tmp_path_factory.mktemp("lock")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(lock))
+        said = []
+        job = Job(SMALL, None, Journal(kind=Start), progress=lambda *words: said.append(words))
+        gaps = ttft.measure(job, checkpoint.load(SMALL), changed(peers=("flax-linen+jit", "llamacpp")))
+        before = len(job.journal.trials)
+        ttft.measure(job, checkpoint.load(SMALL), changed(peers=("flax-linen+jit", "llamacpp")))
+        return job.journal, gaps, said, before
+
+
+@pytest.mark.slow
+def test_everything_is_measured_once_and_gated(measured):
+    journal, gaps, said, before = measured
+    trials = whole(journal.trials)
+    warm = Counter((t.run, t.subject, t.prompt_tokens) for t in trials if t.phase == "warm")
+    names = (*PLAN.placements, "step exact" + AGAIN, "flax-linen+jit")
+    assert warm == {**{("warm", name, n): 2 for name in names for n in PLAN.lengths}, ("tail", "step exact", 20): 2}
+    assert all(t.valid and t.new_tokens == 2 and not t.compiled for t in trials if t.phase == "warm"), [t.reason for t in trials]
+    assert len({t.tokens_sha256 for t in trials if (t.run, t.block, t.prompt_tokens) == ("warm", 1, 20)}) == 1
+    assert [gap["name"] for gap in gaps] == ["llamacpp"]
+    assert len(journal.trials) == before  # a run that is whole is not measured again
+    assert any("warm-up of step exact" in what for what, *_ in said)
+
+
+@pytest.mark.slow
+def test_cold_requests_have_processes_of_their_own_and_what_they_compiled(measured):
+    trials = whole(measured[0].trials)
+    cold = [t for t in trials if t.phase == "cold"]
+    assert Counter(t.subject for t in cold) == dict.fromkeys((*PLAN.placements, "flax-linen+jit"), 1)
+    assert len({t.process for t in trials}) == len(cold) + 1
+    for t in cold:
+        assert t.valid, t.reason
+        assert t.compiled > 0
+        assert t.load_ns > 0
+        assert t.peak_rss_bytes > 10**7
+        assert 0 < t.first_backend_ns <= t.backend_ns
+        assert (t.first_trace_ns + t.first_lower_ns + t.first_backend_ns) / 1e9 < t.ttft
+    for e in ttft_table.cold(trials):
+        assert e["median"] > e["warm_ms"]
+        assert e["compile_ms"] + e["once_ms"] + e["usual_ms"] == pytest.approx(e["median"])
+
+
+@pytest.mark.slow
+def test_a_cold_request_with_other_tokens_is_void(tiny):
+    said = []
+    job = dict(model=SMALL, dtype="float32", placements=[], workload=None)
+    work = dict(prompts=[[1] * 20], new_tokens=2, length=20, batch=1, seed=0)
+    where = dict(run="cold step exact", block=0, process=1)
+    plan = {k: getattr(PLAN, k) for k in PLAN.__dataclass_fields__}
+    ttft.first_request(lambda kind, value: said.append((kind, value)), job, where, "step exact", 0, plan, work, [96, 96])
+    (row,) = [value for kind, value in said if kind == "trial"]
+    assert not row["valid"]
+    assert row["reason"].startswith("wrong: token 0 is")
+
+
+@pytest.mark.slow
+def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
+    loaded, plan = checkpoint.load(SMALL), changed(placements=("step exact",), peers=("flax-nnx",), tail=0, tail_subjects=())
+    job = Job(SMALL, None, Journal(kind=Start), limit=0.05)  # a child that is silent for so long is stopped
+    work = ttft_plan.workloads(loaded, plan)[ttft_plan.COLD, plan.at]
+    ttft.cold_starts(job, loaded, replace(plan, placements=()), work)
+    assert [note["missing"]["name"] for note in job.journal.notes] == ["flax-nnx"]
+    assert "stopped after" in job.journal.notes[0]["missing"]["reason"]
+    with pytest.raises(UserError, match="measuring process .cold step exact. failed"):
+        ttft.cold_starts(job, loaded, replace(plan, peers=()), work)

@@ -1,0 +1,77 @@
+"""Charts of the time to first token, drawn from made-up trials."""
+
+import pytest
+
+from llama_jax import config, figures
+from llama_jax.bench import claims, ttft_table
+from tests.bench.test_ttft_table import AT, LENGTHS, everything, request
+from tests.test_figures import META, words
+
+
+def draw(chart, trials):
+    if chart == "ttft_by_length":
+        limits = ttft_table.limits(trials, "step exact", ttft_table.floor(config.tiny(), LENGTHS), 1.0)
+        return figures.ttft_by_length(trials, limits, {"llamacpp": 0.5})
+    if chart == "ttft_cold":
+        return figures.ttft_cold(ttft_table.cold(trials))
+    if chart == "ttft_distribution":
+        return figures.ttft_distribution(trials, AT)
+    published = {case: numbers[:2] for case, numbers in ttft_table.originals().items()}
+    return figures.ttft_mixed(ttft_table.mixing(trials), published, claims.COLD_LOOP)
+
+
+@pytest.mark.parametrize("chart", ["ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed"])
+@pytest.mark.parametrize("blocks", [1, 6])
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart, blocks):
+    trials = everything(blocks)
+    files = [figures.save(draw(chart, trials), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    for kind in ("svg", "png"):
+        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+
+
+def test_lines_are_labelled_and_the_best_of_each_kind_stands_out():
+    figure = draw("ttft_by_length", everything())
+    left, right = figure.axes
+    bold = {text.get_text() for text in left.texts if text.get_fontweight() == "bold"}
+    assert bold == {"step exact", "torch", "llamacpp"}
+    assert {"torch-script", "step fixed"} < {text.get_text() for text in left.texts}
+    assert {text.get_text() for text in right.texts} == {"torch", "torch-script", "llamacpp"}
+    colours = {line.get_color() for line in left.lines}
+    assert len(colours & {shade for shade, *_ in (("#0072B2",), ("#D55E00",), ("#009E73",))}) == 3
+    assert "n ≥ 6" in left.get_title(loc="left")
+    assert "n ≥ 6 pairs" in right.get_title(loc="left")
+    assert "its weights read once: llamacpp" in words(figure)
+
+
+def test_a_p99_is_drawn_only_where_there_is_one():
+    few, many = words(draw("ttft_distribution", everything())), words(draw("ttft_distribution", everything(tail=1000)))
+    assert "P99 " not in few.replace("diamond: P99", "").replace("no P99 below", "")
+    assert "no P99 below n = 1,000" in few
+    assert "n = 1006, P99" in many
+
+
+def test_cold_bars_reach_the_median_and_say_how_much_longer_it_is():
+    figure = draw("ttft_cold", everything())
+    axes = figure.axes[0]
+    labels = {label.get_text(): height for label, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)}
+    for e in ttft_table.cold(everything()):
+        height = labels[e["subject"]]
+        reached = max(b.get_x() + b.get_width() for b in axes.patches if abs(b.get_y() + b.get_height() / 2 - height) < 1e-9)
+        assert reached == pytest.approx(e["median"] / 1e3)
+    assert "1.50 s, 21x of a warm one (70.2 ms)" in words(figure)
+    assert "n = 1 each" in words(figure)
+
+
+def test_mixed_means_stand_beside_the_published_ones():
+    figure = draw("ttft_mixed", everything())
+    assert "mean 1.28x of P99" in words(figure)
+    assert "mean 5.1x of the largest" in words(figure)
+    assert "mean of 1 cold and 4 warm requests" in figure.axes[1].get_title(loc="left")
+    assert "no subject has a cold and 4 warm requests" in words(draw("ttft_mixed", everything(blocks=1)))
+
+
+def test_one_length_alone_can_be_drawn():
+    alone = [t for t in everything() if t.prompt_tokens == AT]
+    assert words(figures.ttft_by_length(alone, {AT: 1.0}, {}))
+    unfinished = [t for t in everything() if t.phase == "warm"] + [request("step exact", AT, 0, phase="cold", valid=False)]
+    assert "There is no valid cold start." in words(figures.ttft_cold(ttft_table.cold(unfinished)))
