@@ -6,6 +6,7 @@ or have what the others need.
 
 import importlib
 
+SCHEMA = 2  # version of the records
 MODULES = (
     "causes",
     "checklist",
