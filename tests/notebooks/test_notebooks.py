@@ -91,7 +91,7 @@ def test_sources_are_clean(path):
 
 def test_artifacts_that_notebooks_promise_are_recorded():
     for path in SOURCES:
-        assert all((paths.ROOT / a).is_file() for a in notebooks.about(path)["artifacts"])
+        assert all((paths.ROOT / a).is_file() for a in notebooks.promised(path, paths.ROOT))
 
 
 @pytest.mark.parametrize(
