@@ -21,7 +21,7 @@ from llama_jax.bench import SCHEMA, environment, gpudevice, memory, protocol
 from llama_jax.bench.deadline import Budget, Costs, Log, Watchdog
 from llama_jax.bench.gpujudge import Judge, verdict
 from llama_jax.bench.gpusuite import BASELINE, FULL, GUESSES, KIND, NAME, REHEARSAL, Shape, Suite, workload
-from llama_jax.bench.guard import Guard, Region, TorchGuard
+from llama_jax.bench.guard import TorchCounter, TorchGuard
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.checkpoint.random import hash_on_device, on_device
@@ -76,16 +76,6 @@ class Bench:
         found = verdict(tokens[:, 0], self.expected[ids, work.new_tokens], self.judge.gap(ids, tokens[:, 0]), baseline.name)
         reason = "; ".join(filter(None, (seen["reason"], found["reason"])))
         return {**seen, **found, "valid": seen["valid"] and found["valid"], "reason": reason}
-
-
-class Open(Region):
-    """A region that watches nothing: a first request may compile and capture what it likes."""
-
-    def __enter__(self) -> Open:
-        return self
-
-    def __exit__(self, *exception) -> None:
-        pass
 
 
 def run(folder: Path, any_device: bool = False, tell: Callable[[str], None] = print, suite: Suite | None = None) -> Path:
@@ -168,7 +158,8 @@ def build(bench: Bench, name: str) -> Subject:
         raise peers.UnavailableError(*gap)
     identity = dict(model=bench.loaded.name, weights_hash=bench.loaded.weights_hash, dtype="bfloat16", weight_bytes=2,
                     config=bench.shape.config, cache=ways.cache_kind(name))  # fmt: skip
-    return Subject(name, "torch", name, ways.runner(bench.module, bench.shape.config, name), list, identity, guard=TorchGuard)
+    run = ways.runner(bench.module, bench.shape.config, name)
+    return Subject(name, "torch", name, run, list, identity, guard=TorchGuard, counter=TorchCounter)
 
 
 def started(session: Session, bench: Bench, until: float) -> list[Subject]:
@@ -205,7 +196,7 @@ def first_request(
 
     before: what was there before the subject was built, so that its memory is known.
     """
-    seen, tokens = protocol.timed(who if who.guard is Guard else replace(who, guard=Open), work, 0)
+    seen, tokens = protocol.timed(replace(who, guard=who.counter), work, 0)
     compiled = bool(len(tokens))  # what was compiled here is what is measured, and voids nothing
     seen = bench.judged({**seen, "valid": compiled, "reason": "" if compiled else seen["reason"]}, who, work, tokens, baseline)
     taken = gpudevice.taken_since(before, who.backend, seen["weights_bytes"])

@@ -41,7 +41,8 @@ def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
         counts = sorted({len(r["values"]) for r in found})
         n = f"{counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
         axes.set_xlabel(f"tokens/s (point: one answer; tick: median of n = {n};\nband: 95 % interval; right: median, share of the limit)")
-        axes.set_title(model_label(model).removesuffix(", random weights"), pad=18)
+        axes.set_title(model_label(model).removesuffix(", random weights"), pad=18, fontsize=12)
+    figure.suptitle("Decode rate by who starts the programs", x=0.01, ha="left", fontsize=13, fontweight="bold")
     return figure
 
 
@@ -69,10 +70,11 @@ def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figu
             axes.text(longest * 1.03, at, f"{name} {ends[name]:.3g}", va="center", fontsize=9, color=colour(name))
         n = f"{min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "") if counts else "0"
         axes.set(xlim=(0, longest * 1.02), xlabel=f"prompt tokens (point: one request; line: median of n = {n})")
-        axes.set_title(model_label(model).removesuffix(", random weights"))
+        axes.set_title(model_label(model).removesuffix(", random weights"), fontsize=12)
         axes.minorticks_off()
         plain_ticks(axes.yaxis)
     panels[0][0].set_ylabel("ms to the first token, log scale")
+    figure.suptitle("Time to first token by prompt length", x=0.01, ha="left", fontsize=13, fontweight="bold")
     return figure
 
 
