@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,7 @@ class Watchdog:
 
     def expire(self) -> None:
         self.log.note(left_out=dict(what=f"everything after: {self.doing}", reason="the time was up; the process was ended there"))
+        print(f"the time is up; what was recorded is in {self.log.path}", file=sys.stderr, flush=True)
         self.end()
 
     def __enter__(self) -> Watchdog:

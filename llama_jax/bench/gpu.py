@@ -27,7 +27,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.checkpoint.random import hash_on_device, on_device
 from llama_jax.placement import parse
 
-STARTS, DECODE = 0.5, 0.7  # shares of a model's time after which no subject is started, and no block begun
+STARTS, DECODE = 0.65, 0.8  # shares of a model's time after which no subject is started, and no block begun
 
 
 @dataclass
@@ -41,7 +41,6 @@ class Session:
     dog: Watchdog
     tell: Callable[[str], None]
     costs: Costs = field(default_factory=lambda: Costs(GUESSES, 0.8))
-    run: str = field(default_factory=lambda: f"{time.time_ns():x}")
 
     def begin(self, what: str) -> None:
         self.dog.doing = what

@@ -53,8 +53,8 @@ class Suite:
 
 
 FULL = Suite((
-    Shape("random:llama-3.2-1b", PRESETS["llama-3.2-1b"], 0.45, (*LADDER, "eager")),
-    Shape("random:llama-2-7b", PRESETS["llama-2-7b"], 0.8),
+    Shape("random:llama-3.2-1b", PRESETS["llama-3.2-1b"], 0.5, (*LADDER, "eager")),
+    Shape("random:llama-2-7b", PRESETS["llama-2-7b"], 0.82),
     Shape("random:llama-3.2-3b", PRESETS["llama-3.2-3b"], 1.0),
 ))  # fmt: skip
 REHEARSAL = Suite(
