@@ -182,7 +182,6 @@ def read_line(console) -> str:
 
 @app.command(epilog="Example: `llama-jax bench --placements step,loop,chunk16 --blocks 10 --out results.parquet --json`")
 def bench(
-    context: typer.Context,
     model: Model = "smollm2-135m-instruct",
     placements: Annotated[str, typer.Option(help="Names with commas between them; the ladder by default.")] = "",
     peers: Annotated[str, typer.Option(help="Other implementations to measure beside them, such as flax-linen+jit, with commas.")] = "",
@@ -218,7 +217,7 @@ def bench(
     if suite_name is not None or any_device:
         from llama_jax import cli_suite
 
-        return cli_suite.run(context, suite_name, out or (), any_device, tell)
+        return cli_suite.run(suite_name, out or (), any_device)
     from llama_jax.bench import export, progress, suite, table
 
     if self_test:

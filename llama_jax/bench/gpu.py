@@ -137,9 +137,12 @@ def opened(session: Session, shape: Shape) -> Bench:
     digest = hash_on_device(shape.config, seed, "bfloat16")
     loaded, module = Checkpoint(shape.name, shape.config, params, None, digest, shape.name, "bfloat16"), None
     if where := gpudevice.torch_device(session.device["platform"]):
-        from llama_jax.peers import torch_model
+        try:
+            from llama_jax.peers import torch_model
 
-        module = torch_model.module(shape.config, params, where)
+            module = torch_model.module(shape.config, params, where)
+        except Exception as error:  # a PyTorch or transformers that does not fit: JAX's part goes on, judged by JAX
+            session.leave_out(f"{shape.name}: all of PyTorch", told(error))
     return Bench(shape, loaded, module, Judge(loaded, module))
 
 

@@ -44,9 +44,10 @@ def bare(folder, *arguments, **options):
         (("--suite", "gpu", "--out", "x", "--out", "y"), "needs one folder"),
         (("--suite", "gpu", "--out", "x.csv"), "needs one folder"),
         (("--suite", "gpu", "--out", "x", "--blocks", "5"), "leave --blocks away"),
-        (("--suite", "gpu", "--out", "x", "-m", "smollm2-135m-instruct"), "leave --model away"),
+        (("--suite", "gpu", "--out", "x", "-m", "smollm2-135m-instruct"), "leave -m away"),
         (("--suite", "gpu", "--out", "x", "--self-test"), "leave --self-test away"),
         (("--any-device",), "give --suite gpu"),
+        (("--suite",), "expected one argument"),
     ],
 )
 def test_what_does_not_fit_a_suite_is_one_line(capsys, arguments, message):
