@@ -22,7 +22,7 @@ def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
     """
     figure, panels = new(1.8 + 4.6 * len(rates), 1.6 + 0.42 * len(names), columns=len(rates), squeeze=False, sharey=True)
     for axes, (model, found) in zip(panels[0], rates.items(), strict=True):
-        heights, limit = rows(axes, names), float(np.median([r["limit"] for r in found]))
+        heights = rows(axes, names)
         for r in found:
             height, rate = heights[r["subject"]], r["rate"]
             scatter_row(axes, r["values"], height, r["subject"])
@@ -32,18 +32,29 @@ def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
             axes.text(1.01, height, words, va="center", fontsize=8.5, transform=axes.get_yaxis_transform())
         for name in set(names) - {r["subject"] for r in found}:
             axes.text(0.01, heights[name], "not measured", va="center", fontsize=8.5, color="#777777", transform=axes.get_yaxis_transform())
-        if limit < 20 * max(r["rate"].median for r in found):
-            limit_line(axes, limit)
-        else:
-            axes.text(1, 1.0, f"memory-bandwidth limit {limit:.0f}, off the scale ", color=LIMIT_COLOUR, ha="right", va="bottom",
-                      fontsize=9, transform=axes.transAxes)  # fmt: skip
+        if found:
+            draw_limit(axes, float(np.median([r["limit"] for r in found])), max(r["rate"].median for r in found))
         axes.set_xlim(left=0)
-        counts = sorted({len(r["values"]) for r in found})
-        n = f"{counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
+        n = counted({len(r["values"]) for r in found})
         axes.set_xlabel(f"tokens/s (point: one answer; tick: median of n = {n};\nband: 95 % interval; right: median, share of the limit)")
         axes.set_title(model_label(model).removesuffix(", random weights"), pad=18, fontsize=12)
     figure.suptitle("Decode rate by who starts the programs", x=0.01, ha="left", fontsize=13, fontweight="bold")
     return figure
+
+
+def draw_limit(axes, limit: float, fastest: float) -> None:
+    """The memory-bandwidth limit as a line, or in words where it is so far off that a line would squeeze everything else."""
+    if limit < 20 * fastest:
+        limit_line(axes, limit)
+    else:
+        axes.text(1, 1.0, f"memory-bandwidth limit {limit:.0f}, off the scale ", color=LIMIT_COLOUR, ha="right", va="bottom",
+                  fontsize=9, transform=axes.transAxes)  # fmt: skip
+
+
+def counted(counts: set[int]) -> str:
+    """`3`, `3 to 10`, `0`."""
+    ends = sorted({min(counts, default=0), max(counts, default=0)})
+    return " to ".join(map(str, ends))
 
 
 @styled
@@ -68,8 +79,9 @@ def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figu
         low, high = axes.get_ylim()
         for name, at in spread_labels(ends, (high / low) ** 0.055).items():
             axes.text(longest * 1.03, at, f"{name} {ends[name]:.3g}", va="center", fontsize=9, color=colour(name))
-        n = f"{min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "") if counts else "0"
-        axes.set(xlim=(0, longest * 1.02), xlabel=f"prompt tokens (point: one request; line: median of n = {n})")
+        if not subjects:
+            axes.text(0.5, 0.5, "not measured", ha="center", color="#777777", transform=axes.transAxes)
+        axes.set(xlim=(0, longest * 1.02), xlabel=f"prompt tokens (point: one request; line: median of n = {counted(counts)})")
         axes.set_title(model_label(model).removesuffix(", random weights"), fontsize=12)
         axes.minorticks_off()
         plain_ticks(axes.yaxis)

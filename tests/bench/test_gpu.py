@@ -124,6 +124,11 @@ def test_the_machine_line_names_the_gpu(table):
     environment = {**meta["environment"], "devices": ["gpu:NVIDIA H200"]}
     figures.conclude("12-gpu", "Why?", "So.", {**meta, "environment": environment}, out)
     assert figures.read_manifest(out)["notebooks"]["12-gpu"]["machine"].startswith("NVIDIA H200 · ")
+    early = [row for row in rows if row.phase == "first" and row.run == "decode"]  # of a run that ended before its first block
+    assert findings.gpu(early).endswith("no placement has a valid trial.")
+    figures.gpu_decode({m: gpudata.rates(early, m) for m in gpudata.models(early)}, gpudata.subjects(early))
+    figures.gpu_first_token(gpudata.first_tokens(early))
+    figures.gpu_starts({m: gpudata.starts(early, m) for m in gpudata.models(early)}, gpudata.subjects(early))
     real = [row.model_copy(update=dict(platform="gpu", device="NVIDIA H200")) for row in rows]
     assert findings.gpu(real).startswith("On NVIDIA H200, ")
     assert "REHEARSAL" not in gpudata.label(real, meta)

@@ -17,12 +17,13 @@ from llama_jax.bench import gpudata
 ABSENT = ["pydantic", "gguf", "jaxtyping", "psutil", "threadpoolctl", "pyarrow", "matplotlib", "seaborn", "papermill", "nbformat",
           "nbclient", "nbconvert", "flax", "ollama", "llama_cpp", "beartype", "hypothesis", "pytest", "IPython", "ipykernel"]  # fmt: skip
 BARE = f"""
-import importlib.abc, sys
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {ABSENT!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Absent())
+import sys
+from importlib.machinery import PathFinder
+class Present(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {ABSENT!r} else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Present
 import runpy
 sys.argv = ["llama_jax", *sys.argv[1:]]
 runpy.run_module("llama_jax", run_name="__main__")
