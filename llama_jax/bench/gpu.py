@@ -170,6 +170,9 @@ def started(session: Session, bench: Bench, until: float) -> list[Subject]:
     work = workload(suite, shape.config, suite.prompt_tokens, suite.new_tokens)
     for order, name in enumerate(shape.subjects):
         layers = shape.config.num_hidden_layers
+        if suite.rehearsal and "compile" in name and session.device["platform"] == "cpu":
+            session.leave_out(f"{shape.name}: {name}", "on a processor Inductor compiles for minutes, too long for a rehearsal")
+            continue
         if session.budget.spent + (expected := session.costs.expected(name, layers)) > until:
             session.leave_out(f"{shape.name}: {name}", f"it may take {expected:.0f} s to start, and the time for starts is over then")
             continue

@@ -12,7 +12,7 @@ from llama_jax import checkpoint, config, figures
 from llama_jax.bench import findings, gpu, gpudata, gpudevice, gpujudge, gpusuite, protocol, record
 from llama_jax.bench.deadline import Budget
 from llama_jax.bench.gpusuite import Shape, Suite
-from llama_jax.checkpoint import tensors
+from llama_jax.checkpoint import random, tensors
 from llama_jax.checkpoint.random import on_device
 from llama_jax.errors import UserError
 
@@ -209,8 +209,8 @@ def opened():
 def test_weights_drawn_on_the_device_fit_the_configuration():
     for cfg in (TINY, config.tiny("qwen2"), config.tiny("gpt2")):
         drawn, named = on_device(cfg, 3), {}
-        for rows, weight in zip(jax.tree.leaves(tensors.names(cfg)), jax.tree.leaves(drawn), strict=True):
-            named[rows.names[0]] = weight
+        for parts, weight in zip(jax.tree.leaves(tensors.names(cfg)), jax.tree.leaves(drawn), strict=True):
+            named[parts.names[0]] = weight
         assert sum(w.size for w in named.values()) == cfg.num_parameters
         assert {w.dtype for w in named.values()} == {jnp.dtype("bfloat16")}
         for name, weight in named.items():
@@ -218,6 +218,8 @@ def test_weights_drawn_on_the_device_fit_the_configuration():
                 assert (weight == 1).all()
             elif weight.size > 1000:
                 assert float(jnp.std(weight.astype(jnp.float32))) == pytest.approx(0.02, rel=0.1)
+    made = tensors.assemble(random.open_random(TINY, 0), "bfloat16")
+    assert jax.tree.map(jnp.shape, made) == jax.tree.map(jnp.shape, on_device(TINY, 0))
     again, other = on_device(TINY, 0), on_device(TINY, 1)
     assert np.array_equal(jax.tree.leaves(again)[0], jax.tree.leaves(on_device(TINY, 0))[0])
     assert not np.array_equal(jax.tree.leaves(again)[0], jax.tree.leaves(other)[0])
