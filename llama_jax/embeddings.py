@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax
-from jaxtyping import Array, Float, Int
+
+from llama_jax.axes import Array, Float, Int
 
 
 @jax.tree_util.register_dataclass

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
+from llama_jax.axes import Array, Float
 from llama_jax.linear import linear
 
 

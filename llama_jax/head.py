@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
+from llama_jax.axes import Array, Float
 from llama_jax.linear import matmul
 from llama_jax.norm import Norm
 

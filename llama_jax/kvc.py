@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
 
+from llama_jax.axes import Array, Bool, Float, Int
 from llama_jax.config import ModelConfig
 
 POLICIES = ("fixed", "growing", "none")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
-from jaxtyping import Array, Float
 
 from llama_jax.attention import Attention, Where
+from llama_jax.axes import Array, Float
 from llama_jax.ffn import FFN
 from llama_jax.norm import Norm
 

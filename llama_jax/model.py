@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
 
 from llama_jax import kvc, rope
 from llama_jax.attention import Where
+from llama_jax.axes import Array, Int
 from llama_jax.embeddings import Embedding
 from llama_jax.head import Head
 from llama_jax.kvc import Cache

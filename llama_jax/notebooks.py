@@ -66,6 +66,13 @@ def about(path: Path) -> dict:
     return dict(nbformat.read(path, as_version=4).metadata.get("llama_jax", {}))
 
 
+def promised(path: Path, out_dir: Path) -> list[str]:
+    """The artifacts that a notebook must leave, relative to OUT; none where it draws from a table (`needs`) that nobody has recorded."""
+    needs = about(path).get("needs")
+    due = not needs or any((Path(home) / needs).is_file() for home in (out_dir, paths.ROOT))
+    return list(about(path).get("artifacts", [])) if due else []
+
+
 def defaults(path: Path) -> dict:
     """Parameters and their default values, read from the one cell tagged `parameters`."""
     cells = [c for c in nbformat.read(path, as_version=4).cells if "parameters" in c.metadata.get("tags", [])]
@@ -166,7 +173,7 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
     error = error if error != FAILED else (last[0] if last else f"exit code {child.returncode}")
     finding = read_finding(executed) if not error else ""
     measured = chosen["source"] == "measure"  # a redraw reads the table, it does not write one
-    artifacts = [str(Path(out_dir) / a) for a in about(path).get("artifacts", []) if measured or not a.startswith("data/")]
+    artifacts = [str(Path(out_dir) / a) for a in promised(path, out_dir) if measured or not a.startswith("data/")]
     if not error and (missing := [a for a in artifacts if not Path(a).is_file() or Path(a).stat().st_mtime < began - 1]):
         error = f"it ended without writing {', '.join(missing)}"
     return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)

@@ -43,7 +43,8 @@ def findings(found: list[dict], shown: str = "") -> str:
     for s in found:
         new = [f["name"] for f in s["figures"] if f["name"] not in shown][:1]
         picture = "".join(f"\n\n![{name}](figures/{name}.svg)" for name in new)
-        blocks.append(f"**{s['question']}** {s['finding']} Measured {s['created'][:10]} on {s['machine']}.{picture}")
+        measured = f" Measured {s['created'][:10]} on {s['machine']}." if s["created"] else ""
+        blocks.append(f"**{s['question']}** {s['finding']}{measured}{picture}")
     return "\n\n".join(blocks)
 
 

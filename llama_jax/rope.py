@@ -7,8 +7,8 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from llama_jax.axes import Array, Float, Int
 from llama_jax.config import ModelConfig, RopeScaling
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
 
+from llama_jax.axes import Array, Bool, Float, Int
 from llama_jax.errors import UserError
 
 

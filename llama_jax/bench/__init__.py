@@ -6,17 +6,24 @@ or have what the others need.
 
 import importlib
 
+SCHEMA = 2  # version of the records
 MODULES = (
     "causes",
     "checklist",
     "comparison",
     "compiling",
     "costs",
+    "deadline",
     "environment",
     "export",
     "findings",
     "flaxtwin",
     "gate",
+    "gpu",
+    "gpudata",
+    "gpudevice",
+    "gpujudge",
+    "gpusuite",
     "guard",
     "hostclock",
     "hostloop",

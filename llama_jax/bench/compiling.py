@@ -22,9 +22,10 @@ from jax.experimental import serialize_executable
 
 from llama_jax import generate, kvc
 from llama_jax.bench import memory, profiling, protocol, roofline
+from llama_jax.bench.gate import tokens_hash
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched
-from llama_jax.bench.record import Row, tokens_hash
+from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint, find
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine

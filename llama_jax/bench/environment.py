@@ -14,16 +14,21 @@ from importlib import metadata
 from pathlib import Path
 
 import jax
-import psutil
-import threadpoolctl
 
 from llama_jax import paths
+
+try:
+    import psutil
+    import threadpoolctl
+except ImportError:  # a machine that has only what the GPU suite needs; what these two tell is "unknown" there
+    psutil = threadpoolctl = None
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "transformers", "gguf", "tokenizers", "numba", "flax", "pyarrow", "pandas",
             "llama-cpp-python", "ollama", "llama-jax")  # fmt: skip
 PREFIXES = ("XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC")
 TERRAFORM = ("TF_CLI_", "TF_TOKEN_", "TF_VAR_")  # not TensorFlow's, and may hold passwords; a record is published
 NO_LIMIT = 1 << 60  # cgroup v1 writes a number of this order where memory has no limit
+GPU_PLATFORMS = ("gpu", "cuda", "rocm")
 BUSY_OTHERS, BUSY_STEAL, BUSY_LOAD = 0.10, 0.05, 1.25  # shares of the CPU time; load a core before the start
 
 
@@ -34,7 +39,7 @@ def capture() -> dict:
         "cores": os.cpu_count(),
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else "unknown",
         "load": list(os.getloadavg()),
-        "ram_bytes": psutil.virtual_memory().total,
+        "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "limits": limits(),
         "blas": blas_threads(),
         "governor": read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -100,8 +105,10 @@ def settings() -> dict[str, str]:
     return {k: "a folder" if k.endswith("_DIR") else v for k, v in found.items()}
 
 
-def blas_threads() -> list[dict]:
+def blas_threads() -> list[dict] | str:
     """{library, version, threads} of each BLAS and OpenMP that this process has loaded."""
+    if threadpoolctl is None:
+        return "unknown"
     return [dict(library=found["internal_api"], version=found["version"] or "unknown", threads=found["num_threads"])
             for found in threadpoolctl.threadpool_info()]  # fmt: skip
 
@@ -235,4 +242,10 @@ def machine_line(environment: dict) -> str:
     """The line under every figure: where the numbers come from."""
     gib = environment["ram_bytes"] / 2**30
     software = f"jax {environment['packages']['jax']}, Python {environment['python']}"
-    return f"{environment['cpu']}, {environment['cores']} cores, {gib:.0f} GiB · {software}"
+    gpus = "".join(f"{name} · " for name in dict.fromkeys(gpu_names(environment)))
+    return f"{gpus}{environment['cpu']}, {environment['cores']} cores, {gib:.0f} GiB · {software}"
+
+
+def gpu_names(environment: dict) -> list[str]:
+    """The GPUs that JAX ran on, as it names them; none where it ran on the processor."""
+    return [name for platform, _, name in (d.partition(":") for d in environment.get("devices", [])) if platform in GPU_PLATFORMS]

@@ -17,9 +17,10 @@ import numpy as np
 
 from llama_jax import checkpoint, generate, transforms
 from llama_jax.bench import gate, memory, roofline, statistics
+from llama_jax.bench.gate import tokens_hash
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched, whole
-from llama_jax.bench.record import Row, tokens_hash
+from llama_jax.bench.record import Row
 from llama_jax.errors import UserError, near
 
 STEP = "step"

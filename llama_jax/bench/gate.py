@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,11 @@ import numpy as np
 
 PARTS = "parts from float32"  # how the reason of an approximate subject's trial begins
 NEAR_TIE = 1e-3  # the reference's two best logits this close: float32 rounding may decide either way
+
+
+def tokens_hash(tokens: np.ndarray) -> str:
+    """SHA-256 of token ids [n B] as little-endian int32, row by row."""
+    return hashlib.sha256(np.ascontiguousarray(tokens.T, "<i4").tobytes()).hexdigest()
 
 
 def margin(logits: np.ndarray) -> float:

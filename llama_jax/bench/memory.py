@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.extend.backend
 import numpy as np
 
-from llama_jax.bench.record import Trial
 from llama_jax.config import ModelConfig
+
+if TYPE_CHECKING:
+    from llama_jax.bench.record import Trial
 
 PREFILL = ("prefill", "extend")  # programs that run a prompt, never a single new token
 

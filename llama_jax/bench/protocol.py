@@ -12,17 +12,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llama_jax import generate, kvc
 from llama_jax.bench import gate, memory, roofline
 from llama_jax.bench.guard import Guard, TorchGuard
-from llama_jax.bench.record import Trial, tokens_hash
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.placement import LADDER, Placement
+
+if TYPE_CHECKING:
+    from llama_jax.bench.record import Trial
 
 SILENT_RUNS = 3  # warm-up ends after this many runs in a row in which nothing compiled
 MAX_WARMUP = 8
@@ -52,7 +55,15 @@ OWN = ("config", "weight_bytes", "cache", "cache_bytes")  # of an identity: what
 
 
 def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, **identity) -> tuple[Trial, np.ndarray]:
-    """One timed request: (record, tokens [n B]). The record is void when anything compiled inside, or when the subject raised.
+    """One timed request: (record, tokens [n B]), as `timed`."""
+    from llama_jax.bench.record import Trial  # here: a machine that only measures may lack what makes records
+
+    seen, tokens = timed(who, workload, prompt, explain)
+    return Trial(**{**seen, **identity}), tokens
+
+
+def timed(who: Subject, workload: Workload, prompt: int, explain: bool = False) -> tuple[dict, np.ndarray]:
+    """One timed request: (the fields of a Trial that it fills, tokens [n B]). Void when anything compiled inside, or the subject raised.
 
     explain: keep JAX's explanation of each compilation in `cause`. Raises UserError where the subject does.
     """
@@ -77,17 +88,17 @@ def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, 
     tokens = np.concatenate(blocks) if ended else np.zeros((0, workload.batch), np.int32)
     times = [at for at, block in zip(arrivals, blocks, strict=True) for _ in range(len(block))] if ended else []
     known = {k: v for k, v in who.identity.items() if k not in OWN}
-    record = Trial(
-        **{**known, **sizes(who, workload, len(ids), len(tokens)), **who.reported(), **identity}, valid=ended and not guard.fired,
+    seen = dict(
+        **{**known, **sizes(who, workload, len(ids), len(tokens)), **who.reported()}, valid=ended and not guard.fired,
         reason=failure or guard.reason or ("" if ended else "failed: no token came"), cause=guard.cause,
         seed=workload.seed, subject=who.name, backend=who.backend, placement=who.placement, batch=workload.batch, prompt=prompt,
         prompt_tokens=len(ids), new_tokens=len(tokens), cache_slots=workload.slots, token_times_ns=times, tokenize_ns=tokenize_ns,
         trace_ns=round(guard.seconds("trace") * 1e9), lower_ns=round(guard.seconds("lower") * 1e9),
         backend_ns=round(guard.backend_seconds * 1e9), lowered=guard.count("lower"), compiled=guard.compilations,
-        cache_hits=guard.count("hit"), cache_misses=guard.count("miss"), tokens_sha256=tokens_hash(tokens),
+        cache_hits=guard.count("hit"), cache_misses=guard.count("miss"), tokens_sha256=gate.tokens_hash(tokens),
         live_buffers_before=before, live_buffers_after=memory.live_buffers(),
     )  # fmt: skip
-    return record, tokens
+    return seen, tokens
 
 
 def sizes(who: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
@@ -113,8 +124,8 @@ def warm_up(who: Subject, workload: Workload, tell: Callable[[], None] = lambda:
         if who.guard is not Guard and not silent:
             with contextlib.suppress(RuntimeError):  # the trial that follows meets it again, and records it
                 deque(who.run(who.encode(workload.prompts[i % len(workload.prompts)]), workload), maxlen=0)
-        record, _ = trial(who, workload, i % len(workload.prompts), run="", block=0, order=0, process=0, phase="warm-up")
-        silent = silent + 1 if record.valid else 0
+        seen, _ = timed(who, workload, i % len(workload.prompts))
+        silent = silent + 1 if seen["valid"] else 0
         if silent == SILENT_RUNS:
             return True
     return False

@@ -18,10 +18,9 @@ import numpy as np
 import pydantic
 
 from llama_jax import files
-from llama_jax.bench import roofline
+from llama_jax.bench import SCHEMA, roofline
 from llama_jax.errors import UserError
 
-SCHEMA = 2
 PARQUET_KEY = b"llama_jax"
 
 NAN = float("nan")
@@ -144,11 +143,6 @@ class Trial(Row):
 def fields_of(kind: type[Row], annotation) -> list[str]:
     """Names of the fields of a kind of row that hold values of one type."""
     return [name for name, field in kind.model_fields.items() if field.annotation == annotation]
-
-
-def tokens_hash(tokens: np.ndarray) -> str:
-    """SHA-256 of token ids as little-endian int32, row by row."""
-    return hashlib.sha256(np.ascontiguousarray(tokens.T, "<i4").tobytes()).hexdigest()
 
 
 def describe(**meta) -> dict:

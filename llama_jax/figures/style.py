@@ -98,10 +98,11 @@ def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -
     files.write(Path(out_dir) / "figures" / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def conclude(notebook: str, question: str, finding: str, meta: dict, out_dir: str | Path) -> str:
-    """Put a notebook's question and computed answer in the manifest; returns the answer."""
-    about = dict(question=question, finding=finding, parameters=meta["parameters"], created=meta["created"],
-                 machine=environment.machine_line(meta["environment"]))  # fmt: skip
+def conclude(notebook: str, question: str, finding: str, meta: dict | None, out_dir: str | Path) -> str:
+    """Put a notebook's question and computed answer in the manifest; returns the answer. meta: None where nothing was measured yet."""
+    about = dict(question=question, finding=finding, parameters={}, created=None, machine=None)
+    if meta:
+        about |= dict(parameters=meta["parameters"], created=meta["created"], machine=environment.machine_line(meta["environment"]))
     update_manifest(out_dir, "notebooks", notebook, about)
     return finding
 

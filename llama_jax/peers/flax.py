@@ -21,10 +21,10 @@ from importlib.util import find_spec
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from llama_jax import attention, checkpoint, generate, kvc, rope, sampling
 from llama_jax.attention import Where
+from llama_jax.axes import Array, Float
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.config import ModelConfig
 

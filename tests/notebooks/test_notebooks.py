@@ -91,7 +91,7 @@ def test_sources_are_clean(path):
 
 def test_artifacts_that_notebooks_promise_are_recorded():
     for path in SOURCES:
-        assert all((paths.ROOT / a).is_file() for a in notebooks.about(path)["artifacts"])
+        assert all((paths.ROOT / a).is_file() for a in notebooks.promised(path, paths.ROOT))
 
 
 @pytest.mark.parametrize(
@@ -191,3 +191,25 @@ def test_two_parameter_cells_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
     with pytest.raises(UserError, match="2 cells are tagged"):
         notebooks.run(("77",))
+
+
+def test_a_notebook_whose_data_nobody_recorded_promises_nothing(tmp_path, monkeypatch):
+    make(tmp_path, "1", artifacts=["figures/77.png"])
+    nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
+    nb.metadata["llama_jax"]["needs"] = "data/77.csv"
+    nbformat.write(nb, tmp_path / "77-made.ipynb")
+    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
+    assert notebooks.run(("77",), out_dir=tmp_path)[0].ok
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "77.csv").write_text("")
+    assert notebooks.promised(tmp_path / "77-made.ipynb", tmp_path) == ["figures/77.png"]
+    assert "without writing" in notebooks.run(("77",), out_dir=tmp_path)[0].error
+
+
+def test_a_question_without_data_is_in_the_report_without_a_date(tmp_path):
+    figures.conclude("77-made", "Is it so?", "Nobody has measured it yet.", None, tmp_path)
+    (section,) = report.sections(tmp_path)
+    assert report.findings([section]) == "**Is it so?** Nobody has measured it yet."
+    page = report.write(tmp_path).read_text()
+    assert "Nobody has measured it yet." in page
+    assert "Measured None" not in page

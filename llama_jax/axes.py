@@ -1,0 +1,16 @@
+"""The shape annotations of the model: jaxtyping's, where it is installed.
+
+Annotations are never evaluated here (`from __future__ import annotations`), only by tests that check shapes. So a machine that
+merely measures speed need not have the library: any name will do then.
+"""
+
+from __future__ import annotations
+
+try:
+    from jaxtyping import Array, Bool, Float, Int
+except ImportError:
+    from jax import Array
+
+    Bool = Float = Int = Array
+
+__all__ = ["Array", "Bool", "Float", "Int"]

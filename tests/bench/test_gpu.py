@@ -1,0 +1,269 @@
+"""The GPU suite on tiny shapes and whatever device there is: what it records, what it leaves out, and what becomes of the records."""
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, config, figures
+from llama_jax.bench import findings, gpu, gpudata, gpudevice, gpujudge, gpusuite, protocol, record
+from llama_jax.bench.deadline import Budget
+from llama_jax.bench.gpusuite import Shape, Suite
+from llama_jax.checkpoint import random, tensors
+from llama_jax.checkpoint.random import on_device
+from llama_jax.errors import UserError
+
+TINY = config.tiny(tie_word_embeddings=False)
+SUITE = Suite((Shape("random:tiny", TINY, 1.0, ("step", "torch", "chunk8", "torch-cudagraph"), ("step", "torch")),), prompt_tokens=12,
+              new_tokens=17, blocks=2, lengths=(4,), answers=2, probe_bytes=1 << 22, rehearsal=True)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A real run on this machine's processor: the folder, and what it said."""
+    folder, said = tmp_path_factory.mktemp("gpu"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol.tempfile, "gettempdir", lambda: str(folder))
+        gpu.run(folder, any_device=True, tell=said.append, suite=SUITE)
+    return folder, said
+
+
+@pytest.fixture(scope="module")
+def table(recorded, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    gpudata.convert(recorded[0], out)
+    return out, *gpudata.obtain("recorded", out)
+
+
+def documents(folder):
+    return [json.loads(line) for line in (folder / "12-gpu.jsonl").read_text().splitlines()]
+
+
+def test_everything_is_recorded_or_said_to_be_left_out(recorded):
+    meta, *rest = documents(recorded[0])
+    rows, notes = [r for r in rest if "note" not in r], [r["note"]["left_out"] for r in rest if "note" in r]
+    assert meta["meta"]["suite"]["rehearsal"]
+    assert [r["subject"] for r in rows if r["run"] == "decode" and r["phase"] == "first"] == ["step", "torch", "chunk8"]
+    warm = [r for r in rows if r["phase"] == "warm"]
+    assert all(r["valid"] for r in warm), {r["reason"] for r in warm}
+    for block in range(SUITE.blocks):
+        drawn = [r["subject"] for r in warm if r["run"] == "decode" and r["block"] == block]
+        assert sorted(drawn) == ["chunk8", "step", "step (again)", "torch"]
+    assert sorted(r["subject"] for r in warm if r["run"] == "first token 4") == ["step", "step", "torch", "torch"]
+    assert {(r["dtype"], r["platform"]) for r in rows} == {("bfloat16", jax.devices()[0].platform)}
+    assert all(r["bandwidth_gbps"] > 0 for r in warm if r["run"] == "decode")
+    (gap,) = notes
+    assert "torch-cudagraph" in gap["what"]
+    assert "CUDA" in gap["reason"]
+
+
+def test_first_requests_compile_and_later_ones_do_not(recorded):
+    rows = [r for r in documents(recorded[0])[1:] if "note" not in r and r["backend"] == "jax"]
+    assert all(r["compiled"] > 0 for r in rows if r["phase"] == "first" and r["run"] == "decode")
+    assert all(r["compiled"] == 0 for r in rows if r["phase"] == "warm")
+    assert all(r["extra_bytes"] > 0 for r in rows if r["phase"] == "first")
+
+
+def test_the_table_holds_what_was_recorded(recorded, table):
+    _, rows, meta = table
+    raw = [r for r in documents(recorded[0])[1:] if "note" not in r]
+    assert [r.token_times_ns for r in rows] == [r["token_times_ns"] for r in raw]
+    assert [r.gap for r in rows] == [r["gap"] for r in raw]
+    assert meta["left_out"][0]["what"] == "random:tiny: torch-cudagraph"
+    assert meta["kind"] == gpu.KIND == gpudata.GpuTrial.__name__
+    assert meta["parameters"] == {}
+    lines = gpudata.rates(rows, "random:tiny")
+    assert {line["subject"] for line in lines} == {"step", "torch", "chunk8"}
+    assert all(line["mbu"] > 0 and line["rate"].n == 2 for line in lines)
+    assert len(gpudata.table(rows)) == 3
+    with pytest.raises(UserError, match="no model 'random:tinny'.*random:tiny"):
+        gpudata.obtain("recorded", table[0], "random:tinny")
+
+
+def test_a_run_that_was_killed_while_it_wrote_is_used_to_its_last_whole_record(recorded, tmp_path):
+    lines = (recorded[0] / "12-gpu.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "12-gpu.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:40])
+    gpudata.convert(tmp_path, tmp_path)
+    assert len(gpudata.obtain("recorded", tmp_path)[0]) == 3
+    (tmp_path / "12-gpu.jsonl").write_bytes(lines[0])
+    with pytest.raises(UserError, match="holds no request"):
+        gpudata.convert(tmp_path, tmp_path)
+    with pytest.raises(UserError, match="No recording at"):
+        gpudata.convert(tmp_path / "elsewhere", tmp_path)
+
+
+def test_figures_and_finding_of_a_rehearsal_say_that_it_is_none(table):
+    out, rows, meta = table
+    words, note = findings.gpu(rows), gpudata.label(rows, meta)
+    assert "which is no GPU" in words
+    assert words.endswith(".")
+    assert "REHEARSAL" in note
+    names, models = gpudata.subjects(rows), gpudata.models(rows)
+    drawn = (
+        figures.gpu_decode({m: gpudata.rates(rows, m) for m in models}, [*names, "absent"]),
+        figures.gpu_first_token(gpudata.first_tokens(rows)),
+        figures.gpu_starts({m: gpudata.starts(rows, m) for m in models}, names),
+    )
+    texts = " ".join(t.get_text() for axes in drawn[0].axes for t in axes.texts)
+    assert "not measured" in texts
+    assert {label.get_text() for label in drawn[2].axes[0].get_yticklabels()} == set(names)
+    for i, figure in enumerate(drawn):
+        assert figures.save(figure, f"x-{i}", "12-gpu", meta, {}, "alt", out, note)["svg"].is_file()
+
+
+def test_the_machine_line_names_the_gpu(table):
+    out, rows, meta = table
+    environment = {**meta["environment"], "devices": ["gpu:NVIDIA H200"]}
+    figures.conclude("12-gpu", "Why?", "So.", {**meta, "environment": environment}, out)
+    assert figures.read_manifest(out)["notebooks"]["12-gpu"]["machine"].startswith("NVIDIA H200 · ")
+    early = [row for row in rows if row.phase == "first" and row.run == "decode"]  # of a run that ended before its first block
+    assert findings.gpu(early).endswith("no placement has a valid trial.")
+    figures.gpu_decode({m: gpudata.rates(early, m) for m in gpudata.models(early)}, gpudata.subjects(early))
+    figures.gpu_first_token(gpudata.first_tokens(early))
+    figures.gpu_starts({m: gpudata.starts(early, m) for m in gpudata.models(early)}, gpudata.subjects(early))
+    real = [row.model_copy(update=dict(platform="gpu", device="NVIDIA H200")) for row in rows]
+    assert findings.gpu(real).startswith("On NVIDIA H200, ")
+    assert "REHEARSAL" not in gpudata.label(real, meta)
+
+
+def test_nothing_recorded_is_said_and_named_with_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpudata.paths, "ROOT", tmp_path)
+    assert gpudata.obtain("recorded", tmp_path) == ([], None)
+    assert "make gpu" in findings.gpu([])
+    assert gpudata.label([], None) == findings.gpu([])
+    assert gpudata.left_out(None).empty
+    assert gpudata.table([]).empty
+    with pytest.raises(UserError, match="recorded or measure"):
+        gpudata.obtain("elsewhere", tmp_path)
+
+
+def test_without_a_gpu_there_is_one_line():
+    if jax.devices()[0].platform != "cpu":
+        pytest.skip("there is a GPU")
+    with pytest.raises(UserError, match=r"There is no GPU here.*--any-device"):
+        gpudevice.describe(any_device=False)
+    assert gpudevice.describe(any_device=True)["platform"] == "cpu"
+
+
+class Clock:
+    """Each look at it costs a second."""
+
+    now = 0.0
+
+    def __call__(self):
+        self.now += 1
+        return self.now
+
+
+def test_time_that_is_up_leaves_out_and_says_so(tmp_path):
+    log = gpu.Log(tmp_path / "x.jsonl", {})
+    said = []
+    shapes = (Shape("random:first", TINY, 0.5), Shape("random:second", TINY, 1.0))
+    session = gpu.Session(replace(SUITE, shapes=shapes), dict(kind="cpu", platform="cpu"), Budget(10, Clock()), log, gpu.Watchdog(60, log),
+                          said.append)  # fmt: skip
+    session.costs.learn("weights", TINY.num_hidden_layers, 8)
+    gpu.measure(session, shapes[0])
+    assert "random:first" in log.path.read_text()
+    assert "the time was up before it" in log.path.read_text()
+
+
+def test_subjects_that_may_take_too_long_are_not_begun(tmp_path):
+    log = gpu.Log(tmp_path / "x.jsonl", {})
+    session = gpu.Session(SUITE, dict(kind="cpu", platform="cpu"), Budget(1000, lambda: 0.0), log, gpu.Watchdog(60, log), lambda line: None)
+    for name in SUITE.shapes[0].subjects:
+        session.costs.learn(name, 1, 100)
+    assert gpu.started(session, gpu.Bench(SUITE.shapes[0], None, None, None), until=150.0) == []
+    assert log.notes == 4
+    assert "it may take 200 s to start" in log.path.read_text()
+
+
+def test_blocks_end_when_another_does_not_fit(tmp_path):
+    log, clock = gpu.Log(tmp_path / "x.jsonl", {}), Clock()
+    session = gpu.Session(SUITE, dict(kind="cpu", platform="cpu"), Budget(1000, clock), log, gpu.Watchdog(60, log), lambda line: None)
+    loaded = opened()
+    who = protocol.subject(loaded, gpu.parse("step"))
+    work = gpusuite.workload(SUITE, TINY, 4, 1)
+    protocol.warm_up(who, work)
+    gpu.interleaved(session, gpu.Bench(SUITE.shapes[0], loaded, None, Always()), [who], work, 50, until=20.0, run="first token 4")
+    assert 0 < log.records < 20
+    assert "to 50" in log.path.read_text().splitlines()[-1]
+
+
+class Always:
+    def gap(self, ids, tokens):
+        return 0.0
+
+
+def opened():
+    return checkpoint.Checkpoint("random:tiny", TINY, on_device(TINY, 0), None, "hash", "random:tiny", "bfloat16")
+
+
+def test_weights_drawn_on_the_device_fit_the_configuration():
+    for cfg in (TINY, config.tiny("qwen2"), config.tiny("gpt2")):
+        drawn, named = on_device(cfg, 3), {}
+        for parts, weight in zip(jax.tree.leaves(tensors.names(cfg)), jax.tree.leaves(drawn), strict=True):
+            named[parts.names[0]] = weight
+        assert sum(w.size for w in named.values()) == cfg.num_parameters
+        assert {w.dtype for w in named.values()} == {jnp.dtype("bfloat16")}
+        for name, weight in named.items():
+            if weight.ndim == 1 and name.endswith("weight"):
+                assert (weight == 1).all()
+            elif weight.size > 1000:
+                assert float(jnp.std(weight.astype(jnp.float32))) == pytest.approx(0.02, rel=0.1)
+    made = tensors.assemble(random.open_random(TINY, 0), "bfloat16")
+    assert jax.tree.map(jnp.shape, made) == jax.tree.map(jnp.shape, on_device(TINY, 0))
+    again, other = on_device(TINY, 0), on_device(TINY, 1)
+    assert np.array_equal(jax.tree.leaves(again)[0], jax.tree.leaves(on_device(TINY, 0))[0])
+    assert not np.array_equal(jax.tree.leaves(again)[0], jax.tree.leaves(other)[0])
+
+
+def test_the_shapes_are_the_published_ones():
+    assert config.PRESETS["llama-2-7b"].num_parameters == 6_738_415_616
+    assert config.PRESETS["llama-3.2-1b"].num_parameters == 1_235_814_400
+    assert config.PRESETS["llama-3.2-3b"].num_parameters == 3_212_749_824
+    assert [shape.name for shape in gpusuite.FULL.shapes] == ["random:llama-3.2-1b", "random:llama-2-7b", "random:llama-3.2-3b"]
+    assert gpusuite.FULL.limit_s < gpusuite.FULL.hard_s < 480
+    assert (gpusuite.FULL.new_tokens - 1) % 8 == 0
+
+
+def test_a_judge_sees_a_token_that_nobody_would_have_chosen():
+    from llama_jax.peers import torch_model
+
+    loaded = opened()
+    work = gpusuite.workload(SUITE, TINY, 8, 9)
+    text = np.concatenate(list(protocol.subject(loaded, gpu.parse("step")).run(list(work.prompts[0]), work)))[:, 0]
+    judge = gpujudge.Judge(loaded, torch_model.module(TINY, loaded.params))
+    assert judge.gap(work.prompts[0], text) < gpujudge.TIE
+    wrong = text.copy()
+    wrong[4] = (wrong[4] + 1) % TINY.vocab_size
+    assert judge.gap(work.prompts[0], wrong) > gpujudge.TIE
+
+
+def test_without_pytorch_jax_judges():
+    loaded = opened()
+    ids, tokens = (1, 2, 3), np.array([5, 6], np.int32)
+    from llama_jax.peers import torch_model
+
+    by_torch = gpujudge.Judge(loaded, torch_model.module(TINY, loaded.params)).gap(ids, tokens)
+    assert gpujudge.Judge(loaded).gap(ids, tokens) == pytest.approx(by_torch, abs=0.1)
+
+
+@pytest.mark.parametrize(("gap", "valid", "words"), [(0.0, True, "near-tie of bfloat16 at token 2"), (0.3, False, "wrong: ")])
+def test_another_text_counts_only_where_each_token_is_nearly_the_best(gap, valid, words):
+    found = gpujudge.verdict(np.array([1, 2, 9]), np.array([1, 2, 3]), gap, "step")
+    assert (found["valid"], found["agreed"]) == (valid, 2)
+    assert words in found["reason"]
+    assert gpujudge.verdict(np.array([1, 2]), np.array([1, 2]), 0.0, "step") == dict(valid=True, agreed=2, gap=0.0, reason="")
+
+
+def test_rows_of_another_kind_are_refused(table):
+    with pytest.raises(UserError, match="kind GpuTrial"):
+        record.read(table[0] / "data" / "12-gpu.csv")

@@ -1,0 +1,124 @@
+"""`bench --suite gpu` as a machine with little installed runs it, and what it says to those who ask for something else."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from llama_jax import figures, notebooks, paths, report
+from llama_jax.__main__ import main
+from llama_jax.bench import gpudata
+
+# What a GPU machine is not promised to have. jax, torch, transformers, numpy, pandas, scipy and what these need are there.
+ABSENT = ["pydantic", "gguf", "jaxtyping", "psutil", "threadpoolctl", "pyarrow", "matplotlib", "seaborn", "papermill", "nbformat",
+          "nbclient", "nbconvert", "flax", "ollama", "llama_cpp", "beartype", "hypothesis", "pytest", "IPython", "ipykernel"]  # fmt: skip
+BARE = f"""
+import sys
+from importlib.machinery import PathFinder
+class Present(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {ABSENT!r} else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Present
+import runpy
+sys.argv = ["llama_jax", *sys.argv[1:]]
+runpy.run_module("llama_jax", run_name="__main__")
+"""
+
+
+def bare(folder, *arguments, **options):
+    """The suite in a process that finds nothing but what a GPU machine has."""
+    command = [sys.executable, "-c", BARE, "bench", "--suite", "gpu", "--out", str(folder), *arguments]
+    places = {"TMPDIR": str(folder.parent), "PYTHONPATH": str(paths.ROOT), "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(command, env={**os.environ, **places}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--suite", "gpuu", "--out", "x"), "No such suite: 'gpuu'. Did you mean 'gpu'?"),
+        (("--suite", "gpu"), "needs one folder"),
+        (("--suite", "gpu", "--out", "x", "--out", "y"), "needs one folder"),
+        (("--suite", "gpu", "--out", "x.csv"), "needs one folder"),
+        (("--suite", "gpu", "--out", "x", "--blocks", "5"), "leave --blocks away"),
+        (("--suite", "gpu", "--out", "x", "-m", "smollm2-135m-instruct"), "leave -m away"),
+        (("--suite", "gpu", "--out", "x", "--self-test"), "leave --self-test away"),
+        (("--any-device",), "give --suite gpu"),
+        (("--suite",), "expected one argument"),
+    ],
+)
+def test_what_does_not_fit_a_suite_is_one_line(capsys, arguments, message):
+    with pytest.raises(SystemExit) as left:
+        main(["bench", *arguments])
+    assert left.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_whole_suite_runs_with_what_a_gpu_machine_has(tmp_path):
+    """Measured bare, converted and drawn here; then notebook 12 with these data and, in another folder, without any."""
+    child = bare(tmp_path / "run", "--any-device")
+    said, _ = child.communicate(timeout=300)
+    assert child.returncode == 0, said[-2000:]
+    assert "all of PyTorch" not in said, said
+    lines = [json.loads(line) for line in (tmp_path / "run" / "12-gpu.jsonl").read_text().splitlines()]
+    assert lines[0]["meta"]["environment"]["blas"] == "unknown"  # threadpoolctl was absent indeed
+    done = subprocess.run([sys.executable, "-m", "llama_jax.bench.gpudata", str(tmp_path / "run"), str(tmp_path)], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    rows, _ = gpudata.obtain("recorded", tmp_path)
+    assert {"step", "torch"} <= {row.subject for row in rows if row.phase == "warm"}
+    assert all(row.valid for row in rows if row.phase == "warm"), {row.reason for row in rows}
+    (result,) = notebooks.run(("12",), out_dir=tmp_path)
+    assert result.ok, result.error
+    assert len(result.artifacts) == 6
+    assert "which is no GPU" in result.finding
+    assert all("REHEARSAL" not in entry["alt"] for entry in figures.read_manifest(tmp_path)["figures"].values())
+    assert report.write(tmp_path).read_text().count("<figure>") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["recorded", "measure"])
+def test_the_notebook_without_a_recording_says_so_and_draws_nothing(tmp_path, source):
+    if (paths.ROOT / "data" / "12-gpu.csv").is_file():
+        pytest.skip("a GPU run is recorded")
+    (result,) = notebooks.run(("12",), source=source, out_dir=tmp_path)
+    assert result.ok, result.error
+    assert result.finding == gpudata.NOT_RECORDED
+    assert result.artifacts == []
+    assert figures.read_manifest(tmp_path)["figures"] == {}
+    page = report.write(tmp_path).read_text()
+    assert "Measured" not in page.partition('id="n12"')[2]
+    assert "make gpu" in page
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_records_that_can_be_used(tmp_path):
+    child, file = bare(tmp_path / "run", "--any-device"), tmp_path / "run" / "12-gpu.jsonl"
+    try:
+        until = time.monotonic() + 200
+        while time.monotonic() < until and (not file.is_file() or file.read_bytes().count(b"\n") < 4):
+            assert child.poll() is None, child.stdout.read()[-2000:]
+            time.sleep(0.2)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    gpudata.convert(tmp_path / "run", tmp_path)
+    rows, _ = gpudata.obtain("recorded", tmp_path)
+    assert len(rows) >= 2
+    assert all(row.token_times_ns for row in rows if row.valid)
+
+
+@pytest.mark.slow
+def test_without_a_gpu_it_says_so_and_leaves_nothing(tmp_path):
+    child = bare(tmp_path / "run")
+    said, _ = child.communicate(timeout=120)
+    assert child.returncode == 2
+    assert said.strip().splitlines()[-1].startswith("error: There is no GPU here")
+    assert not (tmp_path / "run").exists()
