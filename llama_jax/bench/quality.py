@@ -15,6 +15,7 @@ import numpy as np
 from llama_jax import generate
 from llama_jax.bench import phases, statistics, suite
 from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError, near
@@ -103,6 +104,11 @@ def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed
                 f"quality {' '.join(group)}", 0, f"{__name__}:compared", expected, names=group, tokens=tokens, window=window, seed=seed
             )
     return whole(job.journal.trials)
+
+
+def missing(journal: Journal) -> list[dict]:
+    """The peers that could not be read, {name, reason, remedy} each."""
+    return phases.missing(journal)
 
 
 def absent(job: Job, group: Sequence[str]) -> bool:

@@ -52,6 +52,17 @@ def rival(entries: Sequence[dict]) -> dict | None:
     return best(entries, lambda e: e["backend"] != JAX)
 
 
+def histogram(entries: Sequence[dict]) -> list[dict]:
+    """The subjects whose histograms answer the question: our fastest float32 placement, the fastest peer, and Ollama if it ran."""
+    chosen = [ours(entries), rival(entries), best(entries, lambda e: e["backend"] == OLLAMA)]
+    return list({e["name"]: e for e in chosen if e}.values())
+
+
+def disturbed(trials: Sequence[Trial], baseline: str, seed: int = 0) -> str:
+    """A short phrase for a figure where the run's own A/A control says that it was not quiet."""
+    return summary.disturbed(summary.table(of(trials), baseline, [baseline], seed))
+
+
 def ratio(trials: Sequence[Trial], above: str, below: str, seed: int = 0) -> Ratio:
     """Decode rate of one subject over another's, paired by block, judged against the run's A/A control."""
     return summary.paired_ratio(of(trials), above, below, seed)

@@ -127,13 +127,13 @@ def row(axes, entry: dict, what: str, height: float) -> None:
 
 
 @styled
-def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict], tokens: int) -> Figure:
+def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Figure:
     """Decode rate against the distance of each subject's arithmetic from float32, every subject labelled; up is further away.
 
     distances: `quality.table`. An exact zero has a line of its own below the log scale.
     """
     figure, axes = new(11, 5)
-    known = {d["subject"]: d for d in distances}
+    known, tokens = {d["subject"]: d for d in distances}, max((d["tokens"] for d in distances), default=0)
     shown = [(e, known.get(e["arithmetic"])) for e in entries if e["decode"].n]
     positive = [d["kl"] for _, d in shown if d and d["kl"]]
     zero = min([*positive, 1e-9]) / 30
