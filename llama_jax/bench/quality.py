@@ -42,7 +42,7 @@ class Window(Row):
     weights_hash: str
     first: int  # position of the window's first token in the text
     kl_pnat: list[int]  # KL(float32 || this) of each position in 1e-12 nats; empty where the subject hands out no logits
-    agree: list[int]  # 1 where both have the same best token
+    agree: list[int]  # 1 where both have the same best token, 0 where not, -1 where the subject's is not known
     text_sha256: str
 
     @property
@@ -153,7 +153,10 @@ def compared(say: Callable, job: dict, identity: dict, names: Sequence[str], tok
 
 
 def reader(loaded: Checkpoint, name: str) -> Callable:
-    """ids → logits [T V] under an arithmetic; best tokens [T] where there are no logits. Raises UnavailableError for a missing peer."""
+    """ids → logits [T V] under an arithmetic; where there are none, best tokens [T], -1 for an unknown one.
+
+    Raises UnavailableError for a peer that cannot run.
+    """
     if name in PLACEMENTS:
         engine = generate.build(loaded, PLACEMENTS[name])
         return lambda ids: np.asarray(generate.logits(engine, ids))
@@ -163,7 +166,7 @@ def reader(loaded: Checkpoint, name: str) -> Callable:
     if name == "torch":
         return torch_reader(loaded)
     if name == "ollama":
-        return lambda ids: module.best_tokens(loaded, ids)
+        return lambda ids: module.top1(loaded, ids, range(len(ids)))
     return lambda ids: module.logits(loaded, ids)
 
 
@@ -185,8 +188,10 @@ def torch_reader(loaded: Checkpoint) -> Callable:
 def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
     """The fields of a window that say how far it is from the reference, and whether that can be the same model."""
     if other.ndim == 1:
-        kl, agree = np.array([]), reference.argmax(-1) == other
-        strange = f"another model: {agree.mean():.0%} of the best tokens agree" if agree.mean() < LEAST_AGREEMENT else ""
+        kl, known, agree = np.array([]), other >= 0, reference.argmax(-1) == other
+        share = agree[known].mean() if known.any() else 1.0
+        strange = f"another model: {share:.0%} of the best tokens agree" if share < LEAST_AGREEMENT else ""
+        agree = np.where(known, agree, -1)
     else:
         kl, agree = against(reference, other).values()
         bound = EXACT if name in (REFERENCE, "torch") else SAME_MODEL
@@ -214,10 +219,12 @@ def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
             continue
         groups = [(r.first, i // POSITIONS) for r in mine for i in range(len(r.agree))]
         kl, agree = np.concatenate([r.kl for r in mine]), np.concatenate([r.agree for r in mine]).astype(float)
-        entry = dict(subject=name, backend=mine[0].backend, tokens=len(agree), valid=all(r.valid for r in mine),
+        known = agree >= 0
+        entry = dict(subject=name, backend=mine[0].backend, tokens=int(known.sum()), valid=all(r.valid for r in mine),
                      reasons=sorted({r.reason for r in mine if r.reason}))  # fmt: skip
         entry |= dict(zip(("kl", "kl_low", "kl_high"), mean_with_interval(kl, groups, seed), strict=True))
-        entry |= dict(zip(("top1", "top1_low", "top1_high"), mean_with_interval(agree, groups, seed), strict=True))
+        sure = [group for group, k in zip(groups, known, strict=True) if k]
+        entry |= dict(zip(("top1", "top1_low", "top1_high"), mean_with_interval(agree[known], sure, seed), strict=True))
         entry |= dict(median=float(np.median(kl)) if len(kl) else None, worst=float(kl.max()) if len(kl) else None)
         found.append(entry)
     return found

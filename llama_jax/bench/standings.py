@@ -70,8 +70,12 @@ def ratio(trials: Sequence[Trial], above: str, below: str, seed: int = 0) -> Rat
 
 def talks(trials: Sequence[Trial], names: Sequence[str], reference: str, seed: int = 0) -> dict[str, dict]:
     """Subject → {turns: seconds of each valid answer, a list a turn; total: Summary of whole conversations; ratio: how many times as
-    long a conversation takes as the reference's, paired}. A conversation with a void turn has no total."""
-    chat = [t for t in of(trials, CHAT) if t.valid]
+    long a conversation takes as the reference's, paired}.
+
+    A conversation with a turn that is void, or whose answer ended early, has no total.
+    """
+    asked = max((t.new_tokens for t in of(trials, CHAT)), default=0)
+    chat = [t for t in of(trials, CHAT) if t.valid and t.new_tokens == asked]
     count, found = max((t.prompt for t in of(trials, CHAT)), default=-1) + 1, {}
     totals = {name: whole_talks([t for t in chat if t.subject == name], count) for name in {*names, reference}}
     for name in names:

@@ -114,7 +114,7 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
     rest = whole([t for t in journal.trials if t.run != MAIN])
     subjects = [name for name in (*contest.placements, *here) if name not in {gap["name"] for gap in gaps}]
     length = int(np.median([t.prompt_tokens for t in main if t.token_times_ns]))
-    return main + rest, dict(
+    return phases.judge_starts(main + [t for t in rest if t.run != CHAT]) + [t for t in rest if t.run == CHAT], dict(
         weights_hash=loaded.weights_hash, baseline=plan.baseline, subjects=subjects, missing=gaps, file_bytes=file_bytes(loaded),
         prefill=dict(tokens=length, flops=roofline.prefill_flops(loaded.config, length)),
         history=[len(encoder(loaded)(prompt)) for prompt in turns.prompts],
