@@ -48,7 +48,7 @@ def test_each_chart_draws_with_our_placements_alone(tmp_path, chart):
 
 def test_the_histogram_has_the_ratio_and_what_was_published():
     drawn = draw("histogram", contest(blocks=6), list(RATES))
-    assert "loop makes 0.40x [" in drawn.axes[1].get_title("left")
+    assert "loop over llamacpp 0.40x [" in drawn.axes[1].get_title("left")
     assert "34.5 ± 3.2" in words(drawn)
     labels = [text.get_text() for axes in drawn.axes if axes.get_legend() for text in axes.get_legend().get_texts()]
     assert [label.split(":")[0] for label in labels] == ["loop (float32)", "llamacpp (q4_1)", "ollama (q4_1)"]
@@ -72,7 +72,7 @@ def test_the_ladder_has_each_formats_own_limit_and_void_subjects():
 
 def test_quality_says_top1_and_who_hands_out_no_logits():
     drawn = words(draw("quality", contest(), list(RATES)))
-    for text in ("llamacpp: top-1 87.5%", "ollama: no logits, top-1 86.7%", "exactly float32's"):
+    for text in ("llamacpp: KL 0.02, top-1 87.5%", "ollama: no logits, top-1 86.7%", "to rounding (below 1e-06 nats)"):
         assert text in drawn
 
 

@@ -276,7 +276,7 @@ def versus(trials: Sequence[Trial], entries: Sequence[dict], distances: Sequence
         return "No float32 placement has a valid trial, so there is nothing to compare."
     rate = mine["decode"]
     sentence = f"The fastest float32 placement, {mine['name']}, decodes {rate.median:.1f} tokens/s{within(rate, 1)}"
-    parts, groups = [], {
+    ratios, parts, groups = [], [], {
         "llama.cpp's strongest mode": lambda e: e["backend"] == standings.LLAMACPP,
         "Ollama": lambda e: e["backend"] == standings.OLLAMA,
         "transformers' `generate`": lambda e: e["name"].startswith("transformers"),
@@ -284,13 +284,13 @@ def versus(trials: Sequence[Trial], entries: Sequence[dict], distances: Sequence
     }  # fmt: skip
     for label, wanted in groups.items():
         if other := standings.best(entries, wanted):
-            parts.append(standing(standings.ratio(trials, mine["name"], other["name"], seed), label, other))
-    absent = [gap["name"] for gap in missing]
+            ratios.append(standing(standings.ratio(trials, mine["name"], other["name"], seed), label, other))
+    sentence += ": " * bool(ratios) + ", ".join(ratios)
     known = {e["subject"]: e for e in distances}
     if (found := known.get("llamacpp")) and found["valid"]:
-        parts.append(f"llama.cpp's distribution is {found['kl']:.2g} nats{within(found, 2, 'kl', 'g')} from the float32 model's and"
-                     f" its best token the same at {found['top1']:.1%} of {found['tokens']:,} tokens")  # fmt: skip
-    if absent:
+        parts.append(f"llama.cpp's distribution is {found['kl']:.2g} nats{within(found, 2, 'kl', 'g')} a token from the float32 model's"
+                     f" and its best token the same at {found['top1']:.1%} of {found['tokens']:,} tokens")  # fmt: skip
+    if absent := [gap["name"] for gap in missing]:
         parts.append(f"{', '.join(absent)} {'was' if len(absent) == 1 else 'were'} not measured here")
     wrong = [e["name"] for e in entries if not e["decode"].n and any("wrong: " in reason for reason in e["reasons"])]
     parts += [f"{', '.join(wrong)} made other tokens and has no time"] if wrong else []

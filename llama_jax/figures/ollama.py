@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
-from llama_jax.bench import standings
+from llama_jax.bench import quality, standings
 from llama_jax.bench.statistics import Ratio
 from llama_jax.figures.measurement import interval_words
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
+from llama_jax.figures.placements import spread_labels
+from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
 SHADES = {standings.JAX: PALETTE["blue"], standings.TORCH: PALETTE["vermilion"], standings.LLAMACPP: PALETTE["green"],
           standings.OLLAMA: PALETTE["orange"]}  # fmt: skip
@@ -58,7 +60,9 @@ def tokens_per_second(
     right.set_xlim(left=0)
     right.yaxis.get_major_locator().set_params(integer=True)
     right.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
-    title = f"Here: {entries[0]['name']} " + (f"makes {interval_words(ratio)} of {entries[1]['name']}" if ratio else "alone")
+    title = "Here: " + (
+        f"{entries[0]['name']} over {entries[1]['name']} {interval_words(ratio)}" if ratio else entries[0]["name"] + " alone"
+    )
     right.set_title(title, pad=10)
     if missing:
         lines = "\n".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
@@ -84,18 +88,17 @@ def peer_ladder(entries: Sequence[dict], missing: Sequence[dict], prefill_limit:
         axes.grid(axis="y", visible=False)
         for e in entries:
             row(axes, e, what, heights[e["name"]])
-        axes.set_xlim(left=0)
-        low, high = axes.get_xlim()
-        axes.set_xlim(low, high * 1.22)
+        ends = [furthest(e, what) for e in entries if e["decode"].n] + [prefill_limit or 0] * (what == "prefill")
+        axes.set_xlim(0, (1.85 if what == "decode" else 1.25) * max(ends, default=1))
         axes.set_title(title, fontsize=11.5, pad=16)
     for e in entries:
         if not e["decode"].n:
             words = "; ".join(e["reasons"])[:WIDE] or "not measured"
-            panels[0].text(0.02, heights[e["name"]], f"no valid trial: {words}", va="center", fontsize=8.5, color=LIMIT_COLOUR,
-                           transform=panels[0].get_yaxis_transform())  # fmt: skip
+            across(panels[0], heights[e["name"]], f"no valid trial: {words}", LIMIT_COLOUR)
+    panels[0].set_zorder(1)  # words of a gap go on over the panels beside it
+    panels[0].patch.set_visible(False)
     for gap in missing:
-        panels[0].text(0.02, heights[gap["name"]], f"not measured: {gap_words(gap)}", va="center", fontsize=8.5, color=GREY,
-                       transform=panels[0].get_yaxis_transform())  # fmt: skip
+        across(panels[0], heights[gap["name"]], f"not measured: {gap_words(gap)}", GREY)
     if prefill_limit:
         panels[1].axvline(prefill_limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
         words = f"float32 arithmetic {prefill_limit:.0f} "
@@ -106,6 +109,19 @@ def peer_ladder(entries: Sequence[dict], missing: Sequence[dict], prefill_limit:
         f"red: what the memory bandwidth allows for the subject's\nown bytes a token (point: one answer; bar: median; n ≥ {n})"
     )
     return figure
+
+
+def across(axes, height: float, words: str, colour: str) -> None:
+    """Words in a row that has nothing else, as far to the right as they go."""
+    axes.text(0.02, height, words, va="center", fontsize=8.5, color=colour, transform=axes.get_yaxis_transform(), zorder=9).set_in_layout(
+        False
+    )
+
+
+def furthest(entry: dict, what: str) -> float:
+    """Where a subject's row ends: its last trial, its interval or its limit."""
+    high = entry[what].high if np.isfinite(entry[what].high) else 0
+    return max([*entry["points"][what], high, (entry["limit"] or 0) * (what == "decode")])
 
 
 def row(axes, entry: dict, what: str, height: float) -> None:
@@ -122,58 +138,59 @@ def row(axes, entry: dict, what: str, height: float) -> None:
         limit = entry["limit"]
         axes.plot([limit] * 2, [height - 0.3, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
         words += f"   {found.median / limit:.0%} of {limit:.0f} ({entry['dtype']})"
-    furthest = max([*values, found.high if np.isfinite(found.high) else 0, (entry["limit"] or 0) if what == "decode" else 0])
-    axes.annotate(words, (furthest, height), (6, 0), textcoords="offset points", va="center", fontsize=8.5)
+    axes.annotate(words, (furthest(entry, what), height), (6, 0), textcoords="offset points", va="center", fontsize=8.5)
 
 
 @styled
 def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Figure:
     """Decode rate against the distance of each subject's arithmetic from float32, every subject labelled; up is further away.
 
-    distances: `quality.table`. An exact zero has a line of its own below the log scale.
+    distances: `quality.table`. What rounding explains stands on a line of its own below the log scale, what has no logits above it.
     """
-    figure, axes = new(11, 5)
+    figure, axes = new(11, 4.8)
     known, tokens = {d["subject"]: d for d in distances}, max((d["tokens"] for d in distances), default=0)
     shown = [(e, known.get(e["arithmetic"])) for e in entries if e["decode"].n]
-    positive = [d["kl"] for _, d in shown if d and d["kl"]]
-    zero = min([*positive, 1e-9]) / 30
-    ceiling = max([*positive, 1e-3]) * 30
-    for i, (e, d) in enumerate(shown):
-        height, words = zero, f"{e['name']}"
-        if d is None or d["kl"] is None:  # nothing is known of its distribution
-            height = ceiling
-            words += ": no logits" + (f", top-1 {d['top1']:.1%}" if d else ", not compared")
-        elif d["kl"]:
-            height = d["kl"]
-            low = max(d["kl_low"], zero) if np.isfinite(d["kl_low"]) else height
-            axes.plot(
-                [e["decode"].median] * 2,
-                [low, d["kl_high"] if np.isfinite(d["kl_high"]) else height],
-                color=shade(e),
-                linewidth=4,
-                alpha=0.35,
-            )
-            words += f": top-1 {d['top1']:.1%}"
-        axes.plot([e["decode"].low, e["decode"].high], [height] * 2, color=shade(e), linewidth=4, alpha=0.35, solid_capstyle="butt")
-        axes.plot(e["decode"].median, height, MARKERS.get(e["backend"], "v"), color=shade(e), markersize=9, markeredgecolor="white")
-        up = 9 + 13 * sum(same(e, f, d, g) for f, g in shown[:i])
-        axes.annotate(words, (e["decode"].median, height), (0, up), textcoords="offset points", fontsize=8.5, ha="center", va="bottom")
-    axes.axhline(zero, color=GREY, linewidth=0.8, linestyle=":")
-    axes.text(1.0, zero, "exactly float32's ", transform=axes.get_yaxis_transform(), ha="right", va="top", fontsize=8.5, color=GREY)
-    axes.set(yscale="log", xlabel="decode rate, tokens/s (mark: median; bands: 95 % intervals)")
-    axes.set_ylim(zero / 6, ceiling * 8)
-    axes.set_xlim(left=0)
-    axes.margins(x=0.12)
+    positive = [d["kl"] for _, d in shown if d and d["kl"] and d["kl"] > quality.EXACT]
+    bottom, top = quality.EXACT, max([*positive, 1e-2]) * 10
+    right, placed = max((e["decode"].median for e, _ in shown), default=1), []
+    for e, d in shown:
+        rate, height = e["decode"], place(d, bottom, top)
+        if bottom < height < top and np.isfinite(d["kl_low"]):
+            axes.plot([rate.median] * 2, [max(d["kl_low"], bottom), d["kl_high"]], color=shade(e), linewidth=4, alpha=0.35)
+        axes.plot([rate.low, rate.high], [height] * 2, color=shade(e), linewidth=4, alpha=0.35, solid_capstyle="butt")
+        axes.plot(rate.median, height, MARKERS.get(e["backend"], "v"), color=shade(e), markersize=9, markeredgecolor="white")
+        taken = sum(abs(x - rate.median) < 0.25 * right and 0.3 < y / height < 3 for x, y in placed)
+        placed.append((rate.median, height))
+        axes.annotate(f"{e['name']}: {distance_words(d)}", (rate.median, height), (0, 9 + 12 * taken), textcoords="offset points",
+                      fontsize=8.5, ha="center", va="bottom", color=shade(e))  # fmt: skip
+    axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
+    axes.text(0.995, bottom, f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)", ha="right", va="top", fontsize=8.5,
+              color=GREY, transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.set(
+        yscale="log",
+        xlabel="decode rate, tokens/s (mark: median; bands: 95 % intervals)",
+        ylim=(bottom / 3, top * 4),
+        xlim=(0, 1.2 * right),
+    )
     axes.set_ylabel(f"mean KL divergence from float32, nats a token\n(log scale, {tokens:,} tokens of English)")
     axes.set_title("Faster to the right, further from the float32 model upwards")
     return figure
 
 
-def same(entry: dict, other: dict, distance: dict | None, others: dict | None) -> bool:
-    """Whether two labels would lie on each other: about equal rates and one height."""
-    near = abs(entry["decode"].median - other["decode"].median) < 0.2 * max(entry["decode"].median, other["decode"].median)
-    height = [d["kl"] if d else None for d in (distance, others)]
-    return near and (height[0] == height[1] or (all(height) and 0.2 < height[0] / height[1] < 5))
+def place(distance: dict | None, bottom: float, top: float) -> float:
+    """Height of a subject: its mean KL, the line below for what rounding explains, the one above where nothing is known of it."""
+    if distance is None or distance["kl"] is None:
+        return top
+    return distance["kl"] if distance["kl"] > quality.EXACT else bottom
+
+
+def distance_words(distance: dict | None) -> str:
+    """`KL 0.0038, top-1 96.5%`, or what is missing."""
+    if distance is None:
+        return "not compared"
+    if distance["kl"] is None:
+        return f"no logits, top-1 {distance['top1']:.1%}" if distance["top1"] is not None else "no logits"
+    return f"KL {distance['kl']:.2g}, top-1 {distance['top1']:.1%}" if distance["kl"] > quality.EXACT else f"top-1 {distance['top1']:.1%}"
 
 
 @styled
@@ -183,6 +200,7 @@ def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequ
     found: `standings.talks`. history: prompt tokens of each turn.
     """
     figure, (left, right) = new(12.5, 4.4, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
+    ends: dict[str, tuple[float, float]] = {}
     for name, f in found.items():
         colour, marker = SHADES.get(backends[name], OTHER), MARKERS.get(backends[name], "v")
         for k, seconds in enumerate(f["turns"]):
@@ -194,11 +212,16 @@ def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequ
             linewidth=1.8,
             linestyle="--" if name != reference and backends[name] == standings.JAX else "-",
         )
-        left.annotate(name, points[-1], (7, 0), textcoords="offset points", va="center", fontsize=9, color=colour)
-    left.set_xlim(0, max(history) * 1.35)
-    left.set_ylim(bottom=0)
+        ends[name] = points[-1]
+    for name, height in spread_labels({name: y for name, (_, y) in ends.items()}, 1.09).items():
+        left.annotate(name, (ends[name][0], height), (8, 0), textcoords="offset points", va="center", fontsize=9,
+                      color=SHADES.get(backends[name], OTHER))  # fmt: skip
+    left.set(xlim=(0, max(history) * 1.35), yscale="log")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    plain_ticks(left.yaxis)
+    left.yaxis.set_minor_formatter("")
     left.set_xlabel(f"tokens of history and question (turns 1 to {len(history)})")
-    left.set_ylabel(f"seconds until {new_tokens} tokens are there")
+    left.set_ylabel(f"seconds until {new_tokens} tokens are there (log scale)")
     left.set_title("Each turn reads all that was said before", fontsize=11.5)
     heights = rows(right, list(found))
     for name, f in found.items():
