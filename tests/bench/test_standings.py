@@ -101,7 +101,8 @@ def test_the_finding_says_what_the_trials_say():
     sentence = findings.versus(made, standings.ladder(made, names), quality.table(rows()), MISSING)
     for words in ("The fastest float32 placement, loop, decodes 5", "0.40x [", "of llama.cpp's strongest mode (llamacpp on q4_1 weights)",
                   "3.00x [", "of transformers' `generate` (transformers)", "2.00x [", "of torch's best mode (torch)",
-                  "0.02 nats [", "] a token from the float32 model", "best token the same at 87.5% of 256 tokens", "ollama was not measured here"):  # fmt: skip
+                  "0.02 nats [", "] a token from the float32 model",
+                  "best token the same at 87.5% of 256 tokens", "ollama was not measured here"):  # fmt: skip
         assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
