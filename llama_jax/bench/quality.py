@@ -15,7 +15,6 @@ import numpy as np
 from llama_jax import generate
 from llama_jax.bench import phases, statistics, suite
 from llama_jax.bench.job import Job, check, opened, watched, whole
-from llama_jax.bench.journal import Journal
 from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError, near
@@ -23,6 +22,7 @@ from llama_jax.errors import UserError, near
 REFERENCE = "float32"
 PLACEMENTS = {REFERENCE: "step", "bfloat16": "step+bf16", "kv-int8": "step+kvint8"}  # arithmetic: a placement that computes so
 PEERS = ("torch", "llamacpp", "ollama")
+ALONE = ("llamacpp", "ollama")  # read in a process of their own: what goes wrong in a library or a server then costs no other
 ARITHMETICS = (*PLACEMENTS, *PEERS)
 BACKENDS = {"torch": "torch", "llamacpp": "llama.cpp", "ollama": "ollama"}
 EXACT = 1e-6  # nats: as far as float32 rounding may take the mean
@@ -80,7 +80,7 @@ def windows(ids: Sequence[int], size: int) -> list[list[int]]:
 
 
 def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed: int = 0) -> list[Window]:
-    """Each arithmetic over `tokens` tokens of English in windows; placements in one fresh process, every peer in one of its own.
+    """Each arithmetic over `tokens` tokens of English in windows; placements and PyTorch in one fresh process.
 
     A peer that cannot run is said to be missing in the journal's notes (`phases.missing`). Raises UserError for an unknown
     arithmetic, for too long a window, and when a process dies.
@@ -94,8 +94,8 @@ def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed
     room = checkpoint.load_config(job.model).max_position_embeddings
     if window > room:
         raise UserError(f"window is {window}, more than the model's context of {room}; ask for a shorter one.")
-    ours = [name for name in arithmetics if name in PLACEMENTS]
-    groups = [group for group in (ours, *([name] for name in arithmetics if name in PEERS)) if group]
+    ours = [name for name in arithmetics if name not in ALONE]
+    groups = [group for group in (ours, *([name] for name in arithmetics if name in ALONE)) if group]
     for i, group in enumerate(groups):
         job.progress(f"quality of {', '.join(group)}", i, len(groups))
         if not absent(job, group):
@@ -106,20 +106,16 @@ def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed
     return whole(job.journal.trials)
 
 
-def missing(journal: Journal) -> list[dict]:
-    """The peers that could not be read, {name, reason, remedy} each."""
-    return phases.missing(journal)
-
-
 def absent(job: Job, group: Sequence[str]) -> bool:
     """Whether this is a peer that cannot run here; then the journal says so."""
     from llama_jax import peers
 
-    name = group[0]
-    if name in PEERS and not any(gap["name"] == name for gap in phases.missing(job.journal)):
+    name, known = group[0], {gap["name"] for gap in phases.missing(job.journal)}
+    if name in ALONE and name not in known:
         for gap in peers.missing([name], job.model):
             job.journal.note(missing=gap)
-    return any(gap["name"] == name for gap in phases.missing(job.journal))
+            known.add(name)
+    return name in known
 
 
 # What the children run --------------------------------------------------------------------------------------------------
@@ -163,6 +159,8 @@ def reader(loaded: Checkpoint, name: str) -> Callable:
     from llama_jax import peers
 
     module = peers.module(name)
+    if gap := module.missing(name, loaded.name):
+        raise peers.UnavailableError(*gap)
     if name == "torch":
         return torch_reader(loaded)
     if name == "ollama":

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import protocol, quality, record, suite
+from llama_jax.bench import phases, protocol, quality, record, suite
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.quality import Window
@@ -158,8 +158,8 @@ def test_mistakes_are_named_before_anything_runs():
 def test_a_peer_that_cannot_run_costs_no_process():
     journal = Journal(kind=Window)
     assert quality.measure(Job(TINY, None, journal), ["llamacpp", "ollama"], 20, 10) == []
-    assert [gap["name"] for gap in quality.missing(journal)] == ["llamacpp", "ollama"]
-    assert all(gap["reason"] and gap["remedy"] for gap in quality.missing(journal))
+    assert [gap["name"] for gap in phases.missing(journal)] == ["llamacpp", "ollama"]
+    assert all(gap["reason"] and gap["remedy"] for gap in phases.missing(journal))
     assert all("watch" not in note for note in journal.notes)
 
 
@@ -176,7 +176,7 @@ def test_really_read(tmp_path, monkeypatch):
     assert 0 <= table["torch"]["kl"] < 1e-10
     assert table["kv-int8"]["kl"] > table["torch"]["kl"]
     assert table["bfloat16"]["kl"] > table["torch"]["kl"]
-    assert [gap["name"] for gap in quality.missing(journal)] == ["llamacpp"]
+    assert [gap["name"] for gap in phases.missing(journal)] == ["llamacpp"]
     assert (
         quality.measure(Job(TINY, None, journal), ["float32", "bfloat16", "kv-int8", "torch", "llamacpp"], 50, 20) == made
     )  # nothing anew
