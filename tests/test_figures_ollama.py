@@ -80,4 +80,4 @@ def test_conversation_and_memory_say_their_numbers():
     drawn = words(draw("conversation", contest(), list(RATES)))
     assert "n = 4" in drawn
     assert "x [" in drawn
-    assert "1000 MB, 700 since the model (q4_1 and cache: 501)" in words(draw("memory", contest(), list(RATES)))
+    assert "1000 MB, 700 of them from loading on (q4_1 weights and cache: 501)" in words(draw("memory", contest(), list(RATES)))

@@ -81,7 +81,7 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
         axes.scatter(np.array(f["peak"]) / 1e6, [height] * len(f["peak"]), s=14, color="black", zorder=3)
         need = (f["weights"] + f["kv"]) / 1e6
         axes.plot([held + need] * 2, [height - 0.36, height + 0.36], color=LIMIT_COLOUR, linewidth=2)
-        words = f"  {peak:.0f} MB, {peak - held:.0f} since the model ({f['dtype']} and cache: {need:.3g})"
+        words = f"  {peak:.0f} MB, {peak - held:.0f} of them from loading on ({f['dtype']} weights and cache: {need:.3g})"
         axes.text(max(peak, held + need), height, words, va="center", fontsize=9)
     axes.set_xlim(right=1.75 * max(np.median(f["peak"]) / 1e6 for f in found))
     name = f" · the file on disk: {file_bytes / 1e6:.0f} MB" if file_bytes else ""
