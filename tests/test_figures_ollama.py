@@ -46,6 +46,12 @@ def test_each_chart_draws_with_our_placements_alone(tmp_path, chart):
     assert "nan" not in words(drawn)
 
 
+@pytest.mark.parametrize("chart", CHARTS)
+def test_each_chart_draws_where_nothing_counts(tmp_path, chart):
+    made = [t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) for t in contest(blocks=1, chats=1)]
+    assert figures.save(draw(chart, made, list(RATES), MISSING), "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+
+
 def test_the_histogram_has_the_ratio_and_what_was_published():
     drawn = draw("histogram", contest(blocks=6), list(RATES))
     assert "loop over llamacpp 0.40x [" in drawn.axes[1].get_title("left")

@@ -48,7 +48,7 @@ def tokens_per_second(
     left.grid(axis="x", visible=False)
     left.set_title("As published (M1 Max)", pad=10)
     series = [e["points"]["decode"] for e in entries]
-    edges = np.histogram_bin_edges(np.concatenate(series), bins=int(np.clip(2 * max(map(len, series)), 12, 40)))
+    edges = np.histogram_bin_edges(np.concatenate([[], *series]), bins=int(np.clip(2 * max(map(len, series), default=0), 12, 40)))
     for e, values in zip(entries, series, strict=True):
         middle = e["decode"]
         words = f"{e['name']} ({e['dtype']}): median {middle.median:.1f} tokens/s, IQR {middle.iqr:.1f}, n = {middle.n}"
@@ -57,7 +57,10 @@ def tokens_per_second(
     right.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
     right.set_xlim(left=0)
     right.yaxis.get_major_locator().set_params(integer=True)
-    right.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
+    if entries:
+        right.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
+    else:
+        right.text(0.5, 0.5, "no valid trial", transform=right.transAxes, ha="center", color=LIMIT_COLOUR)
     title = "Here: " + (
         f"{entries[0]['name']} over {entries[1]['name']} {interval_words(ratio)}" if ratio else entries[0]["name"] + " alone"
     )
