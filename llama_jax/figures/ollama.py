@@ -61,9 +61,8 @@ def tokens_per_second(
         right.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
     else:
         right.text(0.5, 0.5, "no valid trial", transform=right.transAxes, ha="center", color=LIMIT_COLOUR)
-    title = "Here: " + (
-        f"{entries[0]['name']} over {entries[1]['name']} {interval_words(ratio)}" if ratio else entries[0]["name"] + " alone"
-    )
+    alone = " and ".join(e["name"] for e in entries) or "nothing counts"
+    title = "Here: " + (f"{entries[0]['name']} over {entries[1]['name']} {interval_words(ratio)}" if ratio else alone)
     right.set_title(title, pad=10)
     if missing:
         lines = "\n".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
