@@ -34,12 +34,14 @@ MODULES = (
     "phases",
     "process",
     "protocol",
+    "quality",
     "recompilation",
     "record",
     "roofline",
     "selftest",
     "shapes",
     "simulation",
+    "standings",
     "starts",
     "statistics",
     "suite",
@@ -47,6 +49,7 @@ MODULES = (
     "ttft",
     "ttft_plan",
     "ttft_table",
+    "versus",
     "workload",
 )
 NAMES = {  # name here: the module it comes from

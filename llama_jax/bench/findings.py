@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import costs, flaxtwin, gpudata, hostloop, recompilation, statistics, summary, ttft_table
+from llama_jax.bench import costs, flaxtwin, gpudata, hostloop, recompilation, standings, statistics, summary, ttft_table
 from llama_jax.bench.compiling import LAYOUTS, Compilation
 from llama_jax.bench.costs import BreakEven, Slope
 from llama_jax.bench.flaxtwin import CallRow
@@ -334,3 +334,48 @@ def one_on_gpu(rates: Sequence[dict], model: str) -> str:
     against = [r for r in (base, slowest) if r and r is not best]
     gains = [words(r) for r in against] + [f"{words(theirs[0])}, PyTorch's fastest" for _ in theirs[:1]]
     return said + (f" and {', '.join(gains)}" if gains else "")
+
+
+def versus(trials: Sequence[Trial], entries: Sequence[dict], distances: Sequence[dict], missing: Sequence[dict], seed: int = 0) -> str:
+    """Where the fastest float32 placement stands against llama.cpp, PyTorch and Ollama, and what llama.cpp's arithmetic costs.
+
+    entries: `standings.ladder`. distances: `quality.table`. missing: peers that did not run, each with a reason.
+    """
+    mine = standings.ours(entries)
+    if mine is None:
+        return "No float32 placement has a valid trial, so there is nothing to compare."
+    rate = mine["decode"]
+    sentence = f"The fastest float32 placement, {mine['name']}, decodes {rate.median:.1f} tokens/s{within(rate, 1)}"
+    ratios, parts, groups = [], [], {
+        "llama.cpp's strongest mode": lambda e: e["backend"] == standings.LLAMACPP,
+        "Ollama": lambda e: e["backend"] == standings.OLLAMA,
+        "transformers' `generate`": lambda e: e["name"].startswith("transformers"),
+        "torch's best mode": lambda e: e["backend"] == standings.TORCH and not e["name"].startswith("transformers"),
+    }  # fmt: skip
+    for label, wanted in groups.items():
+        if other := standings.best(entries, wanted):
+            ratios.append(standing(standings.ratio(trials, mine["name"], other["name"], seed), label, other))
+    sentence += ": " * bool(ratios) + ", ".join(ratios)
+    known = {e["subject"]: e for e in distances}
+    if (found := known.get("llamacpp")) and found["valid"]:
+        parts.append(f"llama.cpp's distribution is {found['kl']:.2g} nats{within(found, 2, 'kl', 'g')} a token from the float32 model's"
+                     f" and its best token the same at {found['top1']:.1%} of {found['tokens']:,} tokens")  # fmt: skip
+    if absent := [gap["name"] for gap in missing]:
+        parts.append(f"{', '.join(absent)} {'was' if len(absent) == 1 else 'were'} not measured here")
+    wrong = [e["name"] for e in entries if not e["decode"].n and any("wrong: " in reason for reason in e["reasons"])]
+    parts += [f"{', '.join(wrong)} made other tokens and has no time"] if wrong else []
+    return "; ".join([sentence, *parts]) + "."
+
+
+def standing(found: Ratio, label: str, other: dict) -> str:
+    """One ratio in words; one that these trials do not decide is said to be so."""
+    kind = "" if other["dtype"] == "float32" else f" on {other['dtype']} weights"
+    words = f"{found.value:.2f}x{within(found, 2)} of {label} ({other['name']}{kind})"
+    undecided = found.verdict in ("inconclusive", "unstable")
+    return words + (f", which n = {found.n} {'blocks do' if found.n > 1 else 'block does'} not decide" if undecided else "")
+
+
+def within(found, digits: int, name: str = "", form: str = "f") -> str:
+    """` [low, high]` of a summary, a ratio or an entry; "" where there is no interval."""
+    low, high = (found[f"{name}_{end}"] if name else getattr(found, end) for end in ("low", "high"))
+    return f" [{low:.{digits}{form}}, {high:.{digits}{form}}]" if np.isfinite(low) else ""

@@ -13,6 +13,7 @@ from llama_jax.bench import statistics, suite, summary
 from llama_jax.bench.claims import figure_of
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.quality import against
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint import Checkpoint
@@ -158,13 +159,11 @@ def quality(loaded: Checkpoint, ids: Sequence[int]) -> list[dict]:
     if len(ids) < 2 * PIECE:
         raise UserError(f"The text has {len(ids)} whole tokens; at least {2 * PIECE} are needed to measure a cache's quality.")
     logits = {kind: cached_logits(loaded, ids, kind) for kind in kvc.DTYPES}
-    reference = log_softmax(logits["f32"])
     found = []
     for kind, values in logits.items():
-        kl = np.sum(np.exp(reference) * (reference - log_softmax(values)), axis=-1)
-        same = np.mean(values.argmax(-1) == logits["f32"].argmax(-1))
+        seen = against(logits["f32"], values)
         error = np.linalg.norm(values - logits["f32"]) / np.linalg.norm(logits["f32"])
-        found.append(dict(kv=kind, tokens=len(values), kl=float(kl.mean()), top1=float(same), error=float(error)))
+        found.append(dict(kv=kind, tokens=len(values), kl=float(seen["kl"].mean()), top1=float(seen["agree"].mean()), error=float(error)))
     return found
 
 
@@ -177,8 +176,3 @@ def cached_logits(loaded: Checkpoint, ids: Sequence[int], kv: str) -> np.ndarray
         values, cache = engine.programs.logits(engine.params, jnp.asarray([ids[at : at + PIECE]]), cache)
         found.append(np.asarray(values[0]))
     return np.concatenate(found[1:])
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))

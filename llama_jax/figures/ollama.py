@@ -1,0 +1,193 @@
+"""Charts of the peers: the original's histogram again, rates side by side, rate against quality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from llama_jax.bench import quality, standings
+from llama_jax.bench.statistics import Ratio
+from llama_jax.figures.measurement import interval_words
+from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
+
+SHADES = {standings.JAX: PALETTE["blue"], standings.TORCH: PALETTE["vermilion"], standings.LLAMACPP: PALETTE["green"],
+          standings.OLLAMA: PALETTE["orange"]}  # fmt: skip
+MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", standings.OLLAMA: "D"}
+HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", standings.OLLAMA: "xx"}
+OTHER, GREY = PALETTE["purple"], "#555555"
+WIDE = 60  # characters of a line beside a chart
+
+
+def shade(entry: dict) -> str:
+    return SHADES.get(entry["backend"], OTHER)
+
+
+def gap_words(gap: dict) -> str:
+    """Why a peer is missing and what would help, in one line; a long reason is cut, the remedy never."""
+    reason = gap["reason"] if len(gap["reason"]) <= WIDE else gap["reason"][: WIDE - 2] + " …"
+    return " ".join(filter(None, [reason, gap["remedy"]]))
+
+
+@styled
+def tokens_per_second(
+    entries: Sequence[dict], ratio: Ratio | None, published: dict[str, tuple[float, float]], missing: Sequence[dict]
+) -> Figure:
+    """The original's figures (left), and its histogram measured again (right).
+
+    entries: of the ladder, our placement first. ratio: of the first over the second; None where there is no second. published: system →
+    (tokens/s, ± as published). missing: peers of which there is no histogram.
+    """
+    figure, (left, right) = new(11.5, 4.3, columns=2, gridspec_kw={"width_ratios": [1, 2.6]})
+    for x, (rate, spread) in enumerate(published.values()):
+        left.bar(x, rate, yerr=spread, width=0.6, capsize=6, color=SHADES[standings.JAX if x else standings.OLLAMA], alpha=0.6)
+        left.text(x, 0.5, f"{rate:g} ± {spread:g}", ha="center", va="bottom", fontsize=10)
+    left.set_xticks(range(len(published)), list(published))
+    left.set(ylabel="tokens/s")
+    left.grid(axis="x", visible=False)
+    left.set_title("As published (M1 Max)", pad=10)
+    series = [e["points"]["decode"] for e in entries]
+    edges = np.histogram_bin_edges(np.concatenate([[], *series]), bins=int(np.clip(2 * max(map(len, series), default=0), 12, 40)))
+    for e, values in zip(entries, series, strict=True):
+        middle = e["decode"]
+        words = f"{e['name']} ({e['dtype']}): median {middle.median:.1f} tokens/s, IQR {middle.iqr:.1f}, n = {middle.n}"
+        right.hist(values, edges, color=shade(e), alpha=0.5, hatch=HATCHES.get(e["backend"], "--"), edgecolor=shade(e), label=words)
+        right.axvline(middle.median, color=shade(e), linewidth=2)
+    right.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
+    right.set_xlim(left=0)
+    right.yaxis.get_major_locator().set_params(integer=True)
+    if entries:
+        right.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
+    else:
+        right.text(0.5, 0.5, "no valid trial", transform=right.transAxes, ha="center", color=LIMIT_COLOUR)
+    alone = " and ".join(e["name"] for e in entries) or "nothing counts"
+    title = "Here: " + (f"{entries[0]['name']} over {entries[1]['name']} {interval_words(ratio)}" if ratio else alone)
+    right.set_title(title, pad=10)
+    if missing:
+        lines = "\n".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
+        right.text(0.0, -0.24 - 0.07 * len(entries), lines, transform=right.transAxes, fontsize=8, va="top", color=GREY, wrap=True)
+    return figure
+
+
+@styled
+def peer_ladder(entries: Sequence[dict], missing: Sequence[dict], prefill_limit: float | None, prompt_tokens: int) -> Figure:
+    """Decode rate, prefill rate and time to first token of every subject, with intervals; the limit of each weight format beside.
+
+    entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows.
+    """
+    names = [e["name"] for e in entries] + [gap["name"] for gap in missing]
+    figure, panels = new(13.5, 0.48 * len(names) + 1.9, columns=3, sharey=True, gridspec_kw={"width_ratios": [1.5, 1, 1]})
+    heights = rows(panels[0], names)
+    titles = {
+        "decode": "Decode, tokens/s",
+        "prefill": f"Prefill, prompt tokens/s ({prompt_tokens} tokens)",
+        "ttft": "Time to first token, ms",
+    }
+    for axes, (what, title) in zip(panels, titles.items(), strict=True):
+        axes.grid(axis="y", visible=False)
+        for e in entries:
+            row(axes, e, what, heights[e["name"]])
+        ends = [furthest(e, what) for e in entries if e["decode"].n] + [prefill_limit or 0] * (what == "prefill")
+        axes.set_xlim(0, (1.85 if what == "decode" else 1.25) * max(ends, default=1))
+        axes.set_title(title, fontsize=11.5, pad=16)
+    for e in entries:
+        if not e["decode"].n:
+            words = "; ".join(e["reasons"])[:WIDE] or "not measured"
+            across(panels[0], heights[e["name"]], f"no valid trial: {words}", LIMIT_COLOUR)
+    panels[0].set_zorder(1)  # words of a gap go on over the panels beside it
+    panels[0].patch.set_visible(False)
+    for gap in missing:
+        across(panels[0], heights[gap["name"]], f"not measured: {gap_words(gap)}", GREY)
+    if prefill_limit:
+        panels[1].axvline(prefill_limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+        words = f"float32 arithmetic {prefill_limit:.0f} "
+        panels[1].text(prefill_limit, 1.0, words, color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=8.5,
+                       transform=panels[1].get_xaxis_transform())  # fmt: skip
+    n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
+    panels[0].set_xlabel(
+        f"red: what the memory bandwidth allows for the subject's\nown bytes a token (point: one answer; bar: median; n ≥ {n})"
+    )
+    return figure
+
+
+def across(axes, height: float, words: str, colour: str) -> None:
+    """Words in a row that has nothing else, as far to the right as they go."""
+    axes.text(0.02, height, words, va="center", fontsize=8.5, color=colour, transform=axes.get_yaxis_transform(), zorder=9).set_in_layout(
+        False
+    )
+
+
+def furthest(entry: dict, what: str) -> float:
+    """Where a subject's row ends: its last trial, its interval or its limit."""
+    high = entry[what].high if np.isfinite(entry[what].high) else 0
+    return max([*entry["points"][what], high, (entry["limit"] or 0) * (what == "decode")])
+
+
+def row(axes, entry: dict, what: str, height: float) -> None:
+    """One subject's trials, median and interval in one panel, and in the first its own limit."""
+    found, values, colour = entry[what], entry["points"][what], shade(entry)
+    if not found.n:
+        return
+    spread, marker = np.linspace(-0.16, 0.16, len(values)), MARKERS.get(entry["backend"], "v")
+    axes.scatter(values, height + spread, s=13, color=colour, marker=marker, alpha=0.45, linewidths=0, zorder=2)
+    axes.plot([found.low, found.high], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3)
+    axes.plot(found.median, height, "|", color="black", markersize=15, markeredgewidth=2.2, zorder=4)
+    words = f"{found.median:.0f}" if found.median >= 100 else f"{found.median:.1f}"
+    if what == "decode" and entry["limit"]:
+        limit = entry["limit"]
+        axes.plot([limit] * 2, [height - 0.3, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
+        words += f"   {found.median / limit:.0%} of {limit:.0f} ({entry['dtype']})"
+    axes.annotate(words, (furthest(entry, what), height), (6, 0), textcoords="offset points", va="center", fontsize=8.5)
+
+
+@styled
+def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Figure:
+    """Decode rate against the distance of each subject's arithmetic from float32, every subject labelled; up is further away.
+
+    distances: `quality.table`. What rounding explains stands on a line of its own below the log scale, what has no logits above it.
+    """
+    figure, axes = new(11, 4.8)
+    known, tokens = {d["subject"]: d for d in distances}, max((d["tokens"] for d in distances), default=0)
+    shown = [(e, known.get(e["arithmetic"])) for e in entries if e["decode"].n]
+    positive = [d["kl"] for _, d in shown if d and d["kl"] and d["kl"] > quality.EXACT]
+    bottom, top = quality.EXACT, max([*positive, 1e-2]) * 10
+    right, placed = max((e["decode"].median for e, _ in shown), default=1), []
+    for e, d in shown:
+        rate, height = e["decode"], place(d, bottom, top)
+        if bottom < height < top and np.isfinite(d["kl_low"]):
+            axes.plot([rate.median] * 2, [max(d["kl_low"], bottom), d["kl_high"]], color=shade(e), linewidth=4, alpha=0.35)
+        axes.plot([rate.low, rate.high], [height] * 2, color=shade(e), linewidth=4, alpha=0.35, solid_capstyle="butt")
+        axes.plot(rate.median, height, MARKERS.get(e["backend"], "v"), color=shade(e), markersize=9, markeredgecolor="white")
+        taken = sum(abs(x - rate.median) < 0.25 * right and 0.3 < y / height < 3 for x, y in placed)
+        placed.append((rate.median, height))
+        axes.annotate(f"{e['name']}: {distance_words(d)}", (rate.median, height), (0, 9 + 12 * taken), textcoords="offset points",
+                      fontsize=8.5, ha="center", va="bottom", color=shade(e))  # fmt: skip
+    axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
+    axes.text(0.995, bottom, f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)", ha="right", va="top", fontsize=8.5,
+              color=GREY, transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.set(
+        yscale="log",
+        xlabel="decode rate, tokens/s (mark: median; bands: 95 % intervals)",
+        ylim=(bottom / 3, top * 4),
+        xlim=(0, 1.2 * right),
+    )
+    axes.set_ylabel(f"mean KL divergence from float32, nats a token\n(log scale, {tokens:,} tokens of English)")
+    axes.set_title("Faster to the right, further from the float32 model upwards")
+    return figure
+
+
+def place(distance: dict | None, bottom: float, top: float) -> float:
+    """Height of a subject: its mean KL, the line below for what rounding explains, the one above where nothing is known of it."""
+    if distance is None or distance["kl"] is None:
+        return top
+    return distance["kl"] if distance["kl"] > quality.EXACT else bottom
+
+
+def distance_words(distance: dict | None) -> str:
+    """`KL 0.0038, top-1 96.5%`, or what is missing."""
+    if distance is None:
+        return "not compared"
+    if distance["kl"] is None:
+        return f"no logits, top-1 {distance['top1']:.1%}" if distance["top1"] is not None else "no logits"
+    return f"KL {distance['kl']:.2g}, top-1 {distance['top1']:.1%}" if distance["kl"] > quality.EXACT else f"top-1 {distance['top1']:.1%}"

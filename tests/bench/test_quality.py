@@ -1,0 +1,193 @@
+"""The distance of distributions, on hand-computed cases and by its properties; and the children that measure it, on a small model."""
+
+import numpy as np
+import pytest
+
+from llama_jax.bench import phases, protocol, quality, record, suite
+from llama_jax.bench.job import Job
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.quality import Window
+from llama_jax.errors import UserError
+
+TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+        "head_dim=16,vocab_size=97")  # fmt: skip
+
+
+def random_logits(t=50, v=40, seed=0, scale=4.0):
+    return np.random.default_rng(seed).normal(0, scale, (t, v)).astype(np.float32)
+
+
+def window(subject, kl, agree, index=0, **changes):
+    base = dict(run="quality", block=0, order=index, process=1, seed=0, phase="read", valid=True, subject=subject,
+                backend=quality.BACKENDS.get(subject, "jax"), model="m", weights_hash="w", first=index * 64,
+                kl_pnat=[round(x * 1e12) for x in kl], agree=agree, text_sha256="t")  # fmt: skip
+    return Window(**{**base, **changes})
+
+
+def rows(subjects=("float32", "bfloat16", "torch", "llamacpp", "ollama"), windows=4, size=64):
+    """bfloat16 0.002 nats away, llama.cpp 0.02 and wrong at every eighth token; Ollama without a distribution, every 16th unknown."""
+    far = {"float32": 0, "bfloat16": 0.002, "torch": 1e-9, "llamacpp": 0.02, "ollama": None}
+    made = []
+    for subject in subjects:
+        for i in range(windows):
+            noise = np.random.default_rng(i).uniform(0.5, 1.5, size)
+            kl = [] if far[subject] is None else (far[subject] * noise).tolist()
+            agree = [int(k % 8 > 0) if subject in ("llamacpp", "ollama") else 1 for k in range(size)]
+            if subject == "ollama":
+                agree = [-1 if k % 16 == 1 else a for k, a in enumerate(agree)]
+            made.append(window(subject, kl, agree, i))
+    return made
+
+
+def test_by_hand():
+    found = quality.against(np.log([[0.5, 0.5], [0.25, 0.75]]), np.log([[0.9, 0.1], [0.75, 0.25]]))
+    assert found["kl"] == pytest.approx([0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1), 0.5 * np.log(3)])
+    assert found["agree"].tolist() == [True, False]
+    assert quality.against(np.array([[0.0, 0.0]]), np.array([[0.0, 800.0]]))["kl"] == pytest.approx([400 - np.log(2)])  # no overflow
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_zero_for_equal_never_negative_and_blind_to_a_constant(seed):
+    a, b = random_logits(seed=seed), random_logits(seed=seed + 100)
+    assert quality.against(a, a)["kl"].max() == 0
+    assert quality.against(a, a)["agree"].all()
+    found, shifted = quality.against(a, b), quality.against(a + 7, b + np.arange(len(b), dtype=np.float32)[:, None])
+    assert (found["kl"] > 0).all()
+    assert shifted["kl"] == pytest.approx(found["kl"], rel=1e-4)
+    assert (shifted["agree"] == found["agree"]).all()
+    nearly = quality.against(a, a * np.float32(1 + 1e-7))
+    assert (nearly["kl"] >= 0).all()
+
+
+def test_it_is_what_torch_computes():
+    torch = pytest.importorskip("torch")
+    a, b = random_logits(), random_logits(seed=1)
+    logs = [torch.log_softmax(torch.tensor(x, dtype=torch.float64), -1) for x in (a, b)]
+    known = torch.nn.functional.kl_div(logs[1], logs[0], reduction="none", log_target=True).sum(-1)
+    assert quality.against(a, b)["kl"] == pytest.approx(known.numpy())
+
+
+def test_logits_that_cannot_be_compared_are_named():
+    a = random_logits()
+    with pytest.raises(UserError, match=r"\(50, 39\) cannot be compared with \(50, 40\)"):
+        quality.against(a, a[:, :-1])
+    with pytest.raises(UserError, match="must be \\[tokens, vocabulary\\]"):
+        quality.against(a[0], a[0])
+    broken = a.copy()
+    broken[7, 3] = np.nan
+    with pytest.raises(UserError, match="other logits are not all finite: first at position 7"):
+        quality.against(a, broken)
+
+
+def test_shuffled_logits_are_another_model():
+    a = random_logits()
+    shuffled = a[:, np.random.default_rng(0).permutation(a.shape[1])]
+    moved = np.roll(a, 1, axis=0)  # the right model, one token late
+    noisy = a + np.random.default_rng(1).normal(0, 0.05, a.shape)
+    for name in quality.ARITHMETICS:
+        for wrong in (shuffled, moved):
+            found = quality.compare(name, a, wrong)
+            assert not found["valid"]
+            assert "another model" in found["reason"]
+        assert quality.compare(name, a, a)["valid"]
+    assert quality.compare("llamacpp", a, noisy)["valid"]
+    assert not quality.compare("torch", a, noisy)["valid"]  # rounding does not go so far
+
+
+def test_best_tokens_alone_are_compared_where_they_are_known():
+    a = random_logits()
+    best = a.argmax(-1)
+    best[3], best[5] = -1, (best[5] + 1) % a.shape[1]
+    found = quality.compare("ollama", a, best)
+    assert (found["kl_pnat"], found["valid"]) == ([], True)
+    assert [k for k, same in enumerate(found["agree"]) if same != 1] == [3, 5]
+    assert (found["agree"][3], found["agree"][5]) == (-1, 0)
+    assert not quality.compare("ollama", a, np.roll(best, 1))["valid"]
+
+
+@pytest.mark.parametrize(("tokens", "size"), [(1024, 256), (1000, 256), (1300, 512), (5, 8)])
+def test_windows_cover_every_position_once(tokens, size):
+    text = list(range(tokens))
+    pieces = quality.windows(text, size)
+    assert [i for piece in pieces for i in piece] == text
+    assert {len(piece) for piece in pieces[:-1]} <= {size}
+    assert len(pieces) == -(-tokens // size)
+
+
+def test_the_default_text_is_long_enough(packaged):
+    assert len(suite.english(packaged, 1024)) == 1024
+
+
+def test_rows_come_back_from_a_table(tmp_path):
+    made = rows()
+    assert record.read(record.write(tmp_path / "t.csv", made, Window), kind=Window)[0] == made
+
+
+def test_the_table_says_what_the_windows_say():
+    table = {e["subject"]: e for e in quality.table(rows())}
+    assert list(table) == ["float32", "bfloat16", "torch", "llamacpp", "ollama"]
+    assert (table["float32"]["kl"], table["float32"]["top1"]) == (0, 1)
+    far = table["llamacpp"]
+    assert far["kl"] == pytest.approx(0.02, rel=0.05)
+    assert far["kl_low"] < far["kl"] < far["kl_high"] <= far["worst"]
+    assert (far["top1"], far["tokens"]) == (7 / 8, 256)
+    assert (table["ollama"]["kl"], table["ollama"]["tokens"]) == (None, 240)
+    assert table["ollama"]["top1"] == pytest.approx(208 / 240)
+    assert len(quality.as_frame(quality.table(rows()))) == 5
+    wrong = window("llamacpp", [5.0], [0], valid=False, reason="another model: mean KL 5 nats, at most 0.1 expected")
+    assert "NO: another model" in quality.as_frame(quality.table([wrong]))["same model"].iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("trial", "expected"),
+    [(("jax", "float32"), "float32"), (("jax", "bfloat16"), "bfloat16"), (("jax", "float32", "kv-int8"), "kv-int8"),
+     (("torch", "float32"), "torch"), (("llama.cpp", "q4_1", "gguf-q4_1"), "llamacpp"), (("ollama", "q4_1", "gguf-q4_1"), "ollama")],
+)  # fmt: skip
+def test_every_trial_has_an_arithmetic(trial, expected):
+    assert quality.arithmetic(*trial) == expected
+
+
+def test_mistakes_are_named_before_anything_runs():
+    job = Job(TINY, None, Journal(kind=Window))
+    for words, arguments in {"No such arithmetic: 'bfloat61'. Did you mean .*bfloat16": (["bfloat61"], 10, 5), "tokens is 0": ([], 0, 5),
+                             "window is 0": ([], 10, 0), "more than the model's context of 8192": ([], 10, 9000)}.items():  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            quality.measure(job, *arguments)
+
+
+def test_a_peer_that_cannot_run_costs_no_process():
+    journal = Journal(kind=Window)
+    assert quality.measure(Job(TINY, None, journal), ["llamacpp", "ollama"], 20, 10) == []
+    assert [gap["name"] for gap in phases.missing(journal)] == ["llamacpp", "ollama"]
+    assert all(gap["reason"] and gap["remedy"] for gap in phases.missing(journal))
+    assert all("watch" not in note for note in journal.notes)
+
+
+@pytest.mark.slow
+def test_really_read(tmp_path, monkeypatch):
+    """Control exactly zero, rounding small, int8 and bfloat16 further; every position once."""
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    journal = Journal(kind=Window)
+    made = quality.measure(Job(TINY, None, journal), ["float32", "bfloat16", "kv-int8", "torch", "llamacpp"], 50, 20)
+    table = {e["subject"]: e for e in quality.table(made)}
+    assert list(table) == ["float32", "bfloat16", "kv-int8", "torch"]
+    assert all(e["tokens"] == 50 and e["valid"] for e in table.values())
+    assert (table["float32"]["kl"], table["float32"]["worst"], table["float32"]["top1"]) == (0, 0, 1)
+    assert 0 <= table["torch"]["kl"] < 1e-10
+    assert table["kv-int8"]["kl"] > table["torch"]["kl"]
+    assert table["bfloat16"]["kl"] > table["torch"]["kl"]
+    assert [gap["name"] for gap in phases.missing(journal)] == ["llamacpp"]
+    assert (
+        quality.measure(Job(TINY, None, journal), ["float32", "bfloat16", "kv-int8", "torch", "llamacpp"], 50, 20) == made
+    )  # nothing anew
+
+
+@pytest.mark.slow
+def test_llama_cpp_reads_the_same_model(packaged, tmp_path, monkeypatch):
+    pytest.importorskip("llama_cpp")
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    made = quality.measure(Job(packaged.name, None, Journal(kind=Window)), ["llamacpp"], 64, 32)
+    entry = quality.table(made)[0]
+    assert all(r.valid for r in made)
+    assert 0 < entry["kl"] < quality.SAME_MODEL
+    assert entry["top1"] > 0.8

@@ -1,0 +1,125 @@
+"""What trials of placements and peers say, on made-up trials whose answer is known."""
+
+import pytest
+
+from llama_jax.bench import findings, quality, standings, versus
+from llama_jax.bench.protocol import AGAIN
+from tests.bench.test_quality import rows
+from tests.bench.test_record import trial
+
+RATES = {"loop": 60, "step": 50, "loop+bf16": 55, "transformers": 20, "torch": 30, "llamacpp": 150, "ollama": 120}  # tokens/s
+KINDS = {"loop+bf16": dict(dtype="bfloat16", bytes_per_token=5e5)}
+KINDS |= {name: dict(backend="torch") for name in ("transformers", "torch")}
+KINDS |= {name: dict(backend=backend, dtype="q4_1", quantisation="gguf-q4_1", bytes_per_token=2e5)
+          for name, backend in (("llamacpp", "llama.cpp"), ("ollama", "ollama"))}  # fmt: skip
+MISSING = [dict(name="ollama", reason="No Ollama server answers at x.", remedy="Start it with `ollama serve`.")]
+
+
+def answer(name, block=0, run=versus.MAIN, slower=1.0, tokens=11, **changes):
+    """An answer at the subject's rate; the noise falls on all subjects of a block alike but for its own small share."""
+    gap = slower * 1e3 / RATES[name.removesuffix(AGAIN)] * (1 + 0.002 * ((block * 7 + len(name)) % 5))
+    more = {**KINDS.get(name.removesuffix(AGAIN), {}), **changes}
+    return trial(name, block, [50 + gap * i for i in range(tokens)], run=run, **more)
+
+
+def contest(names=tuple(RATES), blocks=8, turns=3, chats=4):
+    main = [answer(name, block) for block in range(blocks) for name in (*names, "loop" + AGAIN)]
+    cold = [
+        answer(n, run=f"{versus.MEMORY} {n}", phase="cold", peak_rss_bytes=10**9, weights_bytes=5 * 10**8, kv_bytes=10**6) for n in names
+    ]
+    chat = [answer(n, block, versus.CHAT, tokens=2 + k, prompt=k) for block in range(chats) for n in names for k in range(turns)]
+    longest = max(t.new_tokens for t in chat)
+    return main + cold + [t.model_copy(update=dict(new_tokens=longest)) for t in chat]
+
+
+def test_the_ladder_keeps_the_order_and_each_ones_own_limit():
+    entries = standings.ladder(contest(), list(RATES))
+    assert [e["name"] for e in entries] == list(RATES)
+    at = {e["name"]: e for e in entries}
+    assert at["loop"]["decode"].median == pytest.approx(60, rel=0.02)
+    assert at["loop"]["decode"].n == 8  # of main alone, without its twin
+    assert at["loop"]["limit"] == pytest.approx(1e9 / 1e6)
+    assert at["llamacpp"]["limit"] == pytest.approx(5 * at["loop"]["limit"])
+    assert at["loop"]["ttft"].median == pytest.approx(50)
+    assert [at[name]["arithmetic"] for name in RATES] == ["float32", "float32", "bfloat16", "torch", "torch", "llamacpp", "ollama"]
+
+
+def test_who_is_ours_and_who_the_rival():
+    entries = standings.ladder(contest(), list(RATES))
+    assert (standings.ours(entries)["name"], standings.rival(entries)["name"]) == ("loop", "llamacpp")
+    assert [e["name"] for e in standings.histogram(entries)] == ["loop", "llamacpp", "ollama"]
+    faster = standings.ladder(contest(("loop+bf16", "torch")), ["loop+bf16", "torch"])
+    assert standings.ours(faster) is None  # bfloat16 is not what the peers are compared with
+    assert [e["name"] for e in standings.histogram(faster)] == ["torch"]
+
+
+def test_a_void_subject_has_no_rate_and_says_why():
+    made = [t.model_copy(update=dict(valid=False, reason="wrong: token 1 is 2")) if t.subject == "torch" else t for t in contest()]
+    entry = next(e for e in standings.ladder(made, list(RATES)) if e["name"] == "torch")
+    assert (entry["decode"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: token 1 is 2"])
+    assert "torch made other tokens" in findings.versus(made, standings.ladder(made, list(RATES)), [], [])
+
+
+def test_a_conversation_counts_whole():
+    made = contest()
+    talks = standings.talks(made, list(RATES), "loop")
+    assert talks["loop"]["ratio"].value == 1
+    assert [len(turn) for turn in talks["torch"]["turns"]] == [4, 4, 4]
+    seconds = sum(0.05 + (1 + k) / 60 for k in range(3))
+    assert talks["loop"]["total"].median == pytest.approx(seconds, rel=0.02)
+    twice = (sum(0.05 + (1 + k) / 30 for k in range(3))) / seconds
+    assert talks["torch"]["ratio"].value == pytest.approx(twice, rel=0.02)
+    cut = [
+        t.model_copy(update=dict(new_tokens=1)) if (t.run, t.subject, t.block, t.prompt) == (versus.CHAT, "torch", 0, 1) else t
+        for t in made
+    ]
+    assert standings.talks(cut, ["torch"], "loop")["torch"]["total"].n == 3  # an answer that ended early is no turn
+    void = [t.model_copy(update=dict(valid=False)) if t.subject == "torch" else t for t in made]
+    assert standings.talks(void, ["torch"], "loop") == {}
+
+
+def test_footprints_take_what_stood_before_the_model_from_the_notes():
+    found = standings.footprints(
+        contest(), [dict(subject="loop", libraries_rss_bytes=3 * 10**8), dict(watch={})], ["loop", "llamacpp", "absent"]
+    )
+    assert [f["name"] for f in found] == ["loop", "llamacpp"]
+    assert (found[0]["peak"], found[0]["libraries"], found[1]["libraries"]) == ([10**9], 3 * 10**8, None)
+
+
+def test_the_frame_has_a_row_a_subject():
+    made = contest()
+    frame = standings.as_frame(standings.ladder(made, list(RATES)), made)
+    assert list(frame.index) == list(RATES)
+    assert frame.loc["transformers", "ours over it"] == pytest.approx(3, rel=0.02)
+    assert frame.loc["loop", "verdict"] == ""
+    assert frame.loc["transformers", "verdict"] == "faster"
+
+
+def test_the_finding_says_what_the_trials_say():
+    names = [name for name in RATES if name != "ollama"]
+    made = contest(names)
+    sentence = findings.versus(made, standings.ladder(made, names), quality.table(rows()), MISSING)
+    for words in ("The fastest float32 placement, loop, decodes 5", "0.40x [", "of llama.cpp's strongest mode (llamacpp on q4_1 weights)",
+                  "3.00x [", "of transformers' `generate` (transformers)", "2.00x [", "of torch's best mode (torch)",
+                  "0.02 nats [", "] a token from the float32 model",
+                  "best token the same at 87.5% of 256 tokens", "ollama was not measured here"):  # fmt: skip
+        assert words in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    assert "not decide" not in sentence
+
+
+def test_what_the_trials_do_not_decide_is_not_claimed():
+    made = [
+        answer(name, block, slower=1.3 if (block % 2) == (name == "torch") else 1.0)
+        for block in range(8)
+        for name in ("loop", "torch", "loop" + AGAIN)
+    ]
+    close = [t.model_copy(update=dict(token_times_ns=[int(x / 2) for x in t.token_times_ns])) if t.subject == "torch" else t for t in made]
+    sentence = findings.versus(close, standings.ladder(close, ["loop", "torch"]), [], [])
+    assert "which n = 8 blocks do not decide" in sentence
+    one = [t for t in made if t.block == 0]
+    assert "nan" not in findings.versus(one, standings.ladder(one, ["loop", "torch"]), [], [])
+    nothing = [t.model_copy(update=dict(valid=False)) for t in made]
+    assert findings.versus(nothing, standings.ladder(nothing, ["loop"]), [], []).startswith("No float32 placement")
+    assert "nats" not in findings.versus(made, standings.ladder(made, ["loop"]), [dict(subject="llamacpp", valid=False)], [])

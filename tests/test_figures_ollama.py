@@ -1,0 +1,89 @@
+"""Charts of the peers say what the trials say, are the same bytes twice, and name what is missing."""
+
+import pytest
+
+from llama_jax import figures
+from llama_jax.bench import quality, standings
+from tests.bench.test_quality import rows
+from tests.bench.test_standings import MISSING, RATES, contest
+from tests.test_figures import META, words
+
+NOTES = [dict(subject=name, libraries_rss_bytes=3 * 10**8) for name in RATES]
+PUBLISHED = {"Ollama": (34.5, 3.2), "llama-jax": (25.8, 1.3)}
+CHARTS = ("histogram", "ladder", "quality", "conversation", "memory")
+
+
+def draw(chart, trials, names, missing=(), distances=None):
+    entries, distances = standings.ladder(trials, names), quality.table(rows()) if distances is None else distances
+    if chart == "histogram":
+        drawn = standings.histogram(entries)
+        ratio = standings.ratio(trials, drawn[0]["name"], drawn[1]["name"]) if len(drawn) > 1 else None
+        return figures.tokens_per_second(drawn, ratio, PUBLISHED, missing)
+    if chart == "ladder":
+        return figures.peer_ladder(entries, missing, 400.0, 40)
+    if chart == "quality":
+        return figures.speed_and_quality(entries, distances)
+    if chart == "conversation":
+        talks = standings.talks(trials, names, names[0])
+        return figures.conversation(talks, {e["name"]: e["backend"] for e in entries}, [40, 110, 180], 16, names[0])
+    return figures.footprint(standings.footprints(trials, NOTES, names), 98 * 10**6)
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
+    made = contest(blocks=5)
+    files = [figures.save(draw(chart, made, list(RATES)), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    for kind in ("svg", "png"):
+        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_each_chart_draws_with_our_placements_alone(tmp_path, chart):
+    """Random weights: no peer reads a file, one block, nothing known of the distributions."""
+    made = contest(("loop",), blocks=1, chats=1)
+    drawn = draw(chart, made, ["loop"], MISSING, distances=[])
+    assert figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+    assert "nan" not in words(drawn)
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_each_chart_draws_where_nothing_counts(tmp_path, chart):
+    made = [t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) for t in contest(blocks=1, chats=1)]
+    assert figures.save(draw(chart, made, list(RATES), MISSING), "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+
+
+def test_the_histogram_has_the_ratio_and_what_was_published():
+    drawn = draw("histogram", contest(blocks=6), list(RATES))
+    assert "loop over llamacpp 0.40x [" in drawn.axes[1].get_title("left")
+    assert "34.5 ± 3.2" in words(drawn)
+    labels = [text.get_text() for axes in drawn.axes if axes.get_legend() for text in axes.get_legend().get_texts()]
+    assert [label.split(":")[0] for label in labels] == ["loop (float32)", "llamacpp (q4_1)", "ollama (q4_1)"]
+
+
+def test_a_missing_peer_is_a_labelled_gap():
+    names = [name for name in RATES if name != "ollama"]
+    for chart in ("histogram", "ladder"):
+        drawn = words(draw(chart, contest(names), names, MISSING))
+        assert "No Ollama server answers at x. Start it with `ollama serve`." in drawn
+    axes = draw("ladder", contest(names), names, MISSING).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [*names, "ollama"]
+
+
+def test_the_ladder_has_each_formats_own_limit_and_void_subjects():
+    made = [t.model_copy(update=dict(valid=False, reason="wrong: token 1")) if t.subject == "torch" else t for t in contest()]
+    drawn = words(draw("ladder", made, list(RATES)))
+    for text in ("of 1000 (float32)", "of 2000 (bfloat16)", "of 5000 (q4_1)", "no valid trial: wrong: token 1", "float32 arithmetic 400"):
+        assert text in drawn
+
+
+def test_quality_says_top1_and_who_hands_out_no_logits():
+    drawn = words(draw("quality", contest(), list(RATES)))
+    for text in ("llamacpp: KL 0.02, top-1 87.5%", "ollama: no logits, top-1 86.7%", "to rounding (below 1e-06 nats)"):
+        assert text in drawn
+
+
+def test_conversation_and_memory_say_their_numbers():
+    drawn = words(draw("conversation", contest(), list(RATES)))
+    assert "n = 4" in drawn
+    assert "x [" in drawn
+    assert "1000 MB, 700 of them from loading on (q4_1 weights and cache: 501)" in words(draw("memory", contest(), list(RATES)))
