@@ -15,8 +15,8 @@ from llama_jax.linear import linear
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Attention:
-    qkv: jax.Array  # [D (H+2K)*h]: query, key and value columns, one product to wait for instead of three
-    o: jax.Array  # [H*h D]
+    qkv: jax.Array  # [(H+2K)*h D]: query, key and value rows, one product to wait for instead of three
+    o: jax.Array  # [D H*h]
     qkv_bias: jax.Array | None = None  # [(H+2K)*h]
     o_bias: jax.Array | None = None  # [D]
 
@@ -39,7 +39,7 @@ def attend(params: Attention, x: Float[Array, "B T D"], where: Where, entry, *, 
     """
     with jax.named_scope("attend"):
         heads = split_heads(linear(x, params.qkv, params.qkv_bias), head_dim)
-        kv_heads = (heads.shape[1] - params.o.shape[0] // head_dim) // 2
+        kv_heads = (heads.shape[1] - params.o.shape[1] // head_dim) // 2
         q, k, v = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
         q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
         keys, values, entry = append(entry, merge_rows(k), merge_rows(v), where.slot)

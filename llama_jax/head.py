@@ -23,4 +23,4 @@ class Head:
 def head(params: Head, vocabulary: Float[Array, "V D"], x: Float[Array, "B T D"], *, norm: Callable) -> Float[Array, "B T V"]:
     """Logits in float32. `vocabulary` is the head's own matrix or, when tied, the embedding table."""
     with jax.named_scope("head"):
-        return matmul(norm(params.norm, x), vocabulary, out_dtype=jnp.float32, axis=1)
+        return matmul(norm(params.norm, x), vocabulary, out_dtype=jnp.float32)

@@ -68,5 +68,5 @@ def test_ffn_equals_torch():
     x, gate, up, down = (rng.standard_normal(s).astype(np.float32) for s in ((1, 2, 8), (16, 8), (16, 8), (8, 16)))
     t = [torch.tensor(a) for a in (x, gate, up, down)]
     expected = (torch.nn.functional.silu(t[0] @ t[1].T) * (t[0] @ t[2].T)) @ t[3].T
-    params = ffn.FFN(jnp.concatenate([gate, up]).T, jnp.asarray(down.T))
+    params = ffn.FFN(jnp.concatenate([gate, up]), jnp.asarray(down))
     np.testing.assert_allclose(ffn.gated(params, jnp.asarray(x)), expected, rtol=1e-4, atol=1e-4)

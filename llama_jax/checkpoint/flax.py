@@ -39,7 +39,7 @@ def from_flax(config: ModelConfig, tree: Mapping, dtype: str = "float32") -> Mod
     """
     given, turned = flatten(tree.get("params", tree)), stored_transposed(config)
     tensors = {}
-    for name in (name for parts in jax.tree.leaves(names(config)) for name in parts.names):
+    for name in (name for rows in jax.tree.leaves(names(config)) for name in rows.names):
         path = flax_path(name)
         if path not in given:
             raise UserError(f"The Flax tree has no {'/'.join(path)}; it is not a {config.model_type} model of this configuration.")
@@ -63,7 +63,7 @@ def flax_path(name: str) -> tuple[str, ...]:
 
 def stored_transposed(config: ModelConfig) -> set[str]:
     """Names of the tensors that Hugging Face stores [in, out]."""
-    return {name for parts in jax.tree.leaves(names(config)) if parts.conv1d for name in parts.names}
+    return {name for rows in jax.tree.leaves(names(config)) if rows.transposed for name in rows.names}
 
 
 def flatten(tree: Mapping, before: tuple[str, ...] = ()) -> dict[tuple[str, ...], np.ndarray]:

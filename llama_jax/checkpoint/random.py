@@ -69,15 +69,14 @@ def on_device(config: ModelConfig, seed: int, dtype=jnp.bfloat16) -> Model:
     leaves, tree = jax.tree.flatten(names(config))
     sizes, keys = shapes(config), jax.random.split(jax.random.key(seed), len(leaves))
 
-    def drawn(parts, key) -> jax.Array:
-        each, stored = [sizes[name] for name in parts.names], 0 if parts.turned else parts.axis
-        whole = [sum(shape[axis] for shape in each) if axis == stored else size for axis, size in enumerate(each[0])]
-        shape = whole[::-1] if parts.turned else whole
-        if len(shape) == 1 and parts.names[0].endswith("weight"):  # a norm's
+    def drawn(rows, key) -> jax.Array:
+        each = [sizes[name][::-1] if rows.transposed else sizes[name] for name in rows.names]
+        shape = (sum(height for height, *_ in each), *each[0][1:])
+        if len(shape) == 1 and rows.names[0].endswith("weight"):  # a norm's
             return jnp.ones(shape, dtype)
         return jax.random.normal(key, shape, dtype) * jnp.asarray(SCALE, dtype)
 
-    return jax.tree.unflatten(tree, [drawn(parts, key) for parts, key in zip(leaves, keys, strict=True)])
+    return jax.tree.unflatten(tree, [drawn(rows, key) for rows, key in zip(leaves, keys, strict=True)])
 
 
 def hash_on_device(config: ModelConfig, seed: int, dtype: str) -> str:

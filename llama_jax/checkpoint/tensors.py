@@ -43,55 +43,39 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Names of the tensors that, one after the other along an axis, make one weight.
-
-    axis: 1 for a product's weight, which the model keeps [in, out]. turned: Hugging Face stores it [out, in].
-    """
+class Rows:
+    """Names of the tensors whose rows, one below the other, make one weight. transposed: they are stored [in, out]."""
 
     names: tuple[str, ...]
-    axis: int = 0
-    turned: bool = False
-
-    @property
-    def conv1d(self) -> bool:
-        """Whether Hugging Face stores it [in, out] too."""
-        return self.axis == 1 and not self.turned
-
-    def turn(self, values):
-        """From Hugging Face's layout to the model's, or back."""
-        return values.T if self.turned else values
+    transposed: bool = False
 
 
 def names(config: ModelConfig) -> Model:
     """The model's tree with the Hugging Face names of each weight in its place."""
     layers = range(config.num_hidden_layers)
     if config.model_type == "gpt2":
-        tables = Embedding(Parts(("transformer.wte.weight",)), Parts(("transformer.wpe.weight",)))
-        return Model(tables, tuple(map(gpt2_layer, layers)), Head(norm_parts("transformer.ln_f", True), None))
-    head = Head(norm_parts("model.norm", False), None if config.tie_word_embeddings else Parts(("lm_head.weight",)))
-    return Model(Embedding(Parts(("model.embed_tokens.weight",))), tuple(llama_layer(i, config) for i in layers), head)
+        tables = Embedding(Rows(("transformer.wte.weight",)), Rows(("transformer.wpe.weight",)))
+        return Model(tables, tuple(map(gpt2_layer, layers)), Head(norm_rows("transformer.ln_f", True), None))
+    head = Head(norm_rows("model.norm", False), None if config.tie_word_embeddings else Rows(("lm_head.weight",)))
+    return Model(Embedding(Rows(("model.embed_tokens.weight",))), tuple(llama_layer(i, config) for i in layers), head)
 
 
-def norm_parts(name: str, bias: bool) -> Norm:
-    return Norm(Parts((f"{name}.weight",)), Parts((f"{name}.bias",)) if bias else None)
+def norm_rows(name: str, bias: bool) -> Norm:
+    return Norm(Rows((f"{name}.weight",)), Rows((f"{name}.bias",)) if bias else None)
 
 
 def llama_layer(i: int, config: ModelConfig) -> Layer:
     """Names of a layer of Llama or Qwen2."""
 
-    def weight(*parts: str) -> Parts:
-        return Parts(tuple(f"model.layers.{i}.{part}.weight" for part in parts), axis=1, turned=True)
-
-    def bias(*parts: str) -> Parts:
-        return Parts(tuple(f"model.layers.{i}.{part}.bias" for part in parts))
+    def rows(*parts: str, kind: str = "weight") -> Rows:
+        return Rows(tuple(f"model.layers.{i}.{part}.{kind}" for part in parts))
 
     qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     return Layer(
-        attention_norm=norm_parts(f"model.layers.{i}.input_layernorm", False),
-        attention=Attention(weight(*qkv), weight("self_attn.o_proj"), bias(*qkv) if config.qkv_bias else None),
-        ffn_norm=norm_parts(f"model.layers.{i}.post_attention_layernorm", False),
-        ffn=FFN(gate_up=weight("mlp.gate_proj", "mlp.up_proj"), down=weight("mlp.down_proj")),
+        attention_norm=norm_rows(f"model.layers.{i}.input_layernorm", False),
+        attention=Attention(rows(*qkv), rows("self_attn.o_proj"), rows(*qkv, kind="bias") if config.qkv_bias else None),
+        ffn_norm=norm_rows(f"model.layers.{i}.post_attention_layernorm", False),
+        ffn=FFN(gate_up=rows("mlp.gate_proj", "mlp.up_proj"), down=rows("mlp.down_proj")),
     )
 
 
@@ -99,24 +83,24 @@ def gpt2_layer(i: int) -> Layer:
     """Names of a layer of GPT-2, whose products are `Conv1D`: weights stored [in, out]."""
     home = f"transformer.h.{i}"
 
-    def conv(part: str) -> tuple[Parts, Parts]:
-        return Parts((f"{home}.{part}.weight",), axis=1), Parts((f"{home}.{part}.bias",))
+    def conv(part: str) -> tuple[Rows, Rows]:
+        return Rows((f"{home}.{part}.weight",), transposed=True), Rows((f"{home}.{part}.bias",))
 
     (qkv, qkv_bias), (o, o_bias) = conv("attn.c_attn"), conv("attn.c_proj")
     (up, up_bias), (down, down_bias) = conv("mlp.c_fc"), conv("mlp.c_proj")
     return Layer(
-        norm_parts(f"{home}.ln_1", True), Attention(qkv, o, qkv_bias, o_bias),
-        norm_parts(f"{home}.ln_2", True), FFN(up, down, up_bias, down_bias),
+        norm_rows(f"{home}.ln_1", True), Attention(qkv, o, qkv_bias, o_bias),
+        norm_rows(f"{home}.ln_2", True), FFN(up, down, up_bias, down_bias),
     )  # fmt: skip
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Hugging Face name → expected shape, for every weight of the model, in the order of the tree."""
     found = {}
-    for parts in jax.tree.leaves(names(config)):
-        for name in parts.names:
+    for rows in jax.tree.leaves(names(config)):
+        for name in rows.names:
             sizes = out_in(name, config)
-            found[name] = sizes[::-1] if parts.conv1d else sizes if name.endswith("weight") else sizes[:1]
+            found[name] = sizes[::-1] if rows.transposed else sizes if name.endswith("weight") else sizes[:1]
     return found
 
 
@@ -137,9 +121,10 @@ def assemble(source: Source, dtype: str) -> Model:
     check(source)
     check_memory(source, np.dtype(jnp.dtype(dtype)).itemsize)
 
-    def read(parts: Parts) -> jax.Array:
-        values, stored = [source.tensors[name].read() for name in parts.names], 0 if parts.turned else parts.axis
-        return parts.turn(jnp.asarray(values[0] if len(values) == 1 else np.concatenate(values, axis=stored)).astype(dtype))
+    def read(rows: Rows) -> jax.Array:
+        parts = [source.tensors[name].read() for name in rows.names]
+        parts = [part.T for part in parts] if rows.transposed else parts
+        return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(dtype)
 
     leaves, tree = jax.tree.flatten(names(source.config))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -171,10 +156,12 @@ def check_memory(source: Source, itemsize: int) -> None:
 def named(config: ModelConfig, params: Model) -> dict[str, np.ndarray]:
     """The model's weights as separate host arrays under their Hugging Face names and layout: the inverse of `assemble`."""
     sizes, found = shapes(config), {}
-    for parts, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(params), strict=True):
-        lengths = [sizes[name][1 if parts.conv1d else 0] for name in parts.names]
-        pieces = np.split(np.asarray(weight), np.cumsum(lengths)[:-1], axis=parts.axis)
-        found |= {name: parts.turn(piece) for name, piece in zip(parts.names, pieces, strict=True)}
+    for rows, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(params), strict=True):
+        values, at = np.asarray(weight), 0
+        for name in rows.names:
+            height = sizes[name][-1 if rows.transposed else 0]
+            part = values[at : at + height]
+            found[name], at = part.T if rows.transposed else part, at + height
     return found
 
 

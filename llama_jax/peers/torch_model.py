@@ -1,7 +1,8 @@
 """The same weights in transformers' own modules: what every PyTorch subject runs.
 
-Weights stay where JAX has them, through DLPack, wherever both keep them alike: embeddings, norms, biases, all of GPT-2. The
-products of Llama and Qwen2 are copied, since `Linear` has its weights [out, in] and is to run on the layout it was made for.
+Weights stay where JAX has them, through DLPack, wherever both keep them alike: all of Llama and Qwen2, whose fused weights are
+rows one below the other. GPT-2's products are copied, since `Conv1D` has its weights [in, out] and is to run on the layout it was
+made for.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ def assembled(description, weights: dict[str, torch.Tensor], scaling: RopeScalin
 def shared(config: ModelConfig, params: Model) -> dict[str, torch.Tensor]:
     """Hugging Face name → contiguous tensor, on JAX's own memory where its layout is Hugging Face's too."""
     sizes, found = shapes(config), {}
-    for parts, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(jax.block_until_ready(params)), strict=True):
-        lengths = [sizes[name][1 if parts.conv1d else 0] for name in parts.names]
-        pieces = torch.utils.dlpack.from_dlpack(weight).split(lengths, dim=parts.axis)
-        found |= {name: parts.turn(piece).contiguous() for name, piece in zip(parts.names, pieces, strict=True)}
+    for rows, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(jax.block_until_ready(params)), strict=True):
+        heights = [sizes[name][-1 if rows.transposed else 0] for name in rows.names]
+        pieces = torch.utils.dlpack.from_dlpack(weight).split(heights)
+        found |= {name: piece.T.contiguous() if rows.transposed else piece for name, piece in zip(rows.names, pieces, strict=True)}
     return found
 
 

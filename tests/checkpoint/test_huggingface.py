@@ -54,7 +54,7 @@ def test_shards_equal_one_file(tmp_path):
 def test_bfloat16_is_bit_exact(tmp_path):
     folder, reference = save_llama(tmp_path / "m")
     reference.bfloat16().save_pretrained(folder)
-    ours = checkpoint.load(str(folder), "bfloat16").params.layers[0].attention.o.T
+    ours = checkpoint.load(str(folder), "bfloat16").params.layers[0].attention.o
     theirs = reference.state_dict()["model.layers.0.self_attn.o_proj.weight"]
     np.testing.assert_array_equal(np.asarray(ours).view(np.uint16), theirs.view(torch.uint16).numpy())
 
