@@ -119,11 +119,6 @@ def ratio(a: Account, b: Account, seed: int = 0, of: str = "total") -> statistic
     return statistics.ratio([x for x, _ in known], [y for _, y in known], seed)
 
 
-def ratio_words(found: statistics.Ratio) -> str:
-    """`5.21x [4.83, 5.62]`, or without an interval where one pair is all there is."""
-    return f"{found.value:.2f}x" + (f" [{found.low:.2f}, {found.high:.2f}]" if np.isfinite(found.low) else "")
-
-
 def ratios(found: Sequence[Account], seed: int = 0) -> dict[str, statistics.Ratio]:
     """Every other subject's total over the fastest one's."""
     best = fastest(found)
@@ -177,7 +172,7 @@ def repays_words(a: Account, b: Account, seed: int = 0) -> str:
     if warm.low > 1:
         return f"loses more to first calls than {b.subject} and is slower once warm: that is never paid back"
     if not warm.high < 1:
-        return f"loses more to first calls than {b.subject}; not shown to be faster once warm ({ratio_words(warm)}, n = {warm.n})"
+        return f"loses more to first calls than {b.subject}; not shown to be faster once warm ({warm.words}, n = {warm.n})"
     return f"is level with {b.subject} once the same requests have come about {times:.0f} more times"
 
 
@@ -185,7 +180,7 @@ def cure_words(name: str, bad: Account, cured: Account) -> str:
     """What a cure saves in programs, and what it costs or saves once warm."""
     warm = ratio(cured, bad, of="warm")
     return (f"{name}: {bad.surprises} programs and {middle(bad.later):.1f} s after the first request, {cured.surprises} once cured;"
-            f" once warm, the cured stream takes {ratio_words(warm)} as long, n = {warm.n}")  # fmt: skip
+            f" once warm, the cured stream takes {warm.words} as long, n = {warm.n}")  # fmt: skip
 
 
 def draws_words(rows: Sequence[Served]) -> str:

@@ -62,6 +62,11 @@ class Ratio:
         return self.low > 1 or self.high < 1
 
     @property
+    def words(self) -> str:
+        """`5.21x [4.83, 5.62]`, or without an interval where one pair is all there is."""
+        return f"{self.value:.2f}x" + (f" [{self.low:.2f}, {self.high:.2f}]" if math.isfinite(self.low) else "")
+
+    @property
     def effect(self) -> float:
         return abs(math.log(self.value))
 

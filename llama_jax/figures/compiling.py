@@ -240,8 +240,7 @@ def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, tempor
         words = f"{found.median:.0f} tok/s, n = {found.n}"
         if name != "step":
             ratio = summary.paired_ratio(trials, name, "step", seed)
-            interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if np.isfinite(ratio.low) else ""
-            words += f"\n{ratio.value:.2f}x{interval} of step"
+            words += f"\n{ratio.words} of step"
         if temporaries and good[0].temp_bytes is not None:
             words += f"\ntemporaries {good[0].temp_bytes / 1e6:.3g} MB"
         axes.text(1.01, height, words, va="center", fontsize=8, transform=axes.get_yaxis_transform())

@@ -13,10 +13,9 @@ WITH, WITHOUT, BAD, GOOD = PALETTE["blue"], PALETTE["orange"], PALETTE["vermilio
 GREY = "#555555"
 
 
-def interval_words(ratio, digits: int = 2) -> str:
-    """`2.31x [2.20, 2.44], n = 5`, or without an interval where one pair is all there is."""
-    interval = f" [{ratio.low:.{digits}f}, {ratio.high:.{digits}f}]" if np.isfinite(ratio.low) else ""
-    return f"{ratio.value:.{digits}f}x{interval}, n = {ratio.n}"
+def interval_words(ratio) -> str:
+    """`2.31x [2.20, 2.44], n = 5`."""
+    return f"{ratio.words}, n = {ratio.n}"
 
 
 @styled

@@ -154,13 +154,16 @@ def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -
     return figure
 
 
-def spread_labels(at: dict[str, float], apart: float = 1.16) -> dict[str, float]:
-    """Heights for labels on a log axis, each at least a factor `apart` above the one below."""
+def spread_labels(at: dict[str, float], apart: float = 1.16, centred: bool = False) -> dict[str, float]:
+    """Heights for labels on a log axis, each at least a factor `apart` above the one below; centred: no higher than lower on the whole."""
     placed, floor = {}, 0.0
     for name, height in sorted(at.items(), key=lambda item: item[1]):
         floor = max(height, floor * apart)
         placed[name] = floor
-    return placed
+    if not centred or not at:
+        return placed
+    shift = np.exp(np.mean([np.log(placed[name] / at[name]) for name in at]))
+    return {name: height / shift for name, height in placed.items()}
 
 
 @styled

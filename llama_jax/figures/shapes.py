@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.bench.recompilation import Account, middle, ratio_words
+from llama_jax.bench.recompilation import Account, middle
 from llama_jax.bench.statistics import Ratio
 from llama_jax.figures.style import PALETTE, new, rows, styled
 
@@ -100,7 +100,7 @@ def total_words(a: Account, ratio: Ratio | None) -> str:
     words = f"{middle(a.total):.1f} s"
     if ratio is None or not ratio.n:
         return words + " · fastest"
-    return words + f" · {ratio_words(ratio)}"
+    return words + f" · {ratio.words}"
 
 
 @styled

@@ -55,9 +55,10 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], reading: d
         left.plot([asked[0], asked[0] * 1.35], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
         left.text(asked[0] * 1.38, ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="center")
     left.set_yscale("log")
-    left.set_ylim(bottom=0.55 * min([*limits.values(), *reading.values()]))  # room for the words below the limit
+    highest = max([e["high"] if np.isfinite(e["high"]) else e["p50"] for e in entries if e["n"]], default=1.0)
+    left.set_ylim(0.55 * min([*limits.values(), *reading.values()]), 2.5 * highest)  # room for words below the limit and labels at the ends
     of_length(left, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
-    for name, at in spread_labels(ends, apart(left)).items():
+    for name, at in spread_labels(ends, apart(left), centred=True).items():
         left.annotate(name, (asked[-1], ends[name]), (asked[-1] * 1.16, at), fontsize=9.5 if name in shown else 8.5, va="center",
                       color=look(trials, name)[0] if name in shown else GREY, fontweight="bold" if name in shown else "normal",
                       arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7), annotation_clip=False)  # fmt: skip
@@ -83,6 +84,20 @@ def of_length(axes, asked: Sequence[int], right: float) -> None:
     plain_ticks(axes.yaxis)
 
 
+def of_time(axes) -> None:
+    """A logarithmic time axis below, with as many ticks as can be read."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,)))
+    axes.xaxis.set_minor_locator(LogLocator(subs=()))
+    plain_ticks(axes.xaxis)
+
+
+def milli(value: float) -> str:
+    """`9.53 ms`, `151 ms`, `1,170 ms`."""
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
 def apart(axes) -> float:
     """How far apart, as a factor, two labels of a logarithmic axis must be to be read: some 3.4 % of its height."""
     low, high = axes.get_ylim()
@@ -102,7 +117,7 @@ def peers_over_best(axes, trials: Sequence[Trial], shown: Sequence[str], seed: i
         axes.vlines(x, [r["ratio"].low for r in here], [r["ratio"].high for r in here], color=shade, linewidth=1.6)
         ends[peer] = here[-1]["ratio"].value
     of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
-    for peer, at in spread_labels(ends, apart(axes)).items():
+    for peer, at in spread_labels(ends, apart(axes), centred=True).items():
         axes.annotate(peer, (asked[-1], ends[peer]), (asked[-1] * 1.16, at), fontsize=8.5, va="center", annotation_clip=False,
                       color=look(trials, peer)[0] if peer in shown else GREY,
                       arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7))  # fmt: skip
@@ -131,7 +146,7 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
             axes.barh(height, length, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.55)
             at += length
         axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=4)
-        warm = f"{times(e['median'] / e['warm_ms'])} of a warm one ({e['warm_ms']:.3g} ms)" if np.isfinite(e["warm_ms"]) else "never warm"
+        warm = f"{times(e['median'] / e['warm_ms'])} of a warm one ({milli(e['warm_ms'])})" if np.isfinite(e["warm_ms"]) else "never warm"
         axes.text(max(at, max(e["cold"]) / 1e3), height, f"  {e['median'] / 1e3:.2f} s, {warm}",
                   va="center", fontsize=9)  # fmt: skip
         if e["peak_rss_bytes"]:
@@ -172,15 +187,12 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
         axes.scatter(values, height + spread.uniform(-0.2, 0.2, len(values)), s=14, color=shade, alpha=0.45, linewidths=0)
         axes.plot([e["low"], e["high"]], [height] * 2, color="black", linewidth=5, alpha=0.3, solid_capstyle="butt")
         axes.plot(e["p50"], height, "|", color="black", markersize=20, markeredgewidth=2)
-        words = f"P50 {e['p50']:.3g} ms, n = {e['n']}"
+        words = f"P50 {milli(e['p50'])}, n = {e['n']}"
         if e["p99"] is not None:
             axes.plot(e["p99"], height, "D", color="black", markersize=6, markerfacecolor="none", markeredgewidth=1.5)
-            words += f", P99 {e['p99']:.3g}"
+            words += f", P99 {milli(e['p99'])}"
         axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_minor_locator(LogLocator(subs=()))
-    plain_ticks(axes.xaxis)
+    of_time(axes)
     few = min((e["n"] for e in entries), default=0)
     note = f"; no P99 below n = {statistics.enough(99):,}" if few < statistics.enough(99) else ""
     axes.set_xlabel(f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval; diamond: P99{note})")
@@ -207,11 +219,8 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
         right.plot(e["warm"], heights[e["subject"]], "o", color=PALETTE["blue"], markersize=7, zorder=4)
     if not found:
         right.text(0.5, 0.5, f"no subject has a cold and {loop - 1} warm requests", ha="center", transform=right.transAxes)
-    right.set_xscale("log")
-    right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    right.xaxis.set_minor_locator(LogLocator(subs=()))
-    plain_ticks(right.xaxis)
     right.margins(x=0.3)
+    of_time(right)
     right.set_xlabel("time to first token, ms (log scale)")
     right.set_title(f"Here: mean of 1 cold and {loop - 1} warm requests", fontsize=11.5)
     left.plot([], [], "X", color=PALETTE["vermilion"], markersize=9, linestyle="", label="mean of a loop with a cold request")

@@ -120,7 +120,7 @@ def test_ratios_pair_what_ran_in_the_same_block():
     assert found.n == 3
     assert recompilation.ratio(growing, one, of="warm").value == pytest.approx(0.7 / 0.65)
     alone = recompilation.accounts(everything(1), shapes.SHAPES)
-    assert "[" not in recompilation.ratio_words(recompilation.ratio(alone[0], alone[-1]))
+    assert "[" not in recompilation.ratio(alone[0], alone[-1]).words
 
 
 def test_compiling_more_pays_back_only_where_warm_requests_are_faster():

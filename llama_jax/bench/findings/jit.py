@@ -1,4 +1,4 @@
-"""One-sentence answers, computed from records. What the data do not decide, the sentence does not claim."""
+"""What the placements of jit, the cache, compiling and the host loop were found to do: a sentence for each notebook."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import costs, flaxtwin, gpudata, hostloop, recompilation, standings, statistics, summary, ttft_table
+from llama_jax.bench import costs, flaxtwin, hostloop, recompilation, statistics, summary
 from llama_jax.bench.compiling import LAYOUTS, Compilation
 from llama_jax.bench.costs import BreakEven, Slope
 from llama_jax.bench.flaxtwin import CallRow
-from llama_jax.bench.gpudata import GpuTrial
 from llama_jax.bench.job import whole
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.recompilation import Account, middle
@@ -31,7 +30,7 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
     slowest = next((r for r in valid if r["name"] == "eager"), min(valid, key=lambda r: r["tokens_per_second"]["median"]))
     if slowest is not best:
         gain = summary.paired_ratio(trials, best["name"], slowest["name"])
-        sentence += f" and {gain.value:.2f}x [{gain.low:.2f}, {gain.high:.2f}] of {slowest['name']}"
+        sentence += f" and {gain.words} of {slowest['name']}"
         if best["compile"] and slowest["compile"]:
             sentence += pays(summary.break_even(best, slowest))
     rivals = [r for r in valid if r is not best]
@@ -68,8 +67,7 @@ def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> st
     short, cold, warm = speed_ups
 
     def words(found: dict) -> str:
-        ratio = found["ratio"]
-        return f"{ratio.value:.2f}x" + (f" [{ratio.low:.2f}, {ratio.high:.2f}]" if np.isfinite(ratio.low) else "") + f" (n = {ratio.n})"
+        return with_n(found["ratio"])
 
     apart = {way: sum(r[way].excludes_one for r in rounds) for way in ("sequential", "interleaved")}
     cold_over = first["cold_mean"] / first["naive_p99"]
@@ -98,7 +96,7 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
     for model in dict.fromkeys([names[0], *(name for name in names if not name.startswith("random:")), names[-1]]):
         sentence += f"; {gain(tables[model], hostloop.short(model))}"
     decided = [s for s in served if s["ratio"].verdict in ("faster", "slower")]
-    words = [f"{s['ratio'].value:.2f}x [{s['ratio'].low:.2f}, {s['ratio'].high:.2f}] on {hostloop.short(s['model'])}" for s in decided]
+    words = [f"{s['ratio'].words} on {hostloop.short(s['model'])}" for s in decided]
     if served:
         sentence += (
             f"; text work in threads of its own serves {' and '.join(words)}" if words else "; threads for the text work decide nothing"
@@ -125,18 +123,14 @@ def portion(trial: Trial) -> str:
 
 def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequence[dict], model: str) -> str:
     """What a cache gains on the published case and at each context, and what a smaller one costs."""
-
-    def words(ratio: statistics.Ratio) -> str:
-        return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
-
-    parts = [f"On GPT-2's shapes, all warm, a cache with jit makes a 15-token answer {words(case['both'])} as fast as no cache without"
-             f" jit, where {case['published']['ratio']:.2f}x was published, and {words(case['cache_alone'])} as fast as no cache with"
+    parts = [f"On GPT-2's shapes, all warm, a cache with jit makes a 15-token answer {case['both'].words} as fast as no cache without"
+             f" jit, where {case['published']['ratio']:.2f}x was published, and {case['cache_alone'].words} as fast as no cache with"
              " jit"]  # fmt: skip
     known = {n: r for n, r in contexts.items() if r.n}
     if known:
         first, last = min(known), max(known)
-        parts.append(f"a jitted token of {model} with a cache comes {words(known[first])} as fast as without after {first} tokens and"
-                     f" {words(known[last])} after {last}")  # fmt: skip
+        parts.append(f"a jitted token of {model} with a cache comes {known[first].words} as fast as without after {first} tokens and"
+                     f" {known[last].words} after {last}")  # fmt: skip
     small = next((e for e in quality if e["kv"] == "int8"), None)
     if small:
         parts.append(f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens")
@@ -177,7 +171,7 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
         slowest = max((a for a in policies if a is not best and ratios[a.subject].n), key=lambda a: middle(a.total), default=None)
         sentence += f"; {best.subject} serves them {'fastest' if slowest else 'alone with the right tokens'}, in {middle(best.total):.1f} s"
         if slowest:
-            sentence += f", {slowest.subject} takes {recompilation.ratio_words(ratios[slowest.subject])} as long"
+            sentence += f", {slowest.subject} takes {ratios[slowest.subject].words} as long"
         if n == 1:
             sentence += " (one process each, so no interval)"
         elif unclear := [name for name, r in ratios.items() if r.n and not r.low > 1]:
@@ -267,115 +261,6 @@ def after(found: BreakEven) -> str:
     return words + (" (too few processes for an interval)" if np.isnan(found.low) else "")
 
 
-def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int = 0) -> str:
-    """At which lengths the best placement's first token is ahead of every peer's, where it is not, and what is undecided.
-
-    missing: peers that were not measured. The placement is the one with the least median at that length.
-    """
-    ratios = ttft_table.ratios(trials, seed)
-    if not ratios:
-        return "No placement and no peer have valid first tokens at the same length, so there is nothing to compare."
-    at: dict[int, list[dict]] = {}
-    for r in ratios:
-        at.setdefault(r["tokens"], []).append(r)
-    ahead = [n for n, here in at.items() if all(r["ratio"].verdict == "faster" for r in here)]
-    behind = [n for n, here in at.items() if any(r["ratio"].verdict == "slower" for r in here)]
-    unclear = [n for n in at if n not in ahead + behind]
-    peers = ", ".join(dict.fromkeys(r["peer"] for r in ratios))
-    sentence = f"The best JAX placement's first token comes before that of every peer measured ({peers}) at {tokens(ahead) or 'no length'}"
-    if behind:
-        quicker = {n: ", ".join(r["peer"] for r in at[n] if r["ratio"].verdict == "slower") for n in behind}
-        sentence += "; later than that of " + " and ".join(f"{names} at {n}" for n, names in quicker.items())
-    if unclear:
-        sentence += f"; these trials do not decide it at {tokens(unclear)}"
-    for n in [n for n in (10, 400) if n in at] or sorted({min(at), max(at)}):
-        nearest = min(at[n], key=lambda r: r["ratio"].value)
-        sentence += f"; at {n} the quickest peer, {nearest['peer']}, takes {plain(nearest['ratio'])} as long as {nearest['best']}"
-    return sentence + (f"; not measured: {ttft_table.shortened(missing)}." if missing else ".")
-
-
-def plain(ratio: Ratio) -> str:
+def with_n(ratio: Ratio) -> str:
     """`1.31x [1.22, 1.40] (n = 6)`."""
-    within = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if np.isfinite(ratio.low) else ""
-    return f"{ratio.value:.2f}x{within} (n = {ratio.n})"
-
-
-def tokens(counts: Sequence[int]) -> str:
-    """`10, 50 and 100 tokens`; "" for none."""
-    words = [str(n) for n in counts]
-    return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} tokens" if words else ""
-
-
-def gpu(rows: Sequence[GpuTrial], seed: int = 0) -> str:
-    """On each model: the fastest placement, its share of the memory's limit, what the ladder gained, and how far PyTorch's best is."""
-    if not rows:
-        return gpudata.NOT_RECORDED
-    parts = [one_on_gpu(gpudata.rates(rows, model, seed), hostloop.short(model)) for model in gpudata.models(rows)]
-    where = rows[0].device if gpudata.is_gpu(rows) else f"{rows[0].device}, which is no GPU, in a rehearsal on tiny shapes"
-    return f"On {where}, {'; '.join(filter(None, parts))}." if any(parts) else f"On {where} no placement has a valid trial."
-
-
-def one_on_gpu(rates: Sequence[dict], model: str) -> str:
-    """The part about one model; "" where no placement has a rate. rates: `gpudata.rates`, fastest first."""
-    ours = [r for r in rates if not r["subject"].startswith("torch")]
-    theirs = [r for r in rates if r["subject"].startswith("torch")]
-    if not ours:
-        return ""
-    best, base = ours[0], next((r for r in ours if r["subject"] == gpudata.BASELINE), None)
-
-    def words(other: dict) -> str:
-        ratio = gpudata.between(best, other)
-        interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if np.isfinite(ratio.low) else ""
-        return f"{ratio.value:.2f}x{interval} of {other['subject']}" + ("" if ratio.excludes_one else ", too close for these data")
-
-    rate = best["rate"].median
-    said = f"{model}: {best['subject']} decodes {rate:.{0 if rate >= 10 else 1}f} tokens/s, {best['mbu']:.0%} of the memory-bandwidth limit"
-    slowest = next((r for r in ours if r["subject"] == "eager"), None)
-    against = [r for r in (base, slowest) if r and r is not best]
-    gains = [words(r) for r in against] + [f"{words(theirs[0])}, PyTorch's fastest" for _ in theirs[:1]]
-    return said + (f" and {', '.join(gains)}" if gains else "")
-
-
-def versus(trials: Sequence[Trial], entries: Sequence[dict], distances: Sequence[dict], missing: Sequence[dict], seed: int = 0) -> str:
-    """Where the fastest float32 placement stands against llama.cpp, PyTorch and Ollama, and what llama.cpp's arithmetic costs.
-
-    entries: `standings.ladder`. distances: `quality.table`. missing: peers that did not run, each with a reason.
-    """
-    mine = standings.ours(entries)
-    if mine is None:
-        return "No float32 placement has a valid trial, so there is nothing to compare."
-    rate = mine["decode"]
-    sentence = f"The fastest float32 placement, {mine['name']}, decodes {rate.median:.1f} tokens/s{within(rate, 1)}"
-    ratios, parts, groups = [], [], {
-        "llama.cpp's strongest mode": lambda e: e["backend"] == standings.LLAMACPP,
-        "Ollama": lambda e: e["backend"] == standings.OLLAMA,
-        "transformers' `generate`": lambda e: e["name"].startswith("transformers"),
-        "torch's best mode": lambda e: e["backend"] == standings.TORCH and not e["name"].startswith("transformers"),
-    }  # fmt: skip
-    for label, wanted in groups.items():
-        if other := standings.best(entries, wanted):
-            ratios.append(standing(standings.ratio(trials, mine["name"], other["name"], seed), label, other))
-    sentence += ": " * bool(ratios) + ", ".join(ratios)
-    known = {e["subject"]: e for e in distances}
-    if (found := known.get("llamacpp")) and found["valid"]:
-        parts.append(f"llama.cpp's distribution is {found['kl']:.2g} nats{within(found, 2, 'kl', 'g')} a token from the float32 model's"
-                     f" and its best token the same at {found['top1']:.1%} of {found['tokens']:,} tokens")  # fmt: skip
-    if absent := [gap["name"] for gap in missing]:
-        parts.append(f"{', '.join(absent)} {'was' if len(absent) == 1 else 'were'} not measured here")
-    wrong = [e["name"] for e in entries if not e["decode"].n and any("wrong: " in reason for reason in e["reasons"])]
-    parts += [f"{', '.join(wrong)} made other tokens and has no time"] if wrong else []
-    return "; ".join([sentence, *parts]) + "."
-
-
-def standing(found: Ratio, label: str, other: dict) -> str:
-    """One ratio in words; one that these trials do not decide is said to be so."""
-    kind = "" if other["dtype"] == "float32" else f" on {other['dtype']} weights"
-    words = f"{found.value:.2f}x{within(found, 2)} of {label} ({other['name']}{kind})"
-    undecided = found.verdict in ("inconclusive", "unstable")
-    return words + (f", which n = {found.n} {'blocks do' if found.n > 1 else 'block does'} not decide" if undecided else "")
-
-
-def within(found, digits: int, name: str = "", form: str = "f") -> str:
-    """` [low, high]` of a summary, a ratio or an entry; "" where there is no interval."""
-    low, high = (found[f"{name}_{end}"] if name else getattr(found, end) for end in ("low", "high"))
-    return f" [{low:.{digits}{form}}, {high:.{digits}{form}}]" if np.isfinite(low) else ""
+    return f"{ratio.words} (n = {ratio.n})"
