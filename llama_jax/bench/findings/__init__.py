@@ -1,7 +1,21 @@
 """One-sentence answers, computed from records. What the data do not decide, the sentence does not claim."""
 
-from llama_jax.bench.findings.jit import after, arrivals, claims, compiling, flax_twin, growth, host_loop, kv_cache, placements, shapes
+from llama_jax.bench.findings.jit import (
+    after,
+    arrivals,
+    claims,
+    compiling,
+    flax_twin,
+    gain,
+    growth,
+    host_loop,
+    kv_cache,
+    milliseconds,
+    placements,
+    shapes,
+    share,
+)
 from llama_jax.bench.findings.peers import first_token, gpu, versus
 
-__all__ = ["after", "arrivals", "claims", "compiling", "first_token", "flax_twin", "gpu", "growth", "host_loop", "kv_cache",
-           "placements", "shapes", "versus"]  # fmt: skip
+__all__ = ["after", "arrivals", "claims", "compiling", "first_token", "flax_twin", "gain", "gpu", "growth", "host_loop",
+           "kv_cache", "milliseconds", "placements", "shapes", "share", "versus"]  # fmt: skip
