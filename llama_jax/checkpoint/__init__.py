@@ -67,6 +67,8 @@ def models() -> dict[str, str]:
 def gguf_file(name: str) -> Path | None:
     """The GGUF file that a name stands for; None where it names another kind of model, or none. Raises UserError for packaged
     weights that are not installed."""
+    from llama_jax.checkpoint import gguf
+
     path = gguf.packaged() if name == DEFAULT else Path(name).expanduser()
     return path if path.is_file() else None
 
