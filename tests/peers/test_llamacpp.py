@@ -239,8 +239,8 @@ def test_the_packaged_models_logits_and_tokens_agree_within_its_rounding(package
     ids = suite.english(packaged, 200)
     theirs, expected = llamacpp.logits(packaged, ids), ours(packaged, ids)
     error, agree = relative_error(theirs, expected), float((theirs.argmax(1) == expected.argmax(1)).mean())
-    record_property("relative_error", error)
-    record_property("top1_agreement", agree)
+    record_property("relative_error", float(error))
+    record_property("top1_agreement", float(agree))
     print(f"relative error {error:.4f}, top-1 agreement {agree:.3f}")
     assert error <= QUANTISED
     assert agree >= 0.9
