@@ -95,7 +95,7 @@ def answers_of(say: Callable, job: dict, identity: dict, slots: int, batch: int,
         for i in range(answers):
             bandwidth = probe.bandwidth()
             record, tokens = protocol.trial(who, work, i % len(work.prompts), **identity, phase="warm", order=i)
-            record = reference.judge(record, tokens) if record.token_times_ns else record
+            record = reference.judge(record, tokens)
             sizes = reached(loaded.config, slots, batch)
             say("trial", record.model_copy(update=dict(bandwidth_gbps=bandwidth, cache_slots=slots, **sizes)).model_dump())
         more["gflops"] = roofline.flops()

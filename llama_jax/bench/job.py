@@ -90,10 +90,7 @@ def opened(job: dict) -> tuple[checkpoint.Checkpoint, list[Placement], Workload 
     loaded = checkpoint.load(job["model"], job["dtype"])
     jax.block_until_ready(loaded.params)
     spent = time.perf_counter_ns() - began
-    workload = job["workload"]
-    if workload is not None:
-        prompts = tuple(p if isinstance(p, str) else tuple(p) for p in workload["prompts"])
-        workload = Workload(**{**workload, "prompts": prompts})
+    workload = job["workload"] and Workload.from_json(job["workload"])
     return loaded, [Placement(**p) for p in job["placements"]], workload, spent
 
 
@@ -113,7 +110,7 @@ def judging(say: Callable, workload: Workload, loaded: checkpoint.Checkpoint, id
 
     def timed(who: Subject, prompt: int, **more) -> None:
         record, tokens = protocol.trial(who, workload, prompt, **identity, **more)
-        judged = reference.judge(record, tokens) if record.token_times_ns else record
+        judged = reference.judge(record, tokens)
         say("trial", judged.model_copy(update=dict(bandwidth_gbps=bandwidth)).model_dump())
 
     return timed

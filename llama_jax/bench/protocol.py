@@ -167,6 +167,8 @@ class Reference:
         One that computes in fewer bits than any reference here makes a text of its own: where it parts is said, and its
         quality is measured as a distribution (`quality`).
         """
+        if not record.token_times_ns:  # it failed, and says why
+            return record
         if gate.approximate(record.quantisation):
             reasons = [gate.parting(row, self.tokens(record.prompt)) for row in tokens.T]
             return record.model_copy(update=dict(reason="; ".join(dict.fromkeys(r for r in (record.reason, *reasons) if r))))
@@ -235,7 +237,7 @@ def measure(
             for order, who in enumerate(drawn):
                 starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
                 record, tokens = trial(who, workload, block % len(workload.prompts), explain, block=block, order=order, **identity)
-                if reference and record.token_times_ns:
+                if reference:
                     record = reference.judge(record, tokens)
                 trials.append(record.model_copy(update=dict(bandwidth_gbps=bandwidth)))
                 keep(trials[-1])

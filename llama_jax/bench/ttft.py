@@ -88,11 +88,6 @@ def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workl
 # What the children run --------------------------------------------------------------------------------------------------
 
 
-def as_workload(known: dict) -> Workload:
-    """A workload that came as JSON."""
-    return Workload(**{**known, "prompts": tuple(p if isinstance(p, str) else tuple(p) for p in known["prompts"])})
-
-
 def build(say: Callable, loaded: checkpoint.Checkpoint, names: Sequence[str], block: int, engines: dict) -> list[Subject]:
     """Subjects by name; policies of one placement share its engine and so its programs, which `engines` then holds by placement.
 
@@ -112,7 +107,7 @@ def build(say: Callable, loaded: checkpoint.Checkpoint, names: Sequence[str], bl
 
 def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: list, asked: list) -> dict:
     """Warm-up of every subject at every length, then the rounds: in each all lengths, at each length all subjects, in random order."""
-    plan, works = Plan(**plan), {(run, n): as_workload(work) for run, n, work in asked}
+    plan, works = Plan(**plan), {(run, n): Workload.from_json(work) for run, n, work in asked}
     identity = {k: v for k, v in identity.items() if k not in ("run", "block")} | dict(phase="warm")
     with watched(say) as more:
         loaded, *_ = opened(job)
@@ -129,7 +124,7 @@ def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: li
                 reference.tokens(block)
                 record, tokens = protocol.trial(who, shaped(works[run, n], who.name, max(plan.lengths)), block, run=run, block=block,
                                                 order=order, **identity)  # fmt: skip
-                judged = reference.judge(record, tokens) if record.token_times_ns else record
+                judged = reference.judge(record, tokens)
                 say("trial", Start(**{**judged.model_dump(), "bandwidth_gbps": bandwidth}).model_dump())
         more["gflops"] = roofline.flops()
     return {}
@@ -184,7 +179,7 @@ def nothing_on_disk() -> Iterator[None]:
 
 def first_request(say: Callable, job: dict, identity: dict, subject: str, order: int, plan: dict, work: dict, greedy: list) -> dict:
     """The first request of this process. `load_ns` is weights and building; the part of compiling before the first token is its own."""
-    plan, work = Plan(**plan), as_workload(work)
+    plan, work = Plan(**plan), Workload.from_json(work)
     with nothing_on_disk(), watched(say):
         loaded, _, _, load_ns = opened(job)
         began = time.perf_counter_ns()

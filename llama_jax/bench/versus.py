@@ -189,7 +189,7 @@ def bare(job: dict) -> tuple[Checkpoint, list, Workload, int]:
     """As `opened`, with no weights loaded: for a subject that reads the file by itself."""
     source, work = checkpoint.find(job["model"]), job["workload"]
     loaded = Checkpoint(job["model"], source.config, None, source.tokenizer(), source.hash(), source.where, job["dtype"])
-    return loaded, [], Workload(**{**work, "prompts": tuple(p if isinstance(p, str) else tuple(p) for p in work["prompts"])}), 0
+    return loaded, [], Workload.from_json(work), 0
 
 
 def peer_names() -> Sequence[str]:
@@ -227,6 +227,6 @@ def conversations(say: Callable, job: dict, identity: dict, names: Sequence[str]
                     say("starting", {})
                     place = identity | dict(block=chat, order=k * len(drawn) + order, phase="warm")
                     record, tokens = protocol.trial(who, work, 0, **place)
-                    judged = references[k].judge(record, tokens) if record.token_times_ns else record
+                    judged = references[k].judge(record, tokens)
                     say("trial", judged.model_copy(update=dict(prompt=k, bandwidth_gbps=bandwidth)).model_dump())
     return {}

@@ -25,6 +25,12 @@ class Workload:
     batch: int = 1
     seed: int = 0
 
+    @classmethod
+    def from_json(cls, values: dict) -> Workload:
+        """A workload as `dataclasses.asdict` and JSON have left it."""
+        prompts = tuple(p if isinstance(p, str) else tuple(p) for p in values["prompts"])
+        return cls(**{**values, "prompts": prompts})
+
     @property
     def slots(self) -> int:
         return generate.bucket(self.length + self.new_tokens)

@@ -1,5 +1,19 @@
 import pytest
 
+from llama_jax import checkpoint, config
+from tests.conftest import build
+
+
+def small(family):
+    """One layer; Qwen2 with a head of its own."""
+    cfg = config.tiny(family, num_hidden_layers=1, tie_word_embeddings=family != "qwen2")
+    return checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
+
+
+@pytest.fixture(scope="package")
+def llama():
+    return small("llama")
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():

@@ -16,17 +16,6 @@ JITTED = [name for name in flax.WAYS if "+" in name]
 UNJITTED = [name for name in flax.WAYS if "+" not in name]
 
 
-@pytest.fixture(scope="module")
-def llama():
-    return small("llama")
-
-
-def small(family):
-    """One layer; Qwen2 with a head of its own."""
-    cfg = config.tiny(family, num_hidden_layers=1, tie_word_embeddings=family != "qwen2")
-    return checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
-
-
 def tokens(who, prompt=0, work=WORK):
     return np.concatenate(list(who.run(who.encode(work.prompts[prompt]), work)))
 

@@ -16,21 +16,12 @@ from llama_jax.errors import UserError
 from llama_jax.peers import torch as subjects
 from llama_jax.peers import torch_compiled, torch_model
 from tests.conftest import build
+from tests.peers.conftest import small
 
 WORK = Workload(((5, 9, 33, 60, 2), (8, 3), (7,)), new_tokens=7, length=8, batch=2)
 EAGER = [name for name in subjects.WAYS if "compile" not in name and name not in subjects.NEEDS_CUDA]
 COMPILED = ["torch-compile", "torch-compile+nocache"]
 EDGES = [n for edge in (16, 24) for n in (edge - 1, edge, edge + 1)]  # of `generate.bucket`
-
-
-@pytest.fixture(scope="module")
-def llama():
-    return small("llama")
-
-
-def small(family):
-    cfg = config.tiny(family, num_hidden_layers=1, tie_word_embeddings=family != "qwen2")
-    return checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
 
 
 @pytest.fixture
