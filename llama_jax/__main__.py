@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -9,7 +10,12 @@ def main(arguments: list[str] | None = None) -> None:
     from llama_jax.errors import UserError
 
     try:
-        sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+        code = run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()  # here, where a closed pipe is noticed, and not at the interpreter's end
+        sys.exit(code)
+    except BrokenPipeError:  # the reader, such as `head`, has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)  # as typer does where a verb notices
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # the latter is typer's
             print("interrupted", file=sys.stderr)
@@ -27,13 +33,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int | None:
     """The verb that is asked for; returns its exit code."""
-    from llama_jax import cli_suite
+    from llama_jax import cli
+    from llama_jax.cli import suite
 
-    if cli_suite.asked(arguments):
-        return cli_suite.main(arguments)
-    from llama_jax.cli import app, join_pairs
+    if suite.asked(arguments):
+        return suite.main(arguments)
+    from llama_jax.cli.common import join_pairs
 
-    return app(join_pairs(arguments), standalone_mode=False)
+    return cli.program()(join_pairs(arguments), standalone_mode=False, obj=arguments)  # a verb may start itself again, in several processes
 
 
 if __name__ == "__main__":

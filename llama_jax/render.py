@@ -83,6 +83,10 @@ def _jupyter(views: Iterator[View]) -> View:
 
 def _terminal(views: Iterator[View], console: Console | None) -> View:
     console, view = console or Console(), None
+    if not console.is_terminal:  # a pipe or a file gets the text as it is, not wrapped, and nothing else
+        *_, view = views
+        console.file.write(f"{view.text}\n")
+        return view
     with Live(console=console, refresh_per_second=20, vertical_overflow="visible") as live:
         for view in views:
             live.update(Group(Text(view.text), Text(view.status, style="dim")))

@@ -1,18 +1,25 @@
-"""The report: one HTML page of questions, findings, figures, data and rerun commands, made from the manifest alone."""
+"""The report: one HTML page of questions, findings, figures, a table of all subjects, machine and versions, from manifest and data."""
 
 from __future__ import annotations
 
-import base64
+import math
+import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
+import markupsafe
 
-from llama_jax import files
+from llama_jax import files, notebooks, pages, paths
+from llama_jax.bench import environment, overview
+from llama_jax.bench.overview import Line
 from llama_jax.errors import UserError
-from llama_jax.figures import read_manifest
+from llama_jax.figures import model_label, read_manifest
+from llama_jax.figures.svg import compact
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
-TEMPLATE = Path(__file__).with_name("report.html")
+MAIN = ("03", "06", "08", "09", "10")  # notebooks whose findings the README shows
+HEADLINE = "03"  # the one whose answer is the main one, above the report's contents and in 00
+PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")  # that decide a time
 
 
 def sections(out_dir: Path) -> list[dict]:
@@ -22,30 +29,54 @@ def sections(out_dir: Path) -> list[dict]:
         raise UserError(f"No figures are recorded in {home / 'figures'}: run `llama-jax run` first.")
     found = []
     for name, about in sorted(manifest["notebooks"].items()):
-        figures = [dict(name=key, image=embed(home / "figures" / f"{key}.svg"), **entry)
-                   for key, entry in sorted(manifest["figures"].items()) if entry["notebook"] == name]  # fmt: skip
-        data = f"../data/{name}.csv" if (home / "data" / f"{name}.csv").is_file() else None
-        found.append(dict(name=name, number=name.split("-")[0], figures=figures, data=data, **about))
+        mine = {key: entry for key, entry in manifest["figures"].items() if entry["notebook"] == name}
+        figures = [dict(name=key, image=embed(home / "figures" / f"{key}.svg"), caption=caption(mine[key]["alt"]), **mine[key])
+                   for key in in_order(name, list(mine))]  # fmt: skip
+        data = [path.name for path in sorted((home / "data").glob(f"{name}*.csv"))]
+        page = pages.path_of(name, home).relative_to(home / "docs") if pages.path_of(name, home).is_file() else None
+        found.append(dict(name=name, number=name.split("-")[0], figures=figures, data=data, page=page, **about))
     return found
 
 
-def embed(image: Path) -> str:
+def others(out_dir: Path, found: Sequence[dict]) -> list[dict]:
+    """Pages of notebooks that answer no question and so have no section: {number, page, title}."""
+    home, known = Path(out_dir) / "docs", {s["name"] for s in found}
+    here = [path for path in sorted((home / "notebooks").glob("*.html")) if path.stem not in known]
+    return [dict(number=path.stem.split("-")[0], page=path.relative_to(home), title=pages.heading(path)) for path in here]
+
+
+def in_order(notebook: str, figures: list[str]) -> list[str]:
+    """A notebook's figures in the order in which it names its artifacts, the one that answers its question first; others by name."""
+    source = notebooks.FOLDER / f"{notebook}.ipynb"
+    named = notebooks.about(source).get("artifacts", []) if source.is_file() else []
+    told = [Path(artifact).stem for artifact in named if artifact.endswith(".svg")]  # a table may have a figure's name
+    return sorted(figures, key=lambda name: (told.index(name) if name in told else len(told), name))
+
+
+def caption(alt: str) -> str:
+    """What a figure's description says of its axes: the first sentence. The numbers that follow are in the figure, for those who see it."""
+    return alt.partition(". ")[0].rstrip(".") + "."
+
+
+def embed(image: Path) -> markupsafe.Markup:
     """An SVG file as a data address, so that the page is one file and ids of several images cannot collide."""
     try:
-        return "data:image/svg+xml;base64," + base64.b64encode(image.read_bytes()).decode()
+        text = compact(image.read_text(encoding="utf-8"))
     except OSError:
         raise UserError(f"{image} is listed in manifest.json but missing: run `llama-jax run` again.") from None
+    return markupsafe.Markup("data:image/svg+xml," + urllib.parse.quote(text.replace('"', "'"), safe=" '()*+,-./:;=@_~!$"))
 
 
 def findings(found: list[dict], shown: str = "") -> str:
-    """The findings as Markdown: question, computed answer, and the first figure of each notebook that `shown` lacks."""
-    blocks = []
-    for s in found:
-        new = [f["name"] for f in s["figures"] if f["name"] not in shown][:1]
-        picture = "".join(f"\n\n![{name}](figures/{name}.svg)" for name in new)
+    """The main findings as Markdown: question, computed answer, and the first figure of the notebook that `shown` lacks; then the other
+    questions, each with its place in the page."""
+    blocks, others = [], [f"- [{s['question']}](docs/index.html#n{s['number']})" for s in found if s["number"] not in MAIN]
+    for s in (s for s in found if s["number"] in MAIN):
+        new = [f for f in s["figures"] if f["name"] not in shown][:1]
+        picture = "".join(f"\n\n![{f['alt']}](figures/{f['name']}.svg)" for f in new)
         measured = f" Measured {s['created'][:10]} on {s['machine']}." if s["created"] else ""
         blocks.append(f"**{s['question']}** {s['finding']}{measured}{picture}")
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, *(["And:", "\n".join(others)] if others else [])])
 
 
 def refresh_readme(out_dir: Path, found: list[dict]) -> None:
@@ -59,11 +90,58 @@ def refresh_readme(out_dir: Path, found: list[dict]) -> None:
         files.write(path, f"{before}{BEGIN}\n{findings(found, before)}\n{END}{after}")
 
 
+def tables(out_dir: Path, found: Sequence[dict]) -> list[tuple[dict, Path, dict]]:
+    """(section, table, its meta) of each table behind the sections, from OUT, or from the repository where OUT has none."""
+    known = []
+    for s in found:
+        homes = [Path(home) / "data" for home in (paths.ROOT, out_dir)]
+        here = {path.name: path for home in homes for path in overview.tables(home, s["name"])}  # OUT's own replace the others
+        known += [(s, here[name], overview.about(here[name])) for name in sorted(here)]
+    return known
+
+
+def told(s: dict, line: Line) -> dict:
+    """A line of the table of all subjects as words, numbers beside those that are sorted by."""
+    setting = " · ".join(filter(None, [model_label(line.model), line.words]))
+    middle = value(line.middle.median, line.middle.low, line.middle.high)
+    ratio = line.ratio and line.ratio.n and value(line.ratio.value, line.ratio.low, line.ratio.high)
+    return dict(
+        number=s["number"], question=s["question"], subject=line.subject, weights=line.weights, setting=setting, lengths=line.lengths,
+        rate=middle if line.unit == overview.RATE else None, first=middle if line.unit == overview.FIRST else None, ratio=ratio,
+        verdict=line.verdict, n=line.middle.n, void=line.void,
+    )  # fmt: skip
+
+
+def value(middle: float, low: float, high: float) -> dict:
+    """{value, words, interval} of a number; no interval where a single trial has none."""
+    return dict(value=f"{middle:.6g}", words=short(middle), interval=f"[{short(low)}, {short(high)}]" if math.isfinite(low) else "")
+
+
+def short(number: float) -> str:
+    """A positive number in three digits or so, without powers: 0.052, 5.24, 35.3, 772, 22,322."""
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.3f}"
+
+
+def machine(path: Path, meta: dict, out_dir: Path) -> dict:
+    """Where and with what a table was measured."""
+    env = meta["environment"]
+    commit, system = (env.get("git") or {}).get("commit"), f"{env['os'].partition('-with-')[0]}, Python {env['python']}"
+    return dict(
+        table=path.stem, here=path.is_relative_to(out_dir), created=meta["created"], commit=(commit or "unknown")[:10],
+        machine=environment.machine_line(env).partition(" · jax")[0], system=system, packages={p: env["packages"].get(p) for p in PACKAGES},
+    )  # fmt: skip
+
+
 def write(out_dir: Path) -> Path:
     """Write OUT/docs/index.html, and refresh the findings in OUT/README.md."""
     found = sections(out_dir)
+    behind = tables(out_dir, found)
+    subjects = [told(s, line) for s, path, meta in behind for line in overview.lines(path, meta)]
+    machines = [machine(path, meta, Path(out_dir)) for _, path, meta in behind]
+    packages = [name for name in PACKAGES if any(m["packages"][name] for m in machines)]
+    about = dict(sections=found, others=others(out_dir, found), subjects=subjects, machines=machines, packages=packages)
+    page = pages.render("report.html", **about, left_out=" and ".join(overview.LEFT_OUT), headline=HEADLINE)
     refresh_readme(out_dir, found)
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(sections=found)
-    path = Path(out_dir) / "docs" / "index.html"
-    return files.write(path, page)
+    return files.write(Path(out_dir) / "docs" / "index.html", page)

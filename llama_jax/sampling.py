@@ -85,6 +85,11 @@ def next_token(logits: Float[Array, "B V"], draw: Draw, sampler: Sampler | Trace
         return ids, Draw(draw.keys, draw.index + 1, draw.seen)
 
 
+def is_greedy(sampler: Sampler | TracedSampler) -> bool:
+    """Whether the choice is the best of the logits as they are, known before any token is made."""
+    return isinstance(sampler, Sampler) and sampler.temperature == 0 and sampler.repetition_penalty == 1.0
+
+
 def mark(seen: Bool[Array, "B V"] | None, ids: Int[Array, "B T"], slot, pad: Int[Array, " B"]) -> Bool[Array, "B V"] | None:
     """`seen` with these tokens added; those in the first `pad` slots of a row are padding and are left out."""
     if seen is None:

@@ -39,12 +39,12 @@ from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine
 from llama_jax.kvc import Cache
+from llama_jax.model import kinds
 from llama_jax.placement import Placement, parse
 from llama_jax.sampling import Draw, Sampler, TracedSampler
 from llama_jax.transforms import AheadOfTime, Carry
 
 MAGIC = b"llama-jax executables 1"
-DTYPES = {"f32": "float32", "bf16": "bfloat16"}  # that a placement brings the weights into, where it says so
 NAMES = ("prefill", "extend", "step", "decode")
 A = object()  # stands for an array in a tree of arguments
 
@@ -73,7 +73,7 @@ def save(engine: Engine, path: str | Path) -> Path:
             blobs.append(blob)
     if not entries:
         raise UserError("This engine has compiled nothing yet; answer a request of the shapes you want, then save.")
-    about = identity(engine.config, engine.placement, engine.params.embedding.weight.dtype.name)
+    about = identity(engine.config, engine.placement, kinds(engine.params))
     body = json.dumps(dict(about=about, entries=entries), sort_keys=True).encode() + b"\n" + b"".join(blobs)
     return files.write(Path(path), b"%s %s\n%s" % (MAGIC, hashlib.sha256(body).hexdigest().encode(), body))
 
@@ -99,13 +99,16 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path) -
     """
     placement = parse(placement) if isinstance(placement, str) else placement
     about, entries, blobs = read(Path(path))
-    dtype = DTYPES.get(placement.weights, checkpoint.params.embedding.weight.dtype.name)
-    here = identity(checkpoint.config, placement, dtype)
+    engine = generate.build(checkpoint, replace(placement, compile="aot"))
+    if placement.kernels != "none":
+        from llama_jax.kernels import registry  # here: only who asks for kernels needs what compiles them
+
+        registry.register_all()  # else only tracing would, and XLA takes no program that calls what it does not know
+    here = identity(checkpoint.config, placement, kinds(engine.params))
     for what in here:
         if about.get(what) != here[what]:
             raise UserError(f"{path} was made with another {what} ({short(about.get(what), here[what])}); answer a request with this"
                             " one and save it again.")  # fmt: skip
-    engine = generate.build(checkpoint, replace(placement, compile="aot"))
     for entry, blob in zip(entries, blobs, strict=True):
         entry = {k: v for k, v in entry.items() if k != "bytes"}
         arguments = skeleton(engine, **entry)
@@ -148,14 +151,14 @@ def programs(engine: Engine, name: str) -> dict:
     return program.executables
 
 
-def identity(config: ModelConfig, placement: Placement, dtype: str) -> dict:
+def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
     """What must be the same for a program to be the right one here, by names that a person knows."""
     device = jax.devices()[0]
     where = [device.platform, device.device_kind, device.client.platform_version, cpu() if device.platform == "cpu" else ""]
     source = hashlib.sha256(b"\0".join(f.read_bytes() for f in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:12]
     chosen = {k: v for k, v in asdict(placement).items() if k not in ("name", "compile")}
     found = {"jax": f"{jax.__version__}, jaxlib {jaxlib.__version__}", "device": " ".join(filter(None, where)), "model": asdict(config),
-             "placement": chosen, "dtype of weights": dtype, "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+             "placement": chosen, "dtype of weights": weights, "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
              "version of this package": source}  # fmt: skip
     return json.loads(json.dumps(found))
 

@@ -18,6 +18,7 @@ from llama_jax import attention, embeddings, ffn, head, kvc, layer, model, norm,
 from llama_jax.config import ModelConfig
 from llama_jax.kvc import Cache
 from llama_jax.placement import Placement
+from llama_jax.quantize import is_quantised
 from llama_jax.sampling import Draw, Sampler, TracedSampler
 from llama_jax.threads import Receiver
 
@@ -82,19 +83,60 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     transform = place("transform", partial(model.transform, **parts))
     sample = place("sample", sampling.next_token)
     onward = partial(advance, transform=transform, sample=sample)
-    step = partial(one_step, onward=onward)
+    prefill = partial(first, onward=onward, config=config, placement=placement)
+    extend, step = partial(more, onward=onward), partial(one_step, onward=onward)
+    logits = partial(model.transform, **parts, every=True)
+    if placement.kernels == "fused":
+        prefill, extend, step, logits = fused_steps(config, placement, onward, sample)
     receiver = Receiver() if placement.host == "callback" else None
     send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else silent
     decode = partial(DECODERS[placement.until], step=step, tokens_per_call=placement.tokens_per_call, send=send)
-    prefill = partial(first, onward=onward, config=config, placement=placement)
     return Programs(
         prefill=place("prefill", prefill, whole, static_argnums=5),
-        extend=place("extend", partial(more, onward=onward), whole),
+        extend=place("extend", extend, whole),
         step=place("step", step, whole),
         decode=place("decode", decode) if placement.jits_decode else None,
-        logits=partial(model.transform, **parts, every=True),
+        logits=logits,
         receiver=receiver,
     )
+
+
+def fused_steps(config: ModelConfig, placement: Placement, onward: Callable, sample: Callable) -> tuple[Callable, ...]:
+    """(prefill, extend, step, logits) with every single token made by the fused kernel.
+
+    Prompts run as elsewhere, on a cache of their own length; what they leave is then kept as the kernel wants it.
+    Raises UserError for a model that it does not compute.
+    """
+    from llama_jax.kernels import fused  # here: only who asks for kernels needs what compiles them
+
+    fused.check(config)
+    transform = partial(fused.transform, config=config, inverse=rope.frequencies(config))
+    start = partial(first, onward=onward, config=config, placement=replace(placement, kernels="gemv"))
+
+    def prefill(params, ids, pad, seeds, sampler, slots: int):
+        token, carry = start(params, ids, pad, seeds, sampler, ids.shape[1])
+        return token, replace(carry, cache=fused.pack(carry.cache, slots))
+
+    def extend(params, ids, carry: Carry, sampler):
+        slots = fused.slots(carry.cache)
+        token, carry = more(params, ids, replace(carry, cache=fused.unpack(carry.cache)), sampler, onward=onward)
+        return token, replace(carry, cache=fused.pack(carry.cache, slots))
+
+    def step(params, token, carry: Carry, sampler):
+        draw = replace(carry.draw, seen=sampling.mark(carry.draw.seen, token[:, None], carry.cache.length, carry.cache.pad))
+        logits, best, cache = transform(params, token, carry.cache)
+        chosen, draw = sample(logits, draw, sampler)
+        return best if sampling.is_greedy(sampler) else chosen, Carry(cache, draw)
+
+    def logits(params, ids, cache: Cache):
+        def body(cache, token):
+            found, _, cache = transform(params, token, cache)
+            return cache, found
+
+        cache, found = jax.lax.scan(body, cache, ids.T)
+        return found.swapaxes(0, 1), cache
+
+    return prefill, extend, step, logits
 
 
 def advance(params, ids, carry: Carry, sampler, *, transform: Callable, sample: Callable):
@@ -117,6 +159,10 @@ def first(params, ids, pad, seeds, sampler, slots: int, *, onward: Callable, con
 def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placement: Placement) -> Cache:
     """An empty cache as the placement wants it; in the dtype of the weights where it does not say."""
     dtype = kvc.DTYPES.get(placement.kv, params.embedding.weight.dtype)
+    if placement.kernels == "fused":
+        from llama_jax.kernels import fused
+
+        return fused.pack(kvc.create(config, placement.cache, pad, 0, dtype), slots)
     return kvc.create(config, placement.cache, pad, slots, dtype, placement.layers == "scan")
 
 
@@ -227,9 +273,18 @@ def use_persistent_cache() -> None:
 
 
 def prepare(params: model.Model, placement: Placement) -> model.Model:
-    """The weights as this placement wants them: its dtype, its layer layout."""
-    if placement.weights != "loaded":
+    """The weights as this placement wants them: its dtype or quantised form, who multiplies by them, its layer layout.
+
+    Raises UserError where they cannot be had from these (`model.quantised`).
+    """
+    if placement.weights in ("f32", "bf16"):
         params = model.cast(params, {"f32": jnp.float32, "bf16": jnp.bfloat16}[placement.weights])
+    elif placement.weights != "loaded":
+        params = model.quantised(params, placement.weights)
+    elif placement.kernels != "none" and not is_quantised(params.embedding.weight):
+        params = model.quantised(params, "q8_0")
+    if placement.kernels != "none":
+        params = model.multiplied_by(params, "gemv")
     return model.stack(params) if placement.layers == "scan" else params
 
 

@@ -1,16 +1,21 @@
 """Fixtures: small random models, built once, and the packaged model for the tests that need real weights."""
 
+import gc
 import importlib.util
 import json
 import os
+import time
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from llama_jax import __main__ as program
 from llama_jax import checkpoint, config
 from llama_jax.checkpoint import random, tensors
 
@@ -24,6 +29,46 @@ def build(cfg, seed=0):
     return tensors.assemble(replace(source, tensors=bigger), "float32")
 
 
+WEEK = 7 * 24 * 3600
+
+
+def pytest_configure(config):
+    """Most of the fast tests' time is XLA's: where only they run, compile less well, and nothing twice.
+
+    The flag leaves the graph's passes alone and skips LLVM's; the slow tests, parity at full size among them, run what users run.
+    Compiled programs lie in pytest's cache (`--cache-clear` empties it) for this process alone: children compile for themselves.
+    """
+    if config.option.markexpr != "not slow" or not hasattr(config, "cache"):  # -p no:cacheprovider
+        return
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+    folder = config.cache.mkdir("xla")
+    if not hasattr(config, "workerinput"):  # once, not in each of xdist's workers
+        for entry in folder.iterdir():
+            if entry.stat().st_mtime < time.time() - WEEK:
+                entry.unlink()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # reading takes a hundredth
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(scope="module")
+def compiling():
+    """For modules that count compilations or look at what one leaves: a program read from the tests' cache is none."""
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        compilation_cache.reset_cache()
+
+
+def pytest_collection_finish():
+    """What the imports made stays until the end: collecting garbage, as each trial of the protocol does, need not look at it."""
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items):
     """Tests of llama.cpp are skipped where it is not built; where it must be, as in CI, they run and fail."""
     if importlib.util.find_spec("llama_cpp") or os.environ.get("LLAMA_JAX_PEERS") == "required":
@@ -31,6 +76,19 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("peers"):
             item.add_marker(pytest.mark.skip(reason="llama.cpp is not built: `make peers`"))
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command line in this process: (exit code, standard output, standard error)."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            program.main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return stopped.value.code or 0, out, err
+
+    return run
 
 
 @pytest.fixture(scope="session")

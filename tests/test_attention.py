@@ -10,7 +10,7 @@ from jaxtyping import TypeCheckError, jaxtyped
 from llama_jax import attention, ffn, kvc, norm
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     b=st.integers(1, 3),
     k=st.integers(1, 3),

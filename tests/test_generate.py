@@ -113,6 +113,7 @@ def test_the_fixed_cache_decodes_200_tokens_without_compiling(tiny):
     assert not guard.events
 
 
+@pytest.mark.slow
 def test_the_growing_cache_compiles_every_token(tiny):
     jax.clear_caches()
     engine = generate.bind(*tiny, parse("step+growing"))

@@ -32,6 +32,16 @@ def test_the_ladder_is_the_eight():
         (dict(jit=("step",), host="threads"), "threads"),
         (dict(cache="elastic"), "elastic"),
         (dict(weights="f8"), "f8"),
+        (dict(kernels="cuda"), "cuda"),
+        (dict(kernels="gemv", weights="int8"), "not by int8 weights"),
+        (dict(kernels="gemv", weights="bf16"), "not by bf16 weights"),
+        (dict(kernels="fused", jit="step", weights="f32"), "not by f32 weights"),
+        (dict(kernels="fused"), "put 'step' or 'decode' in jit"),
+        (dict(kernels="fused", jit=("transform", "sample")), "put 'step' or 'decode' in jit"),
+        (dict(kernels="fused", jit="step", cache="growing"), "leave cache='growing' out"),
+        (dict(kernels="fused", jit="step", cache="none"), "leave cache='none' out"),
+        (dict(kernels="fused", jit="step", layers="scan"), "leave layers='scan' out"),
+        (dict(kernels="fused", jit="step", kv="int8"), "leave kv='int8' out"),
     ],
 )
 def test_contradictions_say_so(changes, words):
@@ -54,6 +64,32 @@ def test_names_carry_switches():
     p = parse("chunk16+scan+donate+traced")
     assert (p.tokens_per_call, p.layers, p.donate, p.sampling, p.name) == (16, "scan", True, "traced", "chunk16+scan+donate+traced")
     assert parse("step+donate") is LADDER["step+donate"]
+
+
+def test_names_carry_weights_and_kernels():
+    for name, (weights, kernels) in {
+        "step+gguf": ("gguf", "none"), "loop+int8": ("int8", "none"), "chunk8+gemv": ("loaded", "gemv"),
+        "loop+fused": ("loaded", "fused"), "step+fused+q4_0": ("q4_0", "fused"), "eager+q4_1+gemv": ("q4_1", "gemv"),
+    }.items():  # fmt: skip
+        assert (parse(name).weights, parse(name).kernels) == (weights, kernels)
+    assert parse("step+kvf16").kv == "f16"
+    for name in ("step+gguf+q8_0", "step+gemv+fused"):
+        with pytest.raises(UserError, match="contradicts a modifier before it"):
+            parse(name)
+
+
+def test_a_name_makes_ones_own():
+    p = parse("jit:attend.head+donate")
+    assert (p.name, p.jit, p.donate) == ("jit:attend.head+donate", ("attend", "head"), True)
+    assert parse("jit:layer").jit == ("layer",)  # and not the ladder's
+    assert (parse("jit:step").jit, parse("jit:step+scan").layers) == (("step",), "scan")
+    mistakes = {
+        "jit:attention.head": "'attend'", "jit:": "unknown function ''", "jit:attend+donat": "donate", "attend": "'jit:attend'",
+        "jit:attend+scan": "layers='scan'", "jit:attend.head+aot+persistent": "contradicts",
+    }  # fmt: skip
+    for name, hint in mistakes.items():
+        with pytest.raises(UserError, match=hint):
+            parse(name)
 
 
 def test_names_carry_the_number_in_flight():

@@ -23,9 +23,18 @@ def test_views_grow_and_end_whole(packaged):
     assert "tok/s" in views[-1].status
 
 
+def test_a_pipe_gets_the_text_alone_and_unwrapped(packaged):
+    out, text = io.StringIO(), "[red]hello[/red] " * 20
+    view = render.show(blocks(packaged.tokenizer.encode(text)), packaged.tokenizer, Console(file=out, width=80))
+    assert out.getvalue() == f"{view.text}\n"
+    assert view.text.strip() == text.strip()
+
+
 def test_the_terminal_shows_text_and_rate(packaged):
     out = io.StringIO()
-    view = render.show(blocks(packaged.tokenizer.encode("[red]hello[/red]")), packaged.tokenizer, Console(file=out, width=80))
+    view = render.show(
+        blocks(packaged.tokenizer.encode("[red]hello[/red]")), packaged.tokenizer, Console(file=out, width=80, force_terminal=True)
+    )
     assert "[red]hello[/red]" in out.getvalue()  # the model's text is not markup
     assert "TTFT" in out.getvalue()
     assert view.text == "[red]hello[/red]"

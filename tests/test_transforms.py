@@ -12,12 +12,14 @@ from llama_jax import generate, placement, transforms
 from llama_jax.bench import Guard
 from llama_jax.errors import UserError
 from llama_jax.placement import LADDER, MODIFIERS, Placement, parse
+from llama_jax.quantize import FORMS
 from llama_jax.sampling import Sampler
 
 N = 10  # one from the prefill, a chunk of eight, one more
 PROMPTS = [[5, 9, 33, 60, 2, 7, 1], [8, 3], [44] * 11]
 DRAW = Sampler(temperature=0.8, top_k=20, top_p=0.95, min_p=0.01, repetition_penalty=1.2)
-SWITCHED = [m for m in MODIFIERS if m not in ("bf16", "kvbf16", "kvint8", "persistent")]  # fewer bits may mean other tokens
+FEWER_BITS = {"bf16", "kvbf16", "kvf16", "kvint8", "gemv", "fused", *FORMS}  # which may mean other tokens
+SWITCHED = [m for m in MODIFIERS if m not in {"persistent", *FEWER_BITS}]
 
 
 def valid_names():

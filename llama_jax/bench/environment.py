@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jax
 
-from llama_jax import paths
+from llama_jax import kernels, paths
 
 try:
     import psutil
@@ -23,9 +23,9 @@ try:
 except ImportError:  # a machine that has only what the GPU suite needs; what these two tell is "unknown" there
     psutil = threadpoolctl = None
 
-PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "transformers", "gguf", "tokenizers", "numba", "flax", "pyarrow", "pandas",
-            "llama-cpp-python", "ollama", "llama-jax")  # fmt: skip
-PREFIXES = ("XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC")
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "transformers", "gguf", "tokenizers", "numba", "llvmlite", "flax", "pyarrow",
+            "pandas", "llama-cpp-python", "ollama", "llama-jax")  # fmt: skip
+PREFIXES = ("LLAMA_JAX_ISA", "XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC")
 TERRAFORM = ("TF_CLI_", "TF_TOKEN_", "TF_VAR_")  # not TensorFlow's, and may hold passwords; a record is published
 NO_LIMIT = 1 << 60  # cgroup v1 writes a number of this order where memory has no limit
 GPU_PLATFORMS = ("gpu", "cuda", "rocm")
@@ -45,6 +45,7 @@ def capture() -> dict:
         "governor": read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "devices": [f"{d.platform}:{d.device_kind}" for d in jax.devices()],
         "gpus": gpus(),
+        "kernels": kernels.status()["isa"] or "none",
         "os": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},

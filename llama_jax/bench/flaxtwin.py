@@ -204,11 +204,10 @@ def judging(loaded: checkpoint.Checkpoint, step: Way, calls: int) -> Callable:
     """judge(tokens) → the gate's verdict against the tokens of `step`, whose own logits tell a near-tie."""
     expected = burst(step, calls)[2]
 
-    def margin(k: int) -> float:
-        ids = [FIRST_TOKEN, *expected[:k].tolist()]
-        return gate.margin(generate.logits(generate.build(loaded, "eager"), ids)[-1])
+    def logits(tokens: np.ndarray):
+        return generate.logits(generate.build(loaded, "eager"), [FIRST_TOKEN, *tokens[:-1].tolist()])
 
-    return lambda tokens: gate.compare(tokens, expected, margin)
+    return lambda tokens: gate.compare(tokens, expected, lambda: logits(tokens))
 
 
 # What the rows say ----------------------------------------------------------------------------------------------------

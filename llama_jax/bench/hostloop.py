@@ -125,7 +125,7 @@ def judged(trial: Trial, tokens: np.ndarray, reference: Reference) -> Trial:
     n, verdicts = reference.workload.new_tokens, []
     for i in range(len(reference.workload.prompts)):
         answer = tokens[i * n : (i + 1) * n, 0]
-        verdicts.append(gate.compare(answer, reference.tokens(i), lambda k, i=i: reference.margin(i, k)))
+        verdicts.append(gate.compare(answer, reference.tokens(i), lambda i=i, answer=answer: reference.logits(i, answer)))
     reasons = dict.fromkeys(r for r in (trial.reason, *(v.reason for v in verdicts)) if r)
     return trial.model_copy(update=dict(valid=trial.valid and all(v.passed for v in verdicts), reason="; ".join(reasons)))
 

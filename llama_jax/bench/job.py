@@ -21,6 +21,7 @@ from llama_jax.bench.record import Row
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import Placement
+from llama_jax.quantize import FORMS
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,25 @@ def opened(job: dict) -> tuple[checkpoint.Checkpoint, list[Placement], Workload 
     import jax
 
     began = time.perf_counter_ns()
-    loaded = checkpoint.load(job["model"], job["dtype"])
+    placements = [Placement(**p) for p in job["placements"]]
+    loaded = checkpoint.load(job["model"], form(job["model"], job["dtype"], [] if job.get("peers") else placements))
     jax.block_until_ready(loaded.params)
     spent = time.perf_counter_ns() - began
     workload = job["workload"] and Workload.from_json(job["workload"])
-    return loaded, [Placement(**p) for p in job["placements"]], workload, spent
+    return loaded, placements, workload, spent
+
+
+def form(model: str, dtype: str, placements: Sequence[Placement]) -> str:
+    """The dtype to load a model in: the one quantised form that all placements want, so that their process never holds float weights."""
+    wanted = {weights_of(model, p) for p in placements}
+    return wanted.pop() if len(wanted) == 1 and wanted <= set(FORMS) else dtype
+
+
+def weights_of(model: str, placement: Placement) -> str:
+    """The form of weights that a placement computes on: kernels that are to take what was loaded take the file's own blocks."""
+    if placement.weights == "loaded" and placement.kernels != "none":
+        return checkpoint.own_blocks(checkpoint.find(model))
+    return placement.weights
 
 
 @contextlib.contextmanager

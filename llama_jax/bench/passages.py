@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from llama_jax.bench import suite
+from llama_jax import corpus
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ def passages(loaded: Checkpoint, lengths: Sequence[int], seed: int = 0) -> list[
     """
     if loaded.tokenizer is None:
         return random_passages(loaded.config.vocab_size, lengths, seed)
-    rng, text = random.Random(seed), suite.manual()
+    rng, text = random.Random(seed), corpus.manual()
     encoding = loaded.tokenizer.backend.encode(text, add_special_tokens=False)
     ids, places = encoding.ids, {}
     for i, (token, (start, _)) in enumerate(zip(ids, encoding.offsets, strict=True)):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import json
 import re
 import tempfile
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 
-from llama_jax import files
+from llama_jax import files, tracing
 from llama_jax.bench import memory, protocol
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.workload import Subject, Workload
@@ -48,10 +45,9 @@ def profile(subject: Subject, out: Path, workload: Workload = SMALL) -> dict:
     protocol.warm_up(subject, workload)
     ids = subject.encode(workload.prompts[0])
     with tempfile.TemporaryDirectory() as place:
-        with Guard() as guard, traced(place), jax.profiler.TraceAnnotation(f"request to {subject.name}"):
+        with Guard() as guard, tracing.traced(place), jax.profiler.TraceAnnotation(f"request to {subject.name}"):
             deque(subject.run(ids, workload), maxlen=0)
-        (path,) = Path(place).rglob("perfetto_trace.json.gz")
-        trace = path.read_bytes()
+        trace = tracing.taken(place)
     programs = [describe(executable, own) for executable, own in those_run(trace, before)]
     programs.sort(key=lambda p: (-p["instructions"], p["name"]))
     found = dict(programs=programs, compiled=guard.reason)
@@ -63,29 +59,13 @@ def profile(subject: Subject, out: Path, workload: Workload = SMALL) -> dict:
     return dict(trace=str(folder / "trace.json.gz"), summary=str(folder / "hlo.md"), **found)
 
 
-@contextlib.contextmanager
-def traced(folder: str) -> Iterator[None]:
-    """Everything within goes into a trace in `folder`. Without Python's own calls, which would drown the rest."""
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    try:
-        jax.profiler.start_trace(folder, create_perfetto_trace=True, profiler_options=options)
-    except RuntimeError as error:
-        raise UserError(f"No trace can be taken: {error}") from None
-    try:
-        yield
-    finally:
-        jax.profiler.stop_trace()
-
-
 def those_run(trace: bytes, before: list) -> list[tuple]:
     """(executable, whether it is the subject's own) of each that the trace saw run.
 
     A trace names programs, and several alive may share a name: those of that name that were not there `before` are the
     subject's. Where there is none, all of that name, own "unknown".
     """
-    events = json.loads(gzip.decompress(trace))["traceEvents"]
-    ran = {event["args"]["hlo_module"].removeprefix("jit_") for event in events if "hlo_module" in event.get("args", {})}
+    ran = {event["args"]["hlo_module"].removeprefix("jit_") for event in tracing.events(trace) if "hlo_module" in event.get("args", {})}
     alive = [(executable, memory.name_of(executable)) for executable in memory.executables()]
     old = set(map(id, before))
     fresh = {name for executable, name in alive if id(executable) not in old}

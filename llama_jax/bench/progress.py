@@ -26,14 +26,14 @@ def announce(what: str, done: int, total: int) -> None:
 
 
 @contextlib.contextmanager
-def bar() -> Iterator[Progress]:
-    """A bar on standard error that says what is being measured."""
+def bar(shown: bool = True) -> Iterator[Progress]:
+    """A bar on standard error that says what is being measured, and how long the rest may take."""
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task("loading", total=1)
-        yield lambda what, done, total: shown.update(task, description=what, completed=done, total=total)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn(),
+               TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not shown) as told:
+        task = told.add_task("loading", total=1)
+        yield lambda what, done, total: told.update(task, description=what, completed=done, total=total)

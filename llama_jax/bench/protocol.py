@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 from llama_jax import generate, kvc
@@ -21,8 +22,11 @@ from llama_jax.bench import gate, memory, roofline
 from llama_jax.bench.guard import Guard, TorchGuard
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
+from llama_jax.model import Model
 from llama_jax.placement import LADDER, Placement
+from llama_jax.quantize import FORMS
 
 if TYPE_CHECKING:
     from llama_jax.bench.record import Trial
@@ -40,18 +44,38 @@ def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = Non
         return generate.stream(engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots)
 
     dtype = engine.params.embedding.weight.dtype
-    kept = kvc.itemsize(kvc.DTYPES.get(placement.kv, dtype), checkpoint.config.head_dim)
-    identity = dict(model=checkpoint.name, weights_hash=checkpoint.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize,
-                    quantisation=quantisation(placement), config=checkpoint.config, cache=placement.cache, cache_bytes=kept)  # fmt: skip
+    kind = kvc.DTYPES.get(placement.kv, dtype) if placement.kernels != "fused" else np.float16  # that kernel's cache is its own
+    kept = kvc.itemsize(kind, checkpoint.config.head_dim)
+    read, held = weight_bytes(engine.params, checkpoint.config)
+    identity = dict(model=checkpoint.name, weights_hash=checkpoint.weights_hash, dtype=dtype.name, weight_bytes=read, held_bytes=held,
+                    quantisation=quantisation(placement, generate.form(checkpoint, placement)), config=checkpoint.config,
+                    cache=placement.cache, cache_bytes=kept)  # fmt: skip
     return Subject(name or placement.name, "jax", placement.name, run, encoder(checkpoint), identity)
 
 
-def quantisation(placement: Placement) -> str:
-    """What is kept in fewer bits than it was loaded with: `kv-int8`, or `none`."""
-    return "none" if placement.kv == "loaded" else f"kv-{placement.kv}"
+def weight_bytes(params: Model, config: ModelConfig) -> tuple[float, int]:
+    """(bytes of a weight that a token reads, on average; bytes of all weights), from the arrays themselves."""
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    looked_up = [params.embedding.positions] + ([] if params.head.weight is None else [params.embedding.weight])
+    return (held - sum(leaf.nbytes for leaf in jax.tree.leaves(looked_up))) / config.weights_read_per_token, held
 
 
-OWN = ("config", "weight_bytes", "cache", "cache_bytes")  # of an identity: what the sizes are computed from, not fields of a Trial
+def quantisation(placement: Placement, form: str | None = None) -> str:
+    """The arithmetic, beside the dtype: the form of quantised weights, the kernels, and what keys and values are kept as, joined by a
+    plus where they are not the plain ones: `kv-int8`, `gguf+gemv`, or `none`."""
+    parts = [form, placement.kernels if placement.kernels != "none" else None, f"kv-{placement.kv}" if placement.kv != "loaded" else None]
+    return "+".join(filter(None, parts)) or "none"
+
+
+def plain(dtype: str, quantisation: str) -> Placement:
+    """The `step` placement of that arithmetic: the inverse of `quantisation`."""
+    parts = set(quantisation.split("+"))
+    weights = next(iter(parts & set(FORMS)), {"float32": "f32", "bfloat16": "bf16"}[dtype])
+    kv = next((part.removeprefix("kv-") for part in parts if part.startswith("kv-")), "loaded")
+    return replace(LADDER["step"], weights=weights, kernels=next(iter(parts & {"gemv", "fused"}), "none"), kv=kv)
+
+
+OWN = ("config", "weight_bytes", "held_bytes", "cache", "cache_bytes")  # of an identity: what the sizes come from, not a Trial's fields
 
 
 def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, **identity) -> tuple[Trial, np.ndarray]:
@@ -106,15 +130,16 @@ def sizes(who: Subject, workload: Workload, prompt_tokens: int, new_tokens: int)
     config, width = who.identity["config"], who.identity["weight_bytes"]
     kept = who.identity.get("cache_bytes", width)
     context = prompt_tokens + new_tokens / 2
+    held = memory.predicted(config, width, kept, workload.batch, workload.slots, who.identity.get("cache", "fixed"))
     return dict(
         bytes_per_token=roofline.bytes_per_token(config, context, width, kept, workload.batch),
         flops_per_token=roofline.flops_per_token(config, context),
-        **memory.predicted(config, width, kept, workload.batch, workload.slots, who.identity.get("cache", "fixed")),
+        **held | ({"weights_bytes": who.identity["held_bytes"]} if "held_bytes" in who.identity else {}),
     )
 
 
-def warm_up(who: Subject, workload: Workload, tell: Callable[[], None] = lambda: None) -> bool:
-    """Run at the exact shapes until nothing compiles three times in a row; False when that never happens.
+def warm_up(who: Subject, workload: Workload, tell: Callable[[], None] = lambda: None, enough: int = SILENT_RUNS) -> bool:
+    """Run at the exact shapes until nothing compiles `enough` times in a row; False when that never happens.
 
     A guard that forbids compiling instead of counting it (`TorchGuard`) is left off for a run first. tell() before each run.
     """
@@ -126,13 +151,14 @@ def warm_up(who: Subject, workload: Workload, tell: Callable[[], None] = lambda:
                 deque(who.run(who.encode(workload.prompts[i % len(workload.prompts)]), workload), maxlen=0)
         seen, _ = timed(who, workload, i % len(workload.prompts))
         silent = silent + 1 if seen["valid"] else 0
-        if silent == SILENT_RUNS:
+        if silent == enough:
             return True
     return False
 
 
 class Reference:
-    """The tokens every subject must produce: greedy, from the `step` placement on weights and a KV cache of the subject's dtypes.
+    """The tokens every subject must produce: greedy, from the `step` placement of the subject's own arithmetic: its dtypes and quantised
+    forms of weights and KV cache, its kernels.
 
     Its own logits say whether a difference stands at a near-tie.
     """
@@ -144,9 +170,7 @@ class Reference:
 
     def engine(self, dtype: str, quantisation: str = "none") -> generate.Engine:
         if (dtype, quantisation) not in self.engines:
-            weights, kv = {"float32": "f32", "bfloat16": "bf16"}[dtype], quantisation.removeprefix("kv-")
-            placement = replace(LADDER["step"], weights=weights, kv="loaded" if kv == "none" else kv)
-            self.engines[dtype, quantisation] = generate.build(self.checkpoint, placement)
+            self.engines[dtype, quantisation] = generate.build(self.checkpoint, plain(dtype, quantisation))
         return self.engines[dtype, quantisation]
 
     def tokens(self, prompt: int, dtype: str = "float32", quantisation: str = "none") -> np.ndarray:
@@ -157,9 +181,10 @@ class Reference:
             self.known[key] = np.concatenate(list(blocks))[:, 0]
         return self.known[key]
 
-    def margin(self, prompt: int, k: int, dtype: str = "float32", quantisation: str = "none") -> float:
-        ids = self.encode(self.workload.prompts[prompt]) + self.tokens(prompt, dtype, quantisation)[:k].tolist()
-        return gate.margin(generate.logits(self.engine(dtype, quantisation), ids)[-1])
+    def logits(self, prompt: int, tokens: np.ndarray, dtype: str = "float32", quantisation: str = "none") -> jax.Array:
+        """Logits [n V] before each of these tokens [n], given the prompt and the tokens before it."""
+        ids = self.encode(self.workload.prompts[prompt]) + np.clip(tokens[:-1], 0, self.checkpoint.config.vocab_size - 1).tolist()
+        return generate.logits(self.engine(dtype, quantisation), ids)[-len(tokens) :]
 
     def judge(self, record: Trial, tokens: np.ndarray) -> Trial:
         """The record, void when any row's tokens are not the reference's; a compilation's reason stays first.
@@ -174,7 +199,8 @@ class Reference:
             return record.model_copy(update=dict(reason="; ".join(dict.fromkeys(r for r in (record.reason, *reasons) if r))))
         kind = (record.dtype, record.quantisation)
         expected = self.tokens(record.prompt, *kind)
-        verdicts = [gate.compare(row, expected, lambda k: self.margin(record.prompt, k, *kind)) for row in tokens.T]
+        near = gate.near_tie(record.quantisation)
+        verdicts = [gate.compare(row, expected, lambda row=row: self.logits(record.prompt, row, *kind), near) for row in tokens.T]
         reasons = dict.fromkeys(r for r in (record.reason, *(v.reason for v in verdicts)) if r)
         return record.model_copy(update=dict(valid=record.valid and all(v.passed for v in verdicts), reason="; ".join(reasons)))
 

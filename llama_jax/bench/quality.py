@@ -20,13 +20,17 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError, near
 
 REFERENCE = "float32"
-PLACEMENTS = {REFERENCE: "step", "bfloat16": "step+bf16", "kv-int8": "step+kvint8"}  # arithmetic: a placement that computes so
-PEERS = ("torch", "llamacpp", "ollama")
-ALONE = ("llamacpp", "ollama")  # read in a process of their own: what goes wrong in a library or a server then costs no other
+PLACEMENTS = {  # arithmetic: a placement that computes so
+    REFERENCE: "step", "bfloat16": "step+bf16", "kv-int8": "step+kvint8", "kv-f16": "step+kvf16", "gguf": "step+gguf", "int8": "step+int8",
+    "q8_0": "step+q8_0", "q4_0": "step+q4_0", "gemv": "step+gemv", "fused": "step+fused",
+}  # fmt: skip
+PEERS = ("torch", "torch-int8", "llamacpp", "llamacpp+q8_0", "llamacpp+q4_0", "ollama")
+ALONE = PEERS[2:]  # read in a process of their own: what goes wrong in a library or a server then costs no other
 ARITHMETICS = (*PLACEMENTS, *PEERS)
-BACKENDS = {"torch": "torch", "llamacpp": "llama.cpp", "ollama": "ollama"}
+BACKENDS = {"torch": "torch", "torch-int8": "torch", **dict.fromkeys(ALONE[:3], "llama.cpp"), "ollama": "ollama"}
 EXACT = 1e-6  # nats: as far as float32 rounding may take the mean
-SAME_MODEL = 0.1  # nats: a mean beyond this is another model, or one that was fed wrongly; 4-bit activations stay well below
+SAME_MODEL = 0.1  # nats: a mean beyond this is another model, or one that was fed wrongly; 8-bit activations stay well below
+COARSE, COARSE_MODEL = ("q4_0", "int8"), 4.0  # what rounds a small model's weights or activations so that little may be left of it
 LEAST_AGREEMENT = 0.5  # share of equal best tokens where there are no logits
 POSITIONS = 32  # neighbours share their context: the interval resamples them together
 PICO = 1e12
@@ -149,38 +153,21 @@ def compared(say: Callable, job: dict, identity: dict, names: Sequence[str], tok
 
 
 def reader(loaded: Checkpoint, name: str) -> Callable:
-    """ids → logits [T V] under an arithmetic; where there are none, best tokens [T], -1 for an unknown one.
+    """ids → logits [T V] under an arithmetic, or any placement or peer; where there are none, best tokens [T], -1 for an unknown one.
 
     Raises UnavailableError for a peer that cannot run.
     """
-    if name in PLACEMENTS:
-        engine = generate.build(loaded, PLACEMENTS[name])
-        return lambda ids: np.asarray(generate.logits(engine, ids))
     from llama_jax import peers
 
+    if name not in peers.PEERS:
+        engine = generate.build(loaded, PLACEMENTS.get(name, name))
+        return lambda ids: np.asarray(generate.logits(engine, ids))
     module = peers.module(name)
     if gap := module.missing(name, loaded.name):
         raise peers.UnavailableError(*gap)
-    if name == "torch":
-        return torch_reader(loaded)
     if name == "ollama":
         return lambda ids: module.top1(loaded, ids, range(len(ids)))
-    return lambda ids: module.logits(loaded, ids)
-
-
-def torch_reader(loaded: Checkpoint) -> Callable:
-    """As `reader`, of transformers' own module on the checkpoint's weights, run eagerly."""
-    import torch
-
-    from llama_jax.peers import torch_model
-
-    module = torch_model.module(loaded.config, loaded.params)
-
-    def read(ids: Sequence[int]) -> np.ndarray:
-        with torch.inference_mode():
-            return module(torch.tensor([list(ids)])).logits[0].float().numpy()
-
-    return read
+    return module.logits(loaded, name)
 
 
 def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
@@ -192,7 +179,8 @@ def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
         agree = np.where(known, agree, -1)
     else:
         kl, agree = against(reference, other).values()
-        bound = EXACT if name in (REFERENCE, "torch") else SAME_MODEL
+        coarse = any(kind in name.replace("kv-int8", "").replace("kvint8", "") for kind in COARSE)
+        bound = EXACT if name in (REFERENCE, "torch") else COARSE_MODEL if coarse else SAME_MODEL
         strange = f"another model: mean KL {kl.mean():.2g} nats, at most {bound:g} expected" if kl.mean() > bound else ""
     return dict(kl_pnat=np.round(kl * PICO).astype(np.int64).tolist(), agree=agree.astype(int).tolist(), valid=not strange, reason=strange)
 
@@ -200,11 +188,16 @@ def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
 # What the rows say ------------------------------------------------------------------------------------------------------
 
 
-def arithmetic(backend: str, dtype: str, quantisation: str = "none") -> str:
-    """The arithmetic of a trial, among those that are read here: what its rate is to be seen against."""
+def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str = "") -> str:
+    """The arithmetic of a trial, among those that are read here: what its rate is to be seen against. name: the subject's."""
+    if name in PEERS:
+        return name
     if backend != "jax":
         return next((name for name, of in BACKENDS.items() if of == backend), REFERENCE)
-    return quantisation if quantisation in PLACEMENTS else dtype
+    form, _, kernels = quantisation.partition("+")
+    if kernels in ("gemv", "fused") and form in ("gguf", "q8_0"):  # the blocks that kernels take where nothing else is asked for
+        return kernels
+    return dtype if quantisation == "none" else quantisation
 
 
 def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:

@@ -10,6 +10,7 @@ from llama_jax.bench import quality, statistics, summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
 from llama_jax.bench.versus import CHAT, MAIN, MEMORY
+from llama_jax.quantize import FORMS
 
 JAX, TORCH, LLAMACPP, OLLAMA = "jax", "torch", "llama.cpp", "ollama"
 
@@ -19,22 +20,27 @@ def of(trials: Sequence[Trial], run: str = MAIN) -> list[Trial]:
     return [t for t in trials if t.run == run or t.run.startswith(f"{run} ")]
 
 
-def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0) -> list[dict]:
-    """One entry a subject, in the order given: {name, backend, dtype, arithmetic, decode, prefill (tokens/s) and ttft (ms): Summary each,
-    points: the same three raw, limit: tokens/s that the bandwidth allows for its bytes, void, reasons}."""
-    main, found = of(trials), []
+def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: str = MAIN) -> list[dict]:
+    """One entry a subject, in the order given: {name, backend, dtype (as `weights` says it), arithmetic, decode, prefill (tokens/s) and
+    ttft (ms): Summary each, points: the same three raw, limit: tokens/s that the bandwidth allows for its bytes, void, reasons}."""
+    main, found = of(trials, run), []
     for name in names:
         good, every = summary.warm(main, name), summary.warm(main, name, valid=False)
         points = dict(decode=[t.tg for t in good], prefill=[t.pp for t in good], ttft=[t.ttft * 1e3 for t in good])
         known = next(iter(good or every), None)
         found.append(dict(
-            name=name, backend=known and known.backend, dtype=known and known.dtype, points=points, void=len(every) - len(good),
-            arithmetic=known and quality.arithmetic(known.backend, known.dtype, known.quantisation),
+            name=name, backend=known and known.backend, dtype=known and weights(known), points=points, void=len(every) - len(good),
+            arithmetic=known and quality.arithmetic(known.backend, known.dtype, known.quantisation, name),
             **{k: statistics.summarise(v, seed, [t.process for t in good]) for k, v in points.items()},
             limit=summary.limit(main, name) if any(t.bandwidth_gbps and t.bytes_per_token for t in good) else None,
             reasons=sorted({t.reason for t in every if t.reason and not t.valid}),
         ))  # fmt: skip
     return found
+
+
+def weights(trial: Trial) -> str:
+    """What a subject's weights are kept as: the quantised form where its arithmetic names one (`gguf+fused`), else its dtype."""
+    return next((part for part in trial.quantisation.split("+") if part in FORMS), trial.dtype)
 
 
 def best(entries: Sequence[dict], wanted: Callable[[dict], bool] = lambda entry: True) -> dict | None:
@@ -58,14 +64,14 @@ def histogram(entries: Sequence[dict]) -> list[dict]:
     return list({e["name"]: e for e in chosen if e}.values())
 
 
-def disturbed(trials: Sequence[Trial], baseline: str, seed: int = 0) -> str:
+def disturbed(trials: Sequence[Trial], baseline: str, seed: int = 0, run: str = MAIN) -> str:
     """A short phrase for a figure where the run's own A/A control says that it was not quiet."""
-    return summary.disturbed(summary.table(of(trials), baseline, [baseline], seed))
+    return summary.disturbed(summary.table(of(trials, run), baseline, [baseline], seed))
 
 
-def ratio(trials: Sequence[Trial], above: str, below: str, seed: int = 0) -> Ratio:
+def ratio(trials: Sequence[Trial], above: str, below: str, seed: int = 0, run: str = MAIN) -> Ratio:
     """Decode rate of one subject over another's, paired by block, judged against the run's A/A control."""
-    return summary.paired_ratio(of(trials), above, below, seed)
+    return summary.paired_ratio(of(trials, run), above, below, seed)
 
 
 def talks(trials: Sequence[Trial], names: Sequence[str], reference: str, seed: int = 0) -> dict[str, dict]:
@@ -105,7 +111,7 @@ def footprints(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[s
         mine = [t for t in of(trials, MEMORY) if t.subject == name and t.valid and t.peak_rss_bytes]
         if mine:
             t = mine[0]
-            found.append(dict(name=name, backend=t.backend, dtype=t.dtype, peak=[t.peak_rss_bytes for t in mine],
+            found.append(dict(name=name, backend=t.backend, dtype=weights(t), peak=[t.peak_rss_bytes for t in mine],
                               libraries=summary.median(held.get(name, [])), weights=t.weights_bytes, kv=t.kv_bytes))  # fmt: skip
     return found
 

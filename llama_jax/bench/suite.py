@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_jax import checkpoint, files, generate, paths, prompts
+from llama_jax import checkpoint, corpus, files, generate, paths, prompts
 from llama_jax.bench import environment, phases, profiling, protocol, record, statistics, summary
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.phases import Plan
@@ -266,11 +266,4 @@ def english(loaded: checkpoint.Checkpoint, tokens: int, seed: int = 0) -> list[i
     """Ids of an English text of so many tokens, the manual that every Python carries; random ids for a model without a tokenizer."""
     if loaded.tokenizer is None:
         return list(random_prompts(loaded.config.vocab_size, tokens, seed, 1)[0])
-    return loaded.tokenizer.encode(manual()[: 12 * tokens])[:tokens]
-
-
-def manual() -> str:
-    """The manual that every Python carries: some 450,000 characters of English."""
-    from pydoc_data.topics import topics
-
-    return "\n".join(topics[name] for name in sorted(topics))
+    return loaded.tokenizer.encode(corpus.manual()[: 12 * tokens])[:tokens]

@@ -21,7 +21,7 @@ def show(result: dict) -> None:
         rate, ratio, compiled = s["tokens_per_second"], s["ratio_to_baseline"], s["compile"]
         table.add_row(
             s["name"], number(rate["median"], 1), number(rate["iqr"], 1), str(rate["n"]),
-            f"{number(ratio['value'], 2)} [{number(ratio['low'], 2)}, {number(ratio['high'], 2)}]",
+            interval(ratio),
             "A/A control: " + ratio["verdict"] if s["name"].endswith(AGAIN) else ratio["verdict"] + (", unstable" if s["unstable"] else ""),
             number(s["mbu"] and 100 * s["mbu"], 0, " %"), number(s["ttft_ms"], 0), number(s["itl_ms"]["p50"], 1),
             str(compiled["n"]) if compiled else "", number(compiled and compiled["seconds"], 2), summary.tokens_word(s),
@@ -64,6 +64,12 @@ def remarks(result: dict) -> list[str]:
         ]
     lines += [f"{gap['name']} is missing: {gap['reason']} {gap['remedy']}".strip() for gap in result.get("missing", ())]
     return [line for line in lines if line]
+
+
+def interval(ratio: dict) -> str:
+    """`1.02 [0.99, 1.05]`; without the brackets where so few pairs have no interval."""
+    value, low, high = (number(ratio[key], 2) for key in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]" if low and high else value
 
 
 def number(value: float | None, digits: int, unit: str = "") -> str:

@@ -54,13 +54,18 @@ def measure(job: Job, loaded: checkpoint.Checkpoint, plan: Plan) -> list[dict]:
     asked = workloads(loaded, plan)
     cold_starts(job, loaded, plan, asked[COLD, plan.at])
     plan = without(plan, [gap["name"] for gap in phases.missing(job.journal)])
+    answers(job, plan, asked)
+    return gaps + phases.missing(job.journal)
+
+
+def answers(job: Job, plan: Plan, asked: dict[tuple[str, int], Workload]) -> None:
+    """The warm requests of a plan and its tail, each process with its share of both. asked: `workloads`."""
     for p in range(plan.processes):
         rounds = rounds_of(plan, p)
         run, block, names, lengths = rounds[-1]
         twin = run == WARM
         job.child(run, block, f"{__name__}:interleaved", (len(names) + twin) * len(lengths), plan=asdict(plan), rounds=rounds,
                   asked=[(*key, asdict(work)) for key, work in asked.items()])  # fmt: skip
-    return gaps + phases.missing(job.journal)
 
 
 def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workload) -> None:

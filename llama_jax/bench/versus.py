@@ -20,7 +20,7 @@ import numpy as np
 from llama_jax import chat as template
 from llama_jax import checkpoint, generate, prompts
 from llama_jax.bench import environment, phases, protocol, requests, roofline, suite, summary
-from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.job import Job, check, opened, watched, weights_of, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.record import Trial
@@ -171,11 +171,11 @@ def talk(job: Job, names: Sequence[str], chats: int) -> None:
 def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) -> dict:
     """One request; its peak memory is the subject's. The note says what the process held before the model, libraries imported."""
     with watched(say) as more:
-        backend, narrow = backend_of(subject), subject not in peer_names() and parse(subject).weights == "bf16"
+        backend = backend_of(subject)
         for library in LIBRARIES.get(backend, ()):
             import_module(library)
         more.update(subject=subject, libraries_rss_bytes=environment.peak_rss())
-        job = job | dict(dtype="bfloat16" if narrow else job["dtype"])
+        job = job | dict(dtype=loaded_as(subject, job["model"]))
         loaded, _, workload, _ = bare(job) if backend in READS_FILE else opened(job)
         for who in built(say, loaded, [subject]):
             record, _ = protocol.trial(who, workload, 0, **identity, order=order, phase="cold")
@@ -185,11 +185,19 @@ def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) ->
     return {}
 
 
-def bare(job: dict) -> tuple[Checkpoint, list, Workload, int]:
-    """As `opened`, with no weights loaded: for a subject that reads the file by itself."""
+def bare(job: dict) -> tuple[Checkpoint, list, Workload | None, int]:
+    """As `opened`, with no weights loaded: for a subject that reads the file by itself. The workload is None where the job has none."""
     source, work = checkpoint.find(job["model"]), job["workload"]
     loaded = Checkpoint(job["model"], source.config, None, source.tokenizer(), source.hash(), source.where, job["dtype"])
-    return loaded, [], Workload.from_json(work), 0
+    return loaded, [], Workload.from_json(work) if work else None, 0
+
+
+def loaded_as(subject: str, model: str) -> str:
+    """The dtype in which `checkpoint.load` gives a subject what it computes on and nothing beside it; peers share float32 weights."""
+    if subject in peer_names():
+        return "float32"
+    weights = weights_of(model, parse(subject))
+    return {"loaded": "float32", "f32": "float32", "bf16": "bfloat16"}.get(weights, weights)
 
 
 def peer_names() -> Sequence[str]:

@@ -17,25 +17,30 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llama_jax.checkpoint import huggingface, random
+import jax
+
+from llama_jax.checkpoint import huggingface, quantised, random
 from llama_jax.checkpoint.flax import from_flax, to_flax
-from llama_jax.checkpoint.tensors import Source, assemble
+from llama_jax.checkpoint.tensors import Source, assemble, names
 from llama_jax.checkpoint.torch import from_torch, to_torch
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError, near
 from llama_jax.model import Model
+from llama_jax.model import quantised as quantised_from
+from llama_jax.quantize import FORMS, LAYOUTS
 from llama_jax.tokenizer import Tokenizer
 
 __all__ = ["DEFAULT", "Checkpoint", "from_flax", "from_torch", "gguf_file", "load", "load_config", "load_params", "load_tokenizer",
            "models", "to_flax", "to_torch"]  # fmt: skip
 
 DEFAULT = "smollm2-135m-instruct"
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", *FORMS)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model. `tokenizer` is None for random weights and for folders without one."""
+    """A loaded model. `tokenizer` is None for random weights and for folders without one. origin: where its weights can be read
+    again in another form; None for one that was put together here."""
 
     name: str
     config: ModelConfig
@@ -44,10 +49,27 @@ class Checkpoint:
     weights_hash: str
     source: str
     dtype: str
+    origin: Source | None = field(default=None, repr=False, compare=False)
+    forms: dict[str, Model] = field(default_factory=dict, init=False, repr=False, compare=False)  # that `weights` has made
+
+    def weights(self, form: str) -> Model:
+        """The weights in one of `quantize.FORMS`: read again from where they came from, else quantised from the parameters. All who
+        ask for a form share it. Raises UserError where there are no such blocks, or too little memory."""
+        if form == self.dtype:
+            return self.params
+        if form not in self.forms:
+            self.forms[form] = assemble(self.origin, form) if self.origin else quantised_from(self.params, form)
+        return self.forms[form]
 
     @property
-    def is_random(self) -> bool:
-        return self.source.startswith("random:")
+    def blocks(self) -> str:
+        """The form of blocks that fits this model best: as it was loaded, else its file's own, else q8_0."""
+        return self.dtype if self.dtype in ("gguf", *LAYOUTS) else own_blocks(self.origin) if self.origin else "q8_0"
+
+
+def own_blocks(source: Source) -> str:
+    """ "gguf" where a model's file has blocks of its own for every matrix, else "q8_0"."""
+    return "q8_0" if quantised.complaint(source, jax.tree.leaves(names(source.config))) else "gguf"
 
 
 def __getattr__(name: str):
@@ -93,14 +115,17 @@ def find(name: str) -> Source:
     raise UserError(f"No such model: {name!r}.{near(name, models())} A path or a hub id (owner/name) works too.")
 
 
-def load(name: str = DEFAULT, dtype: str = "float32") -> Checkpoint:
-    """Configuration, parameters, tokenizer and weights hash of a model. dtype: "float32" or "bfloat16".
+def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None = None) -> Checkpoint:
+    """Configuration, parameters, tokenizer and weights hash of a model. dtype: "float32", "bfloat16" or a quantised form, in which
+    the whole model is never there in float32: "gguf" (the file's own blocks), "q8_0", "q4_0", "q4_1" or "int8" (quantised here).
+    device: where the weights go, by default the first one that JAX has.
 
     Raises UserError, one line each: no such model, not a GGUF, truncated file, unsupported architecture or tensor type,
     missing or misshapen tensor, hub unreachable, not enough memory.
     """
     source = find(name)
-    return Checkpoint(name, source.config, assemble(source, check_dtype(dtype)), source.tokenizer(), source.hash(), source.where, dtype)
+    params = assemble(source, check_dtype(dtype), device)
+    return Checkpoint(name, source.config, params, source.tokenizer(), source.hash(), source.where, dtype, source)
 
 
 def load_config(name: str = DEFAULT) -> ModelConfig:
@@ -120,5 +145,5 @@ def load_tokenizer(name: str = DEFAULT) -> Tokenizer | None:
 
 def check_dtype(dtype: str) -> str:
     if dtype not in DTYPES:
-        raise UserError(f"dtype is {dtype!r}; it must be {' or '.join(DTYPES)}.")
+        raise UserError(f"dtype is {dtype!r}; it must be {', '.join(DTYPES[:-1])} or {DTYPES[-1]}.")
     return dtype

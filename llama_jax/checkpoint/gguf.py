@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, dequantize
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, dequantize
 
 from llama_jax import files, paths
-from llama_jax.checkpoint.tensors import Source, Tensor, hash_files
+from llama_jax.checkpoint.tensors import Raw, Source, Tensor, hash_files
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.errors import UserError
 from llama_jax.tokenizer import Tokenizer, from_gguf
@@ -55,8 +55,9 @@ def open_file(path: Path) -> Source:
     config = read_config(path, index)
     tensors = {}
     for name, (shape, kind, offset, size) in index["tensors"].items():
-        read = partial(read_tensor, path, shape, kind, offset, size, rotated_heads(name, config))
-        tensor = Tensor(tuple(shape), read)
+        heads = rotated_heads(name, config)
+        raw = Raw(GGMLQuantizationType(kind).name.lower(), partial(read_blocks, path, shape, kind, offset, size, heads))
+        tensor = Tensor(tuple(shape), partial(read_tensor, path, shape, kind, offset, size, heads), raw)
         if config.model_type == "gpt2":
             tensor = transposed(tensor) if name.endswith(CONV1D) else tensor
         tensors[hugging_face_name(name, config.model_type)] = tensor
@@ -64,7 +65,8 @@ def open_file(path: Path) -> Source:
 
 
 def transposed(tensor: Tensor) -> Tensor:
-    return Tensor(tensor.shape[::-1], lambda: tensor.read().T)
+    """As Hugging Face has it; the bytes stay [out, in]."""
+    return Tensor(tensor.shape[::-1], lambda: tensor.read().T, tensor.raw)
 
 
 def hugging_face_name(name: str, architecture: str = "llama") -> str:
@@ -97,9 +99,18 @@ def read_tensor(path: Path, shape, kind: int, offset: int, size: int, heads: int
         values = raw.view(np.float16).reshape(shape).astype(np.float32)
     else:
         values = dequantize(raw.reshape(*shape[:-1], -1), kind).reshape(shape)
-    if heads:
-        values = values.reshape(heads, -1, 2, shape[-1]).swapaxes(1, 2).reshape(shape)
-    return values
+    return unrotated(values, heads)
+
+
+def read_blocks(path: Path, shape, kind: int, offset: int, size: int, heads: int) -> np.ndarray:
+    """One quantised tensor's bytes [out, in/32, bytes a block], its rows in Hugging Face's order."""
+    raw = np.memmap(path, np.uint8, "r", offset, (size,))
+    return unrotated(raw.reshape(shape[0], -1, GGML_QUANT_SIZES[GGMLQuantizationType(kind)][1]), heads)
+
+
+def unrotated(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Rows [N, ...] with the interleaved rotary pairs of each head apart again; as they are where heads is 0."""
+    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape) if heads else rows
 
 
 def read_index(path: Path) -> dict:

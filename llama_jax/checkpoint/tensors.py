@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +22,24 @@ from llama_jax.head import Head
 from llama_jax.layer import Layer
 from llama_jax.model import Model
 from llama_jax.norm import Norm
+from llama_jax.quantize import FORMS, is_quantised
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A GGUF tensor's own bytes: its type ("q4_0", "f16" …), and how to get them as rows of blocks [out, in/32, bytes a block]."""
+
+    kind: str
+    read: Callable[[], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that has not been read yet: its shape, and how to get its values."""
+    """A tensor that has not been read yet: its shape, and how to get its values. raw: its bytes, where they are a GGUF's."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray | jax.Array]
+    raw: Raw | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,12 @@ def gpt2_layer(i: int) -> Layer:
     )  # fmt: skip
 
 
+def is_matrix(rows: Rows) -> bool:
+    """Whether the model multiplies by this weight: no norm, no bias, no table of positions."""
+    *_, module, kind = rows.names[0].split(".")
+    return kind == "weight" and "norm" not in module and not module.startswith("ln_") and module != "wpe"
+
+
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Hugging Face name → expected shape, for every weight of the model, in the order of the tree."""
     found = {}
@@ -116,19 +133,34 @@ def out_in(name: str, config: ModelConfig) -> tuple[int, ...]:
     return next((size for end, size in sizes.items() if module == end or module.endswith("." + end)), (d,))
 
 
-def assemble(source: Source, dtype: str) -> Model:
-    """Read every weight, several at a time, into a Model of `dtype`. Shapes are checked before anything is read."""
-    check(source)
-    check_memory(source, np.dtype(jnp.dtype(dtype)).itemsize)
+def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Model:
+    """Read every weight into a Model of `dtype`, which may be one of `quantize.FORMS`, on `device` (by default JAX's own choice, the
+    first). Several are read at a time; what is quantised here one after the other, so that a single tensor is there in float32.
 
-    def read(rows: Rows) -> jax.Array:
-        parts = [source.tensors[name].read() for name in rows.names]
-        parts = [part.T for part in parts] if rows.transposed else parts
-        return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(dtype)
+    Shapes are checked before anything is read.
+    """
+    from llama_jax.checkpoint import quantised  # which imports this
 
     leaves, tree = jax.tree.flatten(names(source.config))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return jax.tree.unflatten(tree, pool.map(read, leaves))
+    check(source)
+    if dtype == "gguf":
+        quantised.check_own(source, leaves)
+    check_memory(source, dtype)
+    weight = partial(quantised.read, form=dtype) if dtype in FORMS else partial(read, dtype=dtype)
+
+    def placed(rows: Rows):
+        with jax.default_device(device):  # here: it holds for one thread
+            return weight(source, rows)
+
+    with ThreadPoolExecutor(1 if dtype in FORMS and dtype != "gguf" else os.cpu_count()) as pool:
+        return jax.tree.unflatten(tree, pool.map(placed, leaves))
+
+
+def read(source: Source, rows: Rows, dtype: str) -> jax.Array:
+    """One weight, the rows of its tensors one below the other."""
+    parts = [source.tensors[name].read() for name in rows.names]
+    parts = [part.T for part in parts] if rows.transposed else parts
+    return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(dtype)
 
 
 def check(source: Source) -> None:
@@ -144,20 +176,33 @@ def check(source: Source) -> None:
             raise UserError(f"{source.where}: tensor {name} has shape {list(found)}, the configuration says {list(shape)}.")
 
 
-def check_memory(source: Source, itemsize: int) -> None:
+def check_memory(source: Source, dtype: str) -> None:
+    """Raises UserError where the weights will not fit beside what runs here."""
     import psutil  # here: a machine that only measures speed may lack it
 
-    needed, free = source.config.num_parameters * itemsize, psutil.virtual_memory().available
+    needed, free = size(source, dtype), psutil.virtual_memory().available
     if needed > free:
         raise UserError(f"{source.where}: the weights need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free;"
-                        " load it as bfloat16 or choose a smaller model.")  # fmt: skip
+                        " load it as bfloat16 or q8_0, or choose a smaller model.")  # fmt: skip
+
+
+def size(source: Source, dtype: str) -> float:
+    """Bytes of all weights in this dtype or quantised form."""
+    from llama_jax.checkpoint import quantised
+
+    if dtype not in FORMS:
+        return source.config.num_parameters * np.dtype(jnp.dtype(dtype)).itemsize
+    return sum(quantised.bytes_of(source, rows, dtype) for rows in jax.tree.leaves(names(source.config)))
 
 
 def named(config: ModelConfig, params: Model) -> dict[str, np.ndarray]:
-    """The model's weights as separate host arrays under their Hugging Face names and layout: the inverse of `assemble`."""
+    """The model's weights as separate host arrays under their Hugging Face names and layout: the inverse of `assemble`.
+
+    Quantised ones are expanded to float32.
+    """
     sizes, found = shapes(config), {}
-    for rows, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(params), strict=True):
-        values, at = np.asarray(weight), 0
+    for rows, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(params, is_leaf=is_quantised), strict=True):
+        values, at = np.asarray(weight.dequantised() if is_quantised(weight) else weight), 0
         for name in rows.names:
             height = sizes[name][-1 if rows.transposed else 0]
             part = values[at : at + height]

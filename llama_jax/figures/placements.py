@@ -61,6 +61,7 @@ def pipelines(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
         sns.histplot(x=values, bins=edges, ax=axes, color=colour(subject), alpha=0.5, label=text, hatch=hatch, edgecolor=colour(subject))
         axes.axvline(np.median(values), color=colour(subject), linewidth=2)
     axes.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), fontsize=10)
     axes.set_title("The original's pipelines 1 and 2 on the same prompts")
     return figure
@@ -145,7 +146,7 @@ def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -
         crossing = next(
             (summary.break_even(r, base) for r in drawn for base in drawn if r["name"] == name and base["name"] == against), None
         )
-        words = name + ("" if name == against or crossing is None else f": {crossing:.0f} tokens" if crossing else ": at once")
+        words = name + ("" if name == against or crossing is None else f": {crossing:.0f} tokens" if crossing else ": ahead at once")
         axes.text(longest * 1.05, at, words, va="center", fontsize=9, color=colour(name))
     axes.set(xscale="log", yscale="log", xlim=(1, longest), xlabel="tokens made by the process, log scale",
              ylabel="seconds, compilation included,\nlog scale")  # fmt: skip

@@ -1,7 +1,8 @@
 """The house style, and `save`: every figure the same bytes for the same data, listed in the manifest.
 
 Colours: Okabe & Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/), one colour a subject
-everywhere; subjects are also told apart by their labels, never by colour alone.
+everywhere; subjects are also told apart by their labels, never by colour alone. Beside other runtimes the colour says
+who computes (ours blue, compiled kernels black or purple, PyTorch orange, llama.cpp green), in all such figures alike.
 """
 
 from __future__ import annotations

@@ -83,9 +83,10 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
         axes.plot([held + need] * 2, [height - 0.36, height + 0.36], color=LIMIT_COLOUR, linewidth=2)
         words = f"  {peak:.0f} MB, {peak - held:.0f} of them from loading on ({f['dtype']} weights and cache: {need:.3g})"
         axes.text(max(peak, held + need), height, words, va="center", fontsize=9)
-    axes.set_xlim(0, 1.75 * max((np.median(f["peak"]) / 1e6 for f in found), default=1))
+    axes.set_xlim(0, 2.3 * max((np.median(f["peak"]) / 1e6 for f in found), default=1))
     name = f" · the file on disk: {file_bytes / 1e6:.0f} MB" if file_bytes else ""
-    axes.set_xlabel("peak resident memory of a process with this subject alone, MB\n"
+    n = min((len(f["peak"]) for f in found), default=0)
+    axes.set_xlabel(f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
                     f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})")  # fmt: skip
-    axes.set_title("Memory")
+    axes.set_title("Peak memory of one answer")
     return figure

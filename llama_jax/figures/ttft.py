@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator
 
 from llama_jax.bench import statistics, ttft_table
 from llama_jax.bench.record import Trial
+from llama_jax.bench.statistics import Ratio
 from llama_jax.figures.placements import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
@@ -37,36 +38,54 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], reading: d
     limits: length → ms, `ttft_table.limits`. reading: label → ms to read other weight formats once.
     """
     figure, (left, right) = new(13.5, 6.2, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
-    shown, asked = ttft_table.highlighted(trials), ttft_table.lengths(trials)
-    entries, ends = ttft_table.table(trials, seed), {}
-    for name in [e for e in ttft_table.placements(trials) + ttft_table.rivals(trials) if e not in shown] + shown:
+    shown = ttft_table.highlighted(trials)
+    names = [name for name in ttft_table.placements(trials) + ttft_table.rivals(trials) if name not in shown] + shown
+    looks = {name: look(trials, name) if name in shown else (OTHER, "", look(trials, name)[2]) for name in names}
+    by_length(left, trials, looks, shown, limits, reading, seed)
+    peers_over_best(right, trials, looks, shown, seed)
+    return figure
+
+
+def by_length(
+    axes, trials: Sequence[Trial], looks: dict[str, tuple[str, str, str]], shown: Sequence[str], limits: dict[int, float],
+    reading: dict[str, float], seed: int,
+) -> None:  # fmt: skip
+    """Medians and their intervals against prompt length, a line a subject with its name at the end; limits in red.
+
+    looks: subject → (colour, marker, line style), in the order of drawing. shown: those that stand out.
+    """
+    asked, entries, ends = ttft_table.lengths(trials), ttft_table.table(trials, seed), {}
+    for name, (shade, marker, line) in looks.items():
         here = [e for e in entries if e["subject"] == name and e["n"]]
         if not here:
             continue
-        shade, marker, line = look(trials, name) if name in shown else (OTHER, "", look(trials, name)[2])
         x, middles = [e["tokens"] for e in here], [e["p50"] for e in here]
-        left.plot(x, middles, marker=marker, color=shade, linestyle=line, linewidth=2.2 if name in shown else 1.2, markersize=5)
-        left.vlines(x, [e["low"] for e in here], [e["high"] for e in here], color=shade, linewidth=5, alpha=0.35)
+        axes.plot(x, middles, marker=marker, color=shade, linestyle=line, linewidth=2.2 if name in shown else 1.2, markersize=5)
+        axes.vlines(x, [e["low"] for e in here], [e["high"] for e in here], color=shade, linewidth=5, alpha=0.35)
         ends[name] = middles[-1]
-    left.plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
-    label = "limit: weights read once,\nor the arithmetic (float32)"
-    left.text(asked[0], limits[asked[0]] * 0.95, label, color=LIMIT_COLOUR, fontsize=8.5, va="top")
-    for name, ms in reading.items():
-        left.plot([asked[0], asked[0] * 1.35], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
-        left.text(asked[0] * 1.38, ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="center")
-    left.set_yscale("log")
+    lowest = min((np.nanmin([e["low"], e["p50"]]) for e in entries if e["n"] and e["tokens"] == asked[0]), default=np.inf)
+    limit_below(axes, asked, limits, reading, 0.95 * min(lowest, limits[asked[0]]))
     highest = max([e["high"] if np.isfinite(e["high"]) else e["p50"] for e in entries if e["n"]], default=1.0)
-    left.set_ylim(0.55 * min([*limits.values(), *reading.values()]), 2.5 * highest)  # room for words below the limit and labels at the ends
-    of_length(left, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
-    for name, at in spread_labels(ends, apart(left), centred=True).items():
-        left.annotate(name, (asked[-1], ends[name]), (asked[-1] * 1.16, at), fontsize=9.5 if name in shown else 8.5, va="center",
-                      color=look(trials, name)[0] if name in shown else GREY, fontweight="bold" if name in shown else "normal",
+    least = min([*limits.values(), *reading.values(), lowest])
+    axes.set_ylim(0.55 * least, 2.5 * highest)  # room for words below the limit and labels at the ends
+    of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
+    for name, at in spread_labels(ends, apart(axes), centred=True).items():
+        axes.annotate(name, (asked[-1], ends[name]), (asked[-1] * 1.16, at), fontsize=9.5 if name in shown else 8.5, va="center",
+                      color=looks[name][0] if name in shown else GREY, fontweight="bold" if name in shown else "normal",
                       arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7), annotation_clip=False)  # fmt: skip
     few = min((e["n"] for e in entries if e["n"]), default=0)
-    left.set_ylabel("time to first token, ms (log scale)")
-    left.set_title(f"First token by prompt length (median, 95 % interval, n ≥ {few})", fontsize=11.5)
-    peers_over_best(right, trials, shown, seed)
-    return figure
+    axes.set_ylabel("time to first token, ms (log scale)")
+    axes.set_title(f"First token by prompt length (median, 95 % interval, n ≥ {few})", fontsize=11.5)
+
+
+def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float], top: float) -> None:
+    """The limit of float32 first tokens, its words below `top`, and what reading other formats once takes at the least."""
+    axes.plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
+    label = "limit: weights read once,\nor the arithmetic (float32)"
+    axes.text(asked[0], top, label, color=LIMIT_COLOUR, fontsize=8.5, va="top")
+    for name, ms in reading.items():
+        axes.plot([asked[0], asked[0] * 1.35], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
+        axes.text(asked[0] * 1.38, ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="center")
 
 
 def times(ratio: float) -> str:
@@ -104,27 +123,38 @@ def apart(axes) -> float:
     return (high / low) ** 0.034
 
 
-def peers_over_best(axes, trials: Sequence[Trial], shown: Sequence[str], seed: int) -> None:
-    """Each peer's TTFT over that of the placement that is best at the length; points a little apart so that intervals are seen."""
-    found, asked = ttft_table.ratios(trials, seed), ttft_table.lengths(trials)
-    peers, ends = list(dict.fromkeys(r["peer"] for r in found)), {}
-    for i, peer in enumerate(peers):
-        here = [r for r in found if r["peer"] == peer]
-        shade, marker, line = look(trials, peer) if peer in shown else (OTHER, "", look(trials, peer)[2])
-        x = [r["tokens"] * 1.02 ** (i - (len(peers) - 1) / 2) for r in here]
-        axes.plot(x, [r["ratio"].value for r in here], color=shade, marker=marker, linestyle=line, markersize=5,
-                  linewidth=2 if peer in shown else 1.2)  # fmt: skip
-        axes.vlines(x, [r["ratio"].low for r in here], [r["ratio"].high for r in here], color=shade, linewidth=1.6)
-        ends[peer] = here[-1]["ratio"].value
+def peers_over_best(axes, trials: Sequence[Trial], looks: dict[str, tuple[str, str, str]], shown: Sequence[str], seed: int) -> None:
+    """Each peer's TTFT over that of the placement that is best at the length."""
+    found = [(r["peer"], r["tokens"], r["ratio"]) for r in ttft_table.ratios(trials, seed)]
+    ratios_by_length(axes, found, ttft_table.lengths(trials), looks, shown)
+    axes.set_ylabel("peer's time over that of the placement best there\n(log scale; below 1 the peer is sooner)")
+    axes.set_title(f"Peers over the best placement (n ≥ {pairs(found)} pairs)", fontsize=11.5)
+
+
+def pairs(found: Sequence[tuple[str, int, Ratio]]) -> int:
+    """The least number of pairs behind these ratios."""
+    return min((ratio.n for _, _, ratio in found), default=0)
+
+
+def ratios_by_length(
+    axes, found: Sequence[tuple[str, int, Ratio]], asked: Sequence[int], looks: dict[str, tuple[str, str, str]], shown: Sequence[str]
+) -> None:
+    """Ratios (subject, length, ratio), a line a subject with its name at the end; points a little apart so that intervals are seen."""
+    names, ends = list(dict.fromkeys(name for name, _, _ in found)), {}
+    for i, name in enumerate(names):
+        here = {n: ratio for other, n, ratio in found if other == name}
+        shade, marker, line = looks[name]
+        x = [n * 1.02 ** (i - (len(names) - 1) / 2) for n in here]
+        axes.plot(x, [ratio.value for ratio in here.values()], color=shade, marker=marker, linestyle=line, markersize=5,
+                  linewidth=2 if name in shown else 1.2)  # fmt: skip
+        axes.vlines(x, [ratio.low for ratio in here.values()], [ratio.high for ratio in here.values()], color=shade, linewidth=1.6)
+        ends[name] = list(here.values())[-1].value
     of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
-    for peer, at in spread_labels(ends, apart(axes), centred=True).items():
-        axes.annotate(peer, (asked[-1], ends[peer]), (asked[-1] * 1.16, at), fontsize=8.5, va="center", annotation_clip=False,
-                      color=look(trials, peer)[0] if peer in shown else GREY,
+    for name, at in spread_labels(ends, apart(axes), centred=True).items():
+        axes.annotate(name, (asked[-1], ends[name]), (asked[-1] * 1.16, at), fontsize=8.5, va="center", annotation_clip=False,
+                      color=looks[name][0] if name in shown else GREY,
                       arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7))  # fmt: skip
     axes.axhline(1, color="black", linewidth=1)
-    n = min((r["ratio"].n for r in found), default=0)
-    axes.set_ylabel("peer's time over that of the placement best there\n(log scale; below 1 the peer is sooner)")
-    axes.set_title(f"Peers over the best placement (n ≥ {n} pairs)", fontsize=11.5)
 
 
 @styled

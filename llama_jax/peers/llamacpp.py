@@ -3,8 +3,9 @@
 llamacpp            bare `llama_decode`, called as llama-bench measures pp and tg: the prompt as one batch, then a token a call, flash
                     attention, an f16 cache; the greedy choice is made on the host from the last logits
 llamacpp+generate   the package's own generator, `Llama.generate` at temperature 0
+llamacpp+q8_0       as llamacpp, on the same model in Q8_0; +q4_0: in Q4_0 (`requantised.py`)
 
-Both compute on the file's quantised blocks with activations rounded to 8 bits, so that their tokens are their own after a while.
+All compute on quantised blocks with activations rounded to 8 bits, so that their tokens are their own after a while.
 As many threads as this process may use cores, as ours; nothing is offloaded; the token that ends a text ends no request. Neither may
 reuse what it holds of an earlier request: the cache is cleared before each.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,7 @@ from llama_jax import checkpoint, generate
 from llama_jax.bench.process import allowed_cores
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.errors import UserError
-from llama_jax.peers import UnavailableError
+from llama_jax.peers import UnavailableError, requantised
 
 BATCH, MICRO_BATCH = 2048, 512  # tokens a call, and at a time within it: llama-bench's own
 CACHE_BYTES = 2  # of a cached value: f16
@@ -48,20 +49,26 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     """A way of asking llama.cpp as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
-    runner = {"llamacpp": Bare, "llamacpp+generate": HighLevel}[name](weights_of(loaded))
-    return Subject(name, "llama.cpp", name, runner.run, encoder(loaded), identity(loaded))
+    path = weights_of(loaded, name)
+    runner = (HighLevel if name == "llamacpp+generate" else Bare)(path)
+    return Subject(name, "llama.cpp", name, runner.run, encoder(loaded), identity(loaded, path))
 
 
-def weights_of(loaded: checkpoint.Checkpoint) -> Path:
-    """The file that a checkpoint was read from. Raises UnavailableError where llama.cpp is not here or reads no such file."""
-    if gap := missing("llamacpp", loaded.source):
+def weights_of(loaded: checkpoint.Checkpoint, name: str = "llamacpp") -> Path:
+    """The file that a checkpoint was read from, or for `llamacpp+TYPE` the one made from it.
+
+    Raises UnavailableError where llama.cpp is not here, or reads or makes no such file.
+    """
+    if gap := missing(name, loaded.source):
         raise UnavailableError(*gap)
-    return Path(loaded.source)
+    kind, path = name.removeprefix("llamacpp+"), Path(loaded.source)
+    return requantised.obtain(path, loaded.weights_hash, kind, len(allowed_cores())) if kind in requantised.TYPES else path
 
 
-def identity(loaded: checkpoint.Checkpoint) -> dict:
-    """What a trial says of the file: the type most tensors have, and the bytes a parameter takes over all of them."""
-    tensors = checkpoint.gguf.read_index(Path(loaded.source))["tensors"].values()
+def identity(loaded: checkpoint.Checkpoint, path: Path | None = None) -> dict:
+    """What a trial says of a file, the checkpoint's own by default: the type most tensors have, and the bytes a parameter takes over
+    all of them. The hash is that of the checkpoint's file, whatever was made of it."""
+    tensors = checkpoint.gguf.read_index(path or Path(loaded.source))["tensors"].values()
     kinds = Counter(gguf.GGMLQuantizationType(kind).name.lower() for shape, kind, *_ in tensors if len(shape) > 1)
     kind, width = kinds.most_common(1)[0][0], sum(size for *_, size in tensors) / sum(int(np.prod(shape)) for shape, *_ in tensors)
     return dict(model=loaded.name, weights_hash=loaded.weights_hash, dtype=kind, quantisation=f"gguf-{kind}", weight_bytes=width,
@@ -217,17 +224,21 @@ class HighLevel:
             yield np.array([[token]], np.int32)
 
 
-def logits(loaded: checkpoint.Checkpoint, ids: Sequence[int], exact: bool = False) -> np.ndarray:
-    """llama.cpp's logits of every position, float32 [T V], as the measured peer computes them; exact: with attention in float32.
+def logits(loaded: checkpoint.Checkpoint, name: str = "llamacpp", exact: bool = False) -> Callable[[Sequence[int]], np.ndarray]:
+    """ids → llama.cpp's logits of every position, float32 [T V], as the measured peer computes them; exact: with attention in float32.
 
     Raises UnavailableError where llama.cpp cannot run the checkpoint.
     """
-    path = weights_of(loaded)
-    context = Context(opened(path), generate.bucket(len(ids)), every=True, exact=exact)
-    found = np.empty((len(ids), context.model.vocabulary), np.float32)
-    for start in range(0, len(ids), MICRO_BATCH):
-        piece = [(int(token), start + i, 0, True) for i, token in enumerate(ids[start : start + MICRO_BATCH])]
-        context.decode(piece)
-        for i in range(len(piece)):
-            found[start + i] = context.logits(i)
-    return found
+    model = opened(weights_of(loaded, name))
+
+    def read(ids: Sequence[int]) -> np.ndarray:
+        context = Context(model, generate.bucket(len(ids)), every=True, exact=exact)
+        found = np.empty((len(ids), model.vocabulary), np.float32)
+        for start in range(0, len(ids), MICRO_BATCH):
+            piece = [(int(token), start + i, 0, True) for i, token in enumerate(ids[start : start + MICRO_BATCH])]
+            context.decode(piece)
+            for i in range(len(piece)):
+                found[start + i] = context.logits(i)
+        return found
+
+    return read

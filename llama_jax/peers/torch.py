@@ -2,6 +2,7 @@
 
 transformers, transformers+static   `generate` with its dynamic and its static cache (`torch_eager.py`)
 torch, torch+static, torch+nocache  eager greedy loops (`torch_eager.py`)
+torch-int8                          the eager loop on int8 weights, by dynamic quantisation (`torch_int8.py`)
 torch-script…                       TorchScript before and after an eager forward (`torch_script.py`)
 torch-compile…                      `torch.compile` (`torch_compiled.py`)
 torch-cudagraph…, torch-hybrid…     CUDA graphs by hand, and with TorchScript at both ends (`torch_graphs.py`)
@@ -38,6 +39,7 @@ WAYS: dict[str, tuple[str, str, dict]] = {  # peer: (module, its function, its o
     "torch": ("torch_eager", "growing", {}),
     "torch+static": ("torch_eager", "static", {}),
     "torch+nocache": ("torch_eager", "whole", {}),
+    "torch-int8": ("torch_int8", "growing", {}),
     "torch-script": ("torch_script", "cached", {}),
     "torch-script+nocache": ("torch_script", "whole", {}),
     "torch-compile": ("torch_compiled", "cached", {}),
@@ -49,6 +51,7 @@ WAYS: dict[str, tuple[str, str, dict]] = {  # peer: (module, its function, its o
     "torch-hybrid": ("torch_graphs", "cached", dict(scripted=True)),
     "torch-hybrid+nocache": ("torch_graphs", "whole", dict(scripted=True)),
 }
+QUANTISED = {"torch-int8": "int8-dynamic"}  # peers that multiply in fewer bits: how
 GPU = "Run it on a machine with a CUDA device: `make gpu`."
 GRAPHS = "CUDA graphs need a CUDA device."
 NEEDS_CUDA = {  # peer: why it is nothing of its own without a CUDA device
@@ -57,7 +60,7 @@ NEEDS_CUDA = {  # peer: why it is nothing of its own without a CUDA device
     " weights frozen into the program, a second copy of them all.",
     **dict.fromkeys(("torch-cudagraph", "torch-cudagraph+nocache", "torch-hybrid", "torch-hybrid+nocache"), GRAPHS),
 }
-KINDS = {"transformers": "growing", "torch": "growing"}  # of KV cache, where it is neither fixed nor none
+KINDS = {"transformers": "growing", "torch": "growing", "torch-int8": "growing"}  # of KV cache, where it is neither fixed nor none
 
 
 def cache_kind(name: str) -> str:
@@ -122,6 +125,8 @@ def subject(loaded: Checkpoint, name: str) -> Subject:
     dtype = loaded.params.embedding.weight.dtype
     identity = dict(model=loaded.name, weights_hash=loaded.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize,
                     config=loaded.config, cache=cache_kind(name))  # fmt: skip
+    if name in QUANTISED:
+        identity |= dict(dtype="int8", quantisation=QUANTISED[name], weight_bytes=1, cache_bytes=dtype.itemsize)
     run = runner(shared_module(loaded), loaded.config, name)
     return Subject(name, "torch", name, run, encoder(loaded), identity, guard=TorchGuard, counter=TorchCounter, reported=device_peak)
 
@@ -133,7 +138,42 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
             return f"{package} is not installed.", "Run `make setup`."
     if name in NEEDS_CUDA and device() == "cpu":
         return NEEDS_CUDA[name], GPU
+    if name in QUANTISED:
+        return no_engine()
     return no_compiler() if "compile" in name else None
+
+
+def no_engine() -> tuple[str, str] | None:
+    """What dynamic quantisation needs, where it is missing: the processor, and a build of PyTorch with integer products for it."""
+    if device() != "cpu":
+        return "PyTorch's dynamic quantisation multiplies on a processor, and this PyTorch uses a GPU.", "Hide it: CUDA_VISIBLE_DEVICES=''."
+    if not engines():
+        return "This build of PyTorch has no integer products for this processor.", "Install PyTorch's own build for it."
+    return None
+
+
+def engines() -> set[str]:
+    """The libraries of integer products that this build of PyTorch has for this processor."""
+    import torch
+
+    return set(torch.backends.quantized.supported_engines) - {"none"}
+
+
+def logits(loaded: Checkpoint, name: str) -> Callable[[Sequence[int]], np.ndarray]:
+    """ids → logits of every position, float32 [T V], of the module that `torch` or `torch-int8` runs. Raises UnavailableError."""
+    import torch
+
+    if gap := missing(name, loaded.name):
+        raise UnavailableError(*gap)
+    from llama_jax.peers import torch_int8
+
+    module = torch_int8.quantised(shared_module(loaded)) if name in QUANTISED else shared_module(loaded)
+
+    def read(ids: Sequence[int]) -> np.ndarray:
+        with torch.inference_mode():
+            return module(torch.tensor([list(ids)], device=module.device)).logits[0].float().cpu().numpy()
+
+    return read
 
 
 def no_compiler() -> tuple[str, str] | None:

@@ -8,6 +8,8 @@ import pytest
 from llama_jax.bench import Guard, causes
 from llama_jax.sampling import Sampler
 
+pytestmark = pytest.mark.usefixtures("compiling")
+
 SHAPE = ("TRACING CACHE MISS at /home/me/llama_jax/generate.py:150:27 (decode): for one_step defined at /home/me/llama_jax/transforms.py"
          " all previously seen cache keys differ. For the closest previous key: different input types:"
          + "".join(f" * at carry.cache.entries[{i}][0], now f32[1,3,56,64] and before f32[1,3,43,64]" for i in range(30)))  # fmt: skip

@@ -8,6 +8,8 @@ from llama_jax.bench.compiling import Compilation
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("compiling")
+
 SHAPE = ("random:smollm2-135m,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,head_dim=16,"
          "vocab_size=97")  # fmt: skip
 SMALL = f"{SHAPE},num_hidden_layers=2"

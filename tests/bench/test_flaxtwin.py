@@ -106,6 +106,7 @@ def test_what_the_rows_do_not_decide_is_not_claimed():
     assert findings.flax_twin(nothing).startswith("No two ways")
 
 
+@pytest.mark.slow
 def test_the_figure_is_the_same_twice_and_shows_a_way_without_a_burst(tmp_path):
     from tests.test_figures import META
 

@@ -16,6 +16,8 @@ from llama_jax.checkpoint import random, tensors
 from llama_jax.checkpoint.random import on_device
 from llama_jax.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("compiling")
+
 TINY = config.tiny(tie_word_embeddings=False)
 SUITE = Suite((Shape("random:tiny", TINY, 1.0, ("step", "torch", "chunk8", "torch-cudagraph"), ("step", "torch")),), prompt_tokens=12,
               new_tokens=17, blocks=2, lengths=(4,), answers=2, probe_bytes=1 << 22, rehearsal=True)  # fmt: skip

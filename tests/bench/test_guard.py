@@ -14,6 +14,8 @@ from jax import monitoring
 from llama_jax.bench import Guard, selftest
 from llama_jax.bench.guard import TorchCounter, TorchGuard
 
+pytestmark = pytest.mark.usefixtures("compiling")
+
 
 def scale(x, by=2.0):
     return x * by

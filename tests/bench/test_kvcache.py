@@ -89,10 +89,11 @@ def test_the_cache_has_the_bytes_that_were_predicted():
 
 def test_a_smaller_cache_is_further_from_float32(tiny):
     loaded = checkpoint.Checkpoint("tiny", *tiny, None, "hash", "random:tiny", "float32")
-    full, half, eighth = kvcache.quality(loaded, suite.english(loaded, 70, seed=3))
+    full, brain, half, eighth = kvcache.quality(loaded, suite.english(loaded, 70, seed=3))
+    assert [e["kv"] for e in (full, brain, half, eighth)] == ["f32", "bf16", "f16", "int8"]
     assert (full["kl"], full["top1"], full["error"]) == (0, 1, 0)
-    assert 0 < half["kl"] < eighth["kl"] < 0.1
-    assert half["error"] < eighth["error"] < 0.1
+    assert 0 < half["kl"] < brain["kl"] < eighth["kl"] < 0.1
+    assert half["error"] < brain["error"] < eighth["error"] < 0.1
     assert full["tokens"] == 64 - kvcache.PIECE  # whole pieces, the first left out
     with pytest.raises(UserError, match="at least 32"):
         kvcache.quality(loaded, [1] * 31)

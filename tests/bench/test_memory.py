@@ -14,6 +14,8 @@ from llama_jax.bench.workload import Workload
 from llama_jax.placement import parse
 from tests.bench.test_record import trial
 
+pytestmark = pytest.mark.usefixtures("compiling")
+
 WORK = Workload(((1, 2, 3), (4, 5)), new_tokens=4, length=4)
 
 

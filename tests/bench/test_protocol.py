@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, generate
-from llama_jax.bench import guard, protocol, roofline, suite, summary
+from llama_jax import checkpoint, config, generate
+from llama_jax.bench import gate, guard, job, protocol, roofline, suite, summary
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
 from tests.bench.test_record import trial as record_trial
-from tests.conftest import save_llama
+from tests.conftest import build, save_llama
+from tests.kernels.models import small
 
 WORK = Workload(((1, 2, 3), (4, 5)), new_tokens=6, length=4)
 
@@ -115,7 +116,7 @@ def test_every_row_of_a_batch_is_judged(loaded):
     )
     tokens = tokens.copy()
     assert reference.judge(record, tokens).reason == record.reason
-    reference.margin = lambda prompt, k, dtype, quantisation: 0.0 if k == 5 else 1.0
+    reference.logits = lambda prompt, row, *kind: (row == tokens[:, 1])[:, None] * np.eye(97)[row]
     tokens[5, 0] += 1  # a near-tie in the first row …
     assert "near-tie" in reference.judge(record, tokens).reason
     tokens[0, 1] += 1  # … does not excuse the second
@@ -132,11 +133,84 @@ def test_bfloat16_is_gated_by_a_bfloat16_reference(loaded):
     assert half[0].bytes_per_token < next(t for t in trials if t.subject == "step").bytes_per_token
 
 
-def test_the_margin_is_the_references_own(loaded):
+@pytest.mark.parametrize("name", ["loop+q8_0", "chunk8+int8", "loop+q4_1+kvf16"])
+def test_quantised_subjects_are_gated_by_a_reference_of_their_own_arithmetic(loaded, name):
+    who = protocol.subject(loaded, parse(name))
+    trials = measured(loaded, who)
+    mine = [t for t in trials if t.subject == name]
+    assert {(t.dtype, t.quantisation) for t in mine} == {("float32", name.partition("+")[2].replace("kv", "kv-"))}
+    assert all(t.valid for t in mine), mine[0].reason
+    params = generate.build(loaded, name).params
+    assert mine[0].weights_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert mine[0].bytes_per_token < 0.5 * next(t for t in trials if t.subject == "step").bytes_per_token
+    record, tokens = protocol.trial(who, WORK, 0, run="r", block=0, order=0, process=0, phase="warm")
     reference = protocol.Reference(loaded, WORK)
-    ids = [*WORK.prompts[0], *reference.tokens(0)[:2].tolist()]
-    logits = np.sort(np.asarray(generate.logits(reference.engine("float32"), ids))[-1])
-    assert reference.margin(0, 2) == pytest.approx(float(logits[-1] - logits[-2]), rel=1e-5)
+    reference.logits = lambda prompt, row, *kind: 0.02 * np.eye(97)[row - 1]  # a tie for kernels, not where activations are not rounded
+    assert not reference.judge(record, tokens + 1).valid
+    assert reference.judge(record.model_copy(update=dict(quantisation="gguf-q4_1")), tokens + 1).valid == record.valid
+
+
+def test_the_fused_kernels_cache_counts_in_its_own_size():
+    cfg = small()
+    loaded = checkpoint.Checkpoint("small", cfg, build(cfg), None, "hash", "random:small", "float32")
+    gemv, fused = (protocol.subject(loaded, parse(name)) for name in ("step+q8_0+gemv", "step+q8_0+fused"))
+    assert (gemv.identity["cache_bytes"], fused.identity["cache_bytes"]) == (4, 2)
+    sizes = [protocol.sizes(who, WORK, 8, 4) for who in (gemv, fused)]
+    assert sizes[1]["kv_bytes"] == sizes[0]["kv_bytes"] / 2
+    assert sizes[0]["bytes_per_token"] - sizes[1]["bytes_per_token"] == 10 * cfg.kv_bytes_per_position(2)
+
+
+def test_float_weights_are_read_in_their_own_size(loaded):
+    assert protocol.weight_bytes(loaded.params, loaded.config) == (4.0, 4 * loaded.config.num_parameters)
+    untied = config.tiny("llama", tie_word_embeddings=False)
+    assert protocol.weight_bytes(build(untied), untied)[0] == 4.0
+    learned = config.tiny("gpt2")
+    assert protocol.weight_bytes(build(learned), learned) == (4.0, 4 * learned.num_parameters)
+
+
+@pytest.mark.parametrize("name", ["step", "step+bf16", "step+kvint8", "step+gguf", "step+int8+kvf16", "step+gguf+gemv", "step+q4_0+fused"])
+def test_an_arithmetic_has_one_name_and_one_plain_placement(name):
+    placed = parse(name)
+    written = protocol.quantisation(placed, placed.weights if placed.weights not in ("loaded", "bf16") else None)
+    again = protocol.plain("bfloat16" if "bf16" in name else "float32", written)
+    assert (again.kernels, again.kv, again.jit) == (placed.kernels, placed.kv, ("step",))
+    assert again.weights == ("f32" if placed.weights == "loaded" else placed.weights)
+    assert (written == "none") == (name in ("step", "step+bf16"))
+    assert not gate.approximate(written)
+    assert gate.near_tie(written) == (gate.FLIP if placed.kernels != "none" else gate.NEAR_TIE)
+
+
+def test_a_process_of_one_quantised_form_loads_no_float_weights(tmp_path, monkeypatch):
+    from tests.checkpoint.test_gguf import write
+
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "m.gguf", "Q4_1")
+    for model, own in ((str(tmp_path / "m.gguf"), "gguf"), ("random:smollm2-135m", "q8_0")):
+        for names, expected in {
+            (): "float32",
+            ("step",): "float32",
+            ("step+bf16",): "float32",
+            ("step", "step+int8"): "float32",
+            ("step+int8", "loop+int8"): "int8",
+            ("loop+fused",): own,
+            ("loop+fused", "step+gemv", f"step+{own}"): own,
+            ("step+q4_0+gemv", "step+gemv"): "float32",
+        }.items():
+            assert job.form(model, "float32", [parse(n) for n in names]) == expected
+
+
+def test_a_text_is_judged_by_the_references_own_logits(loaded):
+    reference = protocol.Reference(loaded, WORK)
+    tokens = reference.tokens(0)
+    assert np.all(gate.behind(reference.logits(0, tokens), tokens) <= gate.NEAR_TIE)  # its own text
+    other = tokens.copy()
+    other[2] = (other[2] + 1) % loaded.config.vocab_size
+    found = reference.logits(0, other)
+    for k in range(4):  # given its own text, not the reference's
+        expected = generate.logits(reference.engine("float32"), [*WORK.prompts[0], *other[:k].tolist()])[-1]
+        np.testing.assert_allclose(found[k], expected, atol=1e-4)
+    other[1] = -1  # no token: far from the best, and what follows is still said
+    assert gate.behind(reference.logits(0, other), other)[1] == np.inf
 
 
 def test_an_unknown_baseline_is_named(loaded):

@@ -94,6 +94,16 @@ def test_shuffled_logits_are_another_model():
     assert not quality.compare("torch", a, noisy)["valid"]  # rounding does not go so far
 
 
+def test_what_rounds_coarsely_may_be_further_away_and_no_other_may():
+    a = random_logits()
+    noisy = a + np.random.default_rng(1).normal(0, 1.0, a.shape)
+    assert 0.1 < quality.against(a, noisy)["kl"].mean() < 4
+    coarse = ("llamacpp+q4_0", "torch-int8", "q4_0", "int8", "loop+q4_0+fused", "step+int8")
+    assert {
+        name for name in (*quality.ARITHMETICS, *coarse, "loop+fused", "step+kvint8") if quality.compare(name, a, noisy)["valid"]
+    } == set(coarse)
+
+
 def test_best_tokens_alone_are_compared_where_they_are_known():
     a = random_logits()
     best = a.argmax(-1)
@@ -141,7 +151,12 @@ def test_the_table_says_what_the_windows_say():
 @pytest.mark.parametrize(
     ("trial", "expected"),
     [(("jax", "float32"), "float32"), (("jax", "bfloat16"), "bfloat16"), (("jax", "float32", "kv-int8"), "kv-int8"),
-     (("torch", "float32"), "torch"), (("llama.cpp", "q4_1", "gguf-q4_1"), "llamacpp"), (("ollama", "q4_1", "gguf-q4_1"), "ollama")],
+     (("jax", "float32", "gguf"), "gguf"), (("jax", "float32", "q8_0+fused"), "fused"), (("jax", "float32", "gguf+gemv"), "gemv"),
+     (("jax", "float32", "q4_0+gemv"), "q4_0+gemv"), (("jax", "float32", "gguf+kv-int8"), "gguf+kv-int8"),
+     (("torch", "float32"), "torch"), (("llama.cpp", "q4_1", "gguf-q4_1"), "llamacpp"), (("ollama", "q4_1", "gguf-q4_1"), "ollama"),
+     (("llama.cpp", "q4_0", "gguf-q4_0", "llamacpp+q4_0"), "llamacpp+q4_0"),
+     (("torch", "int8", "int8-dynamic", "torch-int8"), "torch-int8"),
+     (("llama.cpp", "q4_1", "gguf-q4_1", "llamacpp+generate"), "llamacpp")],
 )  # fmt: skip
 def test_every_trial_has_an_arithmetic(trial, expected):
     assert quality.arithmetic(*trial) == expected

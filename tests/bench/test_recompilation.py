@@ -9,6 +9,8 @@ from llama_jax.bench import causes, findings, recompilation, shapes
 from llama_jax.bench.shapes import Served
 from tests.bench.test_record import trial
 
+pytestmark = pytest.mark.usefixtures("compiling")
+
 SHAPE = ("TRACING CACHE MISS at llama_jax/generate.py:150:27 (decode): for one_step defined at llama_jax/transforms.py:115 all"
          " previously seen cache keys differ. For the closest previous key: different input types: * at ids, now i32[1,9] and before"
          " i32[1,5]")  # fmt: skip

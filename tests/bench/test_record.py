@@ -125,6 +125,7 @@ def test_the_finding_claims_what_the_data_hold():
     sentence = findings.placements(trials, summary.table(trials, "step"))
     assert "x [" in sentence
     assert "of eager" in sentence
+    assert "of step" in sentence or "With step" in sentence  # the baseline, by which figures show all others
     assert "do not separate it from" in sentence
     wrong = [t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials]
     assert "loop made other tokens and has no time" in findings.placements(wrong, summary.table(wrong, "step"))

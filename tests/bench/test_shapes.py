@@ -11,6 +11,8 @@ from llama_jax.bench.journal import Journal
 from llama_jax.bench.shapes import Served, Stream
 from llama_jax.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("compiling")
+
 MODEL = ("random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
          "head_dim=16,vocab_size=97")  # fmt: skip
 NEW = 3
@@ -193,7 +195,7 @@ def test_a_wrong_answer_is_void_and_keeps_its_programs(stream):
     """Every row of a batch is judged, and dummies are not."""
     wrong = shapes.replace(stream, expected=(stream.expected[0], tuple((t + 1) % 97 for t in stream.expected[1])))
     patch = pytest.MonkeyPatch()
-    patch.setattr(shapes.Reference, "margin", lambda *a: 1.0)  # far from a tie
+    patch.setattr(shapes.Reference, "logits", lambda reference, prompt, row, *kind: np.eye(97)[(row + 1) % 97])  # far from a tie
     rows = served(wrong, shapes.LAST, shapes.SMALLER)
     patch.undo()
     assert [r.compiled for r in rows[:4]] == [2, 0, 0, 2]

@@ -123,3 +123,11 @@ def test_what_the_trials_do_not_decide_is_not_claimed():
     nothing = [t.model_copy(update=dict(valid=False)) for t in made]
     assert findings.versus(nothing, standings.ladder(nothing, ["loop"]), [], []).startswith("No float32 placement")
     assert "nats" not in findings.versus(made, standings.ladder(made, ["loop"]), [dict(subject="llamacpp", valid=False)], [])
+
+
+FORMS = [("none", "float32"), ("gguf+fused", "gguf"), ("q8_0+gemv", "q8_0"), ("gguf-q4_1", "float32"), ("kv-int8", "float32")]
+
+
+@pytest.mark.parametrize(("quantisation", "said"), FORMS)
+def test_weights_are_named_by_their_form(quantisation, said):
+    assert standings.weights(trial(quantisation=quantisation, dtype="float32")) == said

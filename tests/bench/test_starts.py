@@ -12,6 +12,8 @@ from llama_jax.errors import UserError
 from tests.bench.test_compiling import SMALL, sweep
 from tests.bench.test_record import trial
 
+pytestmark = pytest.mark.usefixtures("compiling")
+
 COMPILING = {"cold": 2.0, "cached": 0.5, "serialised": 0.1}  # seconds
 
 

@@ -225,3 +225,13 @@ def test_the_note_names_just_what_is_missing(n):
 def test_an_unstable_sample_says_so():
     assert statistics.summarise([10, 20, 30, 40]).unstable
     assert not statistics.summarise([10, 10.1, 10.2, 10.1]).unstable
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4, 4, 4, 4, 4), (5, 3, 4, 4, 2, 4, 6)])
+def test_a_median_of_processes_is_resampled_alike_whether_they_are_of_one_size_or_not(sizes):
+    rng = np.random.default_rng(3)
+    groups = [rng.normal(10 + i, 1, n) for i, n in enumerate(sizes)]
+    labels = [i for i, n in enumerate(sizes) for _ in range(n)]
+    picks = np.random.default_rng(1).integers(len(groups), size=(500, len(groups)))
+    expected = np.percentile([np.median(np.concatenate([groups[i] for i in pick])) for pick in picks], [2.5, 97.5])
+    assert statistics.median_interval(np.concatenate(groups), labels, 1, 500) == tuple(map(float, expected))

@@ -108,3 +108,9 @@ def test_a_plan_is_checked_before_anything_runs(tmp_path):
     with pytest.raises(UserError, match="named twice"):
         suite.chosen(suite.Settings("m", ("step", "step")))
     assert record.SCHEMA == 2
+
+
+def test_a_ratio_without_an_interval_has_no_brackets():
+    nan = float("nan")
+    assert table.interval(dict(value=1.25, low=1.2, high=1.3)) == "1.25 [1.20, 1.30]"
+    assert table.interval(dict(value=1.25, low=nan, high=nan)) == table.interval(dict(value=1.25, low=None, high=None)) == "1.25"

@@ -1,6 +1,8 @@
 """The command line as a program sees it: exit codes, one line on bad input, JSON as the last line."""
 
+import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,24 +10,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from llama_jax import __main__ as program
-from llama_jax import checkpoint, doctor, paths
+from llama_jax import checkpoint, cli, doctor, paths
 from llama_jax.bench import Guard, protocol, record, roofline, selftest
-from llama_jax.cli import app, join_pairs
+from llama_jax.cli.common import join_pairs
 from tests.conftest import save_llama
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command line in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            program.main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        return stopped.value.code or 0, out, err
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +49,18 @@ BAD = {
     "too long": (["generate", "--token-ids", "1", "-n", "300", "--model", "{folder}"], "context of 256"),
     "no tokenizer": (["generate", "hi", "--model", "{folder}"], "no tokenizer"),
     "dtype": (["generate", "hi", "--dtype", "int3"], "int3"),
+    "no blocks": (["generate", "--token-ids", "1", "--dtype", "gguf", "--model", "{folder}"], "no GGUF file, so it has no blocks"),
+    "no such weights": (
+        ["generate", "--token-ids", "1", "--placement", "step+gguf", "--model", "{folder}"],
+        "blocks of its own; use q8_0",
+    ),
+    "extract quantised": (["extract", "--sites", "ln_final", "--out", "x", "--dtype", "q8_0"], "read in float32 or bfloat16"),
+    "kernels and int8": (["generate", "hi", "--placement", "step+int8+gemv"], "not by int8 weights"),
     "no such verb": (["genrate"], "genrate"),
     "no such option": (["generate", "hi", "--fast"], "--fast"),
     "bench placement": (["bench", "--placements", "step,lop"], "Did you mean 'loop'"),
+    "bench own": (["bench", "--placements", "step,jit:attention.head"], "Did you mean 'attend'"),
+    "bench own without jit:": (["bench", "--placements", "step,attend"], "Did you mean 'jit:attend'"),
     "bench twice": (["bench", "--placements", "step,step"], "named twice"),
     "bench baseline": (["bench", "--placements", "step", "--baseline", "loop"], "not among"),
     "bench peer": (["bench", "--peers", "flax-linnen"], "No such peer: 'flax-linnen'. Did you mean 'flax-linen'"),
@@ -144,6 +141,7 @@ def test_a_seed_decides_a_drawn_answer(call, folder):
     assert ids(1)["token_ids"] == ids(1)["token_ids"] != ids(2)["token_ids"]
 
 
+@pytest.mark.slow
 def test_generate_text(call):
     code, out, _ = call("generate", "What is two plus two?", "-n", "24", "--placement", "chunk8", "--json")
     found = last_json(out)
@@ -161,7 +159,7 @@ def test_chat_keeps_the_conversation(call, monkeypatch):
     from llama_jax import chat
 
     encode = chat.encode
-    monkeypatch.setattr("llama_jax.cli.read_line", lambda console: next(lines))
+    monkeypatch.setattr("llama_jax.cli.text.read_line", lambda console: next(lines))
     monkeypatch.setattr(chat, "encode", lambda tokenizer, messages: seen.append(list(messages)) or encode(tokenizer, messages))
     code, _, _ = call("chat", "-n", "4", "--system", "Be brief.")
     assert code == 0
@@ -239,6 +237,7 @@ def test_bench_measures_pytorch(call, folder, tmp_path, monkeypatch):
     assert {t.backend for t in record.read(tmp_path / "r.csv")[0]} == {"jax", "torch"}
 
 
+@pytest.mark.slow
 def test_the_self_test_passes_and_fails(call, monkeypatch):
     monkeypatch.setattr(selftest, "RUNS", 150)
     code, out, _ = call("bench", "--self-test", "--json")
@@ -290,8 +289,8 @@ def test_doctor_says_what_to_do_about_gaps(monkeypatch):
 
 
 def test_doctor_says_of_each_runtime_what_its_peers_say(monkeypatch):
-    gaps = {"llamacpp": ("Not built.", "Run `make peers`."), "llamacpp+generate": ("Not built.", "Run `make peers`."),
-            "torch-cudagraph": ("No CUDA.", "Run it where there is.")}  # fmt: skip
+    gaps = {name: ("Not built.", "Run `make peers`.") for name, peer in doctor.peers.PEERS.items() if peer.backend == "llama.cpp"}
+    gaps |= {"torch-cudagraph": ("No CUDA.", "Run it where there is.")}
     monkeypatch.setattr(doctor.peers, "missing", lambda names, model: [
         dict(name=n, reason=gaps[n][0], remedy=gaps[n][1]) for n in names if n in gaps])  # fmt: skip
     here, remedies = doctor.find_peers()
@@ -303,12 +302,79 @@ def test_doctor_says_of_each_runtime_what_its_peers_say(monkeypatch):
 
 
 def test_every_verb_has_help_with_an_example(call):
-    verbs = get_command(app).commands
-    assert {"chat", "generate", "bench", "compare", "run", "report", "models", "placements", "doctor"} <= set(verbs)
+    verbs = get_command(cli.program()).commands
+    assert {
+        "chat",
+        "generate",
+        "bench",
+        "compare",
+        "advise",
+        "run",
+        "report",
+        "extract",
+        "verify",
+        "models",
+        "placements",
+        "doctor",
+    } <= set(verbs)
     for verb in verbs:
         code, out, _ = call(verb, "--help")
         assert code == 0
         assert "Example:" in out
+
+
+def process(*arguments, **more):
+    return subprocess.run([sys.executable, "-m", "llama_jax", *arguments], capture_output=True, text=True, **more)
+
+
+def test_version_and_contradiction(call):
+    assert call("--version")[:2] == (0, f"llama-jax {importlib.metadata.version('llama-jax')}\n")
+    code, out, err = call("--quiet", "--verbose", "models")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "contradict" in err
+
+
+def test_quiet_is_silent_but_for_results_and_errors(call):
+    (_, loud, said), (_, quiet, silence) = call("advise", "--json"), call("--quiet", "advise", "--json")
+    assert said.count("\n") > 2
+    assert (quiet, silence) == (loud, "")
+    assert call("--quiet", "advise", "--model", "nothing")[2].startswith("error: ")
+    assert call("advise", "--json")[2] == said  # of one run of the program only
+
+
+def test_verbose_tells_what_is_compiled(folder):
+    arguments = ("generate", "--token-ids", "5,6", "--model", folder, "-n", "2")
+    said = [process(*flags, *arguments).stderr for flags in ((), ("--verbose",))]
+    assert ["Compiling jit(step)" in text for text in said] == [False, True]
+
+
+@pytest.mark.parametrize("verb", ["placements", "--version"])  # more and less than a buffer
+def test_a_reader_that_leaves_gets_no_traceback(verb):
+    child = subprocess.Popen([sys.executable, "-m", "llama_jax", verb], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    assert child.wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("generate --placement lo", {"loop"}),
+        ("generate --placement step+do", {"step+donate"}),
+        ("ben", {"bench"}),
+        ("bench --pla", {"--placements"}),
+    ],
+)
+def test_the_shell_completes_names(typed, offered):
+    words = f"llama-jax {typed}"
+    script = Path(sys.executable).with_name("llama-jax")  # completion goes by the program's name
+    told = subprocess.run(
+        [script],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"_LLAMA_JAX_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
+    )
+    assert set(told.stdout.split()) == offered
 
 
 def test_pairs_are_joined():

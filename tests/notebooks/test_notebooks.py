@@ -2,7 +2,11 @@
 
 import hashlib
 import json
+import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import markupsafe
 import nbformat
@@ -16,60 +20,100 @@ SOURCES = notebooks.find()
 
 @pytest.fixture(scope="module")
 def redrawn(tmp_path_factory):
-    """All notebooks in recorded mode, twice, each time into an empty folder."""
-    runs = []
-    for _ in range(2):
-        out = tmp_path_factory.mktemp("out")
-        results = notebooks.run(out_dir=out)
-        assert all(r.ok for r in results), results
-        runs.append((out, results))
-    return runs
+    """All notebooks in recorded mode, into an empty folder. What is committed was drawn so by another process, at another time."""
+    out = tmp_path_factory.mktemp("out")
+    results = notebooks.run(out_dir=out)
+    assert all(r.ok for r in results), results
+    return out, results
 
 
-def hashes(folder):
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted((folder / "figures").glob("*-*.*"))}
+def hashes(folder, what="figures/*-*.*"):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob(what))}
 
 
 @pytest.mark.slow
 def test_redrawing_is_byte_identical_and_equals_what_is_recorded(redrawn):
-    (one, _), (two, _) = redrawn
-    assert hashes(one) == hashes(two)
-    assert hashes(one) == hashes(paths.ROOT)
-    drawn = {f"{name}.{kind}": sha for name, entry in figures.read_manifest(one)["figures"].items() for kind, sha in entry["sha256"].items()}
-    assert drawn == hashes(one)
-    assert figures.read_manifest(one) == figures.read_manifest(paths.ROOT)
+    out, _ = redrawn
+    assert hashes(out) == hashes(paths.ROOT)
+    drawn = {f"{name}.{kind}": sha for name, entry in figures.read_manifest(out)["figures"].items() for kind, sha in entry["sha256"].items()}
+    assert drawn == hashes(out)
+    assert figures.read_manifest(out) == figures.read_manifest(paths.ROOT)
+    pages = hashes(out, "docs/notebooks/*.html")
+    assert set(pages) == {f"{path.stem}.html" for path in SOURCES}
+    assert pages == hashes(paths.ROOT, "docs/notebooks/*.html")
 
 
 @pytest.mark.slow
 def test_each_notebook_answers_in_one_sentence(redrawn):
-    for _, results in redrawn:
-        for r in results:
-            assert r.finding
-            assert r.finding.count("\n") == 0
-            assert r.finding.endswith(".")
+    for r in redrawn[1]:
+        assert r.finding
+        assert r.finding.count("\n") == 0
+        assert r.finding.endswith(".")
+
+
+def said(cell):
+    """A cell's outputs: its text, however many pieces it came in, and what it showed."""
+    outputs = cell.get("outputs", [])
+    return "".join(o.text for o in outputs if o.output_type == "stream"), [o.data for o in outputs if o.output_type != "stream"]
+
+
+@pytest.mark.slow
+def test_00_says_the_same_under_plain_papermill_and_draws_no_widget(redrawn, tmp_path):
+    out, _ = redrawn
+    papermill = Path(sys.executable).with_name("papermill")
+    done = subprocess.run([papermill, "00-start-here.ipynb", tmp_path / "00.ipynb", "-p", "out_dir", out], cwd=notebooks.FOLDER,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ours, theirs = (nbformat.read(path, as_version=4) for path in (out / "out" / "notebooks" / "00-start-here.ipynb", tmp_path / "00.ipynb"))
+    assert [said(cell) for cell in ours.cells] == [said(cell) for cell in theirs.cells]
+    assert "widgets" not in theirs.metadata
+    outputs = [o for cell in theirs.cells for o in cell.get("outputs", [])]
+    assert not [o for o in outputs if o.get("name") == "stderr" or "widget" in str(o)]
+
+
+@pytest.mark.slow
+def test_00_measures_here_and_now_and_records_nothing(tmp_path, monkeypatch):
+    """Random weights: no tokenizer, so its text is ids."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
+    tiny = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+            "head_dim=16,vocab_size=97")  # fmt: skip
+    given = dict(model=tiny, new_tokens=4, blocks=2, placement="chunk2+scan")
+    (result,) = notebooks.run(("00",), given, source="measure", out_dir=tmp_path)
+    assert result.ok, result.error
+    said = (tmp_path / "out" / "notebooks" / "00-start-here.ipynb").read_text()
+    assert re.search(r"→ \d+ \d+ \d+ \d+", said)
+    assert "the same again: 0 programs compiled" in said
+    assert "step (again)" in said
+    assert not any((tmp_path / folder).exists() for folder in ("data", "figures"))
 
 
 @pytest.mark.slow
 def test_the_report_is_whole(redrawn):
-    out = redrawn[0][0]
+    out, _ = redrawn
     page = report.write(out).read_text()
     for name, entry in figures.read_manifest(out)["figures"].items():
         assert f'alt="{markupsafe.escape(entry["alt"])}"' in page, name
     assert page.count("<figure>") == len(figures.read_manifest(out)["figures"])
-    for outside in ("http://", "https://", "<script"):
-        assert outside not in page
+    assert all(f'href="notebooks/{path.stem}.html"' in page for path in SOURCES)
+    assert page.count('<th scope="row">') > 200  # its own data are the repository's: nothing was measured
+    addresses = set(re.findall(r"https?://[^\s\"'<>)]*", page))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # the namespace of an embedded image, a name that nobody requests
+    assert not re.search("<script [^>]*src|<link [^>]*stylesheet", page)
 
 
 def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
     """What `llama-jax report` would write now is what lies there."""
     shutil.copytree(paths.ROOT / "figures", tmp_path / "figures")
     shutil.copytree(paths.ROOT / "data", tmp_path / "data")
+    shutil.copytree(paths.ROOT / "docs" / "notebooks", tmp_path / "docs" / "notebooks")
     shutil.copy(paths.ROOT / "README.md", tmp_path)
     report.write(tmp_path)
     assert (tmp_path / "README.md").read_text() == (paths.ROOT / "README.md").read_text()
     assert (tmp_path / "docs" / "index.html").read_text() == (paths.ROOT / "docs" / "index.html").read_text()
-    for manifest in figures.read_manifest(paths.ROOT)["notebooks"].values():
-        assert manifest["finding"] in (tmp_path / "README.md").read_text()
+    readme = (tmp_path / "README.md").read_text()
+    for name, manifest in figures.read_manifest(paths.ROOT)["notebooks"].items():
+        assert manifest["question"] in readme
+        assert (manifest["finding"] in readme) == (name.split("-")[0] in report.MAIN)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
@@ -133,6 +177,16 @@ def test_a_failing_cell_is_one_line(own):
     result, _ = own("# divide\n1 / 0")
     assert not result.ok
     assert result.error == "cell 3 failed: ZeroDivisionError: division by zero"
+
+
+def test_a_run_leaves_a_page_and_one_that_failed_keeps_the_last(own, tmp_path):
+    own("# think\nprint('done.')")
+    page = tmp_path / "docs" / "notebooks" / "77-made.html"
+    written = page.read_text()
+    assert ">done.</pre>" in written
+    assert str(tmp_path) not in written  # where it wrote is this run's affair
+    own("1 / 0")
+    assert page.read_text() == written
 
 
 def test_progress_names_notebook_cell_and_elapsed(own):
@@ -206,10 +260,24 @@ def test_a_notebook_whose_data_nobody_recorded_promises_nothing(tmp_path, monkey
     assert "without writing" in notebooks.run(("77",), out_dir=tmp_path)[0].error
 
 
+def test_what_sums_up_the_others_runs_after_them(tmp_path, monkeypatch):
+    make(tmp_path, "1")
+    (tmp_path / "77-made.ipynb").rename(tmp_path / "88-made.ipynb")
+    make(tmp_path, "print((Path(out_dir) / 'out/notebooks/88-made.ipynb').is_file())",
+         parameters='from pathlib import Path  # x\nsource: str = "recorded"  # x\nout_dir: str = ".."  # x')  # fmt: skip
+    nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
+    nb.metadata["llama_jax"]["last"] = True
+    nbformat.write(nb, tmp_path / "77-made.ipynb")
+    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
+    results = notebooks.run(out_dir=tmp_path)
+    assert [(r.name, r.finding) for r in results] == [("88-made", ""), ("77-made", "True")]
+
+
 def test_a_question_without_data_is_in_the_report_without_a_date(tmp_path):
     figures.conclude("77-made", "Is it so?", "Nobody has measured it yet.", None, tmp_path)
     (section,) = report.sections(tmp_path)
-    assert report.findings([section]) == "**Is it so?** Nobody has measured it yet."
+    assert report.findings([section | dict(number="08")]) == "**Is it so?** Nobody has measured it yet."
+    assert report.findings([section]) == "And:\n\n- [Is it so?](docs/index.html#n77)"
     page = report.write(tmp_path).read_text()
     assert "Nobody has measured it yet." in page
     assert "Measured None" not in page

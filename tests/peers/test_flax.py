@@ -10,6 +10,7 @@ from llama_jax.errors import UserError
 from llama_jax.peers import flax
 from tests.conftest import build, relative_error
 
+pytestmark = pytest.mark.usefixtures("compiling")
 WORK = Workload(((5, 9, 33, 60, 2), (8, 3)), new_tokens=6, length=8, batch=1)
 OTHER = Workload(((5, 9, 33),), new_tokens=3, length=5)
 JITTED = [name for name in flax.WAYS if "+" in name]

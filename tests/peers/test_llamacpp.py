@@ -18,7 +18,7 @@ from llama_jax.checkpoint.tensors import named
 from llama_jax.peers import llamacpp
 from tests import conftest, test_families
 from tests.checkpoint import test_gguf
-from tests.cli.test_cli import call, last_json  # noqa: F401 (a fixture)
+from tests.cli.test_cli import last_json
 from tests.conftest import relative_error
 
 EXACT = 1e-4  # float32 on both sides: rounding alone; some 1e-6 was seen
@@ -70,15 +70,15 @@ def test_logits_in_float32_equal_ours(tmp_path, kind):
     loaded = written(tmp_path, kind)
     ids = some_ids(loaded)
     expected = ours(loaded, ids)
-    assert relative_error(llamacpp.logits(loaded, ids, exact=True), expected) <= (GELU if kind == "gpt2" else EXACT)
-    assert relative_error(llamacpp.logits(loaded, ids), expected) <= ROUNDED
+    assert relative_error(llamacpp.logits(loaded, exact=True)(ids), expected) <= (GELU if kind == "gpt2" else EXACT)
+    assert relative_error(llamacpp.logits(loaded)(ids), expected) <= ROUNDED
 
 
 @here
 def test_the_comparison_finds_a_wrong_weight_and_a_wrong_rope(tmp_path):
     loaded = written(tmp_path, "F32")
     ids = some_ids(loaded)
-    theirs = llamacpp.logits(loaded, ids, exact=True)
+    theirs = llamacpp.logits(loaded, exact=True)(ids)
     turned = replace(loaded, config=replace(loaded.config, rope_theta=5_000.0))
     assert relative_error(theirs, ours(turned, ids)) > EXACT
     layer = loaded.params.layers[1]
@@ -92,7 +92,7 @@ def test_the_comparison_finds_a_wrong_weight_and_a_wrong_rope(tmp_path):
 def test_files_of_other_types_run_and_name_themselves(tmp_path, kind):
     loaded = written(tmp_path, kind)
     ids = some_ids(loaded)
-    assert relative_error(llamacpp.logits(loaded, ids), ours(loaded, ids)) <= QUANTISED
+    assert relative_error(llamacpp.logits(loaded)(ids), ours(loaded, ids)) <= QUANTISED
     known = peers.subject(loaded, "llamacpp").identity
     assert known["quantisation"] == f"gguf-{kind.lower()}"
     assert known["weight_bytes"] == pytest.approx({"F16": 2.0, "Q4_0": 18 / 32}[kind], rel=0.05)  # norms are float32
@@ -161,7 +161,7 @@ def test_a_prompt_longer_than_a_call_runs_in_several(tmp_path, monkeypatch):
     monkeypatch.setattr(llamacpp, "BATCH", 7)
     assert np.array_equal(answer(loaded, "llamacpp", work), whole)
     monkeypatch.setattr(llamacpp, "MICRO_BATCH", 7)
-    assert len(llamacpp.logits(loaded, work.prompts[0])) == 20
+    assert len(llamacpp.logits(loaded)(work.prompts[0])) == 20
 
 
 @here
@@ -237,7 +237,7 @@ def test_tests_of_llama_cpp_are_skipped_only_where_it_may_be_absent(monkeypatch,
 @pytest.mark.slow
 def test_the_packaged_models_logits_and_tokens_agree_within_its_rounding(packaged, record_property):
     ids = suite.english(packaged, 200)
-    theirs, expected = llamacpp.logits(packaged, ids), ours(packaged, ids)
+    theirs, expected = llamacpp.logits(packaged)(ids), ours(packaged, ids)
     error, agree = relative_error(theirs, expected), float((theirs.argmax(1) == expected.argmax(1)).mean())
     record_property("relative_error", float(error))
     record_property("top1_agreement", float(agree))
@@ -265,7 +265,7 @@ def test_both_ways_make_the_same_tokens_of_the_packaged_model(packaged):
 
 @here
 @pytest.mark.slow
-def test_bench_measures_llama_cpp_beside_a_placement(call, tmp_path, monkeypatch):  # noqa: F811
+def test_bench_measures_llama_cpp_beside_a_placement(call, tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     code, out, err = call("bench", "--placements", "step", "--peers", ",".join(NAMES), "--prompt-tokens", "8", "--new-tokens", "4",
                           "--blocks", "1", "--threads", "1", "--json")  # fmt: skip

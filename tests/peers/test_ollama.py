@@ -11,7 +11,6 @@ from llama_jax import checkpoint, peers
 from llama_jax.bench import protocol
 from llama_jax.bench.workload import Workload
 from llama_jax.peers import ollama
-from tests.cli.test_cli import call  # noqa: F401 (a fixture)
 from tests.peers import ollama_replay as wire
 
 MODEL = checkpoint.DEFAULT
@@ -268,7 +267,7 @@ def test_replayed_best_token_at_positions_of_a_text(loaded, server):
 
 
 @pytest.mark.slow
-def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, server, tmp_path, monkeypatch):  # noqa: F811
+def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, server, tmp_path, monkeypatch):
     """The real command line, its measuring process and all, on a small model; the server is gone after its first answers."""
     from tests.checkpoint.test_gguf import write
 

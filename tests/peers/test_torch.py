@@ -19,7 +19,7 @@ from tests.conftest import build
 from tests.peers.conftest import small
 
 WORK = Workload(((5, 9, 33, 60, 2), (8, 3), (7,)), new_tokens=7, length=8, batch=2)
-EAGER = [name for name in subjects.WAYS if "compile" not in name and name not in subjects.NEEDS_CUDA]
+EAGER = [name for name in subjects.WAYS if "compile" not in name and name not in subjects.NEEDS_CUDA and name not in subjects.QUANTISED]
 COMPILED = ["torch-compile", "torch-compile+nocache"]
 EDGES = [n for edge in (16, 24) for n in (edge - 1, edge, edge + 1)]  # of `generate.bucket`
 
@@ -179,6 +179,7 @@ def test_without_a_compiler_or_pytorch_the_gap_says_so(monkeypatch):
     assert peers.missing(["torch"], "x") == [dict(name="torch", reason="torch is not installed.", remedy="Run `make setup`.")]
 
 
+@pytest.mark.slow
 def test_runner_needs_no_checkpoint_and_a_bare_machine_will_do():
     code = """
 import sys

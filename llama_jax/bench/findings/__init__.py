@@ -1,5 +1,6 @@
 """One-sentence answers, computed from records. What the data do not decide, the sentence does not claim."""
 
+from llama_jax.bench.findings.extraction import extraction
 from llama_jax.bench.findings.jit import (
     after,
     arrivals,
@@ -15,7 +16,9 @@ from llama_jax.bench.findings.jit import (
     shapes,
     share,
 )
+from llama_jax.bench.findings.own import own_placement
 from llama_jax.bench.findings.peers import first_token, gpu, versus
+from llama_jax.bench.findings.precision import precision
 
-__all__ = ["after", "arrivals", "claims", "compiling", "first_token", "flax_twin", "gain", "gpu", "growth", "host_loop",
-           "kv_cache", "milliseconds", "placements", "shapes", "share", "versus"]  # fmt: skip
+__all__ = ["after", "arrivals", "claims", "compiling", "extraction", "first_token", "flax_twin", "gain", "gpu", "growth", "host_loop",
+           "kv_cache", "milliseconds", "own_placement", "placements", "precision", "shapes", "share", "versus"]  # fmt: skip

@@ -29,7 +29,9 @@ def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int 
     behind = [n for n, here in at.items() if any(r["ratio"].verdict == "slower" for r in here)]
     unclear = [n for n in at if n not in ahead + behind]
     peers = ", ".join(dict.fromkeys(r["peer"] for r in ratios))
-    sentence = f"The best JAX placement's first token comes before that of every peer measured ({peers}) at {tokens(ahead) or 'no length'}"
+    kinds = " or ".join(sorted({t.dtype for t in trials if t.backend == standings.JAX}))
+    sentence = f"The best {kinds} placement's first token comes before that of every peer measured ({peers})"
+    sentence += f" at {tokens(ahead) or 'no length'}"
     if behind:
         quicker = {n: ", ".join(r["peer"] for r in at[n] if r["ratio"].verdict == "slower") for n in behind}
         sentence += "; later than that of " + " and ".join(f"{names} at {n}" for n, names in quicker.items())

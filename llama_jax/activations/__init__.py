@@ -1,0 +1,29 @@
+"""Activations of chosen sites for a whole corpus: one compilation, nothing lost, and past one process.
+
+    spec = ActivationSpec(sites=(("resid_post", (3, 7)), ("mlp_out", "all")), dtype="bfloat16")
+    extractor = Extractor(ll.load(), spec, batch=(8, 256))         # compiles, once
+    report = extract(extractor, "texts.jsonl", "activations")      # resumes what is there
+    store = ActivationStore.open("activations")
+
+spec (what is wanted) and sources (of which texts) → batches (fixed shapes) → program (the model, cut and tapped)
+→ extraction (the pipeline) → store (shards and commits on disk).
+"""
+
+import importlib
+
+NAMES = {  # name here: the module it comes from
+    "ActivationSpec": "spec",
+    "ActivationStore": "reading",
+    "Extractor": "program",
+    "RunReport": "extraction",
+    "extract": "extraction",
+    "verify": "verification",
+}
+
+__all__ = list(NAMES)
+
+
+def __getattr__(name: str):
+    if name in NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{NAMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,181 @@
+"""Writing a store: shards of rows, one commit a unit, and at the end a record of the whole.
+
+    OUT/run.json                        fingerprint: all that decides the values
+    OUT/units/000/000012.safetensors    a unit's rows: each site [rows ...], token, example, segment, position [rows]
+    OUT/units/000/000012.json           its commit, written once the shard is on the disk
+    OUT/complete.json                   written once every unit is committed
+    OUT/index.parquet                   one row a unit; derived, `rebuild_index` makes it anew
+
+Nothing in these files tells two runs of one fingerprint apart: no time, no host, no process. A unit without a commit does not exist; a
+shard that was left without one is overwritten when the unit is done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llama_jax.activations import shards
+from llama_jax.activations.folder import Folder
+from llama_jax.activations.moments import Moments, joined
+from llama_jax.activations.records import (
+    Commit,
+    as_json,
+    commit_name,
+    commits,
+    packed,
+    plain,
+    read_commit,
+    record,
+    sealed,
+    shard_name,
+    short,
+)
+from llama_jax.activations.spec import ActivationSpec, Site
+from llama_jax.errors import UserError
+
+RUN, COMPLETE, INDEX = "run.json", "complete.json", "index.parquet"
+NUMBERS = ("unit", "first", "examples", "rows", "tokens", "bytes")
+SHOWN = 4  # differing fields that a refusal spells out
+
+
+def describe(spec: ActivationSpec, row_shapes: Mapping[str, Sequence[int]]) -> dict:
+    """The field `spec` of a fingerprint: {sites: {site: shape of a row}, positions, dtype}; a store's columns are known from it."""
+    positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
+    return {"sites": {site: list(shape) for site, shape in row_shapes.items()}, "positions": positions, "dtype": spec.dtype}
+
+
+def spec_of(run: Mapping) -> ActivationSpec:
+    """The spec back from a fingerprint."""
+    sites = [name.partition(":") for name in run["spec"]["sites"]]
+    positions = run["spec"]["positions"]
+    kept = positions if isinstance(positions, str) else tuple(positions)
+    return ActivationSpec(tuple(Site(name, int(layer) if colon else None) for name, colon, layer in sites), kept, run["spec"]["dtype"])
+
+
+def read_run(folder: Folder) -> dict | None:
+    """The fingerprint, None where there is none. Raises UserError when it is damaged or does not say what the store holds."""
+    if (content := folder.read(RUN)) is None:
+        return None
+    run = record(content, f"{folder.where}/{RUN}")
+    try:
+        spec_of(run)
+        if all(type(n) is int and n >= 0 for shape in run["spec"]["sites"].values() for n in shape):
+            return run
+        raise ValueError("a shape is not of whole numbers")
+    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
+        raise UserError(f"{folder.where}/{RUN} does not describe a store: {error}.") from error
+
+
+def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
+    """Make the folder this run's: write run.json, or find the same there.
+
+    fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError where a run is there and `resume` is not asked for,
+    where it is another run, naming the fields that differ, and where there are units but no run.json.
+    """
+    wanted = json.loads(json.dumps(fingerprint))
+    spec_of(wanted)
+    content = folder.read(RUN)
+    if content is None:
+        if folder.names("units/"):
+            raise UserError(f"{folder.where} holds units but no {RUN}: whose they are is not known. Choose another folder.")
+        return folder.write(RUN, as_json(wanted, indent=2))
+    present = record(content, f"{folder.where}/{RUN}")
+    if different := list(differences(present, wanted)):
+        more = f", and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
+        raise UserError(f"{folder.where} holds another run: {'; '.join(different[:SHOWN])}{more}. Choose another folder.")
+    if not resume:
+        raise UserError(f"{folder.where} holds this run already. Resume it (--resume, resume=True), or choose another folder.")
+
+
+def differences(there: object, here: object, path: str = "") -> Iterator[str]:
+    """`spec.dtype is "bfloat16" there, "float32" here`, for each field that differs."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in [*there, *(key for key in here if key not in there)]:
+            yield from differences(there.get(key, ...), here.get(key, ...), f"{path}.{key}" if path else str(key))
+    elif there != here or type(there) is not type(here):
+        yield f"{path} is {short(there)} there, {short(here)} here"
+
+
+def write_unit(folder: Folder, unit: int, tensors: Mapping[str, np.ndarray], about: Mapping, moments: Mapping[str, Moments]) -> Commit:
+    """Write a unit's shard and, once that is on the disk, its commit.
+
+    tensors: each site [rows ...] and token, example, segment, position [rows]. about: first, examples, tokens, source_sha256.
+    moments: of each site, per feature or one for all; a unit without rows needs none.
+    Raises UserError when it cannot be written; the unit then does not exist.
+    """
+    sites = set(tensors) - set(shards.LABELS)
+    if len(sites) + len(shards.LABELS) != len(tensors) or (set(moments) != sites and len(tensors["token"])):
+        raise ValueError(f"tensors {sorted(tensors)} and moments {sorted(moments)} do not belong together")
+    tensors = {**tensors, **{name: np.asarray(tensors[name], dtype) for name, dtype in shards.LABELS.items()}}
+    content = shards.serialise(tensors)
+    digest, size = hashlib.sha256(), sum(buffer.nbytes for buffer in content)
+    for buffer in content:
+        digest.update(buffer)
+    commit = Commit(
+        unit, int(about["first"]), int(about["examples"]), len(tensors["token"]), int(about["tokens"]), size, digest.hexdigest(),
+        about["source_sha256"], dict(moments),
+    )  # fmt: skip
+    folder.write(shard_name(unit), content)
+    folder.write(commit_name(unit), sealed(plain(commit) | {"moments": {site: packed(moments[site]) for site in sorted(moments)}}))
+    return commit
+
+
+def finish(folder: Folder, units: int | None = None) -> dict:
+    """Write index.parquet, then complete.json, and return what it says. Doing it again changes nothing.
+
+    units: how many the source has; as many as are committed when None. Raises UserError when one of them is not committed, when there are
+    more, or when their examples do not follow each other.
+    """
+    found = commits(folder)
+    count = len(found) if units is None else units
+    if missing := [unit for unit in range(count) if unit not in found]:
+        raise UserError(
+            f"{folder.where} is not complete: unit {missing[0]}{' and others are' if missing[1:] else ' is'} not committed. Resume it."
+        )
+    if extra := [unit for unit in found if unit >= count]:
+        raise UserError(f"{folder.where} holds unit {extra[0]}, but the source ends after {count} units: it has changed since.")
+    first, merged = 0, {}  # a unit without rows may have no moments
+    for unit in found:
+        commit = read_commit(folder, unit)
+        if commit.first != first:
+            raise UserError(f"{folder.where}/{commit_name(unit)} begins at example {commit.first}; {first} should follow.")
+        first += commit.examples
+        merged = joined(merged, commit.moments)
+    write_index(folder, list(found.values()))
+    whole = summary(folder, list(found.values())) | {"moments": {site: packed(one) for site, one in merged.items()}}
+    folder.write(COMPLETE, as_json(whole))
+    return whole
+
+
+def summary(folder: Folder, found: Sequence[Commit]) -> dict:
+    """What complete.json says of the units, moments apart: totals, and hashes of the fingerprint and of all commits' fields."""
+    totals = {name: sum(getattr(c, name) for c in found) for name in ("examples", "rows", "tokens", "bytes")}
+    digest = hashlib.sha256(as_json([plain(c) for c in found])).hexdigest()
+    return {"units": len(found), **totals, "run_sha256": hashlib.sha256(folder.read(RUN) or b"").hexdigest(), "commits_sha256": digest}
+
+
+def rebuild_index(folder: Folder) -> None:
+    """Make index.parquet anew from the commits."""
+    write_index(folder, list(commits(folder).values()))
+
+
+def write_index(folder: Folder, found: Sequence[Commit]) -> None:
+    sink = io.BytesIO()
+    pq.write_table(index_table(found), sink)
+    folder.write(INDEX, sink.getvalue())
+
+
+def index_table(found: Sequence[Commit]) -> pa.Table:
+    """One row a unit: the fields of its commit, the number of its first row in the store, and the name of its shard."""
+    columns = {name: pa.array([getattr(c, name) for c in found], pa.int64()) for name in NUMBERS}
+    columns |= {name: pa.array([getattr(c, name) for c in found], pa.string()) for name in ("sha256", "source_sha256")}
+    columns["first_row"] = pa.array(np.cumsum([0] + [c.rows for c in found])[:-1], pa.int64())
+    columns["file"] = pa.array([shard_name(c.unit) for c in found], pa.string())
+    return pa.table(columns)

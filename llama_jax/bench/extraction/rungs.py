@@ -1,0 +1,192 @@
+"""The ladder of ways to extract activations: each rung adds one thing to the one before, and all write through the same writer.
+
+N0 eager per example  op by op, one example at a time, every layer: a straw man
+N1 jit, blocking      one jit of every layer, batches padded to their longest example, each result waited for, written in between
+N1 spread quarter     of its layers every fourth up to the last: nothing to cut, only less to copy and write
+N1 first quarter      of its layers the lowest, and the model cut after the last of them
+fixed shapes          one program for every batch, padded to [B, T]; from here on it also sums mean and M2 of what it gives
+packing               several examples share a row
+async copies          results start towards the host at once, the next batches are dispatched before one is read
+writer threads        reading, planning and writing are taken off the loop: `activations.extract` itself
+pinned host memory    the program leaves its results in page-locked memory of the host; where there is a GPU
+
+N2 torch              transformers' module with output_hidden_states on the same weights, without its head, the first quarter kept
+N2 torch cut          the same with the layers above the first quarter taken out
+forward only          the program of `packing`, its results never copied nor written
+disk only             the bytes of `packing` written by as many threads, nothing computed
+
+Padding lies on the right, where a causal mask hides it from every token: the torch rungs need no mask, and get none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax.activations import batches, program
+from llama_jax.activations.batches import Batch, Unit
+from llama_jax.activations.program import Extractor
+from llama_jax.activations.spec import ActivationSpec, Site
+from llama_jax.bench.extraction.pipeline import (
+    Example,
+    Found,
+    Setting,
+    disk_only,
+    forward_only,
+    pipeline,
+    product,
+    read,
+    without_copy,
+)
+from llama_jax.bench.guard import Guard, Region, TorchCounter
+from llama_jax.errors import UserError, near
+
+EAGER, BASE = "N0 eager per example", "N1 jit, blocking"
+SPREAD, FIRST = "N1 spread quarter", "N1 first quarter"
+FIXED, PACKED, ASYNC, THREADS, PINNED = "fixed shapes", "packing", "async copies", "writer threads", "pinned host memory"
+TORCH, CUT = "N2 torch", "N2 torch cut"
+FORWARD, DISK = "forward only", "disk only"
+LADDER = (EAGER, BASE, SPREAD, FIRST, FIXED, PACKED, ASYNC, THREADS, PINNED)
+RIVALS, CEILINGS = (TORCH, CUT), (FORWARD, DISK)
+SUBJECTS = (*LADDER, *RIVALS, *CEILINGS)
+STEPS = ((FIRST, BASE), (FIXED, FIRST), (PACKED, FIXED), (ASYNC, PACKED), (THREADS, ASYNC), (PINNED, THREADS))  # what one thing gains
+PRODUCT = THREADS
+SHARE = 4  # a quarter of the layers
+
+
+@dataclass(frozen=True)
+class Rung:
+    """run(examples, out): everything from the text to the last fsync. plan(number, first, ids) → Unit: the batches it makes of a unit."""
+
+    name: str
+    sites: tuple[Site, ...]
+    run: Callable[[Sequence[Example], Path], None]
+    plan: Callable[[int, int, Sequence[Sequence[int]]], Unit]
+    backend: str = "jax"
+    guard: type[Region] = Guard
+    writes: bool = True
+
+
+def quarter(depth: int, spread: bool = False) -> tuple[int, ...]:
+    """A quarter of the layers, rounded up: the lowest, or every fourth up to the last."""
+    return tuple(range(depth - 1, -1, -SHARE))[::-1] if spread else tuple(range(-(-depth // SHARE)))
+
+
+def spec_of(name: str, depth: int, dtype: str) -> ActivationSpec:
+    """What a rung keeps: resid_post of every layer, of the spread quarter, or of the first."""
+    layers = "all" if name in (EAGER, BASE) else quarter(depth, name == SPREAD)
+    return ActivationSpec((("resid_post", layers),), dtype=dtype)
+
+
+def missing(model: str) -> list[dict]:
+    """Rungs that cannot run here: {name, reason, remedy}."""
+    from llama_jax import peers
+
+    gaps = [dict(gap, name=name) for gap in peers.missing(("torch",), model) for name in RIVALS]
+    if all(device.platform == "cpu" for device in jax.devices()):
+        gaps.append(dict(name=PINNED, reason="no GPU here", remedy="run where JAX finds one"))
+    return gaps
+
+
+def build(name: str, setting: Setting, examples: Sequence[Example]) -> Rung:
+    """A rung by its name. What it compiles ahead of time is compiled here. Raises UserError for an unknown name."""
+    if name not in SUBJECTS:
+        raise UserError(f"No such way of extracting: {name!r}.{near(name, SUBJECTS)}")
+    spec = spec_of(name, setting.loaded.config.num_hidden_layers, setting.dtype)
+    sites = spec.resolve(setting.loaded.config)
+    if name in RIVALS:
+        plan, dispatch, fetch = padded(spec, setting.batch), *in_torch(setting, sites, name == CUT)
+        return Rung(name, sites, pipeline(setting, spec, plan, dispatch, fetch), plan, "torch", TorchCounter)
+    if name in (EAGER, BASE, SPREAD, FIRST):
+        plan = padded(spec, 1 if name == EAGER else setting.batch)
+        return Rung(name, sites, pipeline(setting, spec, plan, in_jax(setting, sites, name != EAGER), read), plan)
+    extractor = Extractor(setting.loaded, spec, (setting.batch, setting.length), pack=name != FIXED)
+    if name == PINNED:
+        extractor = on_pinned_host(extractor)
+    run = {FORWARD: forward_only, DISK: disk_only, THREADS: product, PINNED: product}.get(name)
+    if run:
+        return Rung(name, sites, run(setting, extractor, examples), extractor.plan, writes=name != FORWARD)
+    dispatch = extractor.dispatch if name == ASYNC else partial(without_copy, extractor)
+    run = pipeline(setting, spec, extractor.plan, dispatch, read, setting.depth if name == ASYNC else 0)
+    return Rung(name, sites, run, extractor.plan)
+
+
+# Batches and values of each ---------------------------------------------------------------------------------------------
+
+
+def padded(spec: ActivationSpec, rows: int) -> Callable[..., Unit]:
+    """plan(number, first, ids) → Unit: batches of `rows` examples in their order, one a row, each batch as long as its longest."""
+
+    def plan(number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
+        parts = []
+        for at in range(0, len(examples), rows):
+            group = examples[at : at + rows]
+            parts.append(batches.plan(number, first + at, group, spec, (len(group), max(map(len, group))), pack=False))
+        offsets = np.cumsum([0, *(part.size for part in parts)])
+        laid = tuple(replace(b, to=b.to + offset) for part, offset in zip(parts, offsets, strict=False) for b in part.batches)
+        joined = {name: np.concatenate([part.rows[name] for part in parts]) for name in parts[0].rows}
+        return Unit(number, first, len(examples), sum(part.tokens for part in parts), joined, laid)
+
+    return plan
+
+
+def in_jax(setting: Setting, sites: Sequence[Site], jitted: bool) -> Callable:
+    """dispatch(batch): the tapped model, cut after the last site, cast where it computes; one jit around it all, or none anywhere."""
+    params = program.needed(setting.loaded.params, sites)
+
+    def values(params, ids, positions, segments):
+        found = program.tapped(params, ids, positions, segments, config=setting.loaded.config, sites=sites)
+        return {site: value.reshape(-1, *value.shape[2:]).astype(setting.dtype) for site, value in found.items()}
+
+    compute, place = (jax.jit(values), np.asarray) if jitted else (values, jnp.asarray)
+    return lambda batch: (compute(params, *map(place, (batch.ids, batch.positions, batch.segments))), {})
+
+
+def on_pinned_host(extractor: Extractor) -> Extractor:
+    """The same with its program's results put into page-locked host memory by the program itself."""
+    where = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+    whole = partial(program.program, config=extractor.checkpoint.config, spec=extractor.spec)
+    integers = jax.ShapeDtypeStruct(extractor.shape, jnp.int32)
+    lowered = jax.jit(whole, out_shardings=where).lower(extractor.params, *[integers] * 3, jax.ShapeDtypeStruct((0,), jnp.int32))
+    extractor.executable = lowered.compile()
+    return extractor
+
+
+def in_torch(setting: Setting, sites: Sequence[Site], cut: bool) -> tuple[Callable, Callable]:
+    """(dispatch, fetch) of transformers' module on the same weights, its head never run; cut: without the layers above the last site."""
+    import torch
+
+    from llama_jax.peers import torch_model
+
+    config, params = setting.loaded.config, setting.loaded.params
+    if cut:
+        depth = 1 + max(site.layer for site in sites)
+        config, params = replace(config, num_hidden_layers=depth), replace(params, layers=params.layers[:depth])
+    body, kind = torch_model.module(config, params).base_model, getattr(torch, setting.dtype)
+    if cut:  # its last hidden state would be the normalised one
+        setattr(body, "ln_f" if hasattr(body, "ln_f") else "norm", torch.nn.Identity())
+
+    def dispatch(batch: Batch):
+        with torch.inference_mode():
+            return body(input_ids=torch.from_numpy(batch.ids).long(), use_cache=False, output_hidden_states=True).hidden_states
+
+    def fetch(batch: Batch, states) -> Found:
+        flat = {str(site): states[1 + site.layer].flatten(0, 1).to(kind) for site in sites}
+        return {site: as_numpy(value)[batch.at] for site, value in flat.items()}, {}
+
+    return dispatch, fetch
+
+
+def as_numpy(tensor) -> np.ndarray:
+    """A torch tensor as an array on the same memory; NumPy has no bfloat16 of its own."""
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
+    return tensor.numpy()

@@ -1,0 +1,75 @@
+"""What extraction was found to gain: a sentence for its notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llama_jax.bench.extraction import table as extraction_table
+from llama_jax.bench.extraction.plan import Extraction
+from llama_jax.bench.extraction.rungs import BASE, PINNED, PRODUCT
+from llama_jax.bench.findings.jit import with_n
+from llama_jax.bench.statistics import Ratio
+
+NAMES = {"N2 torch": "transformers' `output_hidden_states`", "N2 torch cut": "the same cut after the last layer that is kept"}
+
+
+def extraction(rows: Sequence[Extraction], missing: Sequence[dict] = (), seed: int = 0) -> str:
+    """How much faster `extract` is than N1 and than torch, how near its slower ceiling, and which additions gained nothing.
+
+    missing: rungs that did not run here, {name, reason}.
+    """
+    table = {e["subject"]: e for e in extraction_table.table(rows, seed)}
+    mine = table.get(PRODUCT)
+    if mine is None or not mine["rate"].n:
+        why = "; ".join(mine["reasons"]) if mine else "it was not asked for"
+        return f"`extract` has no valid pass, so there is nothing to compare ({why})."
+    said = [f"`extract` puts {mine['rate'].median:,.0f} tokens/s of a quarter of the layers on the disk"]
+    if BASE in table and mine["ratio"].n:
+        said.append(over(mine["ratio"], "of one jit of every layer with blocking copies (N1)"))
+    said += [over(found, f"of {NAMES[name]}") for name, found in extraction_table.rivals(rows, seed).items() if found.n]
+    if (found := extraction_table.overlap(rows, seed=seed)).n:
+        said.append(f"{found.value:.0%} [{found.low:.0%}, {found.high:.0%}] of the slower of its two ceilings" if found.n > 1
+                    else f"{found.value:.0%} of the slower of its two ceilings (n = 1)")  # fmt: skip
+    return "; ".join([", ".join(said), *steps(rows, seed), *processes(rows, seed), *left_out(table, missing)]) + "."
+
+
+def over(found: Ratio, of: str) -> str:
+    """One ratio in words; one that these passes do not decide is said to be so."""
+    return f"{with_n(found)} {of}" + (", which these passes do not decide" if found.verdict in ("inconclusive", "unstable") else "")
+
+
+def steps(rows: Sequence[Extraction], seed: int) -> list[str]:
+    """What the additions are worth: those that gain, and those that do not."""
+    found = extraction_table.gains(rows, seed)
+    better = {name: r for name, r in found.items() if r.n and r.verdict == "faster"}
+    worse = {name: r for name, r in found.items() if r.n and r.verdict == "slower"}
+    same = [name for name, r in found.items() if r.n and r.verdict == "equal within 2 %"]
+    open_ = [name for name, r in found.items() if r.n and r.verdict in ("inconclusive", "unstable")]
+    said = [f"step by step {', '.join(f'{name} {r.words}' for name, r in better.items())}"] if better else []
+    said += [f"{', '.join(f'{name} {r.words}' for name, r in worse.items())} alone costs time"] if worse else []
+    said += [f"{listed(same)} {'gains' if len(same) == 1 else 'gain'} nothing here"] if same else []
+    return said + ([f"no gain is shown for {listed(open_)}"] if open_ else [])
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def processes(rows: Sequence[Extraction], seed: int) -> list[str]:
+    """Tokens/s of the most processes over those of the fewest."""
+    scaled = extraction_table.scaled(rows, seed)
+    if len(scaled) < 2 or not scaled[-1]["ratio"].n:
+        return []
+    few, most = scaled[0]["workers"], scaled[-1]["workers"]
+    return [f"{most} processes on the same cores make {over(scaled[-1]['ratio'], f'of the tokens/s of {few}')}"]
+
+
+def left_out(table: dict[str, dict], missing: Sequence[dict]) -> list[str]:
+    """Rungs without a time: wrong values, or nothing here to run them on."""
+    wrong = [name for name, e in table.items() if not e["rate"].n and any("wrong: " in reason for reason in e["reasons"])]
+    said = [f"{', '.join(wrong)} wrote other values and has no time"] if wrong else []
+    gaps = {gap["name"]: gap["reason"] for gap in missing}
+    if PINNED in gaps:
+        said.append(f"{PINNED} is not measured ({gaps.pop(PINNED)})")
+    return said + ([f"not measured: {', '.join(gaps)}"] if gaps else [])

@@ -1,0 +1,37 @@
+"""What became of a placement of one's own, and of the subjects that had to be caught."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llama_jax.bench import own
+
+KINDS = {own.SHORT: "a wrong one", own.ANEW: "one that compiles", own.NESTED.name: "one too close to call"}
+
+
+def own_placement(table: Sequence[dict], mine: str, said: str) -> str:
+    """One's own row with ratio, verdict and limit, or why it has none; then each specimen with who caught it.
+
+    said: the line that makes the placement.
+    """
+    entries = {e["name"]: e for e in table}
+    outcomes = [outcome(own.fate(entries[name]), kind) for name, kind in KINDS.items() if name in entries]
+    return f"With one line, {said}: {placed(entries[mine])}; {'; '.join(outcomes)}."
+
+
+def placed(entry: dict) -> str:
+    """What became of one's own placement."""
+    fate = own.fate(entry)
+    if not entry["valid_trials"]:
+        return f"it has no time, {fate.caught} caught it ({fate.why})"
+    rate, mbu = entry["tokens_per_second"], entry["mbu"]
+    limit = f", {mbu:.0%} of the memory-bandwidth limit" if mbu else ""
+    return f"it decodes {rate['median']:.1f} tokens/s [{rate['low']:.1f}, {rate['high']:.1f}]{limit} ({fate.why})"
+
+
+def outcome(fate: own.Fate, kind: str) -> str:
+    """What became of a specimen: who caught it and what it therefore lacks, or its verdict."""
+    if not fate.caught:
+        return f"“{fate.name}”, meant as {kind}, has a verdict here ({fate.why})"
+    lacks = "verdict" if fate.caught == own.INTERVAL else "time"
+    return f"{kind} (“{fate.name}”) gets no {lacks} from {fate.caught} ({fate.why})"

@@ -1,0 +1,146 @@
+"""Every subject that recorded tables time, one line each: its rate or first token, its ratio to the run's baseline, the verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_jax.bench import record, standings, statistics, summary, ttft_table
+from llama_jax.bench.extraction.plan import Extraction
+from llama_jax.bench.gpudata import GpuTrial
+from llama_jax.bench.hostclock import HostTrial
+from llama_jax.bench.job import whole
+from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.record import Row, Trial
+from llama_jax.bench.starts import Start
+from llama_jax.bench.statistics import Ratio, Summary
+from llama_jax.errors import UserError
+
+RATE, FIRST = "tokens/s", "ms to the first token"
+KINDS = {kind.__name__: kind for kind in (Trial, Start, HostTrial, GpuTrial, Extraction)}
+LEFT_OUT = ("02", "04")  # they time ways of measuring, and streams of requests, not subjects side by side
+FIRST_TOKENS = ("09-time-to-first-token",)  # tables whose answers have a second token and are made for their first
+
+
+@dataclass(frozen=True)
+class Line:
+    """One subject in one setting. middle: Summary of `unit`. void: warm trials that did not count. weights: as they are kept.
+
+    baseline: what ran twice beside it; "" where nothing did. ratio: speed over the baseline's, above 1 is faster; None of the baseline
+    itself, or where there is none. words: what the setting is, beside model and lengths.
+    """
+
+    table: str
+    words: str
+    model: str
+    lengths: str
+    subject: str
+    weights: str
+    unit: str
+    middle: Summary
+    void: int
+    baseline: str
+    ratio: Ratio | None
+
+    @property
+    def verdict(self) -> str:
+        """`faster than step`, `baseline`, `inconclusive`, …; "" where there is no baseline."""
+        if self.ratio is None:
+            return "baseline" if self.subject == self.baseline else ""
+        joint = {"faster": " than ", "slower": " than ", "equal within 2 %": " of "}.get(self.ratio.verdict)
+        said = self.ratio.verdict.replace("equal within 2 %", "within 2 %") + (joint + self.baseline if joint else "")
+        return f"A/A control: {self.ratio.verdict}" if self.subject == self.baseline + AGAIN else said
+
+
+def tables(home: Path, notebook: str) -> list[Path]:
+    """A notebook's tables in a folder, those without a meta file left out."""
+    return [path for path in sorted(Path(home).glob(f"{notebook}*.csv")) if record.meta_path(path).is_file()]
+
+
+def about(path: Path) -> dict:
+    """What a table's meta file says. Raises UserError where it is no JSON."""
+    try:
+        return json.loads(record.meta_path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        raise UserError(f"{record.meta_path(path)} is damaged; measure again.") from None
+
+
+def lines(path: Path, meta: dict, seed: int = 0) -> list[Line]:
+    """The lines of one table, by setting and subject; none for a table of another kind of row, or of those left out.
+
+    meta: what `about` gives. Raises UserError where the table cannot be read.
+    """
+    kind = KINDS.get(meta.get("kind", Trial.__name__))
+    if kind is None or path.stem.split("-")[0] in LEFT_OUT:
+        return []
+    rows, _ = record.read(path, kind=kind)
+    groups: dict[tuple, list[Row]] = {}
+    for row in whole(rows) if kind is Extraction else rows:
+        if row.phase == "warm":
+            first = path.stem in FIRST_TOKENS or getattr(row, "new_tokens", 0) == 1
+            groups.setdefault((f"first token {row.prompt_tokens}" if first else setting(row), row.model, first), []).append(row)
+    return [
+        line for key in sorted(groups, key=lambda key: natural(key[0])) for line in group_lines(path.stem, key, groups[key], meta, seed)
+    ]
+
+
+def natural(words: str) -> list:
+    """A key that sorts `context 256` before `context 1024`."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", words)]
+
+
+def setting(row: Row) -> str:
+    """What a run is about, the names of its subject and of its model taken out: `context 256`, `strategies`, ``."""
+    words = row.run.replace(row.model, "").removesuffix(f" {row.subject}").strip()
+    return "" if words in ("main", "warm") else words
+
+
+def named(group: Sequence[Row]) -> list[str]:
+    """Subjects that have a valid row, by name, the baseline's twin right after it."""
+    return sorted({row.subject for row in group if row.valid}, key=lambda name: (name.removesuffix(AGAIN), name))
+
+
+def baseline_of(group: Sequence[Row], meta: dict) -> str:
+    """The subject that ran twice in each block; else the one that the table names, where it is here; else none."""
+    twins = [row.subject.removesuffix(AGAIN) for row in group if row.subject.endswith(AGAIN)]
+    known = meta.get("baseline", "")
+    return twins[0] if twins else known if any(row.subject == known for row in group) else ""
+
+
+def group_lines(table: str, key: tuple, group: Sequence[Row], meta: dict, seed: int) -> list[Line]:
+    """The lines of subjects that were timed side by side."""
+    setting_words, model, first = key
+    words = " · ".join(filter(None, ["first token" if first else setting_words, size(group[0])]))
+    base, found = baseline_of(group, meta), []
+    once, both = (ttft_table.rates, ttft_table.both_rates) if first else (summary.rates, summary.both_rates)
+    extra = (group[0].prompt_tokens,) if first else ()
+    control = summary.over(once(group, base + AGAIN, *extra), once(group, base, *extra), seed)
+    for name in named(group):
+        good, every = summary.warm(group, name), summary.warm(group, name, valid=False)
+        middle = statistics.summarise([1e3 * row.ttft if first else row.tg for row in good], seed, [row.process for row in good])
+        ratio = control if name == base + AGAIN else None
+        if base and name not in (base, base + AGAIN):
+            ratio = statistics.with_floor(summary.over(both(group, name, *extra), both(group, base, *extra), seed), control)
+        found.append(Line(table, words, model, lengths(good), name, weights(good[0]), FIRST if first else RATE,
+                          middle, len(every) - len(good), base, ratio))  # fmt: skip
+    return found
+
+
+def size(row: Row) -> str:
+    """What tells a model of other sizes from its like."""
+    return f"{row.weights_bytes / 1e6:.3g} MB of weights" if "," in row.model and getattr(row, "weights_bytes", None) else ""
+
+
+def weights(row: Row) -> str:
+    return standings.weights(row) if isinstance(row, Trial) else row.dtype
+
+
+def lengths(rows: Sequence[Row]) -> str:
+    """`36 + 50`: tokens of prompt and answer (`35–39 + 17` where prompts differ); of an extraction, tokens of the whole source."""
+    if not isinstance(rows[0], Trial):
+        return f"{rows[0].tokens:,}"
+    prompts = sorted({row.prompt_tokens for row in rows})
+    return f"{prompts[0]}{f'–{prompts[-1]}' if len(prompts) > 1 else ''} + {rows[0].new_tokens}"

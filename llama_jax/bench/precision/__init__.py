@@ -1,0 +1,8 @@
+"""Speed against quality: what is measured beside what (`contest`), texts read under each arithmetic (`reading`), how rates go with
+context, threads and size (`scaling`), first tokens (`first`), where a token's time goes (`where`), what the rows say (`table`), which
+goals are reached (`goals`).
+"""
+
+from llama_jax.bench.precision import contest, first, goals, reading, scaling, table, where
+
+__all__ = ["contest", "first", "goals", "reading", "scaling", "table", "where"]

@@ -1,0 +1,176 @@
+"""Weights in fewer bits, and kernels, beside llama.cpp and PyTorch on the same weights: rate, memory, and what compiling kernels costs.
+
+Rows of three kinds, by `run`:
+
+context N      answers after which N tokens stand in the cache, all subjects interleaved
+memory NAME    one answer in a process that holds nothing but its subject: peak resident memory (`phase` cold)
+
+and a note a process of `kernels cold` and `kernels cached`: seconds until the kernels can be called, compiled or read from the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_jax import checkpoint
+from llama_jax.bench import phases, suite, summary, versus
+from llama_jax.bench.job import Job, check, watched, whole
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.passages import passages
+from llama_jax.bench.phases import Plan
+from llama_jax.bench.record import Trial
+from llama_jax.bench.workload import Workload
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.errors import UserError
+from llama_jax.placement import parse
+
+KERNELS, WAYS = "kernels", ("cold", "cached")
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is measured. The first placement is the baseline, which runs twice in each block.
+
+    contexts: tokens of prompt and answer together, `new_tokens` of them made. starts: processes a subject for memory, and of each
+    way to come by the kernels.
+    """
+
+    model: str
+    placements: tuple[str, ...]
+    peers: tuple[str, ...]
+    contexts: tuple[int, ...]
+    new_tokens: int
+    blocks: int
+    processes: int
+    starts: int = 1
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises UserError for what does not exist or cannot be, before anything is loaded."""
+        from llama_jax import peers
+
+        peers.check(self.peers)
+        if not self.placements or not self.contexts:
+            raise UserError("No placement or no context is named; name one or more of each.")
+        names = [parse(name).name for name in self.placements]
+        if len(set(names)) < len(names):
+            raise UserError(f"A placement is named twice: {', '.join(names)}.")
+        check_baseline(names[0])
+        check(blocks=self.blocks, processes=self.processes, starts=self.starts)
+        check_contexts(self.model, self.contexts, self.new_tokens)
+
+
+def check_contexts(model: str, contexts: Sequence[int], new_tokens: int) -> None:
+    """Raises UserError for a context without room for a prompt, or beyond the model's own."""
+    room = checkpoint.load_config(model).max_position_embeddings
+    if new_tokens < 2:
+        raise UserError(f"new_tokens is {new_tokens}; a rate needs two tokens.")
+    for context in contexts:
+        if context <= new_tokens:
+            raise UserError(f"context is {context}; with {new_tokens} new tokens it leaves no room for a prompt.")
+        if context > room:
+            raise UserError(f"context is {context}, more than the model's {room}; ask for a shorter one.")
+
+
+def check_baseline(name: str) -> None:
+    """Raises UserError for a baseline that cannot run everywhere."""
+    if needs_kernels(name):
+        raise UserError(f"{name} is the baseline, which must run everywhere; name a placement without kernels first.")
+
+
+def needs_kernels(name: str) -> bool:
+    return name not in versus.peer_names() and parse(name).kernels != "none"
+
+
+def without_kernels(names: Sequence[str]) -> list[dict]:
+    """Those that cannot run where there are no kernels: {name, reason, remedy} each."""
+    wanting = [name for name in names if needs_kernels(name)]
+    if not wanting:
+        return []
+    from llama_jax import kernels
+
+    why, _, remedy = (kernels.missing() or "").partition("; ")
+    return [dict(name=name, reason=why.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:]) for name in wanting] if why else []
+
+
+def gaps_of(names: Sequence[str], model: str) -> list[dict]:
+    """The placements and peers that cannot run this model here, with reason and remedy."""
+    from llama_jax import peers
+
+    return without_kernels(names) + peers.missing([name for name in names if name in peers.PEERS], model)
+
+
+def present(job: Job, names: Sequence[str]) -> list[str]:
+    """The subjects that can run here; of the others the journal says why they cannot."""
+    known = {gap["name"] for gap in phases.missing(job.journal)}
+    for gap in gaps_of([name for name in names if name not in known], job.model):
+        job.journal.note(missing=gap)
+        known.add(gap["name"])
+    return [name for name in names if name not in known]
+
+
+def workload(loaded: Checkpoint, context: int, new_tokens: int, seed: int = 0) -> Workload:
+    """Prompts of exactly so many tokens that a context is full after `new_tokens` more."""
+    length = context - new_tokens
+    return Workload(tuple(passages(loaded, [length] * suite.PROMPTS, seed)), new_tokens, length, seed=seed)
+
+
+def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
+    """Everything: (trials, what the meta file should say of them). What cannot run here is named there (`missing`), with its remedy."""
+    contest.check()
+    gaps = gaps_of((*contest.placements, *contest.peers), contest.model)
+    absent = {gap["name"] for gap in gaps}
+    here = [name for name in (*contest.placements, *contest.peers) if name not in absent]
+    loaded = checkpoint.load(contest.model)
+    works = {context: workload(loaded, context, contest.new_tokens, contest.seed) for context in contest.contexts}
+    placements, others = tuple(parse(n) for n in here if n in contest.placements), tuple(n for n in here if n in contest.peers)
+    answered: list[Trial] = []
+    for context, work in works.items():
+        plan = Plan(contest.model, placements, work, contest.placements[0], blocks=contest.blocks, processes=contest.processes,
+                    run=f"context {context}", peers=others)  # fmt: skip
+        answered += suite.collect(plan, journal)
+    job = Job(contest.model, works[min(works)], journal)
+    versus.memory(job, [name for name in here if summary.warm(answered, name)], contest.starts)  # not those that failed above
+    if any(needs_kernels(name) for name in here):
+        compile_kernels(job, contest.starts)
+    gaps += phases.missing(journal)
+    alone = whole([t for t in journal.trials if t.run.startswith(versus.MEMORY)])
+    return answered + alone, dict(
+        weights_hash=loaded.weights_hash, baseline=contest.placements[0], missing=gaps, file_bytes=versus.file_bytes(loaded),
+        subjects=[name for name in here if name not in {gap["name"] for gap in gaps}], text="English" if loaded.tokenizer else "random ids",
+    )  # fmt: skip
+
+
+def compile_kernels(job: Job, starts: int) -> None:
+    """`starts` times: a process that compiles the kernels into an empty folder, and one that finds them there."""
+    done = {(note[KERNELS]["way"], note[KERNELS]["block"]) for note in job.journal.notes if KERNELS in note}
+    for block in range(starts):
+        with tempfile.TemporaryDirectory() as folder:
+            for way in WAYS:  # the second is measured only where the first has just filled the folder
+                if all((each, block) in done for each in WAYS):
+                    continue
+                job.progress(f"kernels, {way}", block, starts)
+                job.child(f"{KERNELS} {way}", block, f"{__name__}:kernels_ready", 1, folder=folder, way=way)
+
+
+# What a child runs --------------------------------------------------------------------------------------------------------
+
+
+def kernels_ready(say: Callable, job: dict, identity: dict, folder: str, way: str) -> dict:
+    """Seconds from JAX imported to the kernels callable, with the user's cache in `folder`: said in a note."""
+    os.environ["LLAMA_JAX_CACHE"] = folder
+    before = list(Path(folder).rglob("*"))
+    with watched(say) as more:
+        start = time.perf_counter()
+        from llama_jax.kernels import build, isa
+
+        build.library()
+        more[KERNELS] = dict(
+            way=way, block=identity["block"], seconds=time.perf_counter() - start, isa=isa.target().isa, found=bool(before)
+        )
+    return {}

@@ -1,0 +1,93 @@
+"""Time to first token by prompt length: the kernels' beside llama.cpp's on the same file, asked as `ttft` asks warm requests.
+
+All subjects have been warmed up at all lengths in one process and are then asked the same passage in turn. A placement runs at the
+prompt's own length, without padding; up to its first token every placement with the same kernels that jits a step or more runs the
+same program, so that `step+gemv` stands for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from llama_jax import checkpoint
+from llama_jax.bench import ttft, ttft_table
+from llama_jax.bench.job import Job, whole
+from llama_jax.bench.precision.contest import check_baseline, present
+from llama_jax.bench.precision.table import SAME_FILE
+from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.starts import Start
+from llama_jax.bench.statistics import Ratio
+from llama_jax.bench.ttft_plan import Plan, check_plan, workloads
+from llama_jax.bench.versus import peer_names
+
+KERNELS, EXACT = "step+gemv", " exact"  # whose first token is judged; the policy that pads nothing
+NEW_TOKENS = 1  # of each answer: no decode program is compiled for what is not timed
+
+
+def measure(job: Job, subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: int = 0) -> list[Start]:
+    """`blocks` requests of every subject at every length, the first placement's twice, all interleaved in one process.
+
+    What cannot run here is said to be missing in the journal's notes. Raises UserError before anything is loaded: an unknown or no
+    placement, a first one that needs kernels, lengths that cannot be.
+    """
+    plan = planned(subjects, lengths, blocks, seed)
+    check_plan(plan, checkpoint.load_config(job.model))
+    check_baseline(plan.placements[0].removesuffix(EXACT))
+    plan = planned(present(job, subjects), lengths, blocks, seed)
+    ttft.answers(job, plan, workloads(checkpoint.load(job.model), plan))
+    return [t.model_copy(update=dict(subject=t.subject.replace(EXACT, ""))) for t in whole(job.journal.trials)]
+
+
+def planned(subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: int) -> Plan:
+    """One process and no tail; what it says of first requests (`at`, `starts`) is not asked for."""
+    placements = tuple(name + EXACT for name in subjects if name not in peer_names())
+    others = tuple(name for name in subjects if name in peer_names())
+    return Plan(placements, others, lengths, blocks, 1, min(lengths, default=0), 1, new_tokens=NEW_TOKENS, seed=seed)
+
+
+# What the rows say --------------------------------------------------------------------------------------------------------
+
+
+def rival(trials: Sequence[Start], n: int) -> str | None:
+    """llama.cpp's mode of the same file whose first token is soonest at a length."""
+    return ttft_table.best(trials, SAME_FILE, n)
+
+
+def over(trials: Sequence[Start], name: str, n: int, seed: int = 0) -> Ratio | None:
+    """A subject's time over that of `rival` at a length, paired by passage; None where either has no valid trial."""
+    other = rival(trials, n)
+    if not other or not ttft_table.warm(trials, name, n):
+        return None
+    return ttft_table.times_as_long(trials, name, other, n, seed)
+
+
+def races(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """Of each length {tokens, rival: name or None, ratio: of KERNELS' time over the rival's, or None}."""
+    return [dict(tokens=n, rival=rival(trials, n), ratio=over(trials, KERNELS, n, seed)) for n in ttft_table.lengths(trials)]
+
+
+def limits(trials: Sequence[Start], about: dict, gflops: float) -> dict[int, float]:
+    """`ttft_table.limits` of the baseline. about: `ttft_table.floor` of the model. gflops: as probed."""
+    return ttft_table.limits(trials, next((t.subject.removesuffix(AGAIN) for t in trials if t.subject.endswith(AGAIN)), ""), about, gflops)
+
+
+def reading(trials: Sequence[Start], about: dict) -> dict[str, float]:
+    """KERNELS → ms to read the file's own blocks once, where there are any."""
+    ms = ttft_table.reading_ms(trials, KERNELS, about)
+    return {} if math.isnan(ms) else {KERNELS: ms}
+
+
+def as_frame(trials: Sequence[Start], seed: int = 0):
+    """Every subject at every length for a notebook, a pandas.DataFrame in ms; the ratio is over llama.cpp's fastest mode of the file."""
+    import pandas as pd
+
+    rows = []
+    for e in ttft_table.table(trials, seed):
+        ratio = over(trials, e["subject"], e["tokens"], seed) or Ratio(*[float("nan")] * 3, 0)
+        rows.append({
+            "tokens": e["tokens"], "subject": e["subject"], "P50, ms": e["p50"], "low": e["low"], "high": e["high"],
+            "over llama.cpp": ratio.value, "ratio low": ratio.low, "ratio high": ratio.high, "valid": e["n"], "void": e["void"],
+        })  # fmt: skip
+    columns = ["tokens", "subject", "P50, ms", "low", "high", "over llama.cpp", "ratio low", "ratio high", "valid", "void"]
+    return pd.DataFrame(rows, columns=columns).set_index(["tokens", "subject"]).round(2)

@@ -1,0 +1,51 @@
+"""The chart of the kernels' first tokens: against prompt length, and over llama.cpp's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+from llama_jax.bench import ttft_table
+from llama_jax.bench.precision import first
+from llama_jax.bench.record import Trial
+from llama_jax.figures.precision import kind, look
+from llama_jax.figures.style import new, styled
+from llama_jax.figures.ttft import by_length, nothing, pairs, ratios_by_length
+
+LINES = {"XLA": "--", "gemv": "-", "fused": ":"}
+
+
+@styled
+def precision_first(trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0) -> Figure:
+    """TTFT against prompt length (left); each placement's over that of llama.cpp's fastest mode of the same file (right).
+
+    trials: of `precision.first`. limits: length → ms of float32, `ttft_table.limits`. reading: label → ms to read other formats once.
+    """
+    backends = {t.subject: t.backend for t in trials if t.valid}
+    names = [name for name in ttft_table.placements(trials) + ttft_table.rivals(trials) if name in backends]
+    if not names:
+        return nothing("No first token counts.")
+    figure, (left, right) = new(13.5, 5.6, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
+    looks = {name: (*look(name, backends[name]), style(name, backends[name])) for name in names}
+    by_length(left, trials, looks, names, limits, reading, seed)
+    asked = ttft_table.lengths(trials)
+    ours = [(name, n) for name in names for n in asked if name not in first.SAME_FILE]
+    found = [(name, n, ratio) for name, n in ours if (ratio := first.over(trials, name, n, seed))]
+    ratios_by_length(right, found, asked, looks, names)
+    if not found:
+        right.text(0.5, 0.5, "llama.cpp was not measured here", transform=right.transAxes, ha="center", va="bottom")
+    others = ", ".join(dict.fromkeys(other for n in asked if (other := first.rival(trials, n))))
+    values = [1.0, *(ratio.value for _, _, ratio in found)]
+    right.set_ylim(min(values) / 2, 2 * max(values))  # an interval may go on beyond
+    if max(values) < 10 * min(values):
+        right.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))  # a ratio of some tenths shall be read
+    right.set_ylabel(f"time over that of {others or 'llama.cpp'}\n(log scale; below 1 the placement is sooner)")
+    right.set_title(f"Over llama.cpp on the same file (95 % interval, n ≥ {pairs(found)} pairs)", fontsize=11.5)
+    return figure
+
+
+def style(name: str, backend: str) -> str:
+    """A subject's line: of ours by its kernels."""
+    return LINES.get(kind(name, backend), "-.")

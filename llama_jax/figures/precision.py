@@ -1,0 +1,235 @@
+"""Charts of fewer bits and kernels: speed against quality, the roofline, where a token's time goes, and how rates scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from llama_jax.bench import quality, standings
+from llama_jax.bench.precision import where
+from llama_jax.bench.precision.reading import ALL
+from llama_jax.figures.growth import label as model_words
+from llama_jax.figures.labels import labelled, readable
+from llama_jax.figures.ollama import GREY, MARKERS, SHADES, gap_words
+from llama_jax.figures.placements import spread_labels
+from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
+from llama_jax.placement import parse
+
+KINDS = {  # kind of subject: (colour, marker)
+    "XLA": (PALETTE["blue"], "o"), "gemv": (PALETTE["purple"], "P"), "fused": (PALETTE["black"], "X"),
+    **{runtime: (SHADES[runtime], MARKERS[runtime]) for runtime in SHADES if runtime != standings.JAX},
+}  # fmt: skip
+PART_STYLES = {"layers": (PALETTE["blue"], ""), "attention": (PALETTE["orange"], "//"), "head": (PALETTE["green"], ".."),
+               "rest": ("#BBBBBB", "xx")}  # fmt: skip
+LINES = ("-", "--", ":", "-.")
+
+
+def kind(name: str, backend: str) -> str:
+    """Which of KINDS a subject is: of ours by its kernels."""
+    if backend != standings.JAX:
+        return backend
+    kernels = parse(name).kernels
+    return "XLA" if kernels == "none" else kernels
+
+
+def look(name: str, backend: str) -> tuple[str, str]:
+    return KINDS.get(kind(name, backend), (GREY, "v"))
+
+
+def footnote(axes, missing: Sequence[dict], depth: float = -0.2) -> None:
+    """What is missing, and what would fill the gap, below a chart."""
+    if missing:
+        lines = "\n".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
+        axes.text(0.0, depth, lines, transform=axes.transAxes, fontsize=8, va="top", color=GREY)
+
+
+@styled
+def precision_quality(entries: Sequence[dict], texts: str, missing: Sequence[dict] = ()) -> Figure:
+    """Decode rate against the mean KL divergence from the float32 model, a point a subject, both with their 95 % intervals.
+
+    entries: `precision.table.ladder`. texts: what was read, in words.
+    """
+    figure, axes = new(12, 6.4)
+    shown = [(e, e["distance"][ALL]) for e in entries if e["decode"].n and ALL in e["distance"]]
+    heights = [max(d["kl"], quality.EXACT) for _, d in shown]
+    rates = [e["decode"].median for e, _ in shown] or [1.0]
+    far = [height for height in heights if height > quality.EXACT] or [1e-2]
+    axes.set_yscale("symlog", linthresh=10 ** np.floor(np.log10(min(far))), linscale=0.6)  # no decades without a subject
+    axes.set(xscale="log", ylim=(-0.25 * axes.yaxis.get_transform().linthresh, 3 * max(far)), xlim=(0.7 * min(rates), 3 * max(rates)))
+    labels, bands = [], [((0.7 * min(rates), 3 * max(rates)), (quality.EXACT,) * 2)]
+    for (e, d), height in zip(shown, heights, strict=True):
+        (colour, marker), rate = look(e["name"], e["backend"]), e["decode"]
+        if d["kl"] > quality.EXACT and np.isfinite(d["kl_low"]):
+            bands.append(([rate.median] * 2, [max(d["kl_low"], quality.EXACT), d["kl_high"]]))
+            axes.plot(*bands[-1], color=colour, linewidth=3.5, alpha=0.35)
+        axes.plot([rate.low, rate.high], [height] * 2, color=colour, linewidth=3.5, alpha=0.35, solid_capstyle="butt")
+        axes.plot(rate.median, height, marker, color=colour, markersize=9, markeredgecolor="white")
+        bands += [([rate.low, rate.high], [height] * 2)] if np.isfinite(rate.low) else []
+        labels.append((f"{e['name']} ({e['dtype']}): {rate.median:.0f} tok/s, {distance_words(d)}", rate.median, height, colour))
+    labelled(axes, labels, bands)
+    axes.axhline(quality.EXACT, color=GREY, linewidth=0.8, linestyle=":")
+    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
+    axes.text(0.995, quality.EXACT, words, ha="right", va="top", fontsize=8.5, color=GREY, transform=axes.get_yaxis_transform())
+    if not shown:
+        axes.text(0.5, 0.5, "no subject has both a rate and a distance", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
+    readable(axes.xaxis)
+    n = min((e["decode"].n for e, _ in shown), default=0)
+    axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, n ≥ {n} answers; bands: 95 % intervals)")
+    axes.set_ylabel(f"mean KL divergence from float32, nats a token\n({texts};\nlog scale, linear in the lowest decade)")
+    axes.set_title("Faster to the right, further from the float32 model upwards")
+    footnote(axes, missing, -0.13)
+    return figure
+
+
+def distance_words(distance: dict) -> str:
+    """`KL 0.0038, top-1 96.5%`; what rounding explains has no number."""
+    far = f"KL {distance['kl']:.2g}, " if distance["kl"] > quality.EXACT else ""
+    return f"{far}top-1 {distance['top1']:.1%}"
+
+
+@styled
+def precision_roofline(entries: dict[int, Sequence[dict]], bandwidth: float) -> Figure:
+    """Tokens/s against the bytes that a token must read, every subject a point, a panel a context; the line is what the bandwidth allows.
+
+    bandwidth: GB/s as probed.
+    """
+    figure, panels = new(max(10.0, 7.0 * len(entries)), 5.6, columns=len(entries), sharey=True, squeeze=False)
+    rates = [e["decode"].median for found in entries.values() for e in found if e["decode"].n] or [1.0]
+    for axes, (context, found) in zip(panels[0], entries.items(), strict=True):
+        roof(axes, [e for e in found if e["decode"].n and e["bytes"]], bandwidth, 0.6 * min(rates))
+        intensity = [e["flops"] / e["bytes"] for e in found if e["decode"].n and e["bytes"] and e["flops"]]
+        words = f", {min(intensity):.1f} to {max(intensity):.1f} operations a byte" if intensity else ""
+        axes.set_title(f"Context {context}{words}", fontsize=11.5)
+    panels[0][0].set_ylabel("decode rate, tokens/s (log scale)\nlabels: rate, share of what the bandwidth allows")
+    return figure
+
+
+def roof(axes, shown: Sequence[dict], bandwidth: float, bottom: float) -> None:
+    """One context's panel of the roofline."""
+    sizes = [e["bytes"] / 1e6 for e in shown] or [1.0]
+    line = np.array([min(sizes) / 3.5, 1.7 * max(sizes)])  # room for labels to the left, where the roof is high
+    axes.set(xscale="log", yscale="log", xlim=line, ylim=(bottom, 1.8 * bandwidth * 1e3 / min(sizes)))
+    axes.plot(line, bandwidth * 1e3 / line, color=LIMIT_COLOUR, linestyle="--", linewidth=1.4)
+    middle = (min(sizes) * max(sizes)) ** 0.5
+    words = f" the limit: {bandwidth:.0f} GB/s, as probed"
+    axes.text(middle, 1.1 * bandwidth * 1e3 / middle, words, color=LIMIT_COLOUR, fontsize=9, va="bottom")
+    labels, taken = [], [(line, bandwidth * 1e3 / line)]
+    for e in shown:
+        (colour, marker), rate, size = look(e["name"], e["backend"]), e["decode"], e["bytes"] / 1e6
+        axes.plot([size] * 2, [rate.low, rate.high], color=colour, linewidth=3.5, alpha=0.35, solid_capstyle="butt")
+        axes.plot(size, rate.median, marker, color=colour, markersize=8, markeredgecolor="white")
+        taken += [([size] * 2, [rate.low, rate.high])] if np.isfinite(rate.low) else []
+        labels.append((f"{e['name']}: {rate.median:.0f}, {e['mbu'].median:.0%}", size, rate.median, colour))
+    labelled(axes, labels, taken)
+    readable(axes.xaxis, axes.yaxis)
+    n = min((e["decode"].n for e in shown), default=0)
+    axes.set_xlabel(f"MB that a token must read (log scale; n ≥ {n} answers; bands: 95 % intervals)")
+
+
+@styled
+def precision_where(entries: Sequence[dict], context: int) -> Figure:
+    """Milliseconds of a token at a context, split into layers, attention, head and the rest, a bar a placement; below each part its
+    95 % interval.
+
+    entries: `precision.where.table`.
+    """
+    figure, axes = new(11.5, 0.8 * max(len(entries), 1) + 2.2)
+    heights = rows(axes, [e["name"] for e in entries])
+    for e in entries:
+        bar(axes, e, heights[e["name"]], e is entries[0])
+    axes.set_xlim(0, 1.75 * max((sum(max(e[part], 0.0) for part in where.PARTS) for e in entries), default=1.0))
+    n = min((e["n"] for e in entries), default=0)
+    axes.set_xlabel(f"ms a token at context {context} (mean of n ≥ {n} blocks; lines below: 95 % intervals of where the parts end;\n"
+                    "black: a whole token, shorter than the bar where noise made a part negative; red: bandwidth's limit)")  # fmt: skip
+    if entries:
+        figure.legend(loc="outside upper center", ncols=len(where.PARTS), fontsize=9)
+    else:
+        axes.text(0.5, 0.5, "no placement has all of its differences", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
+    axes.set_title("Where a token's time goes, by differences", fontsize=12)
+    return figure
+
+
+def bar(axes, entry: dict, height: float, named: bool) -> None:
+    """One placement's parts side by side; named: in the legend. A part that noise made negative has no width, but its number."""
+    left = 0.0
+    for i, part in enumerate(where.PARTS):
+        (colour, hatch), width = PART_STYLES[part], max(entry[part], 0.0)
+        axes.barh(height, width, left=left, height=0.5, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
+                  label=where.WORDS[part] if named else None)  # fmt: skip
+        if np.isfinite(entry[f"{part}_low"]):
+            ends = [max(0.0, left + entry[f"{part}_{end}"]) for end in ("low", "high")]
+            axes.plot(ends, [height - 0.3 - 0.055 * i] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
+        left += width
+    split = ", ".join(f"{part} {entry[part]:.2f}" for part in where.PARTS)
+    axes.plot([entry["total"]] * 2, [height - 0.25, height + 0.32], color="black", linewidth=1.5)
+    axes.plot([entry["limit"]] * 2, [height - 0.25, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
+    axes.text(max(left, entry["total"]), height, f"  {entry['total']:.2f} ms: {split}", va="center", fontsize=8.5)
+
+
+TITLES = {"context": "Tokens in the cache", "threads": "Threads", "model": "Models, random weights"}
+NOUNS = {"context": "tokens of prompt and answer", "threads": "cores the process may use", "model": "shape of the model"}
+
+
+@styled
+def precision_scaling(axes_points: dict[str, dict[str, list[dict]]], backends: dict[str, str]) -> Figure:
+    """Tokens/s against context, threads and model, a line a subject; every answer a point.
+
+    axes_points: axis → `precision.scaling.axis_of`. backends: of each subject.
+    """
+    figure, panels = new(5.2 * len(axes_points), 4.9, columns=len(axes_points), squeeze=False, sharey=True)
+    for axes, (axis, found) in zip(panels[0], axes_points.items(), strict=True):
+        places = places_of(axis, found)
+        axes.set_yscale("log")
+        if axis == "context" and found and max(places.values()) > 8 * min(places.values()):
+            axes.set_xscale("log")
+        lines(axes, found, places, backends)
+        axes.set_xticks(list(places.values()), [model_words(v) if axis == "model" else v for v in places], fontsize=9)
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.margins(x=0.08)
+        room_at_right(axes, 0.025 * max((len(text.get_text()) for text in axes.texts), default=0))
+        readable(axes.yaxis)
+        n = min((p["rate"].n for points in found.values() for p in points), default=0)
+        axes.set_xlabel(f"{NOUNS[axis]}\n(dot: an answer, n ≥ {n} each; line: medians; x: last over first)", fontsize=9)
+        axes.set_title(TITLES[axis], fontsize=12)
+        if not found:
+            axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
+    panels[0][0].set_ylabel("decode rate, tokens/s (log scale)")
+    return figure
+
+
+def room_at_right(axes, share: float) -> None:
+    """Lengthen the axis to the right by a share of what is drawn on it, for labels at the ends of lines."""
+    (low, high), scale = axes.get_xlim(), axes.xaxis.get_transform()
+    low, high = scale.transform([low, high])
+    axes.set_xlim(right=scale.inverted().transform(high + share * (high - low)))
+
+
+def places_of(axis: str, found: dict[str, list[dict]]) -> dict[str, float]:
+    """Value → where it stands on the axis, in the order of size: models side by side, the smallest number of bytes first."""
+    least: dict[str, float] = {}
+    for point in (p for points in found.values() for p in points):
+        least[point["value"]] = min(point["bytes"], least.get(point["value"], np.inf))
+    if axis == "model":
+        return {value: i for i, value in enumerate(sorted(least, key=least.get))}
+    return {value: int(value) for value in sorted(least, key=int)}
+
+
+def lines(axes, found: dict[str, list[dict]], places: dict[str, float], backends: dict[str, str]) -> None:
+    """Each subject's answers and medians, its name at the end of its line."""
+    ends = {}
+    for i, (name, points) in enumerate(found.items()):
+        (colour, marker), xs = look(name, backends[name]), [places[p["value"]] for p in points]
+        each = [(x, v) for x, p in zip(xs, points, strict=True) for v in p["points"]]
+        axes.scatter(*zip(*each, strict=True), s=12, color=colour, alpha=0.4, linewidths=0)
+        axes.plot(xs, [p["rate"].median for p in points], color=colour, linewidth=1.8, linestyle=LINES[i % len(LINES)], marker=marker,
+                  markersize=6, markeredgecolor="white")  # fmt: skip
+        first, last = points[0]["rate"].median, points[-1]["rate"].median
+        ends[name] = (xs[-1], last, colour, f"{name}  {last / first:.2f}x")
+    for name, height in spread_labels({name: y for name, (_, y, _, _) in ends.items()}, 1.13, centred=True).items():
+        x, _, colour, words = ends[name]
+        axes.annotate(
+            words, (x, height), (9, 0), textcoords="offset points", va="center", fontsize=8.5, color=colour, annotation_clip=False
+        )

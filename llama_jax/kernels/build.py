@@ -1,0 +1,120 @@
+"""The kernels' object code: compiled once, in a process of its own, and kept in the user's cache folder.
+
+An entry is a line with the SHA-256 of what follows, and the object file. Its name says what it was made from: the source, the
+libraries, the target. One that is damaged is made anew; where nothing can be written, every process compiles for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import llvmlite.binding as llvm
+
+from llama_jax import files, paths
+from llama_jax.errors import UserError
+from llama_jax.kernels.isa import Target, target
+
+COMPILER = "llama_jax.kernels.native.compiler"
+LIMIT = 300  # seconds
+KEPT = 8  # entries of an instruction set
+SOURCES = Path(__file__).parent / "native"
+
+
+class Library:
+    """Loaded object code. It stays loaded as long as the process lives, because XLA keeps the addresses."""
+
+    loaded: ClassVar[list[Library]] = []
+
+    def __init__(self, code: bytes, machine: llvm.TargetMachine):
+        Library.loaded.append(self)
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self.engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self.engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        return self.engine.get_function_address(name)
+
+
+@functools.cache
+def library() -> Library:
+    """The kernels, ready to be called: from the cache, or compiled now (some seconds). Raises UserError where that fails."""
+    where = target()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(cpu=where.cpu, features=where.features, jit=True)
+    return Library(code(where), machine)
+
+
+def code(where: Target) -> bytes:
+    """The object file for a target."""
+    path = entry(where)
+    if (found := kept(path)) is not None:
+        return found
+    made = compiled(where)
+    with contextlib.suppress(UserError):
+        files.write(path, sealed(made))
+        tidy(path.parent, where.isa)
+    return made
+
+
+def kept(path: Path) -> bytes | None:
+    """The object file of an entry; None where there is none, or a damaged one."""
+    try:
+        return opened(path.read_bytes())
+    except OSError:
+        return None
+
+
+def tidy(folder: Path, isa: str) -> None:
+    """Leave the newest `KEPT` entries of an instruction set, those of other versions among them: a checkout or two stay fast."""
+    entries = []
+    for path in folder.glob(f"{isa}-*.o"):
+        with contextlib.suppress(OSError):  # another process tidies as well
+            entries.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(entries)[:-KEPT]:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def entry(where: Target) -> Path:
+    """The cache file for a target: another source, library or processor is another file."""
+    digest = hashlib.sha256(repr((where, sys.version_info[:2], *map(importlib.metadata.version, ("numba", "llvmlite")))).encode())
+    for path in sorted(SOURCES.glob("*.py")):
+        digest.update(path.read_bytes())
+    return paths.cache("kernels", f"{where.isa}-{digest.hexdigest()[:32]}.o")
+
+
+def sealed(found: bytes) -> bytes:
+    return hashlib.sha256(found).hexdigest().encode() + b"\n" + found
+
+
+def opened(content: bytes) -> bytes | None:
+    """What `sealed` was given; None where a byte of it has changed."""
+    digest, _, found = content.partition(b"\n")
+    return found if digest == hashlib.sha256(found).hexdigest().encode() else None
+
+
+def compiled(where: Target) -> bytes:
+    """Compile in a child process. Raises UserError with its last words."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    environment |= dict(NUMBA_CPU_NAME=where.cpu, NUMBA_CPU_FEATURES=where.features, LLAMA_JAX_KERNELS_FOR=where.isa, NUMBA_OPT="0")
+    environment["PYTHONPATH"] = os.pathsep.join([str(paths.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-P", "-m", COMPILER]  # -P: a file numba.py in the working directory is none of ours
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=LIMIT, check=False)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"The kernels were not compiled within {LIMIT} s; is the machine overloaded?") from None
+    except OSError as error:
+        raise UserError(f"The kernels could not be compiled: cannot start {sys.executable or 'Python'}: {error.strerror}.") from None
+    if done.returncode or not done.stdout:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise UserError(f"The kernels could not be compiled for {where.isa}: {said[-1]}")
+    return done.stdout

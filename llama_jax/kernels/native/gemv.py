@@ -1,0 +1,149 @@
+"""`llama_jax_gemv`: x float32 [M, K] and blocks uint8 [G, K/32, bytes] in, x times the weight's rows float32 [M, N] out."""
+
+from __future__ import annotations
+
+from numba import types
+
+from llama_jax.kernels.native import team
+from llama_jax.kernels.native.ffi import F32, U8, argument, counts, data, executes, failure, fits, result, size
+from llama_jax.kernels.native.machine import address_of, entry, function, load_f32, stack, store_f32, text
+from llama_jax.kernels.native.products import COLUMNS, ROWS, four, group, known, quantise, store_some
+
+WORTH_HELP = 1 << 19  # bytes of weights times rows below which waking a helper takes longer than its share
+PARTS = 4  # parts a thread
+BLOCKS_PER_ROW = 32 + 12  # bytes of rounded activations a block: q, d, s, t
+last_block = stack(4 * COLUMNS)
+p = team.parameter  # short: every line reads some
+helper_address = address_of("llama_jax_gemv_help")
+bad_counts = text("gemv takes two operands, gives one result and has no attributes")
+bad_x = text("gemv: x must be float32 [M, K], aligned to 4 bytes")
+bad_weights = text("gemv: the weight must be uint8 [N/16, K/32, 288, 320 or 544]: blocks of Q4_0, Q4_1 or Q8_0")
+bad_result = text("gemv: the result must be float32 [M, N], N within the weight's last group of 16 rows")
+bad_columns = text("gemv: x and the weight have different numbers of columns")
+no_memory = text("gemv: out of memory")
+QUANTISE, MULTIPLY = 0, 1  # phases
+(X, W, OUT, M, K, N, BLOCKS, SIZE, Q, D, S, T, ROW_PARTS, GROUP_PARTS) = range(14)  # parameters
+
+
+@function
+def problem(frame):
+    """Address of what is wrong with the call; 0 where nothing is."""
+    if not counts(frame, 2, 1, 0):
+        return bad_counts()
+    x, w, out = argument(frame, 0), argument(frame, 1), result(frame, 0)
+    if not fits(x, F32, 2, 4):
+        return bad_x()
+    if not fits(w, U8, 3, 1) or not known(size(w, 2)):
+        return bad_weights()
+    groups, rows = size(w, 0), size(out, 1) if fits(out, F32, 2, 4) else -1
+    if rows < 1 or size(out, 0) != size(x, 0) or (rows + ROWS - 1) // ROWS != groups:
+        return bad_result()
+    if (size(x, 1) + COLUMNS - 1) // COLUMNS != size(w, 1):
+        return bad_columns()
+    return 0
+
+
+@function
+def round_rows(state, first, last):
+    """Rows of x to int8; where K is no multiple of 32 the last block is filled with zeros."""
+    k, blocks = p(state, K), p(state, BLOCKS)
+    whole, tail = k // COLUMNS, last_block()
+    for m in range(first, last):
+        x, q = p(state, X) + 4 * k * m, p(state, Q) + 32 * blocks * m
+        d, s, t = p(state, D) + 4 * blocks * m, p(state, S) + 4 * blocks * m, p(state, T) + 4 * blocks * m
+        quantise(x, whole, q, d, s, t)
+        if whole < blocks:
+            for i in range(COLUMNS):
+                column = whole * COLUMNS + i
+                store_f32(tail + 4 * i, load_f32(x + 4 * column) if column < k else types.float32(0))
+            quantise(tail, 1, q + 32 * whole, d + 4 * whole, s + 4 * whole, t + 4 * whole)
+
+
+@function
+def multiply(state, first, last):
+    """Groups first…last of the weight with all rows of x."""
+    m, n, blocks = p(state, M), p(state, N), p(state, BLOCKS)
+    q, d, s, t, out, kind = p(state, Q), p(state, D), p(state, S), p(state, T), p(state, OUT), p(state, SIZE)
+    for g in range(first, last):
+        w, kept = p(state, W) + g * blocks * kind, min(n - ROWS * g, ROWS)
+        row = 0
+        while row + 4 <= m:
+            at, to = 4 * blocks * row, out + 4 * (n * row + ROWS * g)
+            found = four(w, kind, blocks, q + 32 * blocks * row, d + at, s + at, t + at)
+            store_some(to, found[0], kept)
+            store_some(to + 4 * n, found[1], kept)
+            store_some(to + 8 * n, found[2], kept)
+            store_some(to + 12 * n, found[3], kept)
+            row += 4
+        while row < m:
+            at = 4 * blocks * row
+            found = group(w, kind, blocks, q + 32 * blocks * row, d + at, s + at, t + at)
+            store_some(out + 4 * (n * row + ROWS * g), found, kept)
+            row += 1
+
+
+@function
+def work(state, me):
+    rows, groups = p(state, M), (p(state, N) + ROWS - 1) // ROWS
+    parts = p(state, ROW_PARTS)
+    while True:
+        part = team.take(state, QUANTISE)
+        if part >= parts:
+            break
+        round_rows(state, team.share(rows, parts, part), team.share(rows, parts, part + 1))
+        team.done(state, QUANTISE)
+    team.wait(state, QUANTISE, parts, 0, 0)
+    parts = p(state, GROUP_PARTS)
+    while True:
+        part = team.take_own(state, MULTIPLY, parts, PARTS * me)
+        if part >= parts:
+            break
+        multiply(state, team.share(groups, parts, part), team.share(groups, parts, part + 1))
+        team.done(state, MULTIPLY)
+    team.wait(state, MULTIPLY, parts, 0, 0)
+
+
+@entry
+def helper(state):
+    me = team.enter(state)
+    if me != 0:
+        work(state, me)
+    team.leave(state)
+    return 0
+
+
+@entry
+def handler(frame):
+    if not executes(frame):
+        return 0
+    wrong = problem(frame)
+    if wrong != 0:
+        return failure(frame, wrong)
+    x, w, out = argument(frame, 0), argument(frame, 1), result(frame, 0)
+    m, k, n, blocks, kind = size(x, 0), size(x, 1), size(out, 1), size(w, 1), size(w, 2)
+    state = team.assembled(2, m * blocks * BLOCKS_PER_ROW)
+    if state == 0:
+        return failure(frame, no_memory())
+    room = team.shared(state, 2)
+    team.set_parameter(state, X, data(x))
+    team.set_parameter(state, W, data(w))
+    team.set_parameter(state, OUT, data(out))
+    team.set_parameter(state, M, m)
+    team.set_parameter(state, K, k)
+    team.set_parameter(state, N, n)
+    team.set_parameter(state, BLOCKS, blocks)
+    team.set_parameter(state, SIZE, kind)
+    for i in range(3):
+        team.set_parameter(state, D + i, room + 4 * m * blocks * i)
+    team.set_parameter(state, Q, room + 12 * m * blocks)
+    groups = size(w, 0)
+    threads = 1 if m * groups * blocks * kind < WORTH_HELP else team.threads(frame, groups)
+    team.set_parameter(state, ROW_PARTS, 1 if threads == 1 else min(PARTS * threads, m))
+    team.set_parameter(state, GROUP_PARTS, 1 if threads == 1 else min(PARTS * threads, groups, team.MOST))
+    team.invite(frame, state, helper_address(), threads - 1)
+    work(state, 0)
+    team.dismiss(state)
+    return 0
+
+
+ENTRIES = {"llama_jax_gemv": handler, "llama_jax_gemv_help": helper}

@@ -1,0 +1,53 @@
+"""Small stores for the tests: units of random rows, written as a run writes them."""
+
+import numpy as np
+
+from llama_jax.activations import moments, shards, store
+from llama_jax.activations.folder import open_folder
+from llama_jax.activations.shards import LABELS, kept_as
+from llama_jax.activations.spec import ActivationSpec
+
+SHAPES = {"resid_post:0": (4,), "q:1": (2, 3), "logits": (5,)}
+ROWS = (7, 0, 12, 5, 1)  # of each unit; the second has examples, but none of their tokens is kept
+EXAMPLES = 3  # a unit
+
+
+def fingerprint(dtype="bfloat16", shapes=SHAPES):
+    spec = ActivationSpec(" ".join(shapes), dtype=dtype)
+    return {"model": {"name": "tiny", "weights_hash": "ab" * 32}, "spec": store.describe(spec, shapes), "unit": EXAMPLES}
+
+
+def unit(number, rows, dtype="bfloat16", shapes=SHAPES, seed=0):
+    """(tensors, about, moments) as `write_unit` takes them."""
+    rng = np.random.default_rng((seed, number))
+    values = {site: rng.normal(1, 2, (rows, *shape)).astype(kept_as(dtype)) for site, shape in shapes.items()}
+    example = np.sort(rng.integers(0, EXAMPLES, rows)) + number * EXAMPLES
+    labels = {"token": rng.integers(0, 97, rows), "example": example, "segment": np.zeros(rows, int), "position": np.arange(rows)}
+    found = {site: moments.of(value, None if site == "logits" else 0) for site, value in values.items() if rows}
+    about = {"first": number * EXAMPLES, "examples": EXAMPLES, "tokens": rows + 2, "source_sha256": f"{number:064x}"}
+    return values | {name: labels[name].astype(kind) for name, kind in LABELS.items()}, about, found
+
+
+def write(out, rows=ROWS, dtype="bfloat16", finish=True, skip=()):
+    """A store of units with so many rows each; its columns as plain arrays."""
+    folder = open_folder(out)
+    store.claim(folder, fingerprint(dtype), resume=True)
+    units = [unit(number, n, dtype) for number, n in enumerate(rows)]
+    for number, (tensors, about, found) in enumerate(units):
+        if number not in skip:
+            store.write_unit(folder, number, tensors, about, found)
+    if finish:
+        store.finish(folder)
+    written = [tensors for number, (tensors, _, _) in enumerate(units) if number not in skip]
+    return {name: np.concatenate([tensors[name] for tensors in written]) for name in (*SHAPES, *LABELS)}
+
+
+def same_bits(a, b):
+    """Equal to the last bit, NaNs included."""
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def read_all(folder, name):
+    """Every tensor of a shard."""
+    return {column: shards.read(folder, name, t, 0, t.shape[0]) for column, t in shards.read_header(folder, name).items()}

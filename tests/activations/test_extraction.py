@@ -1,0 +1,462 @@
+"""The pipeline: what it writes, that it goes on byte for byte where it was stopped, and how it speaks of what goes wrong."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint
+from llama_jax.activations import ActivationSpec, ActivationStore, Extractor, extract, extraction, store
+from llama_jax.activations.folder import open_folder
+from llama_jax.cli.extract import line
+from llama_jax.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("compiling")
+
+MODEL = (
+    "random:smollm2-135m,num_hidden_layers=3,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+SITES = (("resid_post", (0, 1)), ("q", 1))
+SHAPE = (2, 16)
+UNIT = 3
+
+
+def some_examples(count, seed=0):
+    rng = random.Random(seed)
+    return [[rng.randrange(97) for _ in range(rng.randrange(0, 40))] for _ in range(count)]
+
+
+EXAMPLES = some_examples(20)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return checkpoint.load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def extractor(loaded):
+    return Extractor(loaded, ActivationSpec(SITES), SHAPE)
+
+
+@pytest.fixture(scope="module")
+def unbroken(extractor, tmp_path_factory):
+    """A store made in one go, as {path: sha256}."""
+    out = tmp_path_factory.mktemp("unbroken")
+    extract(extractor, Stream(), out, unit=UNIT)
+    return contents(out)
+
+
+def contents(folder):
+    """Every file of a folder with its SHA-256."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+class Stream:
+    """A source that may break off in the middle, the way a broken disk would."""
+
+    def __init__(self, until=None, examples=EXAMPLES):
+        self.until, self.examples = until, examples
+
+    def __iter__(self):
+        yield from self.examples[: self.until]
+        if self.until is not None:
+            raise UserError("the source broke off")
+
+
+def test_the_store_holds_what_the_extractor_gives(extractor, tmp_path):
+    report = extract(extractor, Stream(), tmp_path, unit=UNIT)
+    parts = [extractor(EXAMPLES[i : i + UNIT]) for i in range(0, len(EXAMPLES), UNIT)]  # packed the same way
+    for i, part in enumerate(parts):
+        part["example"] = part["example"] + i * UNIT
+    expected = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    found = ActivationStore.open(tmp_path)
+    for name in ("resid_post:0", "resid_post:1", "q:1"):
+        assert np.array_equal(np.asarray(found[name][:]).view(np.uint16), expected[name].view(np.uint16)), name
+        wide = expected[name].astype(np.float64)
+        assert np.allclose(found.mean(name), wide.mean(0), atol=1e-5)
+        assert np.allclose(found.std(name), wide.std(0), atol=1e-5)
+    for column in ("token", "example", "segment", "position"):
+        assert np.array_equal(np.asarray(found[column][:]), expected[column]), column
+    assert list(expected["token"]) == [i for ids in EXAMPLES for i in ids]
+    assert report.rows == report.tokens == len(expected["token"])
+    assert (report.units, report.written, report.compilations, report.complete) == (7, 7, 1, True)
+    assert report.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
+    assert not found.verify()
+
+
+@pytest.mark.parametrize(("depth", "writers"), [(0, 0), (1, 0), (3, 1), (2, 4)])
+def test_depth_and_writers_change_nothing(depth, writers, extractor, unbroken, tmp_path):
+    extract(extractor, Stream(), tmp_path, depth, writers, unit=UNIT)
+    assert contents(tmp_path) == unbroken
+
+
+def test_in_flight_is_bounded(extractor, tmp_path, monkeypatch):
+    flying, most = set(), []
+
+    def dispatch(batch, original=extractor.dispatch):
+        flying.add(id(batch))
+        most.append(len(flying))
+        return original(batch)
+
+    def kept(batch, value, original=extractor.kept):
+        flying.discard(id(batch))
+        return original(batch, value)
+
+    monkeypatch.setattr(extractor, "dispatch", dispatch)
+    monkeypatch.setattr(extractor, "kept", kept)
+    extract(extractor, Stream(), tmp_path, depth=2, unit=UNIT)
+    assert len(most) > 6
+    assert max(most) == 3  # two in flight and the one that was just started
+
+
+@pytest.mark.parametrize("position", ["last", (0, -1)])
+def test_some_positions_only(position, loaded, tmp_path):
+    extractor = Extractor(loaded, ActivationSpec(SITES, position), SHAPE)
+    report = extract(extractor, Stream(), tmp_path, unit=UNIT)
+    wanted = [[ids[-1]] if position == "last" else [ids[0], ids[-1]][: len(ids)] for ids in EXAMPLES if ids]
+    found = ActivationStore.open(tmp_path)
+    assert list(found["token"][:]) == [token for tokens in wanted for token in tokens]
+    assert report.rows < report.tokens
+    assert report.compilations == 1
+
+
+def test_a_trace_says_how_long_the_device_was_idle(extractor, unbroken, tmp_path):
+    report = extract(extractor, Stream(), tmp_path / "out", unit=UNIT, trace=tmp_path / "trace.json.gz")
+    assert 0 < report.device_idle < 1
+    assert report.compilations == 1
+    assert contents(tmp_path / "out") == unbroken
+
+
+def test_progress_ends_with_the_report(extractor, tmp_path):
+    with pytest.raises(UserError, match="broke off"):
+        extract(extractor, Stream(2 * UNIT), tmp_path, unit=UNIT)
+    told = []
+    report = extract(extractor, Stream(), tmp_path, unit=UNIT, progress=told.append)
+    assert told[0][:4] == (0, 0, 0, 0)
+    assert [p.units for p in told] == list(range(6))
+    assert {p.before for p in told} == {2 * UNIT}
+    assert told[-1].before + told[-1].examples == len(EXAMPLES)
+    assert told[-1].tokens == report.tokens
+    assert line(told[-1], len(EXAMPLES)).endswith("100%, 0:00:00 left")
+    half = told[-1]._replace(examples=5, before=5, seconds=10.0)
+    assert line(half, 20).endswith("50%, 0:00:20 left")
+    assert "left" not in line(half, None)
+
+
+# Resume ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 4, 11])
+def test_a_source_that_breaks_off_is_gone_on_with(count, extractor, unbroken, tmp_path):
+    with pytest.raises(UserError, match="broke off"):
+        extract(extractor, Stream(count), tmp_path, unit=UNIT)
+    assert not ActivationStore.open(tmp_path).complete
+    written = extract(extractor, Stream(), tmp_path, unit=UNIT)
+    assert written.written == 7 - len([n for n in range(7) if (n + 1) * UNIT <= count])
+    assert contents(tmp_path) == unbroken
+
+
+def test_a_finished_run_is_left_as_it_is(extractor, unbroken, tmp_path):
+    extract(extractor, Stream(), tmp_path, unit=UNIT)
+    again = extract(extractor, Stream(), tmp_path, unit=UNIT)
+    assert (again.written, again.tokens, again.units) == (0, 0, 7)
+    assert contents(tmp_path) == unbroken
+
+
+def test_shares_of_any_number_of_processes_make_one_store(extractor, unbroken, tmp_path):
+    for count in (2, 4):
+        out = tmp_path / str(count)
+        reports = [extract(extractor, Stream(), out, unit=UNIT, share=(i, count)) for i in range(count)]
+        assert [r.complete for r in reports] == [False] * (count - 1) + [True]
+        assert sum(r.written for r in reports) == 7
+        assert contents(out) == unbroken
+
+
+def test_what_a_dead_worker_left_is_picked_up(extractor, unbroken, tmp_path):
+    extract(extractor, Stream(), tmp_path, unit=UNIT, share=(1, 4))
+    extract(extractor, Stream(), tmp_path, unit=UNIT)
+    assert contents(tmp_path) == unbroken
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (dict(spec=ActivationSpec(SITES, dtype="float32")), "spec.dtype"),
+        (dict(spec=ActivationSpec((("resid_post", 0),))), "spec.sites"),
+        (dict(batch=(2, 8)), "batch"),
+        (dict(pack=False), "pack"),
+        (dict(model=MODEL + ":1"), "model.weights_hash"),
+        (dict(unit=4), "unit"),
+    ],
+)
+def test_another_run_in_the_folder_is_refused(change, field, extractor, loaded, tmp_path):
+    extract(extractor, Stream(), tmp_path, unit=UNIT)
+    before = contents(tmp_path)
+    other = checkpoint.load(change["model"]) if "model" in change else loaded
+    different = Extractor(other, change.get("spec", ActivationSpec(SITES)), change.get("batch", SHAPE), change.get("pack", True))
+    with pytest.raises(UserError, match=field):
+        extract(different, Stream(), tmp_path, unit=change.get("unit", UNIT))
+    assert contents(tmp_path) == before
+
+
+def test_without_resume_any_run_is_refused(extractor, tmp_path):
+    extract(extractor, Stream(), tmp_path, unit=UNIT)
+    with pytest.raises(UserError, match="resume"):
+        extract(extractor, Stream(), tmp_path, unit=UNIT, resume=False)
+
+
+def test_a_changed_source_is_noticed(extractor, tmp_path):
+    with pytest.raises(UserError, match="broke off"):
+        extract(extractor, Stream(8), tmp_path, unit=UNIT)
+    changed = [EXAMPLES[0], [1, 2, 3], *EXAMPLES[2:]]
+    with pytest.raises(UserError, match=r"source has changed: examples 0 to 2"):
+        extract(extractor, Stream(examples=changed), tmp_path, unit=UNIT)
+
+
+# What goes wrong -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("writers", [0, 2])
+def test_an_error_of_a_writer_reaches_the_caller_and_spares_what_is_committed(writers, extractor, unbroken, tmp_path, monkeypatch):
+    def write_unit(folder, number, *rest, original=store.write_unit):
+        if number == 3:
+            raise UserError("No space left on the device")
+        return original(folder, number, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "write_unit", write_unit)
+        with pytest.raises(UserError, match="No space left"):
+            extract(extractor, Stream(), tmp_path, writers=writers, unit=UNIT)
+    left = store.commits(open_folder(tmp_path))
+    assert 3 not in left
+    assert left
+    assert [p.reason for p in ActivationStore.open(tmp_path).verify() if "damaged" in p.reason] == []
+    extract(extractor, Stream(), tmp_path, unit=UNIT)
+    assert contents(tmp_path) == unbroken
+
+
+def test_values_that_the_dtype_cannot_hold_are_refused(loaded, tmp_path):
+    embedding = replace(loaded.params.embedding, weight=loaded.params.embedding.weight * 1e9)
+    huge = replace(loaded, params=replace(loaded.params, embedding=embedding))
+    extractor = Extractor(huge, ActivationSpec((("resid_pre", 0),), dtype="float16"), SHAPE)
+    with pytest.raises(UserError, match=r"resid_pre:0 .* float16 cannot hold"):
+        extract(extractor, Stream(), tmp_path)
+
+
+def test_out_of_memory_is_one_line(extractor, tmp_path, monkeypatch):
+    import jax
+
+    def dispatch(batch):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
+
+    monkeypatch.setattr(extractor, "dispatch", dispatch)
+    with pytest.raises(UserError, match="Out of memory at a batch of 2 x 16"):
+        extract(extractor, Stream(), tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [dict(depth=-1), dict(writers=-1), dict(unit=0)])
+def test_wrong_numbers_are_refused(wrong, extractor, tmp_path):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        extract(extractor, Stream(), tmp_path / "out", **wrong)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_program_compiled_in_the_run_is_counted(extractor, tmp_path, monkeypatch):
+    import jax
+
+    def dispatch(batch, original=extractor.dispatch):
+        jax.jit(lambda x: x + 1)(np.float32(1))  # a new function each time: compiled anew
+        return original(batch)
+
+    monkeypatch.setattr(extractor, "dispatch", dispatch)
+    assert extract(extractor, Stream(), tmp_path, unit=UNIT).compilations > 5
+
+
+# Real processes ------------------------------------------------------------------------------------------------------------
+
+CHILD = """
+import os, signal, sys, time
+from llama_jax import checkpoint
+from llama_jax.activations import ActivationSpec, Extractor, extract
+from tests.activations.test_extraction import MODEL, SHAPE, SITES, UNIT, Stream
+
+at, calls = int(sys.argv[2]), 0
+
+def deadly(function):
+    def call(*arguments, **options):
+        global calls
+        calls += 1
+        if calls == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return call
+
+extractor = Extractor(checkpoint.load(MODEL), ActivationSpec(SITES), SHAPE)
+os.fsync, os.replace = deadly(os.fsync), deadly(os.replace)
+print("ready", flush=True)
+start = time.perf_counter()
+extract(extractor, Stream(), sys.argv[1], unit=UNIT)
+print(calls, time.perf_counter() - start, flush=True)
+"""
+
+
+def child(out, at=0):
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(out), str(at)], stdout=subprocess.PIPE, text=True, env={**os.environ})
+
+
+@pytest.mark.slow
+def test_killed_at_each_stage_of_writing_it_goes_on_byte_for_byte(unbroken, extractor, tmp_path):
+    """fsync and rename of the first files (run.json, a shard, its commit) and of the last (complete.json, the index)."""
+    whole = child(tmp_path / "whole")
+    calls = int(whole.communicate()[0].split()[1])
+    for at in (1, 2, 3, 5, 7, 8, 9, calls - 3, calls - 2):
+        out = tmp_path / str(at)
+        process = child(out, at)
+        process.communicate()
+        late = at > calls - 4  # two writers may both make a new folder sure, so runs differ by a call, and the last kills may find all done
+        assert late or process.returncode == -signal.SIGKILL
+        assert late or contents(out) != unbroken
+        assert extract(extractor, Stream(), out, unit=UNIT).complete
+        assert contents(out) == unbroken, f"killed at call {at} of {calls}"
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_moments_it_goes_on_byte_for_byte(unbroken, tmp_path):
+    whole = child(tmp_path / "whole")
+    seconds = float(whole.communicate()[0].split()[2])
+    rng, out, killed = random.Random(0), tmp_path / "out", 0
+    for _ in range(10):
+        process = child(out)
+        assert process.stdout.readline().strip() == "ready"
+        time.sleep(rng.uniform(0, seconds / 2))
+        process.kill()
+        process.communicate()
+        killed += process.returncode == -signal.SIGKILL
+    last = child(out)
+    last.communicate()
+    assert last.returncode == 0
+    assert killed >= 5  # the later ones may have found nothing left to do
+    assert contents(out) == unbroken
+
+
+MEMORY = """
+import json, random, resource, sys
+from llama_jax import checkpoint
+from llama_jax.activations import ActivationSpec, Extractor, extract
+from tests.activations.test_extraction import MODEL
+
+rng = random.Random(0)
+extractor = Extractor(checkpoint.load(MODEL), ActivationSpec((("resid_post", "all"), ("q", "all")), dtype="float32"), (8, 64))
+examples = lambda count: ([rng.randrange(97) for _ in range(60)] for _ in range(count))
+extract(extractor, examples(400), sys.argv[1] + "/first", unit=50)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+report = extract(extractor, examples(4000), sys.argv[1] + "/second", unit=50)
+print(json.dumps([before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, report.bytes]))
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_source(tmp_path):
+    done = subprocess.run([sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=True)
+    before, after, size = json.loads(done.stdout.splitlines()[-1])
+    assert size > 300e6  # what would have to be held
+    assert (after - before) * 1024 < 0.1 * size
+
+
+# The command line ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "examples.jsonl"
+    path.write_text("".join(json.dumps({"text": ids}) + "\n" for ids in EXAMPLES))
+    return path
+
+
+def test_extract_and_verify_by_command(call, texts, tmp_path):
+    arguments = ["extract", "--model", MODEL, "--source", texts, "--sites", "resid_post:0,1", "--sites", "q:1", "--batch", "2",
+                 "--length", "16", "--unit", "3", "--out", tmp_path / "out", "--json"]  # fmt: skip
+    code, out, _ = call(*arguments)
+    report = json.loads(out.splitlines()[-1])
+    assert code == 0
+    assert {"out", "units", "rows", "bytes", "compilations", "seconds", "tokens_per_second"} <= set(report)
+    assert (report["units"], report["rows"], report["compilations"]) == (7, sum(map(len, EXAMPLES)), 1)
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert "--resume" in err
+    code, out, _ = call(*arguments, "--resume")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["written"] == 0
+
+    code, out, _ = call("verify", tmp_path / "out", "--json")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1]) == {"ok": True, "units": 7, "rows": report["rows"], "problems": []}
+    shard = next((tmp_path / "out").rglob("000002.safetensors"))
+    damaged = bytearray(shard.read_bytes())
+    damaged[-5] ^= 1
+    shard.write_bytes(damaged)
+    code, out, err = call("verify", tmp_path / "out", "--json")
+    found = json.loads(out.splitlines()[-1])
+    assert code == 1
+    assert not found["ok"]
+    assert [p["file"] for p in found["problems"]] == ["units/000/000002.safetensors"]
+    assert "000002.safetensors" in err
+
+
+BAD = {
+    "unknown site": (["--sites", "resid_pots:1"], "Did you mean 'resid_post'"),
+    "no such layer": (["--sites", "resid_post:9"], "layers 0 to 2"),
+    "no layers": (["--sites", "resid_post"], "needs layers"),
+    "positions": (["--sites", "q:1", "--positions", "first"], "--positions is 'first'"),
+    "kept as": (["--sites", "q:1", "--keep", "int8"], "dtype is 'int8'"),
+    "too long": (["--sites", "q:1", "--length", "100000"], "context of"),
+    "too large": (["--sites", "logits", "--row-limit", "8"], "the largest is logits"),
+    "no such source": (["--sites", "q:1", "--source", "./none.jsonl"], "none.jsonl"),
+    "no tokenizer": (["--sites", "q:1", "--source", "manual"], "no tokenizer"),
+    "out is a file": (["--sites", "q:1", "--out", "{texts}"], "examples.jsonl"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_one_line(name, call, texts, tmp_path):
+    arguments, message = BAD[name]
+    given = [a.replace("{texts}", str(texts)) for a in arguments]
+    defaults = {"--model": MODEL, "--source": texts, "--out": tmp_path / "out"}
+    rest = [part for option, value in defaults.items() if option not in given for part in (option, value)]
+    code, _, err = call("extract", *given, *rest)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_verify_of_no_store_is_one_line(call, tmp_path):
+    code, _, err = call("verify", tmp_path)
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_the_fingerprint_is_json_and_names_no_folder(extractor, tmp_path):
+    source = extraction.open_source(EXAMPLES)
+    found = extraction.fingerprint(replace_name(extractor, str(tmp_path / "model.gguf")), source, UNIT)
+    assert json.loads(json.dumps(found)) is not None
+    assert str(tmp_path) not in json.dumps(found)
+
+
+def replace_name(extractor, name):
+    import copy
+
+    other = copy.copy(extractor)
+    other.checkpoint = replace(extractor.checkpoint, name=name)
+    return other

@@ -1,0 +1,185 @@
+"""Files appear whole or not at all: here, behind a URL, on a full disk, and when the writer is killed in between."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from llama_jax.activations import remote
+from llama_jax.activations.folder import LocalFolder, is_temporary, open_folder, temporary
+from llama_jax.errors import UserError
+
+KINDS = ("local", "file URL", "memory URL", "fsspec file system", "object store")
+
+
+@pytest.fixture(params=KINDS)
+def folder(request, tmp_path):
+    memory = f"memory://{tmp_path.name}-{request.param.replace(' ', '-')}/run"
+    if request.param == "fsspec file system":
+        return remote.RemoteFolder(f"file://{tmp_path}", fsspec.filesystem("file"), str(tmp_path))
+    made = open_folder({"local": tmp_path / "deep" / "run", "file URL": f"file://{tmp_path}/run"}.get(request.param, memory))
+    if request.param == "object store":
+        made.atomic = True
+    return made
+
+
+def test_what_is_written_is_read(folder):
+    assert folder.read("a.json") is None
+    assert folder.size("a.json") is None
+    assert folder.sizes() == {}
+    folder.write("units/000/a.json", b"first")
+    folder.write("units/000/a.json", b"second")
+    folder.write("b", b"")
+    folder.write("units/000/b.json", bytes(range(256)))
+    assert folder.read("units/000/a.json") == b"second"
+    assert folder.sizes() == {"b": 0, "units/000/a.json": 6, "units/000/b.json": 256}
+    assert folder.names("units/000/b") == ["units/000/b.json"]
+    assert folder.names("unit") == ["units/000/a.json", "units/000/b.json"]
+    assert folder.size("units/000/b.json") == 256
+    part = folder.part("units/000/b.json", 10, 13)
+    assert part.tolist() == [10, 11, 12]
+    assert not part.flags.writeable
+    assert len(folder.part("units/000/b.json", 7, 7)) == 0
+    folder.remove("units/000/a.json")
+    folder.remove("units/000/a.json")
+    assert folder.names() == ["b", "units/000/b.json"]
+    assert folder.leftovers() == []
+
+
+def test_leftovers_are_no_files_and_are_swept(folder):
+    folder.write("units/000/a.json", b"{}")
+    half = [temporary("units/000/b.json"), temporary("units/000/b.json"), temporary("c")]
+    for name in half:
+        folder.write(name, b"half")  # as a killed writer leaves it
+    assert folder.names() == ["units/000/a.json"]
+    assert folder.leftovers() == sorted(half)
+    folder.write("units/000/b.json", [memoryview(b"who"), memoryview(b""), memoryview(b"le")])
+    assert folder.read("units/000/b.json") == b"whole"
+    assert folder.sweep() == sorted(half)
+    assert folder.leftovers() == []
+    assert folder.names() == ["units/000/a.json", "units/000/b.json"]
+
+
+def test_the_files_of_others_are_not_swept(folder):
+    folder.write(".mine.tmp", b"precious")
+    folder.write("a.tmp", b"precious")
+    folder.write(temporary("b"), b"half")
+    assert len(folder.sweep()) == 1
+    assert folder.names() == [".mine.tmp", "a.tmp"]
+
+
+def test_a_missing_file_has_no_part(folder):
+    with pytest.raises(UserError, match=r"none\.bin"):
+        folder.part("none.bin", 0, 4)
+
+
+def test_an_unknown_protocol_is_one_line():
+    with pytest.raises(UserError, match="nowhere"):
+        open_folder("nowhere://x/y")
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "No space left"), (errno.EDQUOT, "quota"), (errno.EROFS, "Read-only")])
+@pytest.mark.parametrize("stage", ["fsync", "replace"])
+def test_a_full_or_read_only_disk_is_one_line_and_leaves_no_half_file(number, words, stage, tmp_path, monkeypatch):
+    folder = LocalFolder(tmp_path)
+    folder.write("a.json", b"old")
+
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, stage, fail)
+        with pytest.raises(UserError, match=words) as caught:
+            folder.write("a.json", b"new")
+    assert f"{tmp_path}/a.json" in str(caught.value)
+    assert "stays valid" in str(caught.value)
+    assert "run again" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert folder.read("a.json") == b"old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_a_disk_that_is_really_full(tmp_path, monkeypatch):
+    folder = LocalFolder(tmp_path)
+    monkeypatch.setattr("llama_jax.activations.folder.temporary", lambda name: ".a.tmp")
+    (tmp_path / ".a.tmp").symlink_to("/dev/full")
+    with pytest.raises(UserError, match="No space left on device"):
+        folder.write("a.json", b"x" * 100_000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        folder = open_folder(out)
+        assert folder.read("run.json") is None
+        with pytest.raises(UserError, match=r"Cannot write .*file.*no file in its way"):
+            folder.write("units/a.json", b"{}")
+        with pytest.raises(UserError, match=r"Cannot write to .*file"), folder.lock():
+            pass
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_remote_failure_is_one_line(tmp_path):
+    class Broken(fsspec.implementations.memory.MemoryFileSystem):
+        def pipe_file(self, *_, **__):
+            raise ConnectionError("bucket\nis gone")
+
+    folder = remote.RemoteFolder("memory://broken", Broken(), "/broken")
+    with pytest.raises(UserError, match=r"Cannot write memory://broken/a: bucket is gone") as caught:
+        folder.write("a", b"x")
+    assert "\n" not in str(caught.value)
+
+
+HOLD = """
+import sys
+from llama_jax.activations.folder import open_folder
+with open_folder(sys.argv[1]).lock(shared=len(sys.argv) > 2):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_second_run_is_refused_while_the_first_lives(shared, tmp_path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "out"), *["shared"] * shared], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        folder = open_folder(tmp_path / "out")
+        with pytest.raises(UserError, match="Another run writes to"), folder.lock():
+            pass
+        if shared:
+            with folder.lock(shared=True):
+                pass
+        else:
+            with pytest.raises(UserError, match="Another run writes to"), folder.lock(shared=True):
+                pass
+    finally:
+        holder.kill()  # a killed run holds nothing
+        holder.communicate()
+    with folder.lock():
+        assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_write_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """The order that makes a power cut harmless: content, then name, then the folder's list of names."""
+    done, content = [], {}
+
+    def fsync(handle):
+        path = os.readlink(f"/proc/self/fd/{handle}") if Path("/proc/self/fd").exists() else str(handle)
+        content[len(done)] = os.fstat(handle).st_size
+        done.append(("fsync", Path(path).name))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", lambda a, b, replace=os.replace: (done.append(("replace", Path(b).name)), replace(a, b)))
+    LocalFolder(tmp_path).write("units/a", b"content")
+    assert is_temporary(done[-3][1])
+    assert done[-3:] == [("fsync", done[-3][1]), ("replace", "a"), ("fsync", "units")]
+    assert content[len(done) - 3] == len(b"content")
+    assert {("fsync", "units"), ("fsync", tmp_path.name)} <= set(done[:-3])  # the new folder, and its name in its parent

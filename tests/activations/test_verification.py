@@ -1,0 +1,279 @@
+"""Every kind of damage is found, and named by its file; a sound store has no problem."""
+
+import hashlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from llama_jax.activations import ActivationStore, moments, records, shards, store, verification, verify
+from llama_jax.activations.folder import open_folder, temporary
+from llama_jax.activations.verification import Problem
+from llama_jax.errors import UserError
+from tests.activations import stores
+
+SHARD, COMMIT = "units/000/000002.safetensors", "units/000/000002.json"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sound")
+    stores.write(out)
+    return out
+
+
+@pytest.fixture
+def out(sound, tmp_path):
+    return shutil.copytree(sound, tmp_path / "out")
+
+
+def edit(out, name, **changes):
+    """Other fields in a JSON file, its seal made right again."""
+    values = json.loads((out / name).read_bytes()) | changes
+    values.pop("record_sha256", None)
+    (out / name).write_bytes(records.sealed(values) if name == COMMIT else records.as_json(values))
+
+
+def recommit(out, content):
+    """Another shard, with a commit that fits its bytes: what only a look inside can find."""
+    (out / SHARD).write_bytes(content)
+    edit(out, COMMIT, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def tensors(**changes):
+    return stores.unit(2, stores.ROWS[2])[0] | changes
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_sound_store_has_no_problem(dtype, tmp_path):
+    for where in (tmp_path, f"memory://{tmp_path.name}"):
+        stores.write(where, dtype=dtype)
+        assert verify(where) == ActivationStore.open(where).verify() == []
+    found = verification.check(open_folder(tmp_path))
+    assert (found.units, found.rows) == (5, sum(stores.ROWS))
+
+
+def test_any_flipped_bit_is_found_by_name(sound, tmp_path):
+    """One in each file, at several places, the header's and the last byte's among them."""
+    rng = np.random.default_rng(0)
+    for path in sorted(sound.rglob("*.*")):
+        name = str(path.relative_to(sound))
+        content = path.read_bytes()
+        for at in (0, 9, len(content) - 1 - content.endswith(b"\n"), *rng.integers(0, len(content) - 1, 4)):
+            out = shutil.copytree(sound, tmp_path / "out")
+            damaged = bytearray(content)
+            damaged[at] ^= 1 << int(rng.integers(0, 7))
+            (out / name).write_bytes(damaged)
+            problems = verify(out)
+            # a bit of parquet's own bookkeeping may leave the table as it is; it can be made again from the commits
+            assert name in {p.file for p in problems} or name == "index.parquet", (name, at, problems)
+            if name.endswith(".safetensors"):
+                assert [p.file for p in problems] == [name]
+            shutil.rmtree(out)
+
+
+def test_a_truncated_shard(out):
+    with (out / SHARD).open("r+b") as file:
+        file.truncate(200)
+    [problem] = verify(out)
+    assert problem.file == SHARD
+    assert "truncated: 200 bytes" in problem.reason
+
+
+def test_a_shard_that_is_too_long(out):
+    with (out / SHARD).open("ab") as file:
+        file.write(b"x")
+    [problem] = verify(out)
+    assert (problem.file, problem.reason[:8]) == (SHARD, "too long")
+
+
+def test_a_missing_shard(out):
+    (out / SHARD).unlink()
+    assert verify(out) == [Problem(SHARD, "missing, although its unit is committed")]
+
+
+def test_a_missing_commit(out):
+    (out / COMMIT).unlink()
+    found = {p.file: p.reason for p in verify(out)}
+    assert found[SHARD] == f"has no commit: {COMMIT} is missing"
+    assert found[COMMIT] == "missing, although later units are committed"
+    assert "units" in found["complete.json"]
+
+
+def test_a_missing_last_unit(out):
+    for end in ("json", "safetensors"):
+        (out / f"units/000/000004.{end}").unlink()
+    found = {p.file: p.reason for p in verify(out)}
+    assert found["units/000/000004.json"] == "missing: complete.json counts 5 units"
+
+
+def test_a_gap_in_an_unfinished_run(tmp_path):
+    stores.write(tmp_path, finish=False, skip=(1,))
+    assert [p.file for p in verify(tmp_path)] == ["units/000/000001.json", "complete.json"]
+    assert "has not finished" in verify(tmp_path)[1].reason
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "not valid JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"unit": 2}', "its seal does not fit"),
+        (records.sealed({"unit": 2}), "lacks 'first'"),
+        (b"", "JSON"),
+    ],
+)
+def test_a_commit_that_is_none(content, words, out):
+    (out / COMMIT).write_bytes(content)
+    [reason] = [p.reason for p in verify(out) if p.file == COMMIT and "although" not in p.reason]
+    assert words in reason
+    assert str(out) not in reason
+
+
+def test_a_commit_of_another_unit(out):
+    shutil.copy(out / "units/000/000003.json", out / COMMIT)
+    assert "commit of unit 3" in {p.file: p.reason for p in verify(out)[:1]}[COMMIT]
+
+
+def test_another_fingerprint(out):
+    edit(out, "run.json", model={"name": "other"})
+    assert verify(out) == [Problem("run.json", "changed since the run finished")]
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"{}", "does not describe a store"), (b"x", "not valid JSON"), (None, "missing")])
+def test_a_damaged_or_missing_fingerprint(content, words, out):
+    (out / "run.json").write_bytes(content) if content else (out / "run.json").unlink()
+    problems = [p for p in verify(out) if p.file == "run.json"]
+    assert words in problems[0].reason
+    assert str(out) not in problems[0].reason
+
+
+CHANGED = {
+    "dtype": (lambda t: t | {"q:1": t["q:1"].astype(np.float32)}, "q:1 is float32 [12, 2, 3], where the run and the commit say bfloat16"),
+    "shape": (lambda t: t | {"q:1": t["q:1"].reshape(12, 6)}, "q:1 is bfloat16 [12, 6]"),
+    "rows": (lambda t: {name: value[:-1] for name, value in t.items()}, "[11]"),
+    "site missing": (lambda t: {name: value for name, value in t.items() if name != "q:1"}, "q:1 is absent"),
+    "site more": (lambda t: t | {"k:0": t["q:1"]}, "k:0 is bfloat16 [12, 2, 3], where the run and the commit say absent"),
+    "label's dtype": (lambda t: t | {"token": t["token"].astype(np.int64)}, "token is int64"),
+    "rows swapped": (lambda t: {name: value[::-1] for name, value in t.items()}, "row 1 does not come after"),
+    "row twice": (lambda t: {name: value[[*range(11), 10]] for name, value in t.items()}, "row 11 does not come after"),
+    "example": (lambda t: t | {"example": t["example"] + 3}, "the commit has 3 from 6 on"),
+    "negative": (lambda t: t | {"token": t["token"] - 200}, "negative token"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_shard_that_is_whole_but_not_the_run_s(name, out):
+    change, words = CHANGED[name]
+    recommit(out, b"".join(shards.serialise(change(tensors()))))
+    reasons = [p.reason for p in verify(out) if p.file == SHARD]
+    assert any(words in reason for reason in reasons), reasons
+
+
+def test_a_shard_that_is_none(out):
+    recommit(out, b"\x10" + b"\0" * 100)
+    [reason] = [p.reason for p in verify(out) if p.file == SHARD]
+    assert "header" in reason
+
+
+@pytest.mark.parametrize("site", stores.SHAPES)
+@pytest.mark.parametrize("field", ["mean", "m2", "count"])
+def test_moments_that_are_not_those_of_the_values(site, field, out):
+    found = json.loads((out / COMMIT).read_bytes())["moments"]
+    value = np.array(found[site][field]) * 1.01 + (field == "count")
+    found[site][field] = value.tolist() if field != "count" else int(value)
+    edit(out, COMMIT, moments=found)
+    assert Problem(COMMIT, f"its moments of {site} are not those of the values") in verify(out)
+
+
+def test_moments_of_other_sites_or_shapes(out):
+    found = json.loads((out / COMMIT).read_bytes())["moments"]
+    edit(out, COMMIT, moments={"q:1": found["q:1"]})
+    assert Problem(COMMIT, "it has moments of q:1, not of the run's sites") in verify(out)
+    edit(out, COMMIT, moments=found | {"q:1": found["resid_post:0"]})
+    assert Problem(COMMIT, "its moments of q:1 are [4], its values [2, 3]") in verify(out)
+    (out / "run.json").unlink()  # nothing says what they should be
+    assert {p.file for p in verify(out)} >= {"run.json", "complete.json"}
+
+
+def test_values_that_differ_from_their_moments(out):
+    """A shard and a commit that fit each other, but for the numbers."""
+    recommit(out, b"".join(shards.serialise(tensors(**{"q:1": tensors()["q:1"] + 1}))))
+    assert Problem(COMMIT, "its moments of q:1 are not those of the values") in verify(out)
+
+
+@pytest.mark.parametrize("offset", [0, 1e4])
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1, 1e15])
+def test_moments_summed_in_float32_are_near_enough(scale, offset):
+    values = (scale * (np.random.default_rng(0).normal(size=(5000, 8)) + offset)).astype(np.float32)
+    exact = moments.of(values)
+    mean = values.mean(0)  # in float32
+    summed = moments.Moments(5000, mean.astype(float), ((values - mean) ** 2).sum(0).astype(float))
+    assert verification.same(summed, exact)
+    further = moments.Moments(5000, exact.mean + 0.01 * exact.std, exact.m2)
+    assert not verification.same(further, exact) or offset or scale < 1e-20
+    assert not verification.same(moments.Moments(4999, exact.mean, exact.m2), exact)
+
+
+def test_large_shards_are_read_in_pieces(out, monkeypatch):
+    monkeypatch.setattr(verification, "PIECE", 100)
+    assert verify(out) == []
+
+
+def test_examples_that_do_not_follow(out):
+    edit(out, COMMIT, first=5)
+    assert Problem(COMMIT, "begins at example 5; 6 should follow") in verify(out)
+
+
+@pytest.mark.parametrize("field", ["units", "examples", "rows", "tokens", "bytes", "commits_sha256", "moments"])
+def test_totals_that_are_wrong(field, out):
+    edit(out, "complete.json", **{field: 1})
+    assert Problem("complete.json", f"contradicts the commits: {field}") in verify(out)
+
+
+def test_totals_that_are_unreadable(out):
+    (out / "complete.json").write_bytes(b"{")
+    [problem] = verify(out)
+    assert problem.file == "complete.json"
+    assert "not valid JSON" in problem.reason
+
+
+def test_an_index_that_contradicts_the_commits(out, tmp_path):
+    stores.write(tmp_path / "other", rows=(7, 0, 12, 4, 2))
+    shutil.copy(tmp_path / "other" / "index.parquet", out)
+    [problem] = verify(out)
+    assert (problem.file, problem.reason[:11]) == ("index.parquet", "contradicts")
+    (out / "index.parquet").write_bytes(b"PAR1")
+    assert "no parquet file" in verify(out)[0].reason
+    (out / "index.parquet").unlink()
+    assert "missing" in verify(out)[0].reason
+    store.rebuild_index(open_folder(out))
+    assert verify(out) == []
+
+
+def test_what_a_killed_writer_left(out):
+    name = temporary("units/000/000005.safetensors")
+    (out / name).write_bytes(b"half")
+    [problem] = verify(out)
+    assert (problem.file, problem.reason[:16]) == (name, "a temporary file")
+    open_folder(out).sweep()
+    assert verify(out) == []
+
+
+@pytest.mark.parametrize("name", ["units/000/notes.txt", "units/001/000002.json", "units/2.safetensors", "units/000/2.json"])
+def test_what_does_not_belong_there(name, out):
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_bytes(b"{}")
+    assert verify(out) == [Problem(name, "not a file of a store")]
+
+
+def test_an_unfinished_store_has_one_problem(tmp_path):
+    stores.write(tmp_path, finish=False)
+    assert verify(tmp_path) == [Problem("complete.json", "missing: the run has not finished; resume it")]
+
+
+def test_no_store_is_one_line(tmp_path):
+    for where in (tmp_path, tmp_path / "none"):
+        with pytest.raises(UserError, match="no activations in"):
+            verify(where)

@@ -1,0 +1,281 @@
+"""The ladder of extraction: every rung writes the same activations, the gate finds those that do not, and what the rows say."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, config
+from llama_jax.activations import ActivationSpec, ActivationStore
+from llama_jax.bench import extraction, findings, suite
+from llama_jax.bench.extraction import probing, rungs
+from llama_jax.bench.extraction import table as extraction_table
+from llama_jax.bench.extraction.gate import LIMIT, Reference, beyond_rounding
+from llama_jax.bench.extraction.passes import Passes
+from llama_jax.bench.extraction.pipeline import Setting, pipeline, read
+from llama_jax.bench.extraction.plan import LADDER, Extraction, Plan, examples_of
+from llama_jax.bench.extraction.rungs import (
+    ASYNC,
+    BASE,
+    CUT,
+    DISK,
+    EAGER,
+    FIRST,
+    FIXED,
+    FORWARD,
+    PACKED,
+    PINNED,
+    PRODUCT,
+    SPREAD,
+    TORCH,
+    Rung,
+)
+from llama_jax.bench.job import Job
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.protocol import AGAIN
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.errors import UserError
+from tests.conftest import build
+
+pytestmark = pytest.mark.usefixtures("compiling")
+
+DEPTH, LENGTH = 5, 16
+TINY = (f"random:smollm2-135m,num_hidden_layers={DEPTH},hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
+        "head_dim=16,vocab_size=97")  # fmt: skip
+WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
+
+
+def small(family: str = "llama", dtype: str = "bfloat16") -> Setting:
+    made = config.tiny(family, num_hidden_layers=DEPTH)
+    return Setting(Checkpoint("random:tiny", made, build(made), None, "w", "random:", "float32"), 2, LENGTH, 3, dtype)
+
+
+@pytest.fixture(scope="module")
+def setting():
+    return small()
+
+
+@pytest.fixture(scope="module")
+def asked(setting):
+    return examples_of(setting.loaded, 5, LENGTH)
+
+
+@pytest.fixture(scope="module")
+def reference(setting, asked):
+    return Reference(setting.loaded, asked[:2])
+
+
+@pytest.fixture(scope="module")
+def dispatch(setting):
+    """N1's jit of the first quarter, compiled once for all faults."""
+    return rungs.in_jax(setting, spec().resolve(setting.loaded.config), True)
+
+
+@pytest.fixture
+def passes(setting, asked, reference, tmp_path):
+    return Passes(setting, asked, 2, tmp_path, reference)
+
+
+# The rungs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in (EAGER, BASE, SPREAD, ASYNC)))
+                                  for name in rungs.SUBJECTS if name not in (FORWARD, PINNED)])  # fmt: skip
+def test_every_rung_writes_what_the_model_gives(passes, name):
+    rung, first = passes.first(name, **{**WHO, "phase": "cold"})
+    assert first.valid, first.reason
+    assert first.error <= LIMIT
+    count = 2 if name == EAGER else 5
+    assert first.examples == count
+    assert first.rows == first.tokens == sum(map(len, passes.ids[:count]))
+    assert first.sites == (DEPTH if name in (EAGER, BASE) else 2)
+    assert first.depth == (DEPTH if name in (EAGER, BASE, SPREAD) else 2)
+    warm = passes.timed(rung, name, **WHO)
+    assert warm.valid, warm.reason
+    assert (warm.compiled, warm.lowered) == (0, 0)
+    assert warm.wall_ns > 0
+    assert warm.tg > 0
+
+
+def test_a_fixed_shape_compiles_once_and_padding_to_the_longest_for_every_shape(passes):
+    _, padded = passes.first(FIRST, **{**WHO, "phase": "cold"})
+    _, fixed = passes.first(FIXED, **{**WHO, "phase": "cold"})
+    shapes = {b.ids.shape for at in range(0, 5, 3) for b in rungs.padded(spec(), 2)(0, at, passes.ids[at : at + 3]).batches}
+    assert padded.compiled == len(shapes) > 1
+    assert fixed.compiled == 1
+    assert fixed.slots >= padded.slots
+    assert padded.tokens == fixed.tokens
+
+
+def test_packing_reads_less_padding(passes):
+    rows = [passes.first(name, **WHO)[1] for name in (FIXED, PACKED)]
+    assert rows[1].fill > rows[0].fill
+    assert rows[1].batches < rows[0].batches
+
+
+def test_results_left_on_pinned_host_memory_are_the_same(passes):
+    """Where there is no GPU the memory is the processor's own; values and program must still be right."""
+    _, row = passes.first(PINNED, **{**WHO, "phase": "cold"})
+    assert row.valid, row.reason
+    assert (row.compiled, row.rows) == (2, row.tokens)  # the extractor's own, and the same with its results elsewhere
+
+
+def test_the_forward_ceiling_writes_nothing_and_the_disk_computes_nothing(passes, tmp_path):
+    forward = passes.first(FORWARD, **{**WHO, "phase": "cold"})[1]
+    assert (forward.valid, forward.rows, forward.bytes, forward.error) == (True, 0, 0, None)
+    disk = rungs.build(DISK, passes.setting, passes.examples)
+    disk.run([], tmp_path / "a")  # whatever it is given: what it writes was made before
+    assert ActivationStore.open(tmp_path / "a").rows == sum(map(len, passes.ids))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
+@pytest.mark.parametrize("name", [PRODUCT, CUT])
+def test_other_families(family, name, tmp_path):
+    own = small(family)
+    asked = examples_of(own.loaded, 4, LENGTH)
+    _, row = Passes(own, asked, 4, tmp_path, Reference(own.loaded, asked)).first(name, **{**WHO, "phase": "cold"})
+    assert row.valid, row.reason
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("float16", TORCH), ("float32", PACKED)])
+def test_other_types(dtype, name, tmp_path):
+    own = small(dtype=dtype)
+    asked = examples_of(own.loaded, 4, LENGTH)
+    _, row = Passes(own, asked, 4, tmp_path, Reference(own.loaded, asked)).first(name, **{**WHO, "phase": "cold"})
+    assert row.valid, row.reason
+    assert row.kept == dtype
+
+
+def test_quarters():
+    assert rungs.quarter(30) == tuple(range(8))
+    assert rungs.quarter(30, spread=True) == (1, 5, 9, 13, 17, 21, 25, 29)
+    assert rungs.quarter(2) == (0,)
+    assert rungs.quarter(2, spread=True) == (1,)
+    with pytest.raises(UserError, match="No such way of extracting: 'pack'"):
+        rungs.build("pack", None, [])
+
+
+def test_where_there_is_no_gpu_pinned_memory_is_a_gap():
+    gaps = {gap["name"]: gap["reason"] for gap in rungs.missing(TINY)}
+    assert gaps.get(PINNED) == "no GPU here"
+    assert BASE not in gaps
+
+
+# The gate ---------------------------------------------------------------------------------------------------------------
+
+
+def spec(layers=(0, 1)) -> ActivationSpec:
+    return ActivationSpec((("resid_post", layers),))
+
+
+def spoilt(setting, dispatch, change) -> Rung:
+    """N1 of the first quarter with a fault in what it reads back."""
+    sites, plan = spec().resolve(setting.loaded.config), rungs.padded(spec(), 2)
+
+    def fetch(batch, found):
+        return change(batch, *read(batch, found))
+
+    return Rung(FIRST, sites, pipeline(setting, spec(), plan, dispatch, fetch), plan)
+
+
+def swapped(batch, values, moments):
+    return {"resid_post:0": values["resid_post:1"], "resid_post:1": values["resid_post:0"]}, moments
+
+
+def shifted(batch, values, moments):
+    return {site: np.roll(value, 1, axis=0) for site, value in values.items()}, moments
+
+
+def one_token_off(batch, values, moments):
+    values = {site: value.copy() for site, value in values.items()}
+    values["resid_post:1"][-1] *= 1.01
+    return values, moments
+
+
+@pytest.mark.parametrize(("fault", "words"), [(swapped, "resid_post:"), (shifted, "resid_post:"), (one_token_off, "resid_post:1 is")])
+def test_a_rung_with_other_values_has_no_time(passes, setting, dispatch, fault, words):
+    row = passes.timed(spoilt(setting, dispatch, fault), FIRST, **WHO)
+    assert not row.valid
+    assert f"wrong: {words}" in row.reason
+    assert row.error > LIMIT
+    assert extraction_table.table([row])[0]["rate"].n == 0
+
+
+def test_a_rung_without_a_mask_between_packed_neighbours_is_caught(passes, setting, dispatch):
+    """Everything in a row as one context: right in shape, wrong in every row but the first segment's."""
+    rung = rungs.build(PACKED, setting, passes.examples)
+    extractor_plan, sites = rung.plan, rung.sites
+    blind = pipeline(setting, spec(), extractor_plan, lambda batch: dispatch(replace(batch, segments=np.minimum(batch.segments, 1))), read)
+    row = passes.timed(Rung(PACKED, sites, blind, extractor_plan), PACKED, **{**WHO, "phase": "cold"})
+    assert "wrong: resid_post" in row.reason
+
+
+def test_rows_beside_the_wrong_tokens_are_caught(passes, setting, reference, tmp_path):
+    rung = rungs.build(PACKED, setting, passes.examples)
+    rung.run(passes.examples, tmp_path / "store")
+    assert reference.judge(tmp_path / "store", rung.sites, passes.ids)["reason"] == ""
+    other = [list(ids) for ids in passes.ids]
+    other[-1][0] = (other[-1][0] + 1) % 97
+    assert "wrong: the tokens" in reference.judge(tmp_path / "store", rung.sites, other)["reason"]
+    for out, sites in ((tmp_path / "none", rung.sites), (tmp_path / "store", spec((4,)).resolve(setting.loaded.config))):
+        assert "wrong: no store that can be read" in reference.judge(out, sites, passes.ids)["reason"]
+    assert (
+        "wrong: no store that can be read"
+        in reference.judge(tmp_path / "store", spec((4,)).resolve(setting.loaded.config), passes.ids)["reason"]
+    )
+
+
+def test_a_pass_that_compiles_is_void(passes, setting):
+    rung = rungs.build(FIRST, setting, passes.examples)  # compiles in its first pass, which nobody made
+    row = passes.timed(rung, FIRST, **WHO)
+    assert not row.valid
+    assert "compiled in the timed region" in row.reason
+    assert row.compiled > 0
+    assert passes.timed(rung, FIRST, **WHO).valid
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_rounding_is_forgiven_and_nothing_else(dtype):
+    wide = np.random.default_rng(0).normal(size=(50, 64)).astype(np.float32)
+    wide[:, 0] *= 1000  # one feature that outweighs all others
+    kept = wide.astype(dtype)
+    assert beyond_rounding(kept, wide).max() < 1e-7
+    off = wide.copy()
+    off[7, 0] *= 1.02
+    assert np.flatnonzero(beyond_rounding(off.astype(dtype), wide) > LIMIT).tolist() == [7]
+    assert (beyond_rounding(np.roll(kept, 1, axis=0), wide) > LIMIT).all()
+
+
+# Really measured --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_really_measured(tmp_path, monkeypatch):
+    """A ladder of a few rungs in a process of its own, the probe, and two processes by command; the rows come back."""
+    monkeypatch.setattr(extraction.passes.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    plan = Plan(batch=2, length=LENGTH, unit=3, examples=7, eager=2, blocks=2, starts=1, probe=10, subjects=(BASE, PRODUCT, FORWARD, DISK))
+
+    def measure(journal):
+        return journal.trials, dict(missing=extraction.passes.measure(Job(TINY, None, journal), checkpoint.load(TINY), plan))
+
+    rows, meta = suite.obtain("measure", "77-extraction", tmp_path, dict(model=TINY), measure, kind=Extraction)
+    assert all(r.valid for r in rows), [r.reason for r in rows]
+    warm = [(r.block, r.subject) for r in rows if r.run == LADDER and r.phase == "warm"]
+    assert sorted(warm) == sorted((b, name) for b in range(2) for name in (*plan.subjects, BASE + AGAIN))
+    assert [r.workers for r in rows if r.run.startswith("scaling")] in ([1, 2], [2, 1])
+    assert len({r.tokens for r in rows if r.run == LADDER}) == 1
+    assert probing.of(meta)
+    assert findings.extraction(rows).endswith(".")
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
+
+
+def test_a_command_that_fails_is_a_void_row_with_its_own_words(tmp_path, passes, setting):
+    job = Job("random:nothing", None, Journal(kind=Extraction))
+    report, why = extraction.passes.by_command(job, Plan(), setting.loaded, passes.examples, 1, tmp_path)
+    assert report == {}
+    assert "nothing" in why
+    row = extraction.passes.scaled_row(passes, 2, report, why, tmp_path / "store", {**WHO, "run": "scaling 2"})
+    assert (row.valid, row.workers, row.reason) == (False, 2, why)
+    assert extraction_table.scaled([row]) == []

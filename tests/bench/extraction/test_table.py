@@ -1,0 +1,129 @@
+"""What the rows of an extraction say, on made-up rows: ratios, gains, ceilings, scaling, and the sentence."""
+
+import numpy as np
+import pytest
+
+from llama_jax.bench import findings, record
+from llama_jax.bench.extraction import rungs
+from llama_jax.bench.extraction import table as extraction_table
+from llama_jax.bench.extraction.plan import LADDER, Extraction
+from llama_jax.bench.extraction.rungs import (
+    ASYNC,
+    BASE,
+    CEILINGS,
+    CUT,
+    DISK,
+    EAGER,
+    FIRST,
+    FIXED,
+    FORWARD,
+    PACKED,
+    PINNED,
+    PRODUCT,
+    SPREAD,
+    TORCH,
+)  # fmt: skip
+from llama_jax.bench.extraction.rungs import LADDER as RUNGS
+from llama_jax.bench.protocol import AGAIN
+
+WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
+
+SECONDS = {EAGER: 9, BASE: 4.0, SPREAD: 3.6, FIRST: 1.5, FIXED: 2.0, PACKED: 1.0, ASYNC: 1.0, PRODUCT: 0.9, TORCH: 3.0, CUT: 1.3,
+           FORWARD: 0.85, DISK: 0.1}  # fmt: skip
+
+
+def made(name=BASE, block=0, scale=1.0, **changes) -> Extraction:
+    base = dict(
+        **{**WHO, "block": block}, subject=name, backend="jax", model="m", weights_hash="w", dtype="float32", kept="bfloat16",
+        sites=2, depth=2, batch=4, length=128, unit=10, examples=40, tokens=1000, batches=10, slots=2000, rows=1000, bytes=10**6,
+        wall_ns=round(SECONDS[name.removesuffix(AGAIN)] * 1e9 * scale), trace_ns=0, lower_ns=0, backend_ns=0, lowered=0, compiled=0,
+        valid=True, error=1e-6,
+    )  # fmt: skip
+    return Extraction(**{**base, **changes})
+
+
+def measured(blocks=8, scaling=(1, 2)) -> list[Extraction]:
+    """Every rung in its place, with noise of half a per cent; one first pass each."""
+    noise = np.random.default_rng(0)
+    names = [name for name in (*RUNGS, TORCH, CUT, *CEILINGS) if name != PINNED]
+    found = [made(name, phase="cold", compiled=10 if name in (BASE, SPREAD, FIRST) else 1, backend_ns=2 * 10**9) for name in names]
+    for block in range(blocks):
+        found += [made(name, block, 1 + noise.normal(0, 0.005)) for name in [*names, BASE + AGAIN]]
+    for block in range(3):
+        found += [made(PRODUCT, block, (1 + noise.normal(0, 0.005)) * {1: 1, 2: 0.8}[n], run=f"scaling {n}", workers=n, process=10 + n)
+                  for n in scaling]  # fmt: skip
+    return found
+
+
+def test_what_a_row_says():
+    row = made(wall_ns=2 * 10**9, trace_ns=10**8, lower_ns=2 * 10**8, backend_ns=10**9)
+    assert (row.tg, row.fill, row.compile_seconds) == (500, 0.5, 1.3)
+    assert np.isnan(made(wall_ns=0).tg)
+
+
+def test_rows_come_back_from_a_table(tmp_path):
+    rows = measured(2)
+    assert record.read(record.write(tmp_path / "t.csv", rows, Extraction), kind=Extraction)[0] == rows
+
+
+def test_ratios_are_to_n1_and_steps_to_the_rung_before():
+    rows = measured()
+    table = {e["subject"]: e for e in extraction_table.table(rows)}
+    assert list(table) == [name for name in rungs.SUBJECTS if name != PINNED]
+    assert table[PRODUCT]["ratio"].value == pytest.approx(4 / 0.9, rel=0.02)
+    assert table[BASE]["programs"] == 10
+    assert table[BASE]["compile_s"] == 2
+    gains = extraction_table.gains(rows)
+    assert gains[FIRST].value == pytest.approx(4 / 1.5, rel=0.02)
+    assert gains[FIXED].value == pytest.approx(0.75, rel=0.02)
+    assert extraction_table.gained(gains[FIXED]).startswith("loses: 0.7")
+    assert extraction_table.gained(gains[ASYNC]).startswith("gains nothing: ")
+    assert extraction_table.gained(gains[PACKED]).startswith(("1.9", "2.0"))
+    assert PINNED not in gains
+    assert {name: round(r.value, 1) for name, r in extraction_table.rivals(rows).items()} == {TORCH: 3.3, CUT: 1.4}
+    assert extraction_table.overlap(rows).value == pytest.approx(0.85 / 0.9, rel=0.02)
+    assert extraction_table.overlap(rows).n == 8
+    assert extraction_table.twin_is_equal(rows).verdict == "equal within 2 %"
+    assert len(extraction_table.as_frame(list(table.values()))) == len(table)
+
+
+def test_the_slower_ceiling_counts_block_by_block():
+    seconds = {(FORWARD, 0): 1, (DISK, 0): 2, (FORWARD, 1): 4, (DISK, 1): 1, (FORWARD, 2): 1}
+    rows = [made(name, block, wall_ns=s * 10**9) for (name, block), s in seconds.items()]
+    assert extraction_table.ceiling(rows) == {(1, 0): 500, (1, 1): 250}
+
+
+def test_void_passes_count_nowhere_and_are_named():
+    rows = [r.model_copy(update=dict(valid=False, reason="wrong: resid_post:0")) if r.subject == CUT else r for r in measured()]
+    entry = next(e for e in extraction_table.table(rows) if e["subject"] == CUT)
+    assert (entry["rate"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: resid_post:0"])
+    assert extraction_table.rivals(rows)[CUT].n == 0
+    assert "N2 torch cut wrote other values and has no time" in findings.extraction(rows)
+
+
+def test_scaling_is_paired_by_block():
+    one, two = extraction_table.scaled(measured())
+    assert (one["workers"], two["workers"], two["rate"].n) == (1, 2, 3)
+    assert two["ratio"].value == pytest.approx(1.25, rel=0.03)
+    assert extraction_table.scaled([]) == []
+
+
+def test_the_finding_says_what_the_rows_say():
+    sentence = findings.extraction(measured(), [dict(name=PINNED, reason="no GPU here")])
+    for words in ("puts 1,1", "of one jit of every layer with blocking copies (N1)", "transformers' `output_hidden_states`",
+                  "of the slower of its two ceilings", "fixed shapes 0.7", "alone costs time", "async copies gains nothing here",
+                  "2 processes on the same cores make 1.2", "pinned host memory is not measured (no GPU here)"):  # fmt: skip
+        assert words in sentence, words
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+
+
+def test_what_the_rows_do_not_decide_is_not_claimed():
+    sentence = findings.extraction(measured(1, ()))
+    assert "which these passes do not decide" in sentence
+    assert "no gain is shown for" in sentence
+    assert "step by step" not in sentence
+    assert "nan" not in sentence
+    nothing = [r.model_copy(update=dict(valid=False, reason="compiled")) for r in measured(2)]
+    assert findings.extraction(nothing).startswith("`extract` has no valid pass")
+    assert findings.extraction([]).startswith("`extract` has no valid pass")

@@ -1,0 +1,127 @@
+"""The table of all subjects says what the notebooks' own tables say, and is made for tables of every kind."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from llama_jax import paths
+from llama_jax.bench import overview, precision, record, summary, ttft_table
+from llama_jax.bench.extraction import table as extraction
+from llama_jax.bench.extraction.plan import Extraction
+from llama_jax.bench.hostclock import HostTrial
+from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.starts import Start
+from llama_jax.errors import UserError
+
+DATA = paths.ROOT / "data"
+
+
+def read(name):
+    return overview.lines(DATA / f"{name}.csv", overview.about(DATA / f"{name}.csv"))
+
+
+def test_the_ladder_is_notebook_threes():
+    trials, meta = record.read(DATA / "03-jit-placement.csv")
+    found = {line.subject: line for line in read("03-jit-placement")}
+    expected = summary.table(trials, meta["baseline"], meta["subjects"])
+    assert set(found) == {e["name"] for e in expected}
+    for e in expected:
+        line, rate, ratio = found[e["name"]], e["tokens_per_second"], e["ratio_to_baseline"]
+        assert (line.middle.median, line.middle.low, line.middle.high, line.middle.n) == tuple(
+            rate[k] for k in ("median", "low", "high", "n")
+        )
+        if e["name"] == meta["baseline"]:
+            assert (line.ratio, line.verdict) == (None, "baseline")
+        else:
+            assert (line.ratio.value, line.ratio.low, line.ratio.high) == tuple(ratio[k] for k in ("value", "low", "high"))
+            assert line.ratio.verdict == ratio["verdict"]
+            assert line.ratio.verdict in line.verdict
+        assert (line.unit, line.weights, line.baseline) == (overview.RATE, "float32", meta["baseline"])
+
+
+def test_first_tokens_are_notebook_nines():
+    starts, meta = record.read(DATA / "09-time-to-first-token.csv", kind=Start)
+    found = {(line.subject, line.lengths.partition(" ")[0]): line for line in read("09-time-to-first-token")}
+    for n in ttft_table.lengths(starts):
+        for name in ttft_table.placements(starts) + ttft_table.rivals(starts):
+            line, entry = found[name, str(n)], ttft_table.entry(starts, name, n)
+            assert (line.middle.median, line.middle.low, line.middle.high) == (entry["p50"], entry["low"], entry["high"])
+            assert (line.unit, line.middle.n) == (overview.FIRST, entry["n"])
+            if name != meta["baseline"]:
+                assert line.ratio == ttft_table.times_as_long(starts, meta["baseline"], name, n)
+
+
+def test_rates_at_a_context_are_notebook_eights():
+    trials, meta = record.read(DATA / "08-precision-and-kernels.csv")
+    lines = read("08-precision-and-kernels")
+    for context in meta["parameters"]["contexts"]:
+        here = {line.subject: line for line in lines if line.words == f"context {context}"}
+        for e in precision.table.ladder(trials, meta["subjects"], context, [], meta["processes"]):
+            line = here[e["name"]]
+            assert (line.middle, line.void, line.weights) == (e["decode"], e["void"], e["dtype"])
+            if e["name"] != meta["baseline"]:
+                assert line.ratio == precision.table.ratio(trials, e["name"], meta["baseline"], context)
+
+
+def test_passes_are_notebook_elevens():
+    rows, _ = record.read(DATA / "11-activation-extraction.csv", kind=Extraction)
+    found = {line.subject: line for line in read("11-activation-extraction")}
+    for e in extraction.table(rows):
+        assert found[e["subject"]].middle == e["rate"]
+        assert found[e["subject"]].ratio in (None, e["ratio"])
+
+
+def test_each_table_of_subjects_has_lines_and_no_number_is_missing():
+    lines = [line for path in overview.tables(DATA, "") for line in overview.lines(path, overview.about(path))]
+    kinds = {line.table.split("-")[0] for line in lines}
+    assert {"01", "03", "05", "06", "07", "08", "09", "10", "11", "14"} <= kinds
+    assert not kinds & set(overview.LEFT_OUT)
+    for line in lines:
+        assert line.middle.median > 0
+        assert line.middle.n >= 1
+        assert line.subject not in line.words.split()
+        assert line.model not in line.words
+        assert (line.verdict == "") == (not line.baseline)
+        assert line.ratio is None or line.ratio.value > 0
+    names = [(line.table, line.words, line.model, line.lengths, line.subject) for line in lines]
+    assert len(set(names)) == len(names)
+
+
+def test_a_recorded_gpu_run_would_have_lines(tmp_path):
+    """What is not recorded here has its kind in the list all the same."""
+    trials, meta = record.read(DATA / "07-host-loop.csv", kind=HostTrial)
+    path = tmp_path / "07-host-loop.csv"
+    few = [t for t in trials if t.model == meta["parameters"]["model"] and t.subject in ("step", "step" + AGAIN, "loop")]
+    record.write(path, few, HostTrial, environment=meta["environment"])
+    assert [line.subject for line in overview.lines(path, overview.about(path))] == ["loop", "step", "step" + AGAIN]
+    assert overview.KINDS["GpuTrial"].__name__ == "GpuTrial"
+
+
+def test_one_trial_has_no_interval_and_void_ones_are_counted(tmp_path):
+    trials, _ = record.read(DATA / "03-jit-placement.csv")
+    warm = [t for t in trials if t.phase == "warm" and t.subject == "loop"]
+    path = tmp_path / "13-mine.csv"
+    record.write(path, [warm[0], warm[1].model_copy(update=dict(valid=False, reason="compiled"))])
+    (line,) = overview.lines(path, overview.about(path))
+    assert (line.middle.n, line.void, line.baseline, line.ratio, line.verdict) == (1, 1, "", None, "")
+    assert math.isnan(line.middle.low)
+
+
+def test_settings_stand_in_the_order_of_their_numbers():
+    words = [line.words for line in read("14-growth")]
+    batches = [w for w in dict.fromkeys(words) if w.startswith("batch")]
+    assert batches == sorted(batches, key=lambda w: int(w.split()[1]))
+    assert len(batches) > 3
+
+
+def test_a_damaged_meta_file_is_named(tmp_path):
+    shutil.copy(DATA / "01-text-generation.csv", tmp_path)
+    (tmp_path / "01-text-generation.meta.json").write_text("{")
+    (path,) = overview.tables(tmp_path, "01-text-generation")
+    with pytest.raises(UserError, match="01-text-generation.meta.json is damaged"):
+        overview.about(path)
+    (tmp_path / "01-text-generation.meta.json").write_text(json.dumps({"schema_version": 2}))
+    with pytest.raises(UserError, match="is not the table that"):
+        overview.lines(path, overview.about(path))

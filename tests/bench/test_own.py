@@ -1,0 +1,259 @@
+"""One's own placement, and the subjects that must be caught: each is caught, a right one passes, and each check can fail."""
+
+import json
+import re
+from dataclasses import asdict, replace
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_jax import figures, generate
+from llama_jax.bench import findings, own, protocol, record, summary
+from llama_jax.bench.guard import Region
+from llama_jax.bench.job import Job
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.own import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
+from llama_jax.bench.protocol import AGAIN, Reference
+from llama_jax.bench.workload import Workload
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.errors import UserError
+from llama_jax.placement import LADDER, TREE, Placement, parse
+from tests.bench.test_record import trial
+from tests.test_figures import META, words
+
+MINE = Placement("mine", jit=("attend", "head"))
+WORK = Workload(((3, 5, 7, 11), (13, 17, 19, 23)), 5, 16)
+WRONG, COMPILED = "wrong: token 3 is 7, the reference has 5", "compiled in the timed region: 5 programs (<lambda>)"
+TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+        "head_dim=16,vocab_size=97")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny):
+    cfg, params = tiny
+    return Checkpoint("tiny", cfg, params, None, "", "random:", "float32")
+
+
+@pytest.fixture(scope="module")
+def measured(loaded, compiling):
+    """Two interleaved blocks of `step`, one's own and the specimens, in this process."""
+    subjects = own.built(loaded, [LADDER["step"], Placement("mine", jit=("transform", "sample"))])
+    return protocol.measure(subjects, WORK, 2, Reference(loaded, WORK), own.BASELINE, explain=True, locked=True)
+
+
+# What the children do, here -----------------------------------------------------------------------------------------------
+
+
+def of(trials, name):
+    return [t for t in trials if t.subject == name]
+
+
+def test_a_right_one_passes(measured):
+    assert [t.reason for t in of(measured, "mine")] == ["", ""]
+    assert all(t.valid for t in of(measured, "mine"))
+
+
+def test_the_wrong_one_is_refused_and_has_no_time(measured):
+    assert all("wrong: token" in t.reason for t in of(measured, SHORT))
+    assert all(t.token_times_ns and not t.compiled for t in of(measured, SHORT))  # it ran, and only its tokens speak against it
+    entry = next(e for e in own.table(measured, ["step", "mine"]) if e["name"] == SHORT)
+    assert (entry["tokens_per_second"]["n"], entry["valid_trials"], own.fate(entry).caught) == (0, 0, GATE)
+
+
+def test_without_the_gate_the_wrong_one_would_have_a_time(loaded, compiling):
+    short = own.a_layer_short(loaded, None)
+    protocol.warm_up(short, WORK)
+    seen, tokens = protocol.trial(short, WORK, 0, run="r", block=0, order=0, process=0, phase="warm")
+    assert seen.valid
+    assert not Reference(loaded, WORK).judge(seen, tokens).valid
+
+
+def test_what_compiles_is_void_and_says_why(measured):
+    found = of(measured, ANEW)
+    assert [t.valid for t in found] == [False, False]
+    assert all(t.reason == f"compiled in the timed region: {WORK.new_tokens} programs (<lambda>)" for t in found)  # nothing of its tokens
+    assert {t.tokens_sha256 for t in found} == {t.tokens_sha256 for t in of(measured, "step")}
+    assert all("never seen function: <lambda>" in t.cause for t in found)
+    entry = next(e for e in own.table(measured, ["step", "mine"]) if e["name"] == ANEW)
+    assert (entry["tokens_per_second"]["n"], own.fate(entry).caught) == (0, GUARD)
+
+
+def test_without_the_guard_what_compiles_would_have_a_time(loaded, compiling):
+    class Deaf(Region):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            return None
+
+    step = protocol.subject(loaded, LADDER["step"])
+    protocol.warm_up(step, WORK)
+    anew = replace(own.compiles_anew(loaded, step), guard=Deaf)
+    assert protocol.trial(anew, WORK, 0, run="r", block=0, order=0, process=0, phase="warm")[0].valid
+
+
+def test_the_close_one_is_the_same_program(loaded):
+    """A jit inside a jit is inlined: what differs between the two compiled programs are names."""
+
+    def operations(placement):
+        engine = generate.build(loaded, placement)
+        batch, sampler = generate.request(engine, [[3, 5, 7]], 4), generate.settings(generate.GREEDY, placement)
+        token, carry = jax.eval_shape(lambda ids: generate.prefill(engine, replace(batch, ids=ids)), batch.ids)
+        text = engine.programs.step.lower(engine.params, token, carry, sampler).compile().as_text()
+        return sorted(re.findall(r"= (\S+ [\w-]+)\(", text))  # shape and operation of each instruction
+
+    assert operations(NESTED) == operations(LADDER["step"])
+    assert operations(NESTED) != operations(parse("step+scan"))
+
+
+# What the trials say --------------------------------------------------------------------------------------------------
+
+
+def answers(name, rate, blocks=8, process=1, spread=0.0, **changes):
+    """Valid answers of a rate, tokens/s; spread: how far they alternate around it."""
+    return [trial(name, block, [100 + i * 1e3 / rate * (1 + spread * (-1) ** block) for i in range(5)], process=process, **changes)
+            for block in range(blocks)]  # fmt: skip
+
+
+def made(mine=10.0, nested=20.2, spread=0.04, blocks=8):
+    """A ladder of known rates: `step` 20 tokens/s without noise."""
+    trials = [*answers("step", 20, blocks), *answers("step" + AGAIN, 20, blocks), *answers("mine", mine, blocks)]
+    trials += answers(NESTED.name, nested, blocks, spread=spread)
+    trials += answers(SHORT, 40, blocks, valid=False, reason=WRONG)
+    return trials + answers(ANEW, 15, blocks, valid=False, reason=COMPILED, cause="traced anew")
+
+
+def fates(trials):
+    return {f.name: f for f in map(own.fate, own.table(trials, ["step", "mine", NESTED.name]))}
+
+
+def test_each_is_caught_by_whom_it_should_be():
+    found = fates(made())
+    assert {name: f.caught for name, f in found.items()} == {
+        "step": "", "step (again)": "", "mine": "", NESTED.name: INTERVAL, SHORT: GATE, ANEW: GUARD,
+    }  # fmt: skip
+    assert found["mine"].why == "0.50x [0.50, 0.50] of step, n = 8: slower"
+    assert found[SHORT].why == WRONG.removeprefix("wrong: ")
+    assert found[ANEW].why == COMPILED
+    assert re.fullmatch(r"1\.01x \[.*\] of step, n = 8: inconclusive, about \d+ more would decide it", found[NESTED.name].why)
+
+
+def test_what_the_data_decide_is_not_caught():
+    assert fates(made(spread=0.005))[NESTED.name].why.endswith("equal within 2 %")
+    assert fates(made(nested=30))[NESTED.name].why.endswith("faster")
+    assert not fates(made(nested=30))[NESTED.name].caught
+    assert fates(made(spread=0.3))[NESTED.name].caught == INTERVAL  # unstable is no verdict either
+
+
+def test_ones_own_is_caught_by_the_same_rules():
+    trials = [t.model_copy(update=dict(valid=False, reason=WRONG)) if t.subject == "mine" else t for t in made()]
+    assert fates(trials)["mine"].caught == GATE
+    trials = [t.model_copy(update=dict(valid=False, reason="failed: ValueError: no")) if t.subject == "mine" else t for t in made()]
+    assert fates(trials)["mine"] == own.Fate("mine", own.FAILED, "failed: ValueError: no")
+    sentence = findings.own_placement(own.table(trials, ["step", "mine", NESTED.name]), "mine", own.line(MINE))
+    assert f"it has no time, {own.FAILED} caught it (failed: ValueError: no)" in sentence
+
+
+def test_right_by_chance_is_not_right():
+    """Other tokens for one prompt: no answer of that subject has a time."""
+    trials = [t.model_copy(update=dict(valid=False, reason=WRONG)) if (t.subject, t.block) == ("mine", 3) else t for t in made()]
+    entry = next(e for e in own.table(trials, ["step", "mine"]) if e["name"] == "mine")
+    assert (entry["valid_trials"], entry["tokens_per_second"]["n"]) == (0, 0)
+    assert own.fate(entry) == own.Fate("mine", GATE, WRONG.removeprefix("wrong: "))
+    assert summary.entry(trials, "mine", "step")["valid_trials"] == 7  # the plain table would keep seven
+
+
+def test_the_sentence_and_the_tables_are_computed():
+    table = own.table(made(), ["step", "mine", NESTED.name])
+    sentence = findings.own_placement(table, "mine", own.line(MINE))
+    parts = (
+        "Placement('mine', jit=('attend', 'head')): it decodes 10.0 tokens/s [10.0, 10.0], 1% of the memory-bandwidth limit",
+        f"a wrong one (“{SHORT}”) gets no time from the gate (token 3 is 7",
+        f"(“{ANEW}”) gets no time from the guard (compiled in",
+        f"(“{NESTED.name}”) gets no verdict from the interval (1.01x",
+    )
+    for part in parts:
+        assert part in sentence
+    decided = findings.own_placement(own.table(made(nested=30), ["step", "mine", NESTED.name]), "mine", own.line(MINE))
+    assert f"“{NESTED.name}”, meant as one too close to call, has a verdict here (1.50x" in decided
+    frame = own.as_frame(table)
+    assert [*frame["caught by"]] == [GATE, GUARD, INTERVAL]
+    assert [*frame["void"]] == [8, 8, 0]
+    ladder = own.ladder_frame(table)["verdict"]
+    assert (ladder["mine"], ladder[SHORT], ladder[ANEW]) == ("slower", "none: the gate", "none: the guard")
+
+
+def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
+    trials = own.strict(made())
+    table = own.table(trials, ["step", "mine", NESTED.name])
+
+    def draw():
+        return figures.own_ladder(trials, table, "mine")
+
+    drawn = words(draw())
+    refused = (
+        "no time. The gate: token 3 is 7",
+        "no time. The guard: compiled in the timed",
+        "n = 8: inconclusive",
+        "below: must not pass",
+    )
+    for text in (*refused, "10.0 tok/s · 0.50x [0.50, 0.50], n = 8: slower", "baseline, n = 8", "memory-bandwidth limit"):
+        assert text in drawn
+    labels = {label.get_text(): label.get_fontweight() for label in draw().axes[0].get_yticklabels()}
+    assert [name for name, weight in labels.items() if weight == "bold"] == ["mine"]
+    assert [*labels][:3] == ["step", "step (again)", "mine"]  # the fastest first
+    files = [figures.save(draw(), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    assert files[0]["svg"].read_bytes() == files[1]["svg"].read_bytes()
+
+
+# What may be asked ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mine", "ladder", "words"),
+    [
+        (MINE, ["eager"], "must hold step"),
+        (MINE, ["step", "lop"], "Did you mean 'loop'"),
+        (Placement("step"), ["step"], "The name 'step' is taken"),
+        (Placement(SHORT), ["step"], "is taken"),
+        (Placement("step" + AGAIN), ["step"], "is taken"),
+        (MINE, ["step", "step"], "is taken"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(mine, ladder, words):
+    with pytest.raises(UserError, match=words):
+        own.measure(Job(TINY, WORK, Journal()), mine, ladder, 1, 1)
+
+
+@given(st.lists(st.sampled_from(sorted(TREE)), unique=True), st.sampled_from(["fixed", "none"]), st.booleans())
+def test_the_line_makes_the_placement_and_json_brings_it_back(jit, cache, aot):
+    p = Placement("mine", jit=tuple(jit), cache=cache, compile="aot" if aot and jit else "lazy")
+    assert eval(own.line(p), {"Placement": Placement}) == p
+    meta = dict(placement=json.loads(json.dumps(asdict(p))))
+    assert own.as_recorded(p, meta) == p
+    other = replace(p, jit=("rope",) if p.jit != ("rope",) else ("norm",), compile="lazy")
+    with pytest.raises(UserError, match='source = "measure"'):
+        own.as_recorded(other, meta)
+
+
+@pytest.mark.slow
+def test_measuring_goes_through_children_and_goes_on_where_it_stopped(tmp_path):
+    """Placements cross as data, specimens by name; nothing that is measured is measured again."""
+    journal = Journal(tmp_path / "j.jsonl", {})
+    job = Job(TINY, WORK, journal)
+    own.measure(job, MINE, ["step"], 1, 1)
+    assert {t.subject for t in journal.trials} == {"step", "step" + AGAIN, "mine", NESTED.name, SHORT, ANEW}
+    assert {t.subject for t in journal.trials if t.placement == "mine"} == {"mine"}
+    anew = of(journal.trials, ANEW)[0]
+    assert not anew.valid
+    assert "never seen function: <lambda>" in anew.cause
+    assert not re.search(r" id=\d|(?<!\w)/", anew.cause)  # no object's number, no machine's path
+    processes = len(journal.notes)
+    own.measure(job, MINE, ["step"], 1, 1)
+    assert len(journal.notes) == processes
+    path = record.write(tmp_path / "t.csv", journal.trials)
+    assert record.read(path)[0] == journal.trials
+    assert all(np.isfinite(t.tg) for t in journal.trials)

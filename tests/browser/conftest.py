@@ -1,0 +1,31 @@
+"""A real browser: the system's Chromium, driven by Playwright (which would download its own, and needs not)."""
+
+import os
+import shutil
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+QUIET = ["disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update", "disable-sync"]
+
+
+def executable() -> str:
+    """The browser's path; without one the test is skipped, or fails where LLAMA_JAX_BROWSER=required."""
+    for path in filter(None, map(shutil.which, NAMES)):
+        return path
+    if os.environ.get("LLAMA_JAX_BROWSER") == "required":
+        pytest.fail("No Chromium: `apt-get install chromium`.")
+    pytest.skip("no Chromium: `apt-get install chromium`")
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A headless browser, empty each session; a page is `chromium.new_page()`."""
+    from playwright.sync_api import sync_playwright
+
+    path = executable()
+    with sync_playwright() as playwright:
+        sandbox = ["--no-sandbox"] * (os.geteuid() == 0)  # Chromium refuses to start as root with one
+        browser = playwright.chromium.launch(executable_path=path, args=[f"--{name}" for name in QUIET] + sandbox)
+        yield browser
+        browser.close()

@@ -1,0 +1,197 @@
+"""The report and the notebooks' pages in a real browser, opened from the disk as a reader opens them."""
+
+import itertools
+import re
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+from llama_jax import figures, paths
+
+pytestmark = pytest.mark.browser
+
+REPORT = paths.ROOT / "docs" / "index.html"
+PAGES = sorted((paths.ROOT / "docs" / "notebooks").glob("*.html"))
+SCHEMES = ("light", "dark")
+READABLE = 4.5  # contrast of text that WCAG 2.2 asks for at level AA, https://www.w3.org/TR/WCAG22/#contrast-minimum
+# Contrast of every piece of text with what lies behind it: the relative luminances of https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
+CONTRASTS = """() => {
+  const rgb = words => words.match(/[\\d.]+/g).map(Number);
+  const part = c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  const behind = e => {
+    for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3]) return c; }
+    return matchMedia("(prefers-color-scheme: dark)").matches ? [18, 18, 18] : [255, 255, 255];
+  };
+  const seen = {};
+  for (const e of document.querySelectorAll("body *")) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) || e.tagName === "SCRIPT") continue;
+    const [a, b] = [luminance(rgb(getComputedStyle(e).color)), luminance(behind(e))].sort((x, y) => y - x);
+    const kind = e.tagName.toLowerCase() + (e.className ? "." + e.className : ""), ratio = (a + 0.05) / (b + 0.05);
+    seen[kind] = Math.min(seen[kind] ?? 99, ratio);
+  }
+  return seen;
+}"""
+NAMELESS = "[...document.querySelectorAll('a,button,input,[role=region]')].filter(e => !e.textContent.trim() && !e.labels?.length).length"
+WORDS = (
+    "at => [...document.querySelector('#subjects').tBodies[0].rows].map(r => r.cells[at].dataset.value ?? r.cells[at].textContent.trim())"
+)
+
+
+@pytest.fixture
+def visit(chromium):
+    """Open a file; afterwards there must have been no complaint in the console and no request but to files."""
+    opened, complaints, requests = [], [], []
+
+    def open_(path, width=1280, height=900, scheme="light", scripts=True):
+        context = chromium.new_context(viewport=dict(width=width, height=height), color_scheme=scheme, java_script_enabled=scripts)
+        opened.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url[:200]}"))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_
+    for context in opened:
+        context.close()
+    assert not complaints
+    assert requests
+    assert {urlparse(url).scheme for url in requests} <= {"file", "data"}
+
+
+def column(page, name):
+    """The words of a column of the table of all subjects, as they stand (a number's own value); and its heading."""
+    heads = page.locator("#subjects thead th").all_inner_texts()
+    at = next(i for i, words in enumerate(heads) if words.strip().startswith(name))
+    cells = page.evaluate(WORDS, at)
+    return cells, page.locator("#subjects thead th").nth(at)
+
+
+def numbers(words):
+    return [float(word) for word in words if word]
+
+
+def test_a_click_sorts_by_number_and_another_one_turns_it_round(visit):
+    page = visit(REPORT)
+    before, head = column(page, "Tokens/s")
+    assert numbers(before) != sorted(numbers(before))
+    head.get_by_role("button").click()
+    up, _ = column(page, "Tokens/s")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert numbers(up) == sorted(numbers(before))  # 9 before 10
+    assert up[len(numbers(up)) :] == [""] * before.count("")  # what has none comes last
+    head.get_by_role("button").click()
+    down, _ = column(page, "Tokens/s")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert numbers(down) == sorted(numbers(before), reverse=True)
+    assert down[len(numbers(down)) :] == [""] * before.count("")
+    assert page.locator("[aria-sort]").count() == 1
+
+
+def test_the_keyboard_sorts_too_and_shows_where_it_is(visit):
+    page = visit(REPORT)
+    before, head = column(page, "Subject")
+    page.locator("#filter").focus()
+    for _ in range(10):  # from the filter over the scrolling region to the first heading
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.closest('th') !== null"):
+            break
+    assert page.evaluate("document.activeElement.textContent").startswith("Subject")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    after, _ = column(page, "Subject")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert after != before
+    assert sorted(after) == sorted(before)
+    assert after[0].lower().startswith("1 process")  # words sort as people sort them
+    page.keyboard.press("Space")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert "by Subject, descending" in page.locator("#told").inner_text()
+
+
+def test_the_filter_keeps_lines_with_all_words(visit):
+    page = visit(REPORT)
+    page.get_by_label("Show lines with").fill("LOOP 03")
+    left = page.locator("#subjects tbody tr:visible").all_inner_texts()
+    every = page.locator("#subjects tbody tr").count()
+    assert 0 < len(left) < every
+    assert all("loop" in line.lower() and line.split()[1 + ("(again)" in line)] == "03" for line in left)
+    assert page.locator("#told").inner_text() == f"{len(left)} of {every} lines"
+    page.get_by_label("Show lines with").fill("no such subject")
+    assert page.locator("#subjects tbody tr:visible").count() == 0
+
+
+def test_without_scripts_the_report_is_whole(visit):
+    page = visit(REPORT, scripts=False)
+    assert page.locator("#subjects tbody tr").count() > 200
+    assert page.locator("#subjects button").count() == 0
+    assert not page.locator("#filter").is_visible()
+
+
+@pytest.mark.parametrize("path", [REPORT, *PAGES], ids=lambda path: path.stem)
+def test_a_page_is_whole_on_a_phone_and_can_be_read_in_the_light_and_in_the_dark(visit, path):
+    page = visit(path, width=360, height=740)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.wait_for_function("[...document.images].every(image => image.complete)")
+    images = page.evaluate(
+        "[...document.images].map(i => [i.naturalWidth, i.alt.trim(), i.closest('.wide').getBoundingClientRect().width])"
+    )
+    assert all(natural > 0 and len(alt) > 20 and 0 < width <= 360 for natural, alt, width in images)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        contrasts = page.evaluate(CONTRASTS)
+        assert len(contrasts) > 5
+        assert not {kind: ratio for kind, ratio in contrasts.items() if ratio < READABLE}, scheme
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert max(map(int, re.findall(r"\d+", paper))) < 60  # it is dark in the dark, and the figures lie on white cards
+    cards = page.evaluate("[...document.querySelectorAll('figure img')].map(i => getComputedStyle(i).backgroundColor)")
+    assert set(cards) <= {"rgb(255, 255, 255)"}
+
+
+@pytest.mark.parametrize("path", [REPORT, *PAGES], ids=lambda path: path.stem)
+def test_a_page_has_an_outline_and_its_links_lead_somewhere(visit, path):
+    page = visit(path)
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.title()
+    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(set(ids)) == len(ids)
+    for target in page.evaluate("[...document.querySelectorAll('a[href]')].map(a => a.getAttribute('href'))"):
+        place, _, part = unquote(target).partition("#")
+        if not re.match(r"[a-z]+:", place):
+            assert not place or (path.parent / place).resolve().exists(), target
+            assert place or part in ids, target
+    nameless = page.evaluate(NAMELESS)
+    assert nameless == 0
+    page.keyboard.press("Tab")  # the first stop leads past the rest
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_each_section_leads_to_its_notebook_and_back(visit):
+    page = visit(REPORT)
+    numbers = {name: name.split("-")[0] for name in figures.read_manifest(paths.ROOT)["notebooks"]}
+    for name, number in numbers.items():
+        link = page.locator(f"#n{number}").get_by_role("link", name=name, exact=True)
+        assert link.get_attribute("href") == f"notebooks/{name}.html"
+    link.click()
+    assert page.url.endswith(f"/notebooks/{name}.html")
+    page.get_by_role("link", name="this question in the report").click()
+    assert page.url.endswith(f"/index.html#n{number}")
+
+
+def test_on_a_desktop_contents_stay_beside_the_text(visit):
+    page = visit(REPORT, width=1440)
+    page.locator("#machine").scroll_into_view_if_needed()
+    nav, main = page.locator("nav.contents").bounding_box(), page.locator("main").bounding_box()
+    assert nav["x"] + nav["width"] <= main["x"]
+    assert 0 <= nav["y"] < 900
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1440

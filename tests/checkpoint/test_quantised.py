@@ -1,0 +1,227 @@
+"""Checkpoints in quantised forms: the file's own blocks, blocks made here, and never the whole model in float32."""
+
+import threading
+import weakref
+from dataclasses import replace
+
+import gguf
+import jax
+import numpy as np
+import psutil
+import pytest
+
+from llama_jax import checkpoint, config, generate, quantize
+from llama_jax.checkpoint import quantised, random, tensors
+from llama_jax.checkpoint.tensors import Tensor, names
+from llama_jax.errors import UserError
+from llama_jax.quantize import FORMS, Blocks, Int8, is_quantised
+from tests.checkpoint.test_gguf import CONFIG, write
+from tests.conftest import build
+from tests.test_families import write_gguf
+
+SMALL = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+         "head_dim=16,vocab_size=97")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def weights_of(params):
+    return jax.tree.leaves(params, is_leaf=is_quantised)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_the_files_own_blocks_are_its_bytes_in_the_models_row_order(tmp_path, kind):
+    write(tmp_path / "m.gguf", kind)
+    own = checkpoint.load(str(tmp_path / "m.gguf"), "gguf")
+    wide = checkpoint.load(str(tmp_path / "m.gguf"))
+    assert (own.dtype, own.blocks, wide.blocks) == ("gguf", "gguf", "gguf")
+    for found, expected in zip(weights_of(own.params), weights_of(wide.params), strict=True):
+        assert isinstance(found, Blocks) == (expected.ndim == 2)
+        np.testing.assert_array_equal(found.dequantised() if is_quantised(found) else found, expected)
+    qkv = np.concatenate(
+        [raw_of(tmp_path / "m.gguf", f"blk.1.attn_{part}.weight", heads) for part, heads in (("q", 4), ("k", 2), ("v", 0))]
+    )
+    np.testing.assert_array_equal(quantize.unpack(own.params.layers[1].attention.qkv), qkv)
+    assert own.params.embedding.weight.shape == (CONFIG.vocab_size, CONFIG.hidden_size)  # 260 rows: 16 does not divide them
+
+
+def raw_of(path, name, heads):
+    """The file's bytes of a tensor, by the library's reader alone."""
+    found = next(t for t in gguf.GGUFReader(path).tensors if t.name == name)
+    size, width = gguf.GGML_QUANT_SIZES[found.tensor_type]
+    rows = np.asarray(found.data).reshape(-1, int(found.shape[0]) // size, width)
+    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape) if heads else rows
+
+
+def test_what_has_no_blocks_is_refused_with_the_tensor_its_type_and_the_remedy(tmp_path):
+    write(tmp_path / "h.gguf", "F16")
+    with pytest.raises(UserError, match=r"tensor model\.embed_tokens\.weight is stored as F16, not as Q4_0, Q4_1, Q8_0; use q8_0"):
+        checkpoint.load(str(tmp_path / "h.gguf"), "gguf")
+    with pytest.raises(UserError, match="no GGUF file.*use q8_0"):
+        checkpoint.load(SMALL, "gguf")
+    with pytest.raises(UserError, match="no GGUF file.*use q8_0"):
+        generate.build(checkpoint.load(SMALL), "step+gguf")
+    cfg = config.tiny()
+    mine = checkpoint.Checkpoint("mine", cfg, build(cfg), None, "", "here", "float32")
+    with pytest.raises(UserError, match="from none; use weights='q8_0'"):
+        generate.build(mine, "step+gguf")
+    assert checkpoint.load(str(tmp_path / "h.gguf")).blocks == mine.blocks == "q8_0"
+
+
+def test_joined_tensors_of_different_types_are_refused(tmp_path):
+    write(tmp_path / "m.gguf", "Q8_0")
+    source = checkpoint.find(str(tmp_path / "m.gguf"))
+    name = "model.layers.1.self_attn.v_proj.weight"
+    mixed = source.tensors | {name: replace(source.tensors[name], raw=replace(source.tensors[name].raw, kind="q4_0"))}
+    with pytest.raises(UserError, match=rf"different types \(.*q_proj.weight Q8_0, .*{name} Q4_0\); use q8_0"):
+        tensors.assemble(replace(source, tensors=mixed), "gguf")
+
+
+@pytest.mark.parametrize("family", config.FAMILIES)
+@pytest.mark.parametrize("form", [f for f in FORMS if f != "gguf"])
+def test_every_family_is_quantised_matrix_by_matrix(family, form):
+    """From a source and from parameters alike; GPT-2's are stored [in, out]."""
+    cfg = config.tiny(family, hidden_size=40, tie_word_embeddings=family == "gpt2")  # 32 divides neither 40 nor 97
+    source, wide = random.open_random(cfg, 0), tensors.assemble(random.open_random(cfg, 0), "float32")
+    found, again = tensors.assemble(source, form), checkpoint.quantised_from(wide, form)
+    for ours, theirs, rows in zip(weights_of(found), weights_of(again), jax.tree.leaves(names(cfg)), strict=True):
+        assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=str(rows))
+    for ours, plain, rows in zip(weights_of(found), weights_of(wide), jax.tree.leaves(names(cfg)), strict=True):
+        if plain.ndim == 1 or "wpe" in rows.names[0]:
+            np.testing.assert_array_equal(ours, plain)  # norms, biases and positions stay float32
+            continue
+        vocabulary = any(part in rows.names[0] for part in quantised.VOCABULARY)
+        assert getattr(ours, "kind", "int8") == ("q8_0" if vocabulary and form != "int8" else form)
+        assert ours.shape == plain.shape
+        step = np.abs(plain).max() / (7 if form.startswith("q4") and not vocabulary else 127)
+        assert np.abs(np.asarray(ours.dequantised()) - np.asarray(plain)).max() <= step * 1.01
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
+def test_gguf_of_other_families_keep_their_bytes(tmp_path, family):
+    """A GPT-2 file has its products [out, in], which Hugging Face stores the other way round."""
+    cfg = config.tiny(family, tie_word_embeddings=family == "gpt2")
+    values = {name: t.read() for name, t in random.open_random(cfg, 3).tensors.items()}
+    write_gguf(tmp_path / "f.gguf", cfg, values)
+    into(tmp_path / "f.gguf", tmp_path / "q.gguf")
+    own, wide = checkpoint.load(str(tmp_path / "q.gguf"), "gguf"), checkpoint.load(str(tmp_path / "q.gguf"))
+    for found, expected in zip(weights_of(own.params), weights_of(wide.params), strict=True):
+        np.testing.assert_array_equal(found.dequantised() if is_quantised(found) else found, expected)
+    assert {w.kind for w in weights_of(own.params) if is_quantised(w)} == {"q8_0"}
+
+
+def into(path, out, kind=gguf.GGMLQuantizationType.Q8_0):
+    """The same file with its matrices quantised by the gguf library."""
+    reader = gguf.GGUFReader(path)
+    w = gguf.GGUFWriter(out, str(reader.fields["general.architecture"].contents()))
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kinds = field.types
+            w.add_key_value(name, field.contents(), kinds[0], kinds[-1] if len(kinds) > 1 else None)
+    for t in reader.tensors:
+        values = np.array(t.data).reshape(tuple(reversed(t.shape)))
+        if values.ndim == 2 and "position" not in t.name:
+            w.add_tensor(t.name, gguf.quantize(np.ascontiguousarray(values, np.float32), kind), raw_dtype=kind)
+        else:
+            w.add_tensor(t.name, values)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def test_blocks_of_the_wanted_kind_are_kept_and_not_rounded_again(tmp_path):
+    write(tmp_path / "m.gguf", "Q8_0")
+    own, same = (checkpoint.load(str(tmp_path / "m.gguf"), form).params for form in ("gguf", "q8_0"))
+    for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(same), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_another_form_is_read_again_from_the_source_and_shared():
+    loaded = checkpoint.load(SMALL, "bfloat16")
+    found = loaded.weights("q8_0")
+    assert loaded.weights("q8_0") is found
+    assert loaded.weights("bfloat16") is loaded.params
+    expected = checkpoint.load(SMALL, "q8_0").params  # of the float32 values, not of the bfloat16 ones
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+    assert not replace(loaded, params=expected).forms  # another model's forms are not this one's
+
+
+def test_weights_that_are_quantised_already_are_not_quantised_otherwise():
+    cfg = config.tiny()
+    mine = checkpoint.Checkpoint("mine", cfg, checkpoint.quantised_from(build(cfg), "int8"), None, "", "here", "int8")
+    with pytest.raises(UserError, match="quantised as int8 already; load the model as float32 or as q8_0"):
+        generate.build(mine, "step+gemv")
+    assert isinstance(generate.build(mine, "step").params.layers[0].ffn.down, Int8)
+
+
+@pytest.mark.parametrize("form", [f for f in FORMS if f != "gguf"])
+def test_no_two_tensors_are_there_in_float32_at_a_time(form, monkeypatch):
+    cfg, alive, most, lock = config.tiny(num_hidden_layers=4), weakref.WeakSet(), [], threading.Lock()
+
+    class Tracked(np.ndarray):
+        __hash__ = object.__hash__
+
+    def watched(tensor):
+        def read():
+            with lock:
+                values = np.array(tensor.read()).view(Tracked)
+                alive.add(values)
+                most.append(sum(v.size for v in alive if v.ndim == 2))
+            return values
+
+        return Tensor(tensor.shape, read)
+
+    source = random.open_random(cfg, 0)
+    largest = max(np.prod(t.shape) for t in source.tensors.values())
+    joined = (cfg.num_attention_heads + 2 * cfg.num_key_value_heads) * cfg.head_dim * cfg.hidden_size
+    found = tensors.assemble(replace(source, tensors={k: watched(t) for k, t in source.tensors.items()}), form)
+    assert max(most) <= max(largest, joined, 2 * cfg.intermediate_size * cfg.hidden_size)
+    assert len(most) > 30
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(found)) < 2 * cfg.num_parameters
+
+
+def test_the_files_own_blocks_are_never_expanded(tmp_path, monkeypatch):
+    write(tmp_path / "m.gguf", "Q4_0")
+    from llama_jax.checkpoint import gguf as reader
+
+    monkeypatch.setattr(reader, "dequantize", lambda *a: pytest.fail("expanded"))
+    loaded = checkpoint.load(str(tmp_path / "m.gguf"), "gguf")
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(loaded.params)) < 0.7 * CONFIG.num_parameters
+
+
+@pytest.mark.parametrize("form", ["gguf", "q8_0", "q4_1", "int8"])
+def test_the_size_that_is_checked_is_the_size_that_comes(tmp_path, monkeypatch, form):
+    write(tmp_path / "m.gguf", "Q4_1")
+    source = checkpoint.find(str(tmp_path / "m.gguf"))
+    real = sum(leaf.nbytes for leaf in jax.tree.leaves(tensors.assemble(source, form)))
+    assert tensors.size(source, form) == pytest.approx(real, rel=0.03)  # but for padded rows and the scales of int8
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Free", (), dict(available=real // 2)))
+    with pytest.raises(UserError, match="load it as bfloat16 or q8_0"):
+        checkpoint.load(str(tmp_path / "m.gguf"), form)
+
+
+def test_weights_go_back_under_their_names_expanded():
+    cfg = config.tiny("gpt2")
+    wide = build(cfg)
+    back = tensors.named(cfg, checkpoint.quantised_from(wide, "q8_0"))
+    for name, values in tensors.named(cfg, wide).items():
+        assert back[name].shape == values.shape
+        np.testing.assert_allclose(back[name], values, atol=np.abs(values).max() / 250)
+    assert set(checkpoint.to_torch(cfg, checkpoint.quantised_from(wide, "int8"))) > set(back)
+
+
+def test_the_packaged_model_in_its_own_blocks(packaged, tmp_path, monkeypatch):
+    own = packaged.weights("gguf")
+    assert packaged.blocks == "gguf"
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(own)) == pytest.approx(96.6e6, rel=0.01)
+    for i in (0, 29):
+        np.testing.assert_array_equal(own.layers[i].attention.qkv.dequantised(), packaged.params.layers[i].attention.qkv)
+        np.testing.assert_array_equal(own.layers[i].ffn.gate_up.dequantised(), packaged.params.layers[i].ffn.gate_up)
+    ids = np.array([0, 5, 49151])
+    np.testing.assert_array_equal(own.embedding.weight[ids], packaged.params.embedding.weight[ids])

@@ -1,0 +1,62 @@
+"""Small quantised models for the kernels' tests, and calls of the fused step with its cache filled at random."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import config, rope, transforms
+from llama_jax.config import RopeScaling
+from llama_jax.kernels import fused
+from llama_jax.kvc import Cache
+from llama_jax.placement import parse
+from tests.conftest import build
+
+SMALL = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+             vocab_size=97, max_position_embeddings=2048)  # fmt: skip
+LLAMA_3 = RopeScaling("llama3", 8.0, 1.0, 4.0, 64)
+
+
+def small(family="llama", **changes):
+    return config.tiny(family, **{**SMALL, **changes})
+
+
+def random_model(cfg, seed=0):
+    """Float weights: norms around one and biases around zero, so that leaving one out shows."""
+    rng, params = np.random.default_rng([seed, 7]), build(cfg, seed)
+    return jax.tree.map(lambda w: w + jnp.asarray(rng.normal(0, 0.3, w.shape), jnp.float32) if w.ndim == 1 else w, params)
+
+
+def quantised(cfg, kind="q8_0", seed=0):
+    return transforms.prepare(random_model(cfg, seed), parse(f"step+{kind}+fused"))
+
+
+def random_cache(cfg, slots, slot, pad, seed=0):
+    """(keys, values) float16 [L, K, S, h], random in pad…slot-1, NaN where nothing may look, and the same as the kernel keeps it."""
+    rng, shape = np.random.default_rng([seed, 9]), (2, cfg.num_hidden_layers, cfg.num_key_value_heads, slots, cfg.head_dim)
+    both = rng.standard_normal(shape).astype(np.float16)
+    both[..., :pad, :] = both[..., slot:, :] = np.nan
+    return both, packed(both, slot, pad)
+
+
+def packed(both, slot, pad):
+    entries = tuple(tuple(jnp.asarray(part) for part in pair) for pair in zip(*both, strict=True))
+    return fused.pack(Cache(entries, None, jnp.int32(slot), jnp.array([pad], jnp.int32)), both.shape[-2])
+
+
+def unpacked(cache):
+    """Keys and values float16 [2, L, K, S, h]."""
+    return np.stack([np.stack(part) for part in zip(*fused.unpack(cache, jnp.float16).entries, strict=True)])
+
+
+def program(cfg):
+    """The fused step as one jitted program: (model, token [1], cache) → (logits, best, cache)."""
+    return jax.jit(partial(fused.transform, config=cfg, inverse=rope.frequencies(cfg)))
+
+
+def with_length(cache, slot):
+    return replace(cache, length=jnp.int32(slot))

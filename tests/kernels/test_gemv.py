@@ -1,0 +1,181 @@
+"""Products on quantised weights equal a float64 reference of the same arithmetic, whatever the shape, the numbers or the caller."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llama_jax import quantize
+from llama_jax.kernels import gemv
+from llama_jax.quantize import COLUMNS, LAYOUTS, Blocks
+from tests.conftest import relative_error
+
+KINDS = sorted(LAYOUTS)
+EXACT = 1e-5  # relative; what is left is the order of float32 sums
+
+
+def weight(kind, n, k, seed=0, scale=1.0) -> Blocks:
+    """Random bytes: every code, -128 among them, scales of both signs. Missing columns are quantised zeros, as `pack` wants them."""
+    rng, layout = np.random.default_rng(seed), LAYOUTS[kind]
+    raw = rng.integers(0, 256, (n, -(-k // COLUMNS), layout.row), np.uint8)
+    scales = (rng.standard_normal((*raw.shape[:2], layout.scales)) * scale).astype(np.float16)
+    raw[..., : 2 * layout.scales] = np.ascontiguousarray(scales).view(np.uint8)
+    return replace(quantize.pack(raw, kind, k), product="gemv")
+
+
+def activations(m, k, seed=0):
+    return np.random.default_rng(seed + 1000).standard_normal((m, k)).astype(np.float32)
+
+
+def close(found, x, blocks, atol=0.0):
+    expected = quantize.reference_product(x, blocks)
+    assert np.shape(found) == expected.shape
+    for a, b in zip(np.asarray(found, np.float64), expected, strict=True):
+        assert np.linalg.norm(a - b) <= EXACT * np.linalg.norm(b) + atol
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    n=st.integers(1, 70),
+    k=st.integers(1, 200),
+    m=st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 11]),
+    seed=st.integers(0, 99),
+)
+def test_any_shape_equals_the_reference(kind, n, k, m, seed):
+    """Rows that 16 does not divide, columns that 32 does not, one row of activations, four together and what is left of fours."""
+    x, blocks = activations(m, k, seed), weight(kind, n, k, seed)
+    close(gemv.product(x, blocks), x, blocks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("m", [1, 6])
+def test_large_enough_for_helpers_equals_the_reference_and_itself(kind, m):
+    """Above the size from which threads help; a row of activations gives the same bits alone and among others, every time."""
+    x, blocks = activations(m, 1024), weight(kind, 2057, 1024)
+    assert blocks.data.nbytes > 1 << 19
+    first = np.asarray(gemv.product(x, blocks))
+    close(first, x, blocks)
+    for _ in range(5):
+        np.testing.assert_array_equal(np.asarray(gemv.product(x, blocks)), first)
+    np.testing.assert_array_equal(np.asarray(gemv.product(x[-1:], blocks))[0], first[-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_threads_give_the_same_bits_as_one(kind):
+    """A product is cut by rows alone, so a part of the weight that one thread does by itself gives the same rows."""
+    x, raw = activations(3, 1024), weight(kind, 2048, 1024)
+    parts = [replace(raw, data=raw.data[i : i + 16], shape=(256, 1024)) for i in range(0, 128, 16)]
+    assert parts[0].data.nbytes * 3 < 1 << 20
+    alone = np.concatenate([np.asarray(gemv.product(x[:1], part)) for part in parts], axis=1)
+    np.testing.assert_array_equal(np.asarray(gemv.product(x, raw))[:1], alone)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [0.0, 1e-38, 1e-32, 1.0, 1e30, 1e37])
+def test_activations_of_any_size(kind, size):
+    """Below 1e-30 they count as zeros; up to float32's end nothing overflows on the way."""
+    scale = 1e-3 if size > 1e35 else 1.0
+    x, blocks = activations(5, 96) * np.float32(size), weight(kind, 33, 96, scale=scale)
+    found = np.asarray(gemv.product(x, blocks))
+    assert np.isfinite(found).all()
+    close(found, x, blocks)
+    assert found.any() == (size > 1e-30)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_zeros_among_others(kind):
+    x, blocks = activations(4, 128), weight(kind, 20, 128)
+    x[:, 32:64] = 0
+    x[1] = 0
+    x[2, :32] = 1e-33
+    found = np.asarray(gemv.product(x, blocks))
+    close(found, x, blocks)
+    assert not found[1].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [6e-8, 3e-6, 5e-5, 7e-5])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_subnormal_and_negative_scales(kind, scale, sign):
+    """A float16 below 6.1e-5 is subnormal, which XLA's flushing of subnormal floats must not touch."""
+    x, blocks = activations(5, 64), weight(kind, 24, 64)
+    layout, raw = LAYOUTS[kind], quantize.unpack(blocks)
+    raw[..., : 2 * layout.scales] = np.full((*raw.shape[:2], layout.scales), sign * scale, np.float16).view(np.uint8)
+    blocks = replace(quantize.pack(raw, kind, 64), product="gemv")
+    found = np.asarray(gemv.product(x, blocks))
+    assert found.any()
+    close(found, x, blocks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("code", [0, 127, 128, 129, 255])
+@pytest.mark.parametrize("value", [1.0, -1.0])
+def test_extreme_codes_meet_extreme_activations(kind, code, value):
+    """All weights -128, 127 and so on times activations of ±127: the largest sums that the products of bytes can meet."""
+    raw = quantize.unpack(weight(kind, 16, 64))
+    raw[..., 2 * LAYOUTS[kind].scales :] = code
+    blocks, x = replace(quantize.pack(raw, kind, 64), product="gemv"), np.full((5, 64), value, np.float32)
+    found = np.asarray(gemv.product(x, blocks))
+    if kind == "q4_1":  # the two terms may all but cancel
+        terms = np.abs(quantize.reference_product(np.abs(x), blocks)).max() + 64 * 16
+        np.testing.assert_allclose(found, quantize.reference_product(x, blocks), atol=EXACT * terms, rtol=EXACT)
+    else:
+        close(found, x, blocks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at", [0, 15, 16, 37, 63])
+def test_a_nan_is_never_lost(kind, at):
+    x, blocks = activations(6, 64), weight(kind, 40, 64)
+    clean = np.asarray(gemv.product(x, blocks))
+    x[2, at] = np.nan
+    found = np.asarray(gemv.product(x, blocks))
+    assert np.isnan(found[2]).all()
+    np.testing.assert_array_equal(np.delete(found, 2, axis=0), np.delete(clean, 2, axis=0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_every_transformation_of_control(kind):
+    """Un-jitted, jitted, in a scan, in a while loop and under vmap: the same bits."""
+    x, blocks = activations(3, 80), weight(kind, 33, 80)
+    expected = np.asarray(gemv.product(x, blocks))
+    close(expected, x, blocks)
+    jitted = jax.jit(gemv.product)(x, blocks)
+    _, scanned = jax.lax.scan(lambda c, row: (c, gemv.product(row, blocks)), 0, x)
+
+    def body(state):
+        i, out = state
+        return i + 1, out.at[i].set(gemv.product(jnp.asarray(x)[i], blocks))
+
+    _, looped = jax.jit(lambda: jax.lax.while_loop(lambda s: s[0] < 3, body, (0, jnp.zeros((3, 33)))))()
+    mapped = jax.vmap(lambda row: gemv.product(row, blocks))(x)
+    over_weights = jax.vmap(lambda data: gemv.product(x, replace(blocks, data=data)))(jnp.stack([blocks.data, blocks.data]))
+    for found in (jitted, scanned, looped, mapped, over_weights[0], over_weights[1]):
+        np.testing.assert_array_equal(np.asarray(found), expected)
+    batched = gemv.product(x.reshape(3, 1, 1, 80), blocks)
+    assert batched.shape == (3, 1, 1, 33)
+    np.testing.assert_array_equal(np.asarray(batched).reshape(3, 33), expected)
+
+
+def test_no_rows_of_activations_at_all():
+    assert gemv.product(np.zeros((0, 64), np.float32), weight("q8_0", 20, 64)).shape == (0, 20)
+
+
+def test_the_gradient_is_refused_in_words():
+    blocks = weight("q4_0", 16, 32)
+    with pytest.raises(ValueError, match="llama_jax_gemv` cannot be differentiated"):
+        jax.grad(lambda x: gemv.product(x, blocks).sum())(jnp.ones((1, 32)))
+
+
+def test_the_reference_tells_a_wrong_product_from_a_right_one():
+    """The control of every test above: swapped rows, another kind, activations that were not rounded."""
+    x, blocks = activations(2, 256), weight("q4_0", 32, 256)
+    found, expected = np.asarray(gemv.product(x, blocks)), quantize.reference_product(x, blocks)
+    assert relative_error(found, expected) < EXACT
+    assert relative_error(found[:, ::-1], expected) > 0.1
+    assert relative_error(x @ np.asarray(blocks.dequantised()).T, expected) > 100 * EXACT

@@ -1,0 +1,173 @@
+"""Whole answers with kernels: the same tokens however the steps are grouped, and the distributions of other arithmetic."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import llama_jax as ll
+from llama_jax import generate, serialised
+from llama_jax.errors import UserError
+from llama_jax.kernels import fused
+from llama_jax.sampling import Sampler
+from tests.conftest import relative_error
+from tests.kernels.models import random_model, small, unpacked
+
+FUSED = ("step+fused", "chunk8+fused", "loop+fused")
+PROMPT = [5, 9, 33, 60, 2]
+
+
+def checkpoint_of(cfg):
+    return ll.Checkpoint("small", cfg, random_model(cfg), None, "", "random:", "float32")
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2"])
+def checkpoint(request):
+    return checkpoint_of(small(request.param))
+
+
+@pytest.fixture(scope="module")
+def engines(checkpoint):
+    return {name: ll.build(checkpoint, name) for name in (*FUSED, "step+gemv", "step+gemv+kvf16", "step+fused+traced")}
+
+
+def tokens(engine, n=40, prompt=PROMPT, **options):
+    return ll.answer(engine, [prompt], n, **options)[0]
+
+
+@pytest.mark.parametrize(
+    "sampler", [Sampler(), Sampler(0.9, top_k=8), Sampler(1.1, top_p=0.8, repetition_penalty=1.3), Sampler(repetition_penalty=1.5)]
+)
+def test_steps_chunks_and_loop_give_the_same_tokens(engines, sampler):
+    found = [tokens(engines[name], sampler=sampler, seeds=3) for name in FUSED]
+    assert found[0] == found[1] == found[2]
+    assert len(set(found[0].token_ids)) > 3
+    if sampler != Sampler():
+        assert found[0] != tokens(engines["step+fused"])
+
+
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(0.9, top_k=8, repetition_penalty=1.2)])
+def test_settings_as_arguments_of_the_program_give_the_same_tokens(engines, sampler):
+    assert tokens(engines["step+fused+traced"], sampler=sampler) == tokens(engines["step+fused"], sampler=sampler)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_stop_token_ends_the_answer(engines, name):
+    whole = tokens(engines[name])
+    stop = next(t for i, t in enumerate(whole.token_ids) if i > 10 and t not in whole.token_ids[:i])
+    found = tokens(engines[name], stop=(stop,))
+    assert found.finish_reason == "stop"
+    assert found.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
+
+
+def test_an_answer_made_again_is_the_same(engines):
+    for name in FUSED:
+        assert tokens(engines[name]) == tokens(engines[name])
+
+
+def test_a_prompt_in_pieces_leaves_the_cache_of_the_prompt_in_one(engines, monkeypatch):
+    """The fused cache is unpacked, extended and packed again; what differs is keys and values rounded to float16 in between."""
+    prompt = [int(t) for t in np.random.default_rng(0).integers(0, 97, 700)]
+    engine = engines["step+fused"]
+
+    def kept(prompt):
+        batch = generate.request(engine, [prompt], 12, length=768)
+        cache = generate.prefill(engine, batch)[1].cache
+        seen = unpacked(cache)[:, :, :, 768 - len(prompt) : 768].astype(np.float64)
+        return seen, int(cache.length), fused.slots(cache)
+
+    pieces, length, slots = kept(prompt)
+    assert (length, slots) == (768, 1024)
+    assert len(tokens(engine, 12, prompt).token_ids) == 12
+    monkeypatch.setattr(generate, "PIECE", 2048)
+    assert relative_error(pieces, kept(prompt)[0]) < 0.02
+    assert relative_error(pieces, kept(prompt[1:] + [1])[0]) > 0.5
+
+
+def test_logits_of_the_fused_step_are_those_of_products_alone(engines):
+    """Two ways through the same quantised arithmetic, float16 keys and values in both."""
+    ids = [int(t) for t in np.random.default_rng(1).integers(0, 97, 150)]
+    one, other = (np.asarray(generate.logits(engines[name], ids)) for name in ("step+fused", "step+gemv+kvf16"))
+    assert one.shape == other.shape == (150, 97)
+    assert divergence(one, other).mean() < 2e-4
+    assert (one.argmax(1) == other.argmax(1)).mean() >= 0.98
+    assert divergence(one, np.roll(other, 1, axis=0)).mean() > 0.1  # the control: another position's
+
+
+def divergence(a, b):
+    """Kullback-Leibler divergence [T] of two sets of logits, in nats."""
+    p, q = jax.nn.log_softmax(jnp.asarray(a)), jax.nn.log_softmax(jnp.asarray(b))
+    return np.asarray((jnp.exp(p) * (p - q)).sum(-1))
+
+
+def test_four_decodes_at_once_are_each_as_alone(engines):
+    jobs = [(name, [7 * i + 1, 3, i]) for i, name in enumerate((*FUSED, "step+gemv"))]
+    alone = [tokens(engines[name], 60, prompt) for name, prompt in jobs]
+    found: dict = {}
+
+    def run(i):
+        name, prompt = jobs[i]
+        found[i] = [tokens(engines[name], 60, prompt) for _ in range(3)]
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert [found.get(i) for i in range(len(jobs))] == [[answer] * 3 for answer in alone]
+
+
+def test_a_batch_is_refused_by_the_fused_step_and_not_by_products(engines):
+    with pytest.raises(UserError, match="decodes one row, not 2"):
+        ll.answer(engines["step+fused"], [PROMPT, PROMPT[:2]], 4)
+    assert len(ll.answer(engines["step+gemv"], [PROMPT, PROMPT[:2]], 4)) == 2
+
+
+def test_gpt2_is_refused_by_the_fused_step(tiny):
+    from llama_jax import config
+    from tests.conftest import build
+
+    cfg = config.tiny("gpt2")
+    with pytest.raises(UserError, match="runs Llama and Qwen2 models, not gpt2"):
+        ll.generate.bind(cfg, build(cfg), ll.parse("step+fused"))
+
+
+LOAD = """
+import sys, llama_jax as ll
+from llama_jax import serialised
+from tests.kernels.test_generation import PROMPT, checkpoint_of, small, tokens
+print(tokens(serialised.load(checkpoint_of(small()), sys.argv[1], sys.argv[2]), 12).token_ids)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["step+gemv", "chunk8+gemv"])
+def test_programs_from_a_file_find_the_kernels(name, tmp_path):
+    """In a process that has traced nothing, so that nothing but loading can have registered them."""
+    import subprocess
+    import sys
+
+    checkpoint = checkpoint_of(small())
+    engine = ll.build(checkpoint, name + "+aot")
+    expected = tokens(engine, 12)
+    path = serialised.save(engine, tmp_path / "x.bin")
+    done = subprocess.run([sys.executable, "-c", LOAD, name, path], capture_output=True, text=True, timeout=200, check=False)
+    assert (done.stdout.strip(), done.returncode) == (str(expected.token_ids), 0), done.stderr
+
+
+@pytest.mark.slow
+def test_the_packaged_model_by_distribution(packaged):
+    """Real weights, the file's own blocks: the fused step, products alone and XLA's float products agree on a text."""
+    ids = packaged.tokenizer.encode("The capital of France is Paris, and the capital of Italy is Rome. Water boils at one hundred degrees.")
+    names = ("step", "step+gemv", "step+fused", "step+gemv+kvf16")
+    exact, gemv, *others = (np.asarray(generate.logits(ll.build(packaged, name), ids)) for name in names)
+    rounding = divergence(exact, gemv).mean()  # by activations rounded to int8, which is all that is left
+    assert rounding < 0.02
+    for other in others:
+        assert divergence(exact, other).mean() < 1.5 * rounding
+        assert divergence(gemv, other).mean() < 2 * rounding  # two roundings that have nothing to do with each other
+        assert (other.argmax(1) == exact.argmax(1)).mean() >= 0.9
+    chat = [int(t) for t in ids[:12]]
+    assert ll.answer(ll.build(packaged, "loop+fused"), [chat], 24) == ll.answer(ll.build(packaged, "step+fused"), [chat], 24)

@@ -1,0 +1,154 @@
+"""Threads that share a token, in real processes: one core, more threads than cores, Ctrl-C, and children of a process that decodes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from llama_jax import paths
+
+pytestmark = pytest.mark.slow
+LIMIT = 200  # seconds after which a process hangs
+MODEL = "random:smollm2-135m,num_hidden_layers=2,vocab_size=3001"
+DIGEST = """
+import hashlib, glob, json, sys, threading
+import numpy as np, jax, llama_jax as ll
+from llama_jax import generate
+checkpoint = ll.load("MODEL")
+def digest(name, i=0):
+    engine = engines[name]
+    answer = ll.answer(engine, [[5, 9, 33, i]], 40)[0].token_ids
+    found = np.asarray(generate.logits(engine, [1, 2, 3, 5, 8, 13, 21, i]))
+    return hashlib.sha256(found.tobytes() + repr(answer).encode()).hexdigest()
+engines = {name: ll.build(checkpoint, name) for name in ("step+fused", "loop+fused", "loop+gemv")}
+""".replace("MODEL", MODEL)
+PRINT = (
+    DIGEST
+    + """
+alone = {f"{name} {i}": digest(name, i) for name in engines for i in range(2)}
+together = {}
+def run(name, i):
+    together[f"{name} {i}"] = digest(name, i)
+threads = [threading.Thread(target=run, args=(name, i)) for name in engines for i in range(2)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+pool = sum(open(p).read().strip() == "tf_XLAEigen" for p in glob.glob("/proc/self/task/*/comm"))
+print(json.dumps(dict(alone=alone, together=together, pool=pool)))
+"""
+)
+
+
+def environment(**changes):
+    return {**os.environ, "PYTHONPATH": str(paths.ROOT), **changes}
+
+
+def said(code, *before, **changes):
+    """The JSON that a process prints."""
+    command = [*before, sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment(**changes), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_one_core_and_more_threads_than_cores_give_the_same_bits():
+    """Six decodes one after the other and all at once, on one core, on as many threads as cores, and on four times as many."""
+    usual = said(PRINT)
+    assert usual["together"] == usual["alone"]
+    assert len(set(usual["alone"].values())) == 4  # two prompts; steps and the loop are of one mind
+    many = said(PRINT, NPROC="8")
+    assert many["pool"] >= 8
+    assert many["alone"] == many["together"] == usual["alone"]
+    if shutil.which("taskset"):
+        alone = said(PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))))
+        assert alone["alone"] == alone["together"] == usual["alone"]
+        crowded = said(PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))), NPROC="4")  # four threads of a team on one core
+        assert crowded["alone"] == crowded["together"] == usual["alone"]
+
+
+INTERRUPTED = (
+    DIGEST
+    + """
+engine = engines[sys.argv[1]]
+ll.answer(engine, [[1, 2, 3]], 4000, length=16, slots=4096) if sys.argv[2] == "warm" else None
+print("ready", flush=True)
+try:
+    while True:
+        for block in ll.stream(engine, [[1, 2, 3]], 4000, length=16, slots=4096):
+            pass
+except KeyboardInterrupt:
+    print("interrupted", digest("step+fused") == digest("step+fused"), flush=True)
+    sys.exit(130)
+"""
+)
+
+
+@pytest.mark.parametrize("name", ["loop+fused", "step+fused"])
+def test_ctrl_c_ends_a_decode_and_leaves_the_kernels_whole(name):
+    """A loop in one call ends with that call, as `loop` does without kernels; then everything still works."""
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, name, "cold"], env=environment(), stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    try:
+        process.communicate(timeout=3)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=LIMIT)
+    assert (process.returncode, out) == (130, "interrupted True\n"), err[-2000:]
+
+
+CHILDREN = (
+    DIGEST
+    + """
+import multiprocessing, os, subprocess
+def work(n):
+    return sum(range(n))
+expected = digest("step+fused")
+stop, found = threading.Event(), []
+def decode():
+    while not stop.is_set():
+        found.append(digest("step+fused"))
+thread = threading.Thread(target=decode)
+thread.start()
+with multiprocessing.get_context("fork").Pool(2) as pool:  # children that do not use JAX, forked while threads decode
+    sums = pool.map(work, [10, 1000, 100000])
+other = subprocess.run([sys.executable, "-c", "from llama_jax.kernels import gemv; from tests.kernels.test_gemv import *;"
+    "x, w = activations(2, 64), weight('q4_0', 20, 64); close(gemv.product(x, w), x, w); print('right')"],
+    capture_output=True, text=True, timeout=LIMIT)
+child = os.fork()  # one that ends at once, as if it had failed before it started anything
+if child == 0:
+    os._exit(7)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+stop.set()
+thread.join()
+print(json.dumps(dict(sums=sums, other=other.stdout.strip() or other.stderr, status=status, same=set(found) == {expected}, n=len(found),
+                      after=digest("step+fused") == expected)))
+""".replace("LIMIT", str(LIMIT))
+)
+
+
+def test_children_of_a_process_that_decodes():
+    found = said(CHILDREN)
+    assert found.pop("n") > 0
+    assert found == dict(sums=[45, 499500, 4999950000], other="right", status=7, same=True, after=True)
+
+
+LEAVING = (
+    DIGEST
+    + """
+threads = [threading.Thread(target=digest, args=(name,)) for name in engines]
+[t.start() for t in threads]
+[t.join() for t in threads]
+digest("step+fused")
+print(json.dumps("leaving"), flush=True)
+"""
+)
+
+
+def test_a_process_that_ends_right_after_a_decode_ends_well():
+    """The object code stays in its place until the very end: helpers may still be on their way to it."""
+    for _ in range(3):
+        assert said(LEAVING) == "leaving"

@@ -1,0 +1,46 @@
+"""Precision and kernels, really measured through the runner on a small model, and drawn again from what it recorded."""
+
+import hashlib
+
+import pytest
+
+from llama_jax import notebooks
+from llama_jax.bench import protocol, record
+from llama_jax.bench.precision import reading
+from llama_jax.bench.starts import Start
+
+TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+        "head_dim=16,vocab_size=97")  # fmt: skip
+SMALL = dict(model=TINY, placements=["loop", "loop+int8"], peers=["llamacpp"], contexts=[24], new_tokens=6, blocks=2, quality_tokens=60, window=32,
+             scaled=["loop"], scale_contexts=[24, 64], scale_threads=[1], scale_models=[TINY], scale_forms=["loop+q8_0"], scale_tokens=6,
+             scale_answers=1, shapes=TINY, split=["loop"], split_contexts=[24, 64], split_blocks=2,
+             first_subjects=["step", "llamacpp"], first_lengths=[5, 20], first_blocks=2)  # fmt: skip
+
+
+def drawn(folder):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted((folder / "figures").glob("08-*.*"))}
+
+
+@pytest.mark.slow
+def test_measured_and_drawn_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
+    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    (result,) = notebooks.run(("08",), SMALL, source="measure", out_dir=tmp_path)
+    assert result.ok, result
+    assert result.finding.startswith("At context 24 the fastest placement, loop")
+    assert result.finding.endswith("no goal was measured; llamacpp was not measured here.")
+    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("08",))[0])["artifacts"])
+    trials, meta = record.read(tmp_path / "data" / "08-precision-and-kernels.csv")
+    assert all(t.valid for t in trials), [t.reason for t in trials]
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
+    rows, _ = record.read(tmp_path / "data" / "08-precision-and-kernels-quality.csv", kind=reading.Reading)
+    assert {(e["subject"], e["tokens"]) for e in reading.table(rows) if e["text"] == reading.ALL} == {("float32", 120), ("loop", 120),
+                                                                                                   ("loop+int8", 120)}  # fmt: skip
+    firsts, first_meta = record.read(tmp_path / "data" / "08-precision-and-kernels-first.csv", kind=Start)
+    assert {(t.subject, t.prompt_tokens, t.valid) for t in firsts} == {(f"step{again}", n, True) for again in ("", protocol.AGAIN) for n in (5, 20)}
+    assert [gap["name"] for gap in first_meta["missing"]] == ["llamacpp"]
+    before = drawn(tmp_path)
+    (again,) = notebooks.run(("08",), out_dir=tmp_path)
+    assert again.ok, again
+    assert again.finding == result.finding
+    assert drawn(tmp_path) == before

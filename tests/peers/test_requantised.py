@@ -1,0 +1,137 @@
+"""llama.cpp's own quantiser: the same model in another type, kept in one piece, made anew when damaged, a gap where it fails."""
+
+import json
+import os
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, generate, peers
+from llama_jax.bench import protocol
+from llama_jax.bench.workload import Workload
+from llama_jax.peers import llamacpp, requantised
+from tests.checkpoint import test_gguf
+from tests.conftest import relative_error
+
+NAMES = ("llamacpp+q8_0", "llamacpp+q4_0")
+
+here = pytest.mark.peers
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch, tmp_path):
+    monkeypatch.setattr(llamacpp, "allowed_cores", lambda: [0])
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    test_gguf.write(tmp_path / "m.gguf", "Q4_1")
+    return checkpoint.load(str(tmp_path / "m.gguf"))
+
+
+def ids_of(loaded, count=24):
+    return np.random.default_rng(0).integers(3, loaded.config.vocab_size, count).tolist()
+
+
+def kinds(path):
+    return {t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors}
+
+
+@here
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_model_in_another_type(loaded, name):
+    kind, path = name.partition("+")[2], llamacpp.weights_of(loaded, name)
+    assert path != Path(loaded.source)
+    before, after = kinds(loaded.source), kinds(path)
+    assert before.keys() == after.keys()
+    layers = {after[k] for k in after if k.startswith("blk.") and not k.endswith("norm.weight")}
+    assert layers == {kind.upper()}
+    ids = ids_of(loaded)
+    ours, theirs = np.asarray(generate.logits(generate.build(loaded, "step"), ids)), llamacpp.logits(loaded, name)(ids)
+    far = relative_error(theirs, ours)
+    assert far < {"q8_0": 0.03, "q4_0": 0.3}[kind]  # Q8_0 holds what Q4_1 said; Q4_0 rounds it once more
+    again = checkpoint.load(str(path))  # what it holds, computed by us: the rest is llama.cpp's rounding of activations
+    assert relative_error(theirs, np.asarray(generate.logits(generate.build(again, "step"), ids))) < 0.03
+    known = peers.subject(loaded, name).identity
+    assert (known["quantisation"], known["dtype"], known["weights_hash"]) == (f"gguf-{kind}", kind, loaded.weights_hash)
+    assert known["weight_bytes"] == pytest.approx({"q8_0": 34 / 32, "q4_0": 18 / 32}[kind], rel=0.3)  # norms, and Q4_0's head
+
+
+@here
+def test_eight_bits_hold_what_four_said_and_four_others_do_not(loaded):
+    """Q4_1 has a smallest value beside each scale; Q4_0 has none, and rounds once more."""
+    truth = checkpoint.load(loaded.source).params.layers[0].ffn.down
+    wide, coarse = (checkpoint.load(str(llamacpp.weights_of(loaded, name))).params.layers[0].ffn.down for name in NAMES)
+    assert relative_error(wide, truth) < 0.01
+    assert 0.02 < relative_error(coarse, truth) < 0.2
+
+
+@here
+def test_it_is_made_once_and_anew_where_it_is_damaged(loaded, monkeypatch):
+    made, quantise = [], requantised.quantise
+    monkeypatch.setattr(requantised, "quantise", lambda *arguments: made.append(arguments) or quantise(*arguments))
+    path = llamacpp.weights_of(loaded, "llamacpp+q4_0")
+    whole = path.read_bytes()
+    assert llamacpp.weights_of(loaded, "llamacpp+q4_0") == path
+    assert len(made) == 1
+    status = path.stat()
+    for damage in (whole[:-1], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], b""):  # the second is no longer and no older
+        path.write_bytes(damage)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert llamacpp.weights_of(loaded, "llamacpp+q4_0").read_bytes() == whole
+    path.with_suffix(".sha256").unlink()  # as after a run that was stopped between the two
+    assert llamacpp.weights_of(loaded, "llamacpp+q4_0").read_bytes() == whole
+    path.unlink()
+    assert llamacpp.weights_of(loaded, "llamacpp+q4_0").read_bytes() == whole
+    assert len(made) == 6
+    assert sorted(p.name for p in path.parent.iterdir()) == sorted([path.name, path.with_suffix(".sha256").name])  # nothing half-made
+
+
+@here
+def test_another_file_of_the_same_name_is_another_model(loaded, tmp_path):
+    path = llamacpp.weights_of(loaded, "llamacpp+q8_0")
+    test_gguf.write(tmp_path / "m.gguf", "Q8_0")
+    other = llamacpp.weights_of(checkpoint.load(loaded.source), "llamacpp+q8_0")
+    assert other != path
+    assert other.read_bytes() != path.read_bytes()
+
+
+@here
+def test_a_quantiser_that_fails_is_a_gap_with_its_words(loaded, tmp_path):
+    source = Path(loaded.source)
+    source.write_bytes(source.read_bytes()[:-5000])
+    with pytest.raises(peers.UnavailableError, match="made no q4_0 of .*m.gguf: .+") as caught:
+        peers.subject(loaded, "llamacpp+q4_0")
+    assert caught.value.remedy
+    assert not list((tmp_path / "cache" / "requantised").iterdir())
+
+
+def test_a_quantiser_that_dies_or_a_cache_that_cannot_be_written_is_a_gap(tmp_path, monkeypatch):
+    monkeypatch.setattr(requantised, "CHILD", "import os, sys; print('assert failed', file=sys.stderr, flush=True); os.abort()")
+    monkeypatch.setattr(requantised.metadata, "version", lambda name: "0")
+    with pytest.raises(peers.UnavailableError, match="assert failed"):
+        requantised.obtain(tmp_path / "m.gguf", "0" * 64, "q4_0", 1)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "file"))
+    with pytest.raises(peers.UnavailableError, match="cannot be written") as caught:
+        requantised.obtain(tmp_path / "m.gguf", "0" * 64, "q4_0", 1)
+    assert "LLAMA_JAX_CACHE" in caught.value.remedy
+
+
+@here
+def test_greedy_tokens_are_repeated_and_the_trial_is_approximate(loaded):
+    work = Workload((tuple(ids_of(loaded)),), new_tokens=8, length=32)
+    for name in NAMES:
+        records = [protocol.trial(peers.subject(loaded, name), work, 0, run="", block=0, order=0, process=0, phase="warm") for _ in "ab"]
+        assert np.array_equal(records[0][1], records[1][1])
+        judged = protocol.Reference(loaded, work).judge(*records[0])
+        assert judged.valid
+        assert json.loads(judged.model_dump_json())["quantisation"] == f"gguf-{name.partition('+')[2]}"
+
+
+def test_what_llama_cpp_cannot_read_is_a_gap_for_these_too(monkeypatch):
+    monkeypatch.setattr(llamacpp, "find_spec", lambda name: object())
+    assert [gap["name"] for gap in peers.missing(NAMES, "random:gpt2")] == list(NAMES)

@@ -1,0 +1,94 @@
+"""What README and docs say of files, commands and constants is so."""
+
+import itertools
+import json
+import re
+import shlex
+
+import pytest
+import typer
+
+import llama_jax as ll
+from llama_jax import cli, paths, placement
+from llama_jax.bench import gate, phases, protocol, statistics
+from llama_jax.cli.common import join_pairs
+
+MODULES = dict(gate=gate, phases=phases, protocol=protocol, statistics=statistics)
+TEXTS = {path.relative_to(paths.ROOT).as_posix(): path.read_text(encoding="utf-8")
+         for folder in (".", "docs", "data") for path in sorted((paths.ROOT / folder).glob("*.md"))}  # fmt: skip
+HOUSE = ("llama_jax/", "tests/", "notebooks/", "docs/", "data/", "figures/", ".ci/")
+
+
+def commands(text):
+    """Lines of shell blocks, continued ones joined, comments cut."""
+    for block in re.findall(r"```bash\n(.*?)```", text, re.S):
+        yield from (shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines() if line.strip())
+
+
+def places(text):
+    """What stands between backticks or in a link and looks like a place in the repository."""
+    found = re.findall(r"`([\w./-]+)`", text) + re.findall(r"\]\(([^)#]+)\)", text)
+    return {name for name in found if (name.startswith(HOUSE) or ("/" in name and name.endswith(".py"))) and "NN" not in name}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_place_named_is_there(name):
+    roots = (paths.ROOT, paths.ROOT / "llama_jax")  # modules may be named from the package on
+    assert not [place for place in sorted(places(TEXTS[name])) if not any((root / place).exists() for root in roots)]
+
+
+def test_every_make_target_named_is_there():
+    targets = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(), re.M))
+    for name, text in TEXTS.items():
+        named = {words[1] for words in commands(text) if words[:1] == ["make"] and len(words) > 1}
+        named |= set(re.findall(r"`make ([a-z-]+)", text))
+        assert named <= targets, name
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_command_line_is_understood(name):
+    """Parsed as the command would, and not run."""
+    app = typer.main.get_command(cli.program())
+    for words in commands(TEXTS[name]):
+        if (at := next((i for i, word in enumerate(words) if word.rpartition("/")[2] == "llama-jax"), None)) is not None:
+            words = words[at + 1 :]
+            verb = app.commands[words[0]]
+            verb.make_context(words[0], join_pairs(words)[1:])
+
+
+def test_every_placement_named_in_a_command_exists():
+    named = [name for text in TEXTS.values() for words in commands(text) for option, value in itertools.pairwise(words)
+             if option in ("--placement", "--placements") for name in value.split(",")]  # fmt: skip
+    assert any(name.startswith("jit:") for name in named)
+    assert [placement.parse(name).name for name in named] == named
+
+
+@pytest.mark.slow
+def test_ones_own_placement_runs_as_the_readme_has_it(packaged, monkeypatch, capsys):
+    """The block as it stands, and what it says is what `step` says."""
+    section = TEXTS["README.md"].partition("## Add your own placement")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.S)
+    monkeypatch.setattr(ll, "load", lambda: packaged)
+    found: dict = {}
+    exec(block, found)
+    said = ll.answer(ll.build(packaged, "step"), [found["ids"]], 40)[0].token_ids
+    assert capsys.readouterr().out.strip() == packaged.tokenizer.decode(said).strip()
+    assert found["engine"].placement == found["mine"]
+    one = [line for line in block.splitlines() if "Placement(" in line]
+    assert len(one) == 1  # one line makes it
+    notebook = (paths.ROOT / "notebooks" / "13-your-own-placement.ipynb").read_text(encoding="utf-8")
+    assert json.dumps(one[0])[1:-1] in notebook  # the very line of the notebook
+
+
+def test_constants_of_the_protocol_are_the_codes():
+    text = TEXTS["docs/protocol.md"]
+    named = re.findall(r"`(\w+)\.([A-Z_]+)` = ([\d.]*\d)", text)
+    assert len(named) >= 8
+    assert not [(module, name) for module, name, value in named if getattr(MODULES[module], name) != float(value)]
+
+
+def test_what_is_looked_at_would_be_missed():
+    assert places("`docs/no-such.md`, [a](figures/b.svg), `llama_jax/x.py`, `notebooks/NN-topic.ipynb`, `words`") == {
+        "docs/no-such.md", "figures/b.svg", "llama_jax/x.py",
+    }  # fmt: skip
+    assert list(commands("```bash\nmake a  # b\nx \\\n  --y\n```")) == [["make", "a"], ["x", "--y"]]

@@ -1,0 +1,65 @@
+"""Charts of extraction say what the rows say, and are the same bytes twice."""
+
+import pytest
+from matplotlib.text import Text
+
+from llama_jax import figures
+from llama_jax.bench.extraction import probing
+from llama_jax.bench.extraction.rungs import BASE, CUT, PINNED
+from tests.bench.extraction.test_table import measured
+from tests.test_figures import META
+
+GAPS = [dict(name=PINNED, reason="no GPU here", remedy="")]
+
+
+def words(figure) -> str:
+    """Every text in a figure: titles, ticks and legends too."""
+    return " ".join(text.get_text() for text in figure.findobj(Text))
+
+
+def probed(layers: int = 4) -> list[dict]:
+    return [dict(layer=i, site=f"resid_post:{i}", property=probing.ENDS, tokens=900, examples=60, share=0.6, auc=0.6 + 0.05 * i,
+                 low=0.55 + 0.05 * i, high=0.65 + 0.05 * i, folds=[0.6] * 5, control=0.5, control_low=0.47, control_high=0.53)
+            for i in range(layers)]  # fmt: skip
+
+
+@pytest.mark.parametrize("chart", ["ladder", "limits", "probe"])
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
+    draw = {
+        "ladder": lambda: figures.extraction_ladder(measured(), GAPS),
+        "limits": lambda: figures.extraction_limits(measured()),
+        "probe": lambda: figures.extraction_probe(probed()),
+    }[chart]
+    files = [figures.save(draw(), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    for kind in ("svg", "png"):
+        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+
+
+def test_the_ladder_says_programs_gains_and_gaps():
+    drawn = words(figures.extraction_ladder(measured(), GAPS))
+    for text in ("10 programs in 2.0 s", "1 program in 2.0 s", "no GPU here", "gains nothing: ", "loses: 0.7",
+                 "(a straw man; fewer examples)", "(the denominator)", "ceiling: disk only", "pinned host memory"):  # fmt: skip
+        assert text in drawn, text
+    void = [r.model_copy(update=dict(valid=False, reason="wrong: resid_post:0")) if r.subject == CUT else r for r in measured()]
+    assert "no valid pass: wrong: resid_post:0" in words(figures.extraction_ladder(void))
+
+
+def test_a_ladder_without_its_denominator_or_with_one_block_is_drawn():
+    for rows in (measured(1), [r for r in measured() if not r.subject.startswith(BASE)]):
+        figures.extraction_ladder(rows, GAPS)
+        figures.extraction_limits(rows)
+
+
+def test_the_limits_say_the_share_and_what_processes_gain():
+    drawn = words(figures.extraction_limits(measured()))
+    for text in ("Overlap: 9", "of the slower ceiling", "(n = 3)", "1.2"):
+        assert text in drawn, text
+    assert "not measured" in words(figures.extraction_limits(measured(scaling=())))
+
+
+def test_the_probe_names_its_property_and_its_control():
+    drawn = words(figures.extraction_probe(probed()))
+    for text in (probing.ENDS, "shuffled labels", "900 tokens of 60 examples", "60% of them with the property"):
+        assert text in drawn, text
+    assert "no linear probe" in words(figures.extraction_probe([]))
+    assert "best after layer 3: 0.750 [0.700, 0.800]" in probing.in_words(probed())

@@ -1,0 +1,45 @@
+"""The chart of findings about XLA:CPU: the same bytes for the same rows, and it says what is in them."""
+
+from llama_jax import figures
+from llama_jax.bench import xlacpu
+from tests.bench.test_xlacpu import blocks, made
+from tests.test_figures import META
+
+
+def words(figure):
+    axes = figure.axes[0]
+    return " ".join([*(t.get_text() for t in axes.texts), *(label.get_text() for label in axes.get_yticklabels())])
+
+
+def rows():
+    several = [*blocks(shown=(113_442_816, 0), faults=3 * 27_697), *blocks(finding="cache of one row", shown=(4, 0), slow=4.0)]
+    return [*several, *blocks(finding="shared vector", shown=(40_000, 40_000))]
+
+
+def test_the_chart_draws_the_same_bytes_twice(tmp_path):
+    files = [figures.save(figures.xla_findings(xlacpu.told(rows())), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    for kind in ("svg", "png"):
+        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+
+
+def test_the_chart_says_what_the_rows_say():
+    found = xlacpu.told(rows())
+    drawn = words(figures.xla_findings(found))
+    expected = (
+        f"{found[0].ratio.words}, n = 6",
+        "10.2 ms against 2 ms",
+        "temporaries: 113 MB against 0\npage faults: 27,697 against 27,697",
+        "copies of the cache: 4 against 0",
+        "temporaries: 40 kB against 40 kB\nnot seen with this jaxlib",
+        "cache of one row\nkeys [1 K S H]\nagainst keys [K S H]",
+    )
+    for text in expected:
+        assert text in drawn
+    assert drawn.count("not seen") == 1
+
+
+def test_it_can_be_drawn_from_nothing_from_one_block_and_from_void_ones():
+    figures.xla_findings([])
+    assert "5.00x, n = 1" in words(figures.xla_findings(xlacpu.told(made())))
+    drawn = words(figures.xla_findings(xlacpu.told(made(valid=False, reason="wrong: the two programs compute different numbers"))))
+    assert "void: other numbers" in drawn

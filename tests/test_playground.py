@@ -1,0 +1,243 @@
+"""The playground, driven from Python as a browser would: fields are set, buttons clicked, and what stands on the page is read."""
+
+import itertools
+import re
+import threading
+
+import nbclient
+import nbformat
+import pytest
+
+from llama_jax import checkpoint, generate, playground
+from llama_jax.errors import UserError
+from llama_jax.playground import Moment, Playground, Wish
+from llama_jax.render import View
+
+TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+        "head_dim=16,vocab_size=97")  # fmt: skip
+WISH = Wish(model=TINY, prompt="1, 2, 3", new_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return Playground(WISH)
+
+
+@pytest.fixture
+def board(shared):
+    """A playground of the tiny model, as it stands after other answers; what it still does ends with the test."""
+    for name, field in shared.fields.items():
+        field.value = getattr(WISH, name)
+    shared.rows = []
+    shared.say("")
+    yield shared
+    shared.stop()
+    if shared.worker:
+        shared.worker.join()
+
+
+def asked(board, **fields):
+    for name, value in fields.items():
+        board.fields[name].value = value
+    board.go.click()
+    if board.worker:
+        board.worker.join(60)
+    return board
+
+
+def test_tokens_appear_while_others_are_made(board, monkeypatch):
+    monkeypatch.setattr(playground, "EVERY_S", 0)
+    seen, board.text.value = [], ""
+    board.text.observe(lambda change: seen.append(change["new"]), "value")
+    asked(board)
+    assert [len(text.split()) for text in seen] == [1, 2, 3, 4, 5, 6]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(seen))
+
+
+def test_what_is_drawn_lags_behind_what_is_made_but_for_the_end(board, monkeypatch):
+    monkeypatch.setattr(playground, "EVERY_S", 3600)
+    seen, board.text.value = [], ""
+    board.text.observe(lambda change: seen.append(len(change["new"].split())), "value")
+    asked(board)
+    assert seen == [1, 6]
+
+
+def test_sampling_settings_reach_the_model(board):
+    def text(**fields):
+        return asked(board, placement="step+traced", **fields).text.value
+
+    greedy, drawn = text(), text(temperature=2.0, seed=1)
+    assert drawn != greedy
+    assert text(seed=2) not in (greedy, drawn)
+    assert text(seed=1) == drawn
+    assert text(top_k=1) == greedy
+    assert text(top_k=0, top_p=1e-6) == greedy
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (dict(prompt="  "), "The prompt is empty"),
+        (dict(prompt="why?"), "write the prompt as token ids"),
+        (dict(prompt="1 2 97"), "Token id 97 is outside the vocabulary of 97"),
+        (dict(model="smollm2-135m-instuct"), "No such model: &#x27;smollm2-135m-instuct&#x27;. Did you mean"),
+        (dict(model=" "), "No model is named"),
+        (dict(placement="stpe"), "No such placement: &#x27;stpe&#x27;. Did you mean &#x27;step&#x27;"),
+        (dict(placement="eager+aot"), "nothing to compile"),
+        (dict(new_tokens=0), "it must be 1 or more"),
+        (dict(new_tokens=10**6), "exceed the model&#x27;s context"),
+        (dict(temperature=-1.0), "temperature is -1.0: it must be 0 or more"),
+        (dict(top_p=0.0), "top_p is 0.0"),
+        (dict(top_k=-1), "top_k is -1"),
+        (dict(seed=-1), "seed is -1"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_the_next_request_works(board, fields, words):
+    board.text.value = board.status.value = ""
+    asked(board, **fields)
+    assert words in board.message.value
+    assert "\n" not in board.message.value
+    assert (board.text.value, board.status.value, board.rows) == ("", "", [])
+    asked(board, **{name: getattr(WISH, name) for name in fields})
+    assert board.message.value == ""
+    assert board.status.value.endswith("length")
+
+
+def test_a_mistake_loads_nothing(monkeypatch):
+    monkeypatch.setattr(checkpoint, "load", lambda name: pytest.fail("loaded"))
+    board = asked(Playground(), placement="stpe")
+    assert board.worker is None
+    assert not board.busy
+
+
+def test_a_failure_of_another_kind_is_one_line_too(board, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of\nmemory <b>")
+
+    monkeypatch.setattr(playground, "answer", fail)
+    asked(board)
+    assert board.message.value == "It failed: RuntimeError: out of memory &lt;b&gt;"
+    assert (board.go.disabled, board.halt.disabled) == (False, True)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Answers that wait, after their first token, until the test lets them go on; of text that a page must not obey."""
+    on, begun = threading.Event(), threading.Event()
+
+    def answer(engine, tokenizer, wish, stopped):
+        moment = Moment(View("<script>1</script>", (1,), 0.1, 0.1), 3)
+        yield moment
+        begun.set()
+        assert on.wait(60)
+        yield Moment(moment.view, 3, "stopped" if stopped() else "length")
+
+    monkeypatch.setattr(playground, "answer", answer)
+    return begun, on
+
+
+def test_a_second_click_is_refused_in_words_and_harms_nothing(board, slow):
+    begun, on = slow
+    board.go.click()
+    assert begun.wait(60)
+    assert (board.go.disabled, board.halt.disabled) == (True, False)
+    first = board.worker
+    board.go.click()  # a browser does not send it, a program may
+    assert board.worker is first
+    assert "press Stop first" in board.message.value
+    on.set()
+    first.join()
+    assert board.status.value == "1 tokens · TTFT 100 ms · 3 programs compiled · length"
+    assert board.text.value == "&lt;script&gt;1&lt;/script&gt;"
+    assert (board.message.value, board.go.disabled, board.halt.disabled) == ("", False, True)
+
+
+def test_stop_ends_it_and_the_playground_is_free_again(board, slow):
+    begun, on = slow
+    board.halt.click()  # nothing is being made
+    assert board.message.value == ""
+    board.go.click()
+    assert begun.wait(60)
+    board.halt.click()
+    assert "Stopping" in board.message.value
+    on.set()
+    board.worker.join()
+    assert board.status.value.endswith("stopped")
+    assert not board.busy
+
+
+def test_stop_leaves_a_real_answer_after_its_block(tiny):
+    cfg, params = tiny
+    engine = generate.bind(cfg, params, generate.parse("step"))
+    made = list(playground.answer(engine, None, Wish(prompt="1 2", new_tokens=50), lambda: True))
+    assert [(len(m.view.token_ids), m.end) for m in made] == [(1, ""), (1, "stopped")]
+
+
+@pytest.mark.slow
+def test_a_chat_model_is_asked_in_its_own_template_and_ends_where_it_says(packaged):
+    engine = generate.build(packaged, "chunk8")
+    made = list(playground.answer(engine, packaged.tokenizer, Wish(prompt="What is 2 + 2? Answer with one number.", new_tokens=40)))
+    assert made[-1].end in ("stop", "length")
+    assert (made[-1].end == "stop") == (made[-1].view.token_ids[-1] in packaged.tokenizer.stop)
+    assert "<|im_" not in made[-1].view.text
+    assert [m.compilations for m in made] == sorted(m.compilations for m in made)
+
+
+def test_the_table_lists_the_last_answers_newest_first(board):
+    asked(board)
+    asked(board, placement="loop", temperature=0.5, top_k=3)
+    rows = re.findall(r"<tr>(.*?)</tr>", board.table.value)
+    assert len(rows) == 3
+    assert "<td>loop</td><td>temperature 0.5, top-k 3, seed 0</td><td>6, length</td>" in rows[1]
+    assert "<td>step</td><td>greedy</td><td>6, length</td>" in rows[2]
+    board.rows = board.rows * 10
+    assert asked(board).table.value.count("<tr>") == playground.KEPT + 1
+
+
+def test_one_model_is_held_at_a_time(board):
+    asked(board)
+    first = board.engines["step"]
+    asked(board, model=TINY + ":1")
+    assert board.loaded.name == TINY + ":1"
+    assert board.engines["step"] is not first
+
+
+def test_every_field_of_a_wish_can_be_set(board):
+    assert set(board.fields) == set(Wish.__dataclass_fields__)
+    with pytest.raises(UserError):
+        Wish(prompt="")
+
+
+def test_without_a_kernel_nothing_is_drawn(capsys):
+    playground.show()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_headless_it_draws_nothing_and_a_front_end_that_can_ask_gets_the_widgets():
+    """nbclient is what papermill and nbconvert run on."""
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("from llama_jax import playground; playground.show()")])
+    headless = nbclient.NotebookClient(nb, kernel_name="python3").execute()
+    assert headless.cells[0].outputs == []
+    assert "widgets" not in headless.metadata
+
+    class Attended(nbclient.NotebookClient):
+        async def async_start_new_kernel_client(self):
+            client = await super().async_start_new_kernel_client()
+            client.allow_stdin = True
+            return client
+
+    attended = Attended(nb, kernel_name="python3").execute()
+    assert "application/vnd.jupyter.widget-view+json" in attended.cells[0].outputs[0].data
+
+
+@pytest.mark.usefixtures("compiling")  # of the whole module: this test is its last
+def test_an_answer_is_the_models_own_and_its_second_compiles_nothing():
+    board = asked(Playground(WISH))
+    loaded = checkpoint.load(TINY)
+    (expected,) = generate.answer(generate.build(loaded, "step"), [[1, 2, 3]], 6)
+    assert board.text.value == " ".join(map(str, expected.token_ids))
+    assert re.fullmatch(r"6 tokens · TTFT \d+ ms · [\d.]+ tok/s · [1-9]\d* programs? compiled · length", board.status.value)
+    asked(board)
+    assert "0 programs compiled" in board.status.value
+    assert board.message.value == ""

@@ -1,0 +1,81 @@
+"""The map of the notebooks is the notebooks' own: their titles, the manifest's answers, links that lead somewhere."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from llama_jax import figures, notebooks, paths, tour
+from llama_jax.tour import Question
+
+ASKED = tour.questions()
+
+
+def test_all_notebooks_are_in_the_map_but_the_one_that_holds_it():
+    assert [q.name for q in ASKED] == [path.stem for path in notebooks.find() if path.stem != "00-start-here"]
+    assert notebooks.about(notebooks.FOLDER / "00-start-here.ipynb")["last"]
+
+
+def test_questions_are_those_of_the_manifest():
+    manifest = figures.read_manifest(paths.ROOT)["notebooks"]
+    for q in ASKED:
+        assert q.question.endswith("?")
+        if q.name in manifest:
+            assert q.question.replace("`", "") == manifest[q.name]["question"].replace("`", "")
+            assert q.answer == manifest[q.name]["finding"]
+            assert q.answered == (manifest[q.name]["created"] is not None)
+
+
+def test_the_map_is_a_table_whose_links_lead_somewhere():
+    head, rule, *rows = tour.as_markdown(ASKED).splitlines()
+    assert len(rows) == len(ASKED)
+    for row, q in zip(rows, ASKED, strict=True):
+        assert len(re.findall(r"(?<!\\)\|", row)) == head.count("|") == rule.count("|")
+        (target,) = re.findall(r"\]\(([^)]*\.ipynb)\)", row)
+        assert (notebooks.FOLDER / target).is_file()
+        assert q.question in row
+
+
+def test_a_bar_in_a_question_does_not_break_the_table():
+    assert "a \\| b?" in tour.as_markdown([Question("01-x", "a | b?", "", False)])
+    assert "not measured yet" in tour.as_markdown([Question("01-x", "a | b?", "", False)])
+
+
+@pytest.mark.parametrize("q", ASKED, ids=lambda q: q.name)
+def test_an_answer_begins_with_whole_clauses(q):
+    begins = q.begins.removesuffix(" …")
+    assert q.answer.startswith(begins)
+    assert all(begins.count(a) == begins.count(b) for a, b in ("[]", "()"))
+    assert len(begins) <= tour.ROOM or not re.search(r"[;:,.] (?![^\[\](]*[\])])", begins)
+    assert q.begins == q.answer or q.begins.endswith(" …")
+
+
+def test_a_short_answer_is_whole():
+    assert Question("01-x", "?", "It is 2x [1, 3], so it is faster.", True).begins == "It is 2x [1, 3], so it is faster."
+    long = "It is 2x [1, 3] (n = 2, one process), " + "and so on, " * 40
+    assert Question("01-x", "?", long, True).begins.endswith("and so on …")
+
+
+def test_the_finding_counts_what_is_answered():
+    asked = [Question(f"0{i}-x", "?", f"Answer {i}.", True) for i in (1, 3)]
+    assert tour.finding(asked) == "Start with 03-x; of 2 questions 2 are answered from recorded trials, and its answer is: Answer 3."
+    asked[0] = replace(asked[0], answered=False)
+    assert "2 questions 1 are answered from recorded trials (01 waits to be measured), and" in tour.finding(asked)
+    nothing = tour.finding([replace(q, answered=False) for q in asked])
+    assert "(01, 03 wait to be measured)" in nothing
+    assert "Answer 3" not in nothing
+
+
+def test_answers_of_out_stand_before_the_repositorys(tmp_path):
+    figures.conclude("03-jit-placement", "?", "Mine.", None, tmp_path)
+    found = {q.name: q.answer for q in tour.questions(tmp_path)}
+    assert found["03-jit-placement"] == "Mine."
+    assert found["01-text-generation"] == next(q.answer for q in ASKED if q.name == "01-text-generation")
+
+
+def test_a_picture_is_outs_where_it_was_drawn_there(tmp_path):
+    name = "03-jit-placement-throughput"
+    assert tour.picture(name, tmp_path)["png"] == paths.ROOT / "figures" / f"{name}.png"
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / f"{name}.png").write_bytes(b"")
+    assert tour.picture(name, tmp_path)["png"].parent.parent == tmp_path

@@ -1,0 +1,57 @@
+"""docs/xla-cpu.md: each of its scripts prints what stands below it, and it tells the findings that are measured."""
+
+import contextlib
+import io
+import re
+
+import jaxlib
+import pytest
+
+from llama_jax import paths
+from llama_jax.bench import xlacases
+
+TEXT = (paths.ROOT / "docs" / "xla-cpu.md").read_text(encoding="utf-8")
+SECTIONS = re.findall(r"^## \d+\. (.+?)\n(.*?)(?=^## )", TEXT, re.M | re.S)
+PAGE = 4096
+
+
+def blocks(section, kind):
+    return re.findall(rf"```{kind}\n(.*?)```", section, re.S)
+
+
+def test_the_document_has_each_finding_once_in_order():
+    named = [re.search(r"^In data and figure: \*(.+)\*\.$", section, re.M)[1] for _, section in SECTIONS]
+    assert named == [f.name for f in xlacases.FINDINGS]
+    for _, section in SECTIONS:
+        assert len(blocks(section, "python")) == len(blocks(section, "text")) == 1
+        for part in ("What one sees.", "What one would expect.", "Why it matters."):
+            assert section.count(f"**{part}**") == 1
+
+
+@pytest.mark.parametrize(("title", "section"), SECTIONS, ids=[f.name for f in xlacases.FINDINGS])
+def test_each_script_prints_what_stands_below_it(title, section):
+    (script,), (expected,), printed = blocks(section, "python"), blocks(section, "text"), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(script, title, "exec"), {"__name__": "__main__"})
+    assert printed.getvalue() == expected, (
+        f"jaxlib {jaxlib.__version__} compiles this otherwise than docs/xla-cpu.md says of {version()}: where it is mended, say so there"
+    )
+
+
+@pytest.mark.parametrize(("title", "section"), SECTIONS, ids=[f.name for f in xlacases.FINDINGS])
+def test_each_script_stands_for_itself(title, section):
+    (script,) = blocks(section, "python")
+    assert set(re.findall(r"^(?:import|from) (\w+)", script, re.M)) <= {"re", "jax"}
+    assert len(script.splitlines()) <= 30
+
+
+def version():
+    return re.search(r"Versions: jax and jaxlib ([\d.]+)\.", TEXT)[1]
+
+
+def test_the_numbers_in_the_text_are_those_of_the_shapes():
+    assert f"D {xlacases.D}, feed-forward {xlacases.F:,}, vocabulary {xlacases.V:,}, {xlacases.K} key heads of {xlacases.H}" in " ".join(
+        TEXT.split()
+    )
+    assert f"{round(4 * xlacases.V * xlacases.D / PAGE / 1000)} thousand faults" in " ".join(TEXT.split())
+    assert 4 * xlacases.LONG == 16 * 1024
