@@ -69,6 +69,12 @@ class Worker:
         return bool(self.process.poll())
 
     @property
+    def aftermath(self) -> int:
+        """How likely it ended because another did: a signal comes from outside, a broken connection ends in exit code 1 or an abort."""
+        code = self.process.returncode
+        return 2 if code == -signal.SIGABRT else 0 if code < 0 else 1
+
+    @property
     def end(self) -> str:
         """How it ended, in words."""
         code = self.process.returncode
@@ -171,7 +177,7 @@ def check(workers: Sequence[Worker]) -> None:
         worker.release()
     if not bad:
         return
-    worker = min(bad, key=lambda w: (not w.error, w.process.returncode == -signal.SIGABRT, w.index))  # aborted: because another died
+    worker = min(bad, key=lambda w: (not w.error, w.aftermath, w.index))
     others = f" So did {len(bad) - 1} more." if len(bad) > 1 else ""
     raise UserError(f"Worker {worker.index} of {len(workers)} {worker.end}{': ' + worker.error if worker.error else '.'}{others} {AGAIN}")
 
