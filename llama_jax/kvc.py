@@ -29,6 +29,7 @@ from llama_jax.config import ModelConfig
 
 POLICIES = ("fixed", "growing", "none")
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "int8": jnp.int8}
+FUSED = "f16"  # of the cache that the fused kernel keeps, whatever the model's dtype
 
 
 @jax.tree_util.register_dataclass

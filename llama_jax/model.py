@@ -24,7 +24,7 @@ from llama_jax.quantize import Blocks, is_quantised
 @dataclass(frozen=True)
 class Model:
     embedding: Embedding
-    layers: tuple[Layer, ...] | Layer  # a tuple (unrolled), or one Layer whose leaves carry a leading L axis (scan)
+    layers: tuple[Layer, ...] | Layer  # a tuple (unrolled), one Layer whose leaves carry a leading L axis (scan), or `kernels.packed`
     head: Head
 
 
@@ -142,4 +142,5 @@ def multiplied_by(model: Model, product: str) -> Model:
 def kinds(model: Model) -> str:
     """What the weights are kept as: a dtype's name, or the kinds of the matrices in alphabetical order, as in "q4_1+q8_0"."""
     found = {getattr(w, "kind", "int8") for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w)}
+    found.update(*getattr(model.layers, "kinds", ()))  # of `kernels.packed`
     return "+".join(sorted(found)) or model.embedding.weight.dtype.name

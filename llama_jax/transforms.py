@@ -285,6 +285,10 @@ def prepare(params: model.Model, placement: Placement) -> model.Model:
         params = model.quantised(params, "q8_0")
     if placement.kernels != "none":
         params = model.multiplied_by(params, "gemv")
+    if placement.kernels == "fused":
+        from llama_jax.kernels import packed
+
+        return replace(params, layers=packed.pack(params.layers))
     return model.stack(params) if placement.layers == "scan" else params
 
 

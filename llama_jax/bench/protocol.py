@@ -44,7 +44,7 @@ def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = Non
         return generate.stream(engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots)
 
     dtype = engine.params.embedding.weight.dtype
-    kind = kvc.DTYPES.get(placement.kv, dtype) if placement.kernels != "fused" else np.float16  # that kernel's cache is its own
+    kind = kvc.DTYPES.get(kvc.FUSED if placement.kernels == "fused" else placement.kv, dtype)
     kept = kvc.itemsize(kind, checkpoint.config.head_dim)
     read, held = weight_bytes(engine.params, checkpoint.config)
     identity = dict(model=checkpoint.name, weights_hash=checkpoint.weights_hash, dtype=dtype.name, weight_bytes=read, held_bytes=held,

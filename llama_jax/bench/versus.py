@@ -19,7 +19,7 @@ import numpy as np
 
 from llama_jax import chat as template
 from llama_jax import checkpoint, generate, prompts
-from llama_jax.bench import environment, phases, protocol, requests, roofline, suite, summary
+from llama_jax.bench import available, environment, phases, protocol, requests, roofline, suite, summary
 from llama_jax.bench.job import Job, check, opened, watched, weights_of, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.phases import Plan
@@ -81,6 +81,7 @@ class Contest:
         names = [parse(name).name for name in self.placements] + list(self.peers)
         if not self.placements:
             raise UserError("No placement is named; name one or more.")
+        available.check_baseline(names[0])
         for name in self.rivals:
             if name not in names:
                 raise UserError(f"The rival {name!r} is not among placements and peers.{near(name, names)}")
@@ -94,25 +95,24 @@ class Contest:
 
 
 def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
-    """Everything: (trials, what the meta file should say of them). A peer that cannot run is named there (`missing`), with its remedy."""
-    from llama_jax import peers
-
+    """Everything: (trials, what the meta file should say of them). What cannot run here is named there (`missing`), with its remedy."""
     contest.check()
-    gaps = peers.missing(contest.peers, contest.model)
-    here = tuple(name for name in contest.peers if name not in {gap["name"] for gap in gaps})
+    gaps = available.gaps((*contest.placements, *contest.peers), contest.model)
+    absent = {gap["name"] for gap in gaps}
+    placements, others = (tuple(n for n in names if n not in absent) for names in (contest.placements, contest.peers))
     loaded = checkpoint.load(contest.model)
     work = suite.science(loaded, prompts.load(contest.questions), contest.new_tokens, contest.seed)
     turns = conversation(loaded, contest.turns, contest.turn_tokens, contest.seed)
     suite.check_context(loaded.config, turns)
-    plan = Plan(contest.model, tuple(map(parse, contest.placements)), work, contest.placements[0], blocks=contest.blocks,
-                processes=contest.processes, run=MAIN, peers=here)  # fmt: skip
+    plan = Plan(contest.model, tuple(map(parse, placements)), work, contest.placements[0], blocks=contest.blocks,
+                processes=contest.processes, run=MAIN, peers=others)  # fmt: skip
     main, job = suite.collect(plan, journal), Job(contest.model, work, journal)
     able = [name for name in contest.rivals if summary.warm(main, name)]  # one that failed here would fail, or end the process, there
     memory(job, able, contest.starts)
     talk(replace(job, workload=turns), able, contest.chats)
     gaps += phases.missing(journal)
     rest = whole([t for t in journal.trials if t.run != MAIN])
-    subjects = [name for name in (*contest.placements, *here) if name not in {gap["name"] for gap in gaps}]
+    subjects = [name for name in (*placements, *others) if name not in {gap["name"] for gap in gaps}]
     length = int(np.median([t.prompt_tokens for t in main if t.token_times_ns]))
     return phases.judge_starts(main + [t for t in rest if t.run != CHAT]) + [t for t in rest if t.run == CHAT], dict(
         weights_hash=loaded.weights_hash, baseline=plan.baseline, subjects=subjects, missing=gaps, file_bytes=file_bytes(loaded),

@@ -46,10 +46,8 @@ def generate(
     """Answer one prompt."""
     import time
 
-    import numpy as np
-
     from llama_jax import checkpoint, render
-    from llama_jax.generate import build, check_seeds, cut, stream
+    from llama_jax.generate import build, check_seeds, stream
     from llama_jax.placement import parse
     from llama_jax.sampling import Sampler
 
@@ -65,21 +63,32 @@ def generate(
     if not json_ and loaded.tokenizer is not None:
         render.show(blocks, loaded.tokenizer, start=start)
         return
+    found = collected(blocks, loaded.tokenizer, start, stop)
+    if json_:
+        emit({"model": model, "placement": placement, "prompt_token_ids": ids, **found})
+    else:
+        print(*found["token_ids"])
+
+
+def collected(blocks, tokenizer, start: float, stop: tuple[int, ...]) -> dict:
+    """The answer of a stream as data; `start` is when it was asked for, by `time.perf_counter`."""
+    import time
+
+    import numpy as np
+
+    from llama_jax.generate import cut
+
     arrivals, parts = [], []
     for block in blocks:
         arrivals += [time.perf_counter() - start] * len(block)
         parts.append(block)
-    answer = cut(np.concatenate(parts)[:, 0], stop)
-    if not json_:
-        print(*answer.token_ids)
-        return
-    spent = arrivals[-1] - arrivals[0]
-    emit({
-        "model": model, "placement": placement, "prompt_token_ids": ids, "token_ids": list(answer.token_ids),
-        "text": loaded.tokenizer.decode(answer.token_ids) if loaded.tokenizer else None, "finish_reason": answer.finish_reason,
-        "ttft_ms": arrivals[0] * 1e3, "tokens_per_second": (len(arrivals) - 1) / spent if spent > 0 else None,
+    answer, spent = cut(np.concatenate(parts)[:, 0], stop), arrivals[-1] - arrivals[0]
+    return {
+        "token_ids": list(answer.token_ids), "text": tokenizer.decode(answer.token_ids) if tokenizer else None,
+        "finish_reason": answer.finish_reason, "ttft_ms": arrivals[0] * 1e3,
+        "tokens_per_second": (len(arrivals) - 1) / spent if spent > 0 else None,
         "note": "times include compilation: this is the process's first request",
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def read_prompt(prompt: str | None, token_ids: str | None) -> str | list[int]:

@@ -142,12 +142,13 @@ def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -
         seconds = line["compile"]["seconds"] + line["ttft_ms"] / 1e3 + (n - 1) / line["tokens_per_second"]["median"]
         axes.plot(n, seconds, color=colour(line["name"]), linewidth=2)
         ends[line["name"]] = float(seconds[-1])
-    for name, at in spread_labels(ends).items():
+    for name, at in spread_labels(ends, 1.13, centred=True).items():
         crossing = next(
             (summary.break_even(r, base) for r in drawn for base in drawn if r["name"] == name and base["name"] == against), None
         )
         words = name + ("" if name == against or crossing is None else f": {crossing:.0f} tokens" if crossing else ": ahead at once")
-        axes.text(longest * 1.05, at, words, va="center", fontsize=9, color=colour(name))
+        axes.plot([longest, longest * 1.12], [ends[name], at], color=colour(name), linewidth=0.8, clip_on=False)  # from line to label
+        axes.text(longest * 1.15, at, words, va="center", fontsize=9, color=colour(name))
     axes.set(xscale="log", yscale="log", xlim=(1, longest), xlabel="tokens made by the process, log scale",
              ylabel="seconds, compilation included,\nlog scale")  # fmt: skip
     plain_ticks(axes.xaxis, axes.yaxis)

@@ -3,6 +3,8 @@
 isa      which instruction set
 build    compile on first use, keep the object code
 gemv     products with quantised weights
+fused    one decoded token as one operation
+packed   the weights of all layers in a few arrays, as fused takes them
 native   what is compiled
 
 They are typed FFI handlers (https://openxla.org/xla/custom_call) written in Python, compiled by Numba: no C++ compiler, nothing to

@@ -16,7 +16,7 @@ from llama_jax.axes import Array, Int
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.kernels.registry import registered
-from llama_jax.kvc import Cache
+from llama_jax.kvc import DTYPES, FUSED, Cache
 from llama_jax.model import Model
 
 TILE = 16  # positions of a tile of keys
@@ -46,7 +46,7 @@ def pack(cache: Cache, slots: int) -> Cache:
         raise UserError(f"The fused kernel decodes one row, not {cache.pad.shape[0]}; use +gemv for batches.")
     room = -(-slots // TILE) * TILE
     keys, values = (
-        jnp.pad(jnp.stack(part).astype(jnp.float16), ((0, 0), (0, 0), (0, room - part[0].shape[1]), (0, 0)))
+        jnp.pad(jnp.stack(part).astype(DTYPES[FUSED]), ((0, 0), (0, 0), (0, room - part[0].shape[1]), (0, 0)))
         for part in zip(*cache.entries, strict=True)
     )
     layers, heads, _, size = keys.shape
@@ -67,11 +67,12 @@ def unpack(cache: Cache, dtype=jnp.float32) -> Cache:
 
 
 def transform(model: Model, token: Int[Array, " 1"], cache: Cache, *, config: ModelConfig, inverse: np.ndarray):
-    """One token → (logits float32 [1 V], the best of them int32 [1], cache with one more position)."""
+    """One token → (logits float32 [1 V], the best of them int32 [1], cache with one more position). model: its layers `packed`."""
     keys, values = (jax.ShapeDtypeStruct(entry.shape, entry.dtype) for entry in cache.entries)
     results = (jax.ShapeDtypeStruct((config.vocab_size,), jnp.float32), jax.ShapeDtypeStruct((1,), jnp.int32), keys, values)
     call = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={8: 2, 9: 3})
-    attributes = dict(bias=np.int64(config.qkv_bias), eps=np.float32(config.norm_eps), heads=np.int64(config.num_attention_heads))
+    attributes = dict(bias=np.int64(config.qkv_bias), eps=np.float32(config.norm_eps), feed_forward=np.int64(config.intermediate_size),
+                      heads=np.int64(config.num_attention_heads))  # fmt: skip
     logits, best, *entries = call(*operands(model, token, cache, inverse), **attributes)
     return logits[None], best, replace(cache, entries=tuple(entries), length=cache.length + 1)
 
@@ -81,11 +82,7 @@ def operands(model: Model, token: Int[Array, " 1"], cache: Cache, inverse: np.nd
     position = cache.length - cache.pad
     cos, sin = rope.angles(position[:, None], inverse)
     head = model.embedding.weight if model.head.weight is None else model.head.weight
-    found = [token, cache.length, cache.pad, cos.reshape(-1), sin.reshape(-1), model.embedding.weight.data, head.data,
-                model.head.norm.weight, *cache.entries]  # fmt: skip
-    for layer in model.layers:
-        attention = layer.attention
-        bias = [] if attention.qkv_bias is None else [attention.qkv_bias]
-        found += [layer.attention_norm.weight, attention.qkv.data, *bias, attention.o.data,
-                     layer.ffn_norm.weight, layer.ffn.gate_up.data, layer.ffn.down.data]  # fmt: skip
-    return found
+    layers = model.layers
+    return [token, cache.length, cache.pad, cos.reshape(-1), sin.reshape(-1), model.embedding.weight.data, head.data,
+            model.head.norm.weight, *cache.entries, layers.norms, layers.blocks, layers.table,
+            *([] if layers.biases is None else [layers.biases])]  # fmt: skip

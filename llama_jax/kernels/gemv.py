@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from llama_jax.axes import Array, Float
 from llama_jax.kernels.registry import registered
+from llama_jax.quantize import LAYOUTS
 
 
-def product(x: Float[Array, "... K"], blocks) -> Float[Array, "... N"]:
+def product(x: Float[Array, "... K"], blocks, place: int = 0) -> Float[Array, "... N"]:
     """x @ weight.T in float32 for a weight of `quantize.Blocks`, its activations rounded to int8 per 32 columns.
+
+    Or for one that begins at byte `place` of an array that holds several (`packed.Part`).
 
     One XLA operation, usable un-jitted, jitted, in loops and under `vmap`, which calls it once a member; it has no gradient.
     Raises UserError where the kernels cannot be compiled.
@@ -18,4 +22,5 @@ def product(x: Float[Array, "... K"], blocks) -> Float[Array, "... N"]:
     n, k = blocks.shape
     rows = x.astype(jnp.float32).reshape(-1, k)
     call = jax.ffi.ffi_call(registered("llama_jax_gemv"), jax.ShapeDtypeStruct((rows.shape[0], n), jnp.float32), vmap_method="sequential")
-    return call(rows, blocks.data).reshape(*x.shape[:-1], n)
+    found = call(rows, blocks.data, place=np.int64(place), size=np.int64(LAYOUTS[blocks.kind].group))
+    return found.reshape(*x.shape[:-1], n)

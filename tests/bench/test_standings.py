@@ -8,16 +8,18 @@ from tests.bench.test_quality import rows
 from tests.bench.test_record import trial
 
 RATES = {"loop": 60, "step": 50, "loop+bf16": 55, "transformers": 20, "torch": 30, "llamacpp": 150, "ollama": 120}  # tokens/s
+FUSED = {"loop+fused": 300}
 KINDS = {"loop+bf16": dict(dtype="bfloat16", bytes_per_token=5e5)}
 KINDS |= {name: dict(backend="torch") for name in ("transformers", "torch")}
 KINDS |= {name: dict(backend=backend, dtype="q4_1", quantisation="gguf-q4_1", bytes_per_token=2e5)
           for name, backend in (("llamacpp", "llama.cpp"), ("ollama", "ollama"))}  # fmt: skip
+KINDS["loop+fused"] = dict(quantisation="gguf+fused", bytes_per_token=2e5)
 MISSING = [dict(name="ollama", reason="No Ollama server answers at x.", remedy="Start it with `ollama serve`.")]
 
 
 def answer(name, block=0, run=versus.MAIN, slower=1.0, tokens=11, **changes):
     """An answer at the subject's rate; the noise falls on all subjects of a block alike but for its own small share."""
-    gap = slower * 1e3 / RATES[name.removesuffix(AGAIN)] * (1 + 0.002 * ((block * 7 + len(name)) % 5))
+    gap = slower * 1e3 / (RATES | FUSED)[name.removesuffix(AGAIN)] * (1 + 0.002 * ((block * 7 + len(name)) % 5))
     more = {**KINDS.get(name.removesuffix(AGAIN), {}), **changes}
     return trial(name, block, [50 + gap * i for i in range(tokens)], run=run, **more)
 
@@ -48,9 +50,12 @@ def test_who_is_ours_and_who_the_rival():
     entries = standings.ladder(contest(), list(RATES))
     assert (standings.ours(entries)["name"], standings.rival(entries)["name"]) == ("loop", "llamacpp")
     assert [e["name"] for e in standings.histogram(entries)] == ["loop", "llamacpp", "ollama"]
-    faster = standings.ladder(contest(("loop+bf16", "torch")), ["loop+bf16", "torch"])
-    assert standings.ours(faster) is None  # bfloat16 is not what the peers are compared with
-    assert [e["name"] for e in standings.histogram(faster)] == ["torch"]
+    other = standings.ladder(contest(("loop+bf16", "torch")), ["loop+bf16", "torch"])
+    assert standings.ours(other) is None  # bfloat16 is not float32
+    assert [e["name"] for e in standings.histogram(other)] == ["loop+bf16", "torch"]
+    bits = standings.ladder(contest((*RATES, "loop+fused")), [*RATES, "loop+fused"])
+    assert (standings.ours(bits)["name"], standings.fastest(bits)["name"]) == ("loop", "loop+fused")
+    assert [e["name"] for e in standings.histogram(bits)] == ["loop+fused", "llamacpp", "loop", "ollama"]
 
 
 def test_a_void_subject_has_no_rate_and_says_why():
@@ -90,7 +95,7 @@ def test_the_frame_has_a_row_a_subject():
     made = contest()
     frame = standings.as_frame(standings.ladder(made, list(RATES)), made)
     assert list(frame.index) == list(RATES)
-    assert frame.loc["transformers", "ours over it"] == pytest.approx(3, rel=0.02)
+    assert frame.loc["transformers", "fastest of ours over it"] == pytest.approx(3, rel=0.02)
     assert frame.loc["loop", "verdict"] == ""
     assert frame.loc["transformers", "verdict"] == "faster"
 
@@ -99,14 +104,38 @@ def test_the_finding_says_what_the_trials_say():
     names = [name for name in RATES if name != "ollama"]
     made = contest(names)
     sentence = findings.versus(made, standings.ladder(made, names), quality.table(rows()), MISSING)
-    for words in ("The fastest float32 placement, loop, decodes 5", "0.40x [", "of llama.cpp's strongest mode (llamacpp on q4_1 weights)",
+    assert sentence.startswith("Ollama was not measured here, llama.cpp, which it runs, was: the fastest float32 placement, loop, decodes ")
+    for words in ("0.40x [", "of llama.cpp's strongest mode (llamacpp on q4_1 weights)",
                   "3.00x [", "of transformers' `generate` (transformers)", "2.00x [", "of torch's best mode (torch)",
                   "0.02 nats [", "] a token from the float32 model",
-                  "best token the same at 87.5% of 256 tokens", "ollama was not measured here"):  # fmt: skip
+                  "best token the same at 87.5% of 256 tokens"):  # fmt: skip
         assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
     assert "not decide" not in sentence
+    assert "were not measured here" not in sentence
+
+
+def test_a_faster_placement_on_fewer_bits_comes_first_and_float32_after_it():
+    names = [*RATES, "loop+fused"]
+    made = contest(names)
+    apart = [r.model_copy(update=dict(subject="fused")) if r.subject == "bfloat16" else r for r in rows()]
+    gap = dict(name="torch-compile", reason="No compiler.", remedy="Install one.")
+    sentence = findings.versus(made, standings.ladder(made, names), quality.table(apart), [gap])
+    first, second, *rest = sentence.split("; ")
+    assert first.startswith("The fastest placement, loop+fused on gguf weights, decodes ")
+    assert "2.00x [" in first
+    assert "2.50x [" in first
+    assert "of Ollama (ollama on q4_1 weights)" in first
+    assert "torch" not in first
+    assert second.startswith("in float32, loop, decodes ")
+    assert "2.00x [" in second
+    assert [part.split(" distribution is ")[0] for part in rest[:-1]] == ["loop+fused's", "llama.cpp's"]
+    assert rest[-1] == "torch-compile was not measured here."
+    alone = [t for t in made if t.subject not in ("llamacpp", "ollama")]
+    unmet = findings.versus(alone, standings.ladder(alone, ["loop", "loop+fused", "torch"]), [], MISSING)
+    assert unmet.startswith("The fastest placement, loop+fused on gguf weights, decodes ")
+    assert unmet.endswith("ollama was not measured here.")
 
 
 def test_what_the_trials_do_not_decide_is_not_claimed():
@@ -121,7 +150,7 @@ def test_what_the_trials_do_not_decide_is_not_claimed():
     one = [t for t in made if t.block == 0]
     assert "nan" not in findings.versus(one, standings.ladder(one, ["loop", "torch"]), [], [])
     nothing = [t.model_copy(update=dict(valid=False)) for t in made]
-    assert findings.versus(nothing, standings.ladder(nothing, ["loop"]), [], []).startswith("No float32 placement")
+    assert findings.versus(nothing, standings.ladder(nothing, ["loop"]), [], []).startswith("No placement")
     assert "nats" not in findings.versus(made, standings.ladder(made, ["loop"]), [dict(subject="llamacpp", valid=False)], [])
 
 

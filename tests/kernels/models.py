@@ -12,6 +12,7 @@ import numpy as np
 from llama_jax import config, rope, transforms
 from llama_jax.config import RopeScaling
 from llama_jax.kernels import fused
+from llama_jax.kernels import packed as layers
 from llama_jax.kvc import Cache
 from llama_jax.placement import parse
 from tests.conftest import build
@@ -32,7 +33,11 @@ def random_model(cfg, seed=0):
 
 
 def quantised(cfg, kind="q8_0", seed=0):
-    return transforms.prepare(random_model(cfg, seed), parse(f"step+{kind}+fused"))
+    return transforms.prepare(random_model(cfg, seed), parse(f"step+{kind}+gemv"))
+
+
+def with_packed_layers(model):
+    return replace(model, layers=layers.pack(model.layers))
 
 
 def random_cache(cfg, slots, slot, pad, seed=0):
@@ -55,7 +60,8 @@ def unpacked(cache):
 
 def program(cfg):
     """The fused step as one jitted program: (model, token [1], cache) → (logits, best, cache)."""
-    return jax.jit(partial(fused.transform, config=cfg, inverse=rope.frequencies(cfg)))
+    jitted = jax.jit(partial(fused.transform, config=cfg, inverse=rope.frequencies(cfg)))
+    return lambda model, token, cache: jitted(with_packed_layers(model), token, cache)
 
 
 def with_length(cache, slot):

@@ -161,6 +161,19 @@ class Frame:
                 self.put(buffer, ffi.BUFFER[field], value)
             self.put(list_of, 8 * i, buffer)
 
+    def integers(self, *values):
+        """Fill the table of attributes, which are known by their order, with int64 scalars."""
+        at, types, list_of = self.address + ffi.FRAME["attrs"], self.memory(4 * len(values)), self.memory(8 * len(values))
+        for field, value in dict(size=len(values), types=types, attrs=list_of).items():
+            self.put(at, ffi.ATTRS[field], value)
+        for i, value in enumerate(values):
+            scalar, number = self.memory(16), self.memory(8)
+            ctypes.c_int32.from_address(types + 4 * i).value = ffi.SCALAR
+            ctypes.c_int32.from_address(scalar).value = ffi.S64
+            self.put(scalar, 8, number)
+            self.put(number, 0, value)
+            self.put(list_of, 8 * i, scalar)
+
     def call(self, name):
         entry = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(build.library().address(name))
         return entry(self.address)
@@ -170,6 +183,7 @@ def product_frame(x, w, out, offset=0, **options):
     frame = Frame(**options)
     frame.buffers("args", (ffi.F32, x.ctypes.data + offset, x.shape), (ffi.U8, w.ctypes.data, w.shape))
     frame.buffers("rets", (ffi.F32, out.ctypes.data, out.shape))
+    frame.integers(0, w.shape[2])
     return frame
 
 

@@ -10,7 +10,7 @@ import pytest
 from llama_jax import quantize, rope
 from llama_jax.kernels import fused
 from llama_jax.kernels.registry import registered
-from tests.kernels.models import quantised, random_cache, small
+from tests.kernels.models import quantised, random_cache, small, with_packed_layers
 from tests.kernels.test_gemv import weight
 
 F32, U8 = np.float32, np.uint8
@@ -21,10 +21,12 @@ def shaped(shape, dtype=np.float32):
 
 
 def gemv(operands, results, **attributes):
-    return jax.ffi.ffi_call(registered("llama_jax_gemv"), results)(*operands, **attributes)
+    attributes = {"place": np.int64(0), "size": np.int64(288), **attributes}
+    return jax.ffi.ffi_call(registered("llama_jax_gemv"), results)(*operands, **{k: v for k, v in attributes.items() if v is not None})
 
 
 X, W = np.ones((2, 64), F32), np.zeros((2, 2, 288), U8)  # 17…32 rows of 64 columns
+MANY = np.zeros(64 + W.nbytes, U8)  # an array that holds such a weight at byte 64
 GOOD = shaped((2, 20))
 
 
@@ -35,7 +37,12 @@ GOOD = shaped((2, 20))
         ("takes two operands", [X, W, W], GOOD, {}),
         ("takes two operands", [], GOOD, {}),
         ("gives one result", [X, W], [GOOD, GOOD], {}),
-        ("no attributes", [X, W], GOOD, dict(eps=F32(1))),
+        ("two attributes", [X, W], GOOD, dict(eps=F32(1))),
+        ("two attributes", [X, W], GOOD, dict(place=None)),
+        ("two attributes", [X, W], GOOD, dict(place=F32(1))),
+        ("two attributes", [X, W], GOOD, dict(size="large")),
+        ("weight must be uint8", [X, W], GOOD, dict(size=np.int64(320))),
+        ("weight must be uint8", [X, W], GOOD, dict(place=np.int64(288))),
         ("x must be float32", [X.astype(np.float16), W], GOOD, {}),
         ("x must be float32", [X.astype(np.int32), W], GOOD, {}),
         ("x must be float32", [X[0], W], GOOD, {}),
@@ -54,13 +61,28 @@ GOOD = shaped((2, 20))
         ("different numbers of columns", [X[:, :32], W], GOOD, {}),
         ("different numbers of columns", [np.ones((2, 65), F32), W], GOOD, {}),
         ("different numbers of columns", [np.ones((2, 0), F32), W], GOOD, {}),
+        ("\\[bytes\\] that hold such", [X, MANY], GOOD, dict(place=np.int64(65))),
+        ("\\[bytes\\] that hold such", [X, MANY], GOOD, dict(place=np.int64(-1))),
+        ("\\[bytes\\] that hold such", [X, MANY], GOOD, dict(place=np.int64(MANY.nbytes))),
+        ("\\[bytes\\] that hold such", [X, MANY], GOOD, dict(place=np.int64((1 << 63) - 1))),
+        ("\\[bytes\\] that hold such", [X, MANY], GOOD, dict(size=np.int64(320))),
+        ("\\[bytes\\] that hold such", [X, MANY], GOOD, dict(size=np.int64(0))),
+        ("\\[bytes\\] that hold such", [X, MANY], GOOD, dict(size=np.int64(-288))),
+        ("\\[bytes\\] that hold such", [X, MANY[:0]], GOOD, {}),
+        ("\\[bytes\\] that hold such", [X, MANY], shaped((2, 33)), dict(place=np.int64(64))),
+        ("\\[bytes\\] that hold such", [np.ones((2, 65), F32), MANY], GOOD, dict(place=np.int64(64))),
+        ("\\[bytes\\] that hold such", [np.ones((2, 0), F32), MANY], GOOD, {}),
     ],
 )
 def test_gemv_refuses(words, operands, results, attributes):
     with pytest.raises(jax.errors.JaxRuntimeError, match=f"gemv.*{words}"):
         jax.block_until_ready(gemv(operands, results, **attributes))
     x, blocks = np.ones((2, 64), F32), weight("q4_0", 20, 64)
-    np.testing.assert_allclose(gemv([x, blocks.data], GOOD), quantize.reference_product(x, blocks), rtol=1e-4, atol=1e-4)
+    among = np.concatenate([MANY[:64], np.asarray(blocks.data).reshape(-1)])
+    for data, place in ((blocks.data, 0), (among, 64)):
+        np.testing.assert_allclose(
+            gemv([x, data], GOOD, place=np.int64(place)), quantize.reference_product(x, blocks), rtol=1e-4, atol=1e-4
+        )
 
 
 @dataclass
@@ -78,7 +100,7 @@ class Call:
 
 
 SLOT, PAD, SLOTS = 20, 4, 32
-TOKEN_, SLOT_, PAD_, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, LAYER = range(11)
+TOKEN_, SLOT_, PAD_, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE, BIASES = range(14)
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
@@ -87,9 +109,10 @@ def good(request):
     model, cache = quantised(cfg), random_cache(cfg, SLOTS, SLOT, PAD)[1]
 
     def make():
-        operands = fused.operands(model, jnp.array([7], jnp.int32), cache, rope.frequencies(cfg))
+        operands = fused.operands(with_packed_layers(model), jnp.array([7], jnp.int32), cache, rope.frequencies(cfg))
         results = [shaped((cfg.vocab_size,)), shaped((1,), np.int32), *(shaped(e.shape, e.dtype) for e in cache.entries)]
-        attributes = dict(bias=np.int64(cfg.qkv_bias), eps=F32(cfg.norm_eps), heads=np.int64(cfg.num_attention_heads))
+        attributes = dict(bias=np.int64(cfg.qkv_bias), eps=F32(cfg.norm_eps), feed_forward=np.int64(cfg.intermediate_size),
+                          heads=np.int64(cfg.num_attention_heads))  # fmt: skip
         return Call(operands, results, attributes, {8: 2, 9: 3})
 
     make.bias, make.expected = cfg.qkv_bias, np.asarray(make()()[0])
@@ -139,7 +162,8 @@ def test_fused_refuses_wrong_counts(good):
 @pytest.mark.parametrize(
     "change",
     [dict(bias=np.int64(2)), dict(bias=np.int64(-1)), dict(bias="yes"), dict(bias=np.int32(1)), dict(bias=F32(1)), dict(eps="small"),
-     dict(eps=np.int64(1)), dict(eps=np.float64(1e-5)), dict(heads=F32(4)), dict(heads="four"), dict(heads=np.array([4, 4]))],
+     dict(eps=np.int64(1)), dict(eps=np.float64(1e-5)), dict(feed_forward=F32(96)),
+     dict(feed_forward="wide"), dict(heads=F32(4)), dict(heads="four"), dict(heads=np.array([4, 4]))],
     ids=str,
 )  # fmt: skip
 def test_fused_refuses_attributes_of_another_type(good, change):
@@ -155,7 +179,14 @@ def test_fused_refuses_other_numbers_of_heads(good, heads):
     """(2^60 + 4) heads of 16 are, in 64 bits, as many rows as 4 heads of 16."""
     call = good()
     call.attributes["heads"] = np.int64(heads)
-    refused(good, call, "(hidden size|a layer's weights)")
+    refused(good, call, "(hidden size|a layer's matrix|the layers' weights)")
+
+
+@pytest.mark.parametrize("feed_forward", [0, -32, 16, 100, 128, 1 << 40, 1 << 62, (1 << 63) - 32])
+def test_fused_refuses_another_feed_forward_size(good, feed_forward):
+    call = good()
+    call.attributes["feed_forward"] = np.int64(feed_forward)
+    refused(good, call, "(hidden size|a layer's matrix)")
 
 
 @pytest.mark.parametrize("i", [TOKEN_, SLOT_, PAD_, COS, SIN])
@@ -224,21 +255,66 @@ def test_fused_refuses_a_model_of_no_size(good):
     refused(good, call, "hidden size")
 
 
-def test_fused_refuses_every_wrong_operand_of_every_layer(good):
-    per_layer = 7 if good.bias else 6
-    count = len(good().operands)
-    assert count == LAYER + 2 * per_layer
-    for i in range(LAYER, count):
+def test_fused_refuses_other_arrays_of_layers(good):
+    assert len(good().operands) == BIASES + good.bias
+    for i in range(NORMS, BIASES + good.bias):
         array = np.asarray(good().operands[i])
-        spoilt = [array.astype(np.float16), array[None], array[:-1], np.resize(array, (array.shape[0] + 1, *array.shape[1:]))]
-        if array.ndim == 3:
-            spoilt += [array[:, :-1], array[:, :, :-1], np.resize(array, (*array.shape[:2], 600))]
-        for wrong in spoilt[:: 1 if i < LAYER + per_layer else 3]:
+        spoilt = [array.astype(np.float16), array[None]]
+        if i != BLOCKS:
+            spoilt += [
+                np.resize(array, [n + by * (k == axis) for k, n in enumerate(array.shape)]) for axis in range(array.ndim) for by in (1, -1)
+            ]
+        for wrong in spoilt:
             call = good()
             call.operands[i] = wrong
-            with pytest.raises(jax.errors.JaxRuntimeError, match="fused: a layer's weights do not have the shapes"):
+            with pytest.raises(jax.errors.JaxRuntimeError, match="fused: the layers' weights must be"):
                 call()
     np.testing.assert_array_equal(np.asarray(good()()[0]), good.expected)
+
+
+def test_fused_refuses_blocks_that_end_before_the_last_matrix(good):
+    for short in (0, 1, 64):
+        call = good()
+        blocks = np.asarray(call.operands[BLOCKS])
+        end = 64 * int(np.asarray(call.operands[TABLE])[-1, -1, 0]) + 64 // 16 * 3 * 544  # 64 rows of 96 columns
+        assert end <= len(blocks) < end + 64
+        call.operands[BLOCKS] = blocks[: end - short]
+        if short:
+            refused(good, call, "a layer's matrix is not of the sizes")
+        else:
+            np.testing.assert_array_equal(np.asarray(call()[0]), good.expected)
+
+
+@pytest.mark.parametrize("place", [-1, -(2**31), 2**31 - 1, 10**6])
+def test_fused_refuses_a_place_outside_the_blocks(good, place):
+    for layer in range(2):
+        for i in range(4):
+            call = good()
+            table = np.array(call.operands[TABLE])
+            table[layer, i, 0] = place
+            call.operands[TABLE] = table
+            refused(good, call, "a layer's matrix is not of the sizes")
+
+
+@pytest.mark.parametrize("kind", [0, -544, 287, 545, 2**31 - 1])
+def test_fused_refuses_an_unknown_kind(good, kind):
+    call = good()
+    table = np.array(call.operands[TABLE])
+    table[1, 2, 3] = kind
+    call.operands[TABLE] = table
+    refused(good, call, "a layer's matrix is not of the sizes")
+
+
+@pytest.mark.parametrize("by", [1, -1, 2**30])
+def test_fused_refuses_a_matrix_of_other_sizes(good, by):
+    for layer in range(2):
+        for i in range(4):
+            for j in (1, 2):
+                call = good()
+                table = np.array(call.operands[TABLE])
+                table[layer, i, j] += by
+                call.operands[TABLE] = table
+                refused(good, call, "a layer's matrix is not of the sizes")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax import checkpoint
-from llama_jax.bench import phases, suite, summary, versus
+from llama_jax.bench import available, phases, suite, summary, versus
 from llama_jax.bench.job import Job, check, watched, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.passages import passages
@@ -60,7 +60,7 @@ class Contest:
         names = [parse(name).name for name in self.placements]
         if len(set(names)) < len(names):
             raise UserError(f"A placement is named twice: {', '.join(names)}.")
-        check_baseline(names[0])
+        available.check_baseline(names[0])
         check(blocks=self.blocks, processes=self.processes, starts=self.starts)
         check_contexts(self.model, self.contexts, self.new_tokens)
 
@@ -77,43 +77,6 @@ def check_contexts(model: str, contexts: Sequence[int], new_tokens: int) -> None
             raise UserError(f"context is {context}, more than the model's {room}; ask for a shorter one.")
 
 
-def check_baseline(name: str) -> None:
-    """Raises UserError for a baseline that cannot run everywhere."""
-    if needs_kernels(name):
-        raise UserError(f"{name} is the baseline, which must run everywhere; name a placement without kernels first.")
-
-
-def needs_kernels(name: str) -> bool:
-    return name not in versus.peer_names() and parse(name).kernels != "none"
-
-
-def without_kernels(names: Sequence[str]) -> list[dict]:
-    """Those that cannot run where there are no kernels: {name, reason, remedy} each."""
-    wanting = [name for name in names if needs_kernels(name)]
-    if not wanting:
-        return []
-    from llama_jax import kernels
-
-    why, _, remedy = (kernels.missing() or "").partition("; ")
-    return [dict(name=name, reason=why.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:]) for name in wanting] if why else []
-
-
-def gaps_of(names: Sequence[str], model: str) -> list[dict]:
-    """The placements and peers that cannot run this model here, with reason and remedy."""
-    from llama_jax import peers
-
-    return without_kernels(names) + peers.missing([name for name in names if name in peers.PEERS], model)
-
-
-def present(job: Job, names: Sequence[str]) -> list[str]:
-    """The subjects that can run here; of the others the journal says why they cannot."""
-    known = {gap["name"] for gap in phases.missing(job.journal)}
-    for gap in gaps_of([name for name in names if name not in known], job.model):
-        job.journal.note(missing=gap)
-        known.add(gap["name"])
-    return [name for name in names if name not in known]
-
-
 def workload(loaded: Checkpoint, context: int, new_tokens: int, seed: int = 0) -> Workload:
     """Prompts of exactly so many tokens that a context is full after `new_tokens` more."""
     length = context - new_tokens
@@ -123,7 +86,7 @@ def workload(loaded: Checkpoint, context: int, new_tokens: int, seed: int = 0) -
 def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
     """Everything: (trials, what the meta file should say of them). What cannot run here is named there (`missing`), with its remedy."""
     contest.check()
-    gaps = gaps_of((*contest.placements, *contest.peers), contest.model)
+    gaps = available.gaps((*contest.placements, *contest.peers), contest.model)
     absent = {gap["name"] for gap in gaps}
     here = [name for name in (*contest.placements, *contest.peers) if name not in absent]
     loaded = checkpoint.load(contest.model)
@@ -136,7 +99,7 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
         answered += suite.collect(plan, journal)
     job = Job(contest.model, works[min(works)], journal)
     versus.memory(job, [name for name in here if summary.warm(answered, name)], contest.starts)  # not those that failed above
-    if any(needs_kernels(name) for name in here):
+    if any(available.needs_kernels(name) for name in here):
         compile_kernels(job, contest.starts)
     gaps += phases.missing(journal)
     alone = whole([t for t in journal.trials if t.run.startswith(versus.MEMORY)])

@@ -11,9 +11,8 @@ import math
 from collections.abc import Sequence
 
 from llama_jax import checkpoint
-from llama_jax.bench import ttft, ttft_table
+from llama_jax.bench import available, ttft, ttft_table
 from llama_jax.bench.job import Job, whole
-from llama_jax.bench.precision.contest import check_baseline, present
 from llama_jax.bench.precision.table import SAME_FILE
 from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.starts import Start
@@ -33,8 +32,8 @@ def measure(job: Job, subjects: Sequence[str], lengths: Sequence[int], blocks: i
     """
     plan = planned(subjects, lengths, blocks, seed)
     check_plan(plan, checkpoint.load_config(job.model))
-    check_baseline(plan.placements[0].removesuffix(EXACT))
-    plan = planned(present(job, subjects), lengths, blocks, seed)
+    available.check_baseline(plan.placements[0].removesuffix(EXACT))
+    plan = planned(available.present(job, subjects), lengths, blocks, seed)
     ttft.answers(job, plan, workloads(checkpoint.load(job.model), plan))
     return [t.model_copy(update=dict(subject=t.subject.replace(EXACT, ""))) for t in whole(job.journal.trials)]
 

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from llama_jax import checkpoint, corpus
-from llama_jax.bench import quality, statistics, suite
+from llama_jax.bench import available, quality, statistics, suite
 from llama_jax.bench.job import Job, check, opened, watched, whole
-from llama_jax.bench.precision.contest import present
 from llama_jax.bench.quality import PICO, POSITIONS, REFERENCE, Window
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
@@ -70,7 +69,7 @@ def measure(job: Job, subjects: Sequence[str], tokens: int, window: int, seed: i
     for name in subjects:
         if name not in peers.PEERS:
             parse(name)
-    here = present(job, subjects)
+    here = available.present(job, subjects)
     ours = [REFERENCE, *(name for name in here if name not in quality.ALONE)]
     groups = [ours, *([name] for name in here if name in quality.ALONE)]
     for i, group in enumerate(groups):

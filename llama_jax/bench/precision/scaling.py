@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from llama_jax import checkpoint
-from llama_jax.bench import gate, process, protocol, roofline, statistics, versus
+from llama_jax.bench import available, gate, process, protocol, roofline, statistics, versus
 from llama_jax.bench.job import Job, check, opened, watched, whole
-from llama_jax.bench.precision.contest import check_contexts, present, workload
+from llama_jax.bench.precision.contest import check_contexts, workload
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError, near
 from llama_jax.placement import parse
@@ -33,7 +33,7 @@ def measure(
     """
     check(answers=answers, processes=processes)
     check_axes(job.model, subjects, axes, base, new_tokens)
-    points = [(axis, value, name) for axis, values in axes.items() for value in values for name in present(job, subjects[axis])
+    points = [(axis, value, name) for axis, values in axes.items() for value in values for name in available.present(job, subjects[axis])
               if axis != "model" or not reads_file(name)]  # fmt: skip
     order = random.Random(seed)
     for block in range(processes):

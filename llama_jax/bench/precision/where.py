@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 
 from llama_jax import checkpoint
-from llama_jax.bench import protocol, roofline, statistics, versus
+from llama_jax.bench import available, protocol, roofline, statistics, versus
 from llama_jax.bench.job import Job, check, watched, whole
-from llama_jax.bench.precision.contest import check_contexts, present, workload
+from llama_jax.bench.precision.contest import check_contexts, workload
 from llama_jax.bench.record import Trial
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
@@ -71,7 +71,7 @@ def measure(job: Job, names: Sequence[str], short: int, long: int, new_tokens: i
     config = checkpoint.load_config(job.model)
     if config.num_hidden_layers < 2 or config.vocab_size <= SMALLEST:
         raise UserError(f"{job.model} is too small to leave anything out: two layers and {SMALLEST + 1} tokens are the least.")
-    here = present(job, names)
+    here = available.present(job, names)
     for i, name in enumerate(here):
         job.progress(f"where the time of {name} goes", i, len(here))
         job.child(f"where {name}", blocks - 1, f"{__name__}:differences", len(VARIANTS), subject=name, short=short, long=long,

@@ -23,6 +23,7 @@ _ARGS, _RETS, _ATTRS = FRAME["args"] + TABLE["args"], FRAME["rets"] + TABLE["arg
 _ARG_COUNT, _RET_COUNT, _ATTR_COUNT = FRAME["args"] + TABLE["size"], FRAME["rets"] + TABLE["size"], FRAME["attrs"] + ATTRS["size"]
 _ATTR_TYPES = FRAME["attrs"] + ATTRS["types"]
 _DTYPE, _DATA, _RANK, _DIMS = (BUFFER[name] for name in ("dtype", "data", "rank", "dims"))
+DESCRIPTION = _DIMS + 8 + 3 * 8  # bytes
 _CREATE, _DESTROY = API["XLA_FFI_Error_Create"], API["XLA_FFI_Error_Destroy"]
 _SCHEDULE, _THREADS = API["XLA_FFI_ThreadPool_Schedule"], API["XLA_FFI_ThreadPool_NumThreads"]
 _TYPE, _NEXT, _METADATA = EXTENSION["type"], EXTENSION["next"], EXTENSION["metadata"]
@@ -109,6 +110,16 @@ def data(buffer):
 @function
 def size(buffer, axis):
     return load_i64(load_i64(buffer + _DIMS) + 8 * axis)
+
+
+@function
+def describe(at, address, groups, blocks, kind):
+    """Write at `at` what `data` and `size` read of a buffer: for a weight that is a part of one. Needs DESCRIPTION bytes."""
+    store_i64(at + _DATA, address)
+    store_i64(at + _DIMS, at + _DIMS + 8)
+    store_i64(at + _DIMS + 8, groups)
+    store_i64(at + _DIMS + 16, blocks)
+    store_i64(at + _DIMS + 24, kind)
 
 
 @function

@@ -6,10 +6,26 @@ from numba import types
 
 from llama_jax.kernels.native import step, team
 from llama_jax.kernels.native.attention import CHUNK, HEADER
-from llama_jax.kernels.native.ffi import argument, data, executes, failure, integer, number, result, size
+from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, describe, executes, failure, number, result, size
 from llama_jax.kernels.native.lanes import load_half, store
 from llama_jax.kernels.native.machine import address_of, entry, function, load_f32, load_i8, load_i32, stack, store_f32, store_i32, text
-from llama_jax.kernels.native.operands import EMBEDDING, HEAD, KEYS, NORM, PAD, SLOT, TOKEN, bias_of, feed_forward, problem
+from llama_jax.kernels.native.operands import (
+    BLOCKS,
+    EMBEDDING,
+    HEAD,
+    KEYS,
+    MATRICES,
+    NORM,
+    PAD,
+    SLOT,
+    TOKEN,
+    UNIT,
+    bias_of,
+    feed_forward,
+    heads_of,
+    matrix,
+    problem,
+)
 from llama_jax.kernels.native.products import COLUMNS, Q4_1, Q8_0, ROWS
 
 PARTS, HEAD_PARTS = 2, 8  # parts a thread of a product, and of the head's
@@ -55,9 +71,10 @@ def helper(state):
 
 
 @function
-def room_for(frame, d, ff, heads, kv, dim, many, parts):
-    """Bytes of shared memory: two hidden vectors, qkv, pieces of attention, feed-forward activations, best logits."""
-    return 8 * d + 4 * (heads + 2 * kv) * dim + 4 * heads * many * (dim + HEADER) + ff // COLUMNS * (COLUMNS + 12) + 8 * parts + 64
+def room_for(layers, d, ff, heads, kv, dim, many, parts):
+    """Bytes of shared memory: matrices, two hidden vectors, qkv, pieces of attention, feed-forward activations, best logits."""
+    attention = 4 * (heads + 2 * kv) * dim + 4 * heads * many * (dim + HEADER)
+    return DESCRIPTION * MATRICES * layers + 8 * d + attention + ff // COLUMNS * (COLUMNS + 12) + 8 * parts + 64
 
 
 @function
@@ -65,13 +82,13 @@ def prepared(frame):
     """The state of this call with all its parameters; 0 when out of memory."""
     keys = argument(frame, KEYS)
     layers, kv, dim, slots = size(keys, 0), size(keys, 1), size(keys, 3), size(keys, 2) * ROWS
-    d, ff, heads, v = size(argument(frame, NORM), 0), feed_forward(frame), integer(frame, 2), size(result(frame, 0), 0)
+    d, ff, heads, v = size(argument(frame, NORM), 0), feed_forward(frame), heads_of(frame), size(result(frame, 0), 0)
     at, empty = types.int64(load_i32(data(argument(frame, SLOT)))), types.int64(load_i32(data(argument(frame, PAD))))
     many = at // CHUNK - empty // CHUNK + 1
     threads = team.threads(frame, min(size(argument(frame, HEAD), 0), team.MOST // HEAD_PARTS))
     groups = min(HEAD_PARTS * threads, size(argument(frame, HEAD), 0))
     phases = step.PHASES_PER_LAYER * layers + 1
-    state = team.assembled(phases, room_for(frame, d, ff, heads, kv, dim, many, groups))
+    state = team.assembled(phases, room_for(layers, d, ff, heads, kv, dim, many, groups))
     if state == 0:
         return state
     sizes = (frame, d, ff, heads, kv, dim, layers, slots, at, empty, v, 1 if bias_of(frame) else 0)
@@ -83,6 +100,12 @@ def prepared(frame):
     team.set_parameter(state, step.TEAM, threads if threads == 1 else PARTS * threads)
     team.set_parameter(state, step.THREADS, threads)
     place = team.shared(state, phases)
+    team.set_parameter(state, step.WEIGHTS, place)
+    for layer in range(layers):
+        for i in range(MATRICES):
+            address = data(argument(frame, BLOCKS)) + UNIT * matrix(frame, layer, i, 0)
+            describe(place, address, matrix(frame, layer, i, 1), matrix(frame, layer, i, 2), matrix(frame, layer, i, 3))
+            place += DESCRIPTION
     blocks = ff // COLUMNS
     rooms = (
         4 * d,

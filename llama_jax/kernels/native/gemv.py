@@ -1,13 +1,17 @@
-"""`llama_jax_gemv`: x float32 [M, K] and blocks uint8 [G, K/32, bytes] in, x times the weight's rows float32 [M, N] out."""
+"""`llama_jax_gemv`: x float32 [M, K] and a weight in, x times the weight's rows float32 [M, N] out.
+
+The weight is uint8 blocks [G, K/32, bytes], or a part of an array [bytes] that holds several. Attributes, in order of their names: place
+int64, where it begins, and size int64, bytes of the 16 rows of a block.
+"""
 
 from __future__ import annotations
 
 from numba import types
 
 from llama_jax.kernels.native import team
-from llama_jax.kernels.native.ffi import F32, U8, argument, counts, data, executes, failure, fits, result, size
+from llama_jax.kernels.native.ffi import F32, S64, U8, argument, counts, data, executes, failure, fits, integer, is_scalar, result, size
 from llama_jax.kernels.native.machine import address_of, entry, function, load_f32, stack, store_f32, text
-from llama_jax.kernels.native.products import COLUMNS, ROWS, four, group, known, quantise, store_some
+from llama_jax.kernels.native.products import COLUMNS, ROWS, four, group, holds, known, quantise, store_some
 
 WORTH_HELP = 1 << 19  # bytes of weights times rows below which waking a helper takes longer than its share
 PARTS = 4  # parts a thread
@@ -15,9 +19,9 @@ BLOCKS_PER_ROW = 32 + 12  # bytes of rounded activations a block: q, d, s, t
 last_block = stack(4 * COLUMNS)
 p = team.parameter  # short: every line reads some
 helper_address = address_of("llama_jax_gemv_help")
-bad_counts = text("gemv takes two operands, gives one result and has no attributes")
+bad_counts = text("gemv takes two operands, gives one result and has two attributes, place and size int64")
 bad_x = text("gemv: x must be float32 [M, K], aligned to 4 bytes")
-bad_weights = text("gemv: the weight must be uint8 [N/16, K/32, 288, 320 or 544]: blocks of Q4_0, Q4_1 or Q8_0")
+bad_weights = text("gemv: the weight must be uint8 [N/16, K/32, 288, 320 or 544]: blocks of Q4_0, Q4_1 or Q8_0; or [bytes] that hold such")
 bad_result = text("gemv: the result must be float32 [M, N], N within the weight's last group of 16 rows")
 bad_columns = text("gemv: x and the weight have different numbers of columns")
 no_memory = text("gemv: out of memory")
@@ -28,19 +32,21 @@ QUANTISE, MULTIPLY = 0, 1  # phases
 @function
 def problem(frame):
     """Address of what is wrong with the call; 0 where nothing is."""
-    if not counts(frame, 2, 1, 0):
+    if not counts(frame, 2, 1, 2) or not is_scalar(frame, 0, S64) or not is_scalar(frame, 1, S64):
         return bad_counts()
     x, w, out = argument(frame, 0), argument(frame, 1), result(frame, 0)
     if not fits(x, F32, 2, 4):
         return bad_x()
-    if not fits(w, U8, 3, 1) or not known(size(w, 2)):
+    place, kind, whole = integer(frame, 0), integer(frame, 1), fits(w, U8, 3, 1)
+    if not known(kind) or (not whole and not fits(w, U8, 1, 1)) or (whole and (size(w, 2) != kind or place != 0)):
         return bad_weights()
-    groups, rows = size(w, 0), size(out, 1) if fits(out, F32, 2, 4) else -1
-    if rows < 1 or size(out, 0) != size(x, 0) or (rows + ROWS - 1) // ROWS != groups:
+    rows = size(out, 1) if fits(out, F32, 2, 4) else -1
+    groups, blocks = (rows + ROWS - 1) // ROWS, (size(x, 1) + COLUMNS - 1) // COLUMNS
+    if rows < 1 or size(out, 0) != size(x, 0) or (whole and size(w, 0) != groups):
         return bad_result()
-    if (size(x, 1) + COLUMNS - 1) // COLUMNS != size(w, 1):
-        return bad_columns()
-    return 0
+    if whole:
+        return 0 if size(w, 1) == blocks else bad_columns()
+    return 0 if holds(size(w, 0), place, groups, blocks, kind) else bad_weights()
 
 
 @function
@@ -120,13 +126,14 @@ def handler(frame):
     if wrong != 0:
         return failure(frame, wrong)
     x, w, out = argument(frame, 0), argument(frame, 1), result(frame, 0)
-    m, k, n, blocks, kind = size(x, 0), size(x, 1), size(out, 1), size(w, 1), size(w, 2)
+    m, k, n, kind = size(x, 0), size(x, 1), size(out, 1), integer(frame, 1)
+    groups, blocks = (n + ROWS - 1) // ROWS, (k + COLUMNS - 1) // COLUMNS
     state = team.assembled(2, m * blocks * BLOCKS_PER_ROW)
     if state == 0:
         return failure(frame, no_memory())
     room = team.shared(state, 2)
     team.set_parameter(state, X, data(x))
-    team.set_parameter(state, W, data(w))
+    team.set_parameter(state, W, data(w) + integer(frame, 0))
     team.set_parameter(state, OUT, data(out))
     team.set_parameter(state, M, m)
     team.set_parameter(state, K, k)
@@ -136,7 +143,6 @@ def handler(frame):
     for i in range(3):
         team.set_parameter(state, D + i, room + 4 * m * blocks * i)
     team.set_parameter(state, Q, room + 12 * m * blocks)
-    groups = size(w, 0)
     threads = 1 if m * groups * blocks * kind < WORTH_HELP else team.threads(frame, groups)
     team.set_parameter(state, ROW_PARTS, 1 if threads == 1 else min(PARTS * threads, m))
     team.set_parameter(state, GROUP_PARTS, 1 if threads == 1 else min(PARTS * threads, groups, team.MOST))

@@ -2,12 +2,15 @@
 
 Operands: token int32 [1], slot int32 [] it is written to, pad int32 [1] empty leading slots, cos and sin float32 [h/2] of its
 position, embedding and head as blocks, final norm float32 [D], keys float16 [L, K, S/16, h, 16] and values float16 [L, K, S, h]; then
-for each layer attention norm [D], qkv blocks, (qkv bias,) o blocks, feed-forward norm [D], gate_up blocks, down blocks.
+of all layers norms float32 [L, 2, D] (attention's, feed-forward's), blocks uint8 [bytes], a table int32 [L, 4, 4] of what each layer's qkv,
+o, gate_up and down are within them (where it begins in units of 64 bytes; its sizes [N/16, K/32, bytes]), and qkv biases float32 [L, N].
 Results: logits float32 [V], the best of them int32 [1], keys and values, the operands themselves.
-Attributes, in order of their names: bias int64 0 or 1, eps float32, heads int64 H.
+Attributes, in order of their names: bias int64 0 or 1, eps float32, feed_forward int64 F, heads int64 H.
 """
 
 from __future__ import annotations
+
+from numba import types
 
 from llama_jax.kernels.native.ffi import (
     F16,
@@ -26,20 +29,26 @@ from llama_jax.kernels.native.ffi import (
     size,
 )
 from llama_jax.kernels.native.machine import function, load_i32, text
-from llama_jax.kernels.native.products import COLUMNS, ROWS, known
+from llama_jax.kernels.native.products import COLUMNS, ROWS, holds, known
 
-FIXED, PER_LAYER = 10, 6  # operands of the model and of a layer, its bias apart
+FIXED = 13  # operands, biases apart
+MATRICES, ENTRIES, UNIT = 4, 4, 64  # of a layer; of a matrix in the table; bytes of a unit of its place
 MOST = 1 << 20  # heads: with more, products of sizes could overflow and fit by chance
-TOKEN, SLOT, PAD, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES = range(FIXED)
-bad_counts = text("fused: wrong number of operands, results or attributes for this number of layers")
-bad_attributes = text("fused: the attributes must be bias int64 0 or 1, eps float32 and heads int64")
+TOKEN, SLOT, PAD, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE = range(FIXED)
+BIASES = FIXED  # where there are some
+bad_counts = text("fused: wrong number of operands, results or attributes")
+bad_attributes = text("fused: the attributes must be bias int64 0 or 1, eps float32, feed_forward int64 and heads int64")
 bad_scalars = text("fused: token, slot and pad must be int32 [1], [] and [1]; cos and sin float32 [h/2]")
 bad_cache = text(
     "fused: keys must be float16 [L, K, S/16, h, 16] and values float16 [L, K, S, h], h a multiple of 16, overwritten in place"
 )
 bad_sizes = text("fused: hidden size, feed-forward size and heads times head size must be multiples of 32, heads a multiple of key heads")
 bad_table = text("fused: embedding and head must be blocks [V/16, D/32, bytes] of Q4_0, Q4_1 or Q8_0, and the norm float32 [D]")
-bad_layer = text("fused: a layer's weights do not have the shapes that the other operands say")
+bad_layers = text(
+    "fused: the layers' weights must be norms float32 [L, 2, D], blocks uint8 [bytes], a table int32 [L, 4, 4] of matrices in them, and"
+    " biases float32 [L, N] where there are some"
+)
+bad_matrix = text("fused: a layer's matrix is not of the sizes that the other operands say, of no known kind, or not within the blocks")
 bad_logits = text("fused: logits must be float32 [V] and the best of them int32 [1]")
 bad_token = text("fused: the token is outside the vocabulary")
 bad_slot = text("fused: the slot is outside the cache, or before the padding's end")
@@ -48,15 +57,14 @@ bad_slot = text("fused: the slot is outside the cache, or before the padding's e
 @function
 def problem(frame):
     """Address of what is wrong with the call; 0 where nothing is."""
-    if argument_count(frame) < FIXED or not counts(frame, argument_count(frame), 4, 3):
+    if argument_count(frame) < FIXED or not counts(frame, argument_count(frame), 4, 4):
         return bad_counts()
     if not attributes_fit(frame):
         return bad_attributes()
+    if argument_count(frame) != FIXED + integer(frame, 0):
+        return bad_counts()
     if not fits(argument(frame, KEYS), F16, 5, 2):
         return bad_cache()
-    layers = size(argument(frame, KEYS), 0)
-    if layers < 1 or argument_count(frame) != FIXED + (PER_LAYER + integer(frame, 0)) * layers:
-        return bad_counts()
     if not scalars_fit(frame):
         return bad_scalars()
     if not cache_fits(frame):
@@ -67,18 +75,21 @@ def problem(frame):
         return bad_logits()
     if (size(result(frame, 0), 0) + ROWS - 1) // ROWS != size(argument(frame, EMBEDDING), 0):
         return bad_logits()
-    d, dim, heads, kv = size(argument(frame, NORM), 0), size(argument(frame, KEYS), 3), integer(frame, 2), size(argument(frame, KEYS), 1)
+    d, dim, heads, kv = size(argument(frame, NORM), 0), size(argument(frame, KEYS), 3), heads_of(frame), size(argument(frame, KEYS), 1)
     if d < COLUMNS or d % COLUMNS != 0 or heads < 1 or heads > MOST or heads % kv != 0 or (heads * dim) % COLUMNS != 0:
         return bad_sizes()
-    for layer in range(layers):
-        if not layer_fits(frame, layer, d, dim, heads, kv):
-            return bad_layer()
+    if feed_forward(frame) < COLUMNS or feed_forward(frame) % COLUMNS != 0:
+        return bad_sizes()
+    if not layers_fit(frame, d, (heads + 2 * kv) * dim):
+        return bad_layers()
+    if not matrices_fit(frame, d, dim, heads, kv):
+        return bad_matrix()
     return bad_values(frame)
 
 
 @function
 def attributes_fit(frame):
-    whole = is_scalar(frame, 0, S64) and is_scalar(frame, 1, F32) and is_scalar(frame, 2, S64)
+    whole = is_scalar(frame, 0, S64) and is_scalar(frame, 1, F32) and is_scalar(frame, 2, S64) and is_scalar(frame, 3, S64)
     return whole and 0 <= integer(frame, 0) <= 1
 
 
@@ -86,6 +97,16 @@ def attributes_fit(frame):
 def bias_of(frame):
     """Whether queries, keys and values have biases."""
     return integer(frame, 0) == 1
+
+
+@function
+def feed_forward(frame):
+    return integer(frame, 2)
+
+
+@function
+def heads_of(frame):
+    return integer(frame, 3)
 
 
 @function
@@ -135,26 +156,43 @@ def tables_fit(frame):
 
 
 @function
-def layer_fits(frame, layer, d, dim, heads, kv):
-    bias = 1 if bias_of(frame) else 0
-    at, rows = FIXED + (PER_LAYER + bias) * layer, (heads + 2 * kv) * dim
-    if not floats_fit(argument(frame, at), d) or not blocks_fit(argument(frame, at + 1), rows, d):
+def layers_fit(frame, d, qkv):
+    """Whether norms, blocks, table and biases are arrays of the right shapes."""
+    norms, table, layers = argument(frame, NORMS), argument(frame, TABLE), size(argument(frame, KEYS), 0)
+    if not fits(norms, F32, 3, 4) or size(norms, 0) != layers or size(norms, 1) != 2 or size(norms, 2) != d:
         return False
-    if bias == 1 and not floats_fit(argument(frame, at + 2), rows):
+    if not fits(table, S32, 3, 4) or size(table, 0) != layers or size(table, 1) != MATRICES or size(table, 2) != ENTRIES:
         return False
-    at += bias
-    if not blocks_fit(argument(frame, at + 2), d, heads * dim) or not floats_fit(argument(frame, at + 3), d):
+    if not fits(argument(frame, BLOCKS), U8, 1, 1) or layers < 1:
         return False
-    up, down = argument(frame, at + 4), argument(frame, at + 5)
-    ff = feed_forward(frame)
-    return ff >= COLUMNS and blocks_fit(up, 2 * ff, d) and blocks_fit(down, d, ff)
+    if not bias_of(frame):
+        return True
+    biases = argument(frame, BIASES)
+    return fits(biases, F32, 2, 4) and size(biases, 0) == layers and size(biases, 1) == qkv
 
 
 @function
-def feed_forward(frame):
-    """Columns of the first layer's down projection; 0 where that is no weight."""
-    down = argument(frame, FIXED + PER_LAYER + (1 if bias_of(frame) else 0) - 1)
-    return size(down, 1) * COLUMNS if fits(down, U8, 3, 1) else 0
+def matrices_fit(frame, d, dim, heads, kv):
+    """Whether every matrix in the table has the sizes that it must have and lies within the blocks."""
+    room, f = size(argument(frame, BLOCKS), 0), feed_forward(frame)
+    if f > room:  # so no size below overflows
+        return False
+    for layer in range(size(argument(frame, TABLE), 0)):
+        for i in range(MATRICES):
+            rows = (heads + 2 * kv) * dim if i == 0 else 2 * f if i == 2 else d
+            columns = heads * dim if i == 1 else f if i == 3 else d
+            groups, blocks, kind = matrix(frame, layer, i, 1), matrix(frame, layer, i, 2), matrix(frame, layer, i, 3)
+            if groups != (rows + ROWS - 1) // ROWS or blocks * COLUMNS != columns or not known(kind):
+                return False
+            if not holds(room, UNIT * matrix(frame, layer, i, 0), groups, blocks, kind):
+                return False
+    return True
+
+
+@function
+def matrix(frame, layer, i, j):
+    """Of a layer's i-th matrix (0 qkv, 1 o, 2 gate_up, 3 down): its place in units, then groups of rows, blocks a row, bytes of both."""
+    return types.int64(load_i32(data(argument(frame, TABLE)) + 4 * (ENTRIES * (MATRICES * layer + i) + j)))
 
 
 @function

@@ -169,6 +169,13 @@ def known(size):
 
 
 @function
+def holds(size, place, groups, blocks, kind):
+    """Whether an array of so many bytes has a weight at `place`; no product of sizes may overflow on the way."""
+    room = size - place
+    return 0 <= place < size and 1 <= blocks <= room and groups <= room // (blocks * kind)
+
+
+@function
 def store_some(address, value, n):
     """The first n of 16 floats, n >= 1."""
     if n >= ROWS:

@@ -10,10 +10,10 @@ from numba import types
 
 from llama_jax.kernels.native import team
 from llama_jax.kernels.native.attention import CHUNK, attend, merged, remember, rotated
-from llama_jax.kernels.native.ffi import argument, data, result, size
+from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, result, size
 from llama_jax.kernels.native.lanes import exponential, fma, largest, load, prefetch, splat, store, total
 from llama_jax.kernels.native.machine import free, function, load_f32, malloc, square_root, store_f32, store_i32
-from llama_jax.kernels.native.operands import COS, FIXED, HEAD, KEYS, NORM, PER_LAYER, SIN, VALUES
+from llama_jax.kernels.native.operands import BIASES, COS, HEAD, KEYS, MATRICES, NORM, NORMS, SIN, VALUES
 from llama_jax.kernels.native.products import COLUMNS, ROWS, group, quantise, store_some
 
 PHASES_PER_LAYER = 5
@@ -22,7 +22,9 @@ p = team.parameter  # short: every line reads some
 
 # parameters of the state: sizes of the model and of this call, then places in the shared memory
 FRAME, D, FF, HEADS, KV, DIM, LAYERS, SLOTS, AT, EMPTY, V, BIAS, EPS, GROUPS, TEAM, STRIDE, THREADS = range(17)
-X0, X1, QKV, PIECES, ACT_Q, ACT_D, ACT_S, ACT_T, BEST = range(17, 26)
+X0, X1, QKV, PIECES, ACT_Q, ACT_D, ACT_S, ACT_T, BEST, WEIGHTS = range(17, 27)
+ATTENTION_NORM, FFN_NORM = range(2)
+MATRIX_QKV, MATRIX_O, GATE_UP, DOWN = range(MATRICES)
 AHEAD, FIRST = (
     512,
     32,
@@ -31,11 +33,14 @@ AHEAD, FIRST = (
 
 @function
 def weight(state, layer, i):
-    """Buffer of a layer's i-th operand: 0 norm, 1 qkv, 2 o, 3 norm, 4 gate_up, 5 down; 6 is the bias."""
-    bias = p(state, BIAS)
-    at = FIXED + (PER_LAYER + bias) * layer
-    i = 2 if i == 6 else i + (bias if i > 1 else 0)
-    return argument(p(state, FRAME), at + i)
+    """A layer's i-th matrix, to be read as a buffer is."""
+    return p(state, WEIGHTS) + DESCRIPTION * (MATRICES * layer + i)
+
+
+@function
+def norm(state, layer, i):
+    """Address of a layer's i-th norm."""
+    return data(argument(p(state, FRAME), NORMS)) + 4 * p(state, D) * (2 * layer + i)
 
 
 @function
@@ -114,12 +119,12 @@ def qkv_phase(state, me, phase, layer, hidden, scratch):
     d, rows = p(state, D), qkv_rows(state)
     if team.over(state, phase, parts_of(state, (rows + ROWS - 1) // ROWS)):
         return
-    ask(begins(state, me, weight(state, layer, 1)))
-    normalised(p(state, X0), data(weight(state, layer, 0)), d, eps_of(state), hidden)
+    ask(begins(state, me, weight(state, layer, MATRIX_QKV)))
+    normalised(p(state, X0), norm(state, layer, ATTENTION_NORM), d, eps_of(state), hidden)
     rounded(hidden, d, scratch)
-    base = data(weight(state, layer, 6)) if p(state, BIAS) == 1 else 0
-    after = weight(state, layer, 2)
-    product_phase(state, me, phase, weight(state, layer, 1), rows, scratch, d // COLUMNS, base, p(state, QKV), after)
+    base = data(argument(p(state, FRAME), BIASES)) + 4 * rows * layer if p(state, BIAS) == 1 else 0
+    after = weight(state, layer, MATRIX_O)
+    product_phase(state, me, phase, weight(state, layer, MATRIX_QKV), rows, scratch, d // COLUMNS, base, p(state, QKV), after)
 
 
 @function
@@ -163,7 +168,7 @@ def attention_phase(state, me, phase, layer, hidden):
         to = p(state, PIECES) + p(state, STRIDE) * (head * heads * many + piece)
         attend(hidden, heads, keys, values, max(start, empty), min(start + CHUNK - 1, at), dim, to, p(state, STRIDE) * many)
         team.done(state, phase)
-    team.wait(state, phase, pieces, begins(state, me, weight(state, layer, 2)), AHEAD)
+    team.wait(state, phase, pieces, begins(state, me, weight(state, layer, MATRIX_O)), AHEAD)
 
 
 @function
@@ -171,14 +176,14 @@ def o_phase(state, me, phase, layer, hidden, scratch):
     d, dim, heads = p(state, D), p(state, DIM), p(state, HEADS)
     if team.over(state, phase, parts_of(state, d // ROWS)):
         return
-    ask(begins(state, me, weight(state, layer, 2)))
+    ask(begins(state, me, weight(state, layer, MATRIX_O)))
     many = chunks(state)
     for head in range(heads):
         at = p(state, PIECES) + p(state, STRIDE) * head * many
         merged(at, many, p(state, STRIDE), dim, scratch, hidden + 4 * dim * head)
     rounded(hidden, heads * dim, scratch)
-    after = weight(state, layer, 4)
-    product_phase(state, me, phase, weight(state, layer, 2), d, scratch, heads * dim // COLUMNS, p(state, X0), p(state, X1), after)
+    after = weight(state, layer, GATE_UP)
+    product_phase(state, me, phase, weight(state, layer, MATRIX_O), d, scratch, heads * dim // COLUMNS, p(state, X0), p(state, X1), after)
 
 
 @function
@@ -188,18 +193,19 @@ def gate_up_phase(state, me, phase, layer, hidden, scratch):
     parts = parts_of(state, blocks)
     if team.over(state, phase, parts):
         return
-    gate = data(weight(state, layer, 4)) + 2 * team.share(blocks, p(state, THREADS), me) * (d // COLUMNS) * size(weight(state, layer, 4), 2)
+    gate_up = weight(state, layer, GATE_UP)
+    gate = data(gate_up) + 2 * team.share(blocks, p(state, THREADS), me) * (d // COLUMNS) * size(gate_up, 2)
     ask(gate)
-    normalised(p(state, X1), data(weight(state, layer, 3)), d, eps_of(state), hidden)
+    normalised(p(state, X1), norm(state, layer, FFN_NORM), d, eps_of(state), hidden)
     rounded(hidden, d, scratch)
     while True:
         part = team.take_own(state, phase, parts, parts * me // p(state, THREADS))
         if part >= parts:
             break
         for b in range(team.share(blocks, parts, part), team.share(blocks, parts, part + 1)):
-            gated(state, weight(state, layer, 4), b, scratch, hidden)
+            gated(state, gate_up, b, scratch, hidden)
         team.done(state, phase)
-    team.wait(state, phase, parts, begins(state, me, weight(state, layer, 5)), AHEAD)
+    team.wait(state, phase, parts, begins(state, me, weight(state, layer, DOWN)), AHEAD)
 
 
 @function
@@ -218,8 +224,8 @@ def gated(state, buffer, b, scratch, room):
 def down_phase(state, me, phase, layer):
     d = p(state, D)
     blocks = p(state, FF) // COLUMNS
-    after = weight(state, layer + 1, 1) if layer + 1 < p(state, LAYERS) else argument(p(state, FRAME), HEAD)
-    product_phase(state, me, phase, weight(state, layer, 5), d, p(state, ACT_Q), blocks, p(state, X1), p(state, X0), after)
+    after = weight(state, layer + 1, MATRIX_QKV) if layer + 1 < p(state, LAYERS) else argument(p(state, FRAME), HEAD)
+    product_phase(state, me, phase, weight(state, layer, DOWN), d, p(state, ACT_Q), blocks, p(state, X1), p(state, X0), after)
 
 
 @function

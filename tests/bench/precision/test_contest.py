@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_jax import checkpoint, kernels
+from llama_jax import checkpoint
 from llama_jax.bench import protocol, versus
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
@@ -34,26 +34,6 @@ def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, change
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
         contest.run(replace(CONTEST, **changes), Journal())
-
-
-def test_where_there_are_no_kernels_those_placements_are_gaps(monkeypatch):
-    monkeypatch.setattr(kernels, "missing", lambda: "numba is not installed, which compiles them; run `make setup`.")
-    found = contest.gaps_of(["loop", "loop+gemv", "step+fused", "llamacpp"], TINY)
-    assert [gap["name"] for gap in found] == ["loop+gemv", "step+fused", "llamacpp"]
-    assert all(gap["reason"] and gap["remedy"] for gap in found)
-    assert found[0] == dict(name="loop+gemv", reason="numba is not installed, which compiles them.", remedy="Run `make setup`.")
-    monkeypatch.setattr(kernels, "missing", lambda: None)
-    assert contest.gaps_of(["loop", "loop+gemv", "step+fused"], TINY) == []
-    monkeypatch.setattr(kernels, "missing", lambda: pytest.fail("asked"))
-    assert contest.gaps_of(["loop", "loop+int8"], TINY) == []  # who needs none does not ask
-
-
-def test_a_gap_is_named_once_in_a_journal(monkeypatch):
-    monkeypatch.setattr(kernels, "missing", lambda: "None here; leave them out.")
-    job = Job(TINY, None, Journal())
-    for _ in range(2):
-        assert contest.present(job, ["loop", "loop+gemv", "llamacpp"]) == ["loop"]
-    assert len(job.journal.notes) == 2
 
 
 def test_the_context_is_full_with_the_last_token(packaged):

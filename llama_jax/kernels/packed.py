@@ -1,0 +1,97 @@
+"""The weights of all layers in a few arrays, as the fused kernel takes them.
+
+A call costs its host something for each array that it is given, and more where the weights of the token before have swept the caches:
+thirty layers in arrays of their own, 180 of them, cost a fifth of a token (`data/performance-changes.csv`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax.attention import Attention
+from llama_jax.axes import Array, Float
+from llama_jax.ffn import FFN
+from llama_jax.kernels import gemv
+from llama_jax.layer import Layer
+from llama_jax.norm import Norm
+from llama_jax.quantize import COLUMNS, LAYOUTS, ROWS, Blocks
+
+UNIT = 64  # bytes: a matrix begins at a multiple of this
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Packed:
+    """L layers in the place of a tuple of them (`model.Model.layers`).
+
+    blocks: bytes [N], the blocks of each layer's qkv, o, gate_up and down, one matrix after the other. table: int32 [L, 4, 4], where each
+    begins in units of 64 bytes, and the sizes of its `Blocks.data`. norms: float32 [L, 2, D], attention's and
+    the feed-forward's. biases: float32 [L, (H+2K)*h], those of qkv; None for a model that has none.
+    """
+
+    blocks: jax.Array
+    table: jax.Array
+    norms: jax.Array
+    biases: jax.Array | None
+    kinds: tuple[tuple[str, ...], ...] = field(metadata=dict(static=True))  # of each layer's four matrices
+    shapes: tuple[tuple[int, int], ...] = field(metadata=dict(static=True))  # of the four, in every layer
+
+    def __iter__(self) -> Iterator[Layer]:
+        """The layers one by one, their matrices read where they stand. For prompts, within a jitted program: un-jitted it copies norms."""
+        places = UNIT * table_of(self.kinds, self.shapes)[..., 0]
+        for i, (kinds, begins) in enumerate(zip(self.kinds, places.tolist(), strict=True)):
+            qkv, o, gate_up, down = (Part(self.blocks, *each) for each in zip(begins, kinds, self.shapes, strict=True))
+            bias = None if self.biases is None else self.biases[i]
+            yield Layer(Norm(self.norms[i, 0]), Attention(qkv, o, bias), Norm(self.norms[i, 1]), FFN(gate_up, down))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Part:
+    """A matrix [N, K] within an array of blocks; it only multiplies."""
+
+    data: jax.Array  # bytes, of many matrices
+    place: int = field(metadata=dict(static=True))  # in bytes
+    kind: str = field(metadata=dict(static=True))
+    shape: tuple[int, int] = field(metadata=dict(static=True))
+
+    def matmul(self, x: Float[Array, "... K"], out_dtype) -> Float[Array, "... N"]:
+        """x @ self.T."""
+        return gemv.product(x, self, self.place).astype(out_dtype)
+
+
+def matrices(layer: Layer) -> tuple[Blocks, ...]:
+    return layer.attention.qkv, layer.attention.o, layer.ffn.gate_up, layer.ffn.down
+
+
+def table_of(kinds: Sequence[Sequence[str]], shapes: Sequence[tuple[int, int]]) -> np.ndarray:
+    """`Packed.table` of matrices that stand side by side."""
+    sizes = np.array([[(-(-n // ROWS), -(-k // COLUMNS), LAYOUTS[kind].group) for kind, (n, k) in zip(each, shapes, strict=True)]
+                      for each in kinds])  # fmt: skip
+    units = -(-sizes.prod(-1) // UNIT)
+    return np.concatenate([(np.cumsum(units).reshape(units.shape) - units)[..., None], sizes], axis=-1).astype(np.int32)
+
+
+def pack(layers: tuple[Layer, ...]) -> Packed:
+    """Layers with quantised matrices, their bytes copied side by side."""
+    found = [matrices(layer) for layer in layers]
+    kinds, shapes = tuple(tuple(m.kind for m in each) for each in found), tuple(m.shape for m in found[0])
+    table = table_of(kinds, shapes)
+    blocks = aligned(UNIT * int(table[-1, -1, 0]) + found[-1][-1].nbytes)
+    for matrix, (unit, *_) in zip((m for each in found for m in each), table.reshape(-1, 4).tolist(), strict=True):
+        blocks[UNIT * unit :][: matrix.nbytes] = np.asarray(matrix.data).reshape(-1)
+    norms = jnp.stack([jnp.stack([layer.attention_norm.weight, layer.ffn_norm.weight]) for layer in layers])
+    biases = None if layers[0].attention.qkv_bias is None else jnp.stack([layer.attention.qkv_bias for layer in layers])
+    return Packed(jax.device_put(blocks), jnp.asarray(table), norms, biases, kinds, shapes)
+
+
+def aligned(size: int) -> np.ndarray:
+    """So many zero bytes at an address that lets `jax.device_put` on a CPU take them as they are, without a copy."""
+    room = np.zeros(size + UNIT, np.uint8)
+    start = -room.ctypes.data % UNIT
+    return room[start : start + size]

@@ -1,0 +1,38 @@
+"""What cannot run here is named once, with its remedy, and asked about only where it matters."""
+
+import pytest
+
+from llama_jax import kernels
+from llama_jax.bench import available
+from llama_jax.bench.job import Job
+from llama_jax.bench.journal import Journal
+from llama_jax.errors import UserError
+
+TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+        "head_dim=16,vocab_size=97")  # fmt: skip
+
+
+def test_where_there_are_no_kernels_those_placements_are_gaps(monkeypatch):
+    monkeypatch.setattr(kernels, "missing", lambda: "numba is not installed, which compiles them; run `make setup`.")
+    found = available.gaps(["loop", "loop+gemv", "step+fused", "llamacpp"], TINY)
+    assert [gap["name"] for gap in found] == ["loop+gemv", "step+fused", "llamacpp"]
+    assert all(gap["reason"] and gap["remedy"] for gap in found)
+    assert found[0] == dict(name="loop+gemv", reason="numba is not installed, which compiles them.", remedy="Run `make setup`.")
+    monkeypatch.setattr(kernels, "missing", lambda: None)
+    assert available.gaps(["loop", "loop+gemv", "step+fused"], TINY) == []
+    monkeypatch.setattr(kernels, "missing", lambda: pytest.fail("asked"))
+    assert available.gaps(["loop", "loop+int8"], TINY) == []  # who needs none does not ask
+
+
+def test_a_gap_is_named_once_in_a_journal(monkeypatch):
+    monkeypatch.setattr(kernels, "missing", lambda: "None here; leave them out.")
+    job = Job(TINY, None, Journal())
+    for _ in range(2):
+        assert available.present(job, ["loop", "loop+gemv", "llamacpp"]) == ["loop"]
+    assert len(job.journal.notes) == 2
+
+
+def test_a_baseline_runs_everywhere():
+    available.check_baseline("loop")
+    with pytest.raises(UserError, match="step.gemv is the baseline, which must run everywhere"):
+        available.check_baseline("step+gemv")

@@ -1,0 +1,76 @@
+"""Layers in a few arrays are the same layers: every byte at its place, the same products, and no copy on a CPU."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from llama_jax import generate, quantize
+from llama_jax.kernels import packed
+from llama_jax.model import kinds
+from llama_jax.placement import parse
+from tests.kernels.models import quantised, random_model, small, with_packed_layers
+
+
+def mixed(cfg):
+    """A model whose layers are of different kinds, as files of other makers have them."""
+    model = quantised(cfg, "q4_1")
+    down = model.layers[0].ffn.down
+    other = replace(quantize.from_float(np.asarray(down.dequantised()), "q8_0"), product="gemv")
+    first = replace(model.layers[0], ffn=replace(model.layers[0].ffn, down=other))
+    return replace(model, layers=(first, *model.layers[1:]))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_every_matrix_stands_where_the_table_says(family):
+    model = mixed(small(family, num_hidden_layers=3))
+    found = packed.pack(model.layers)
+    blocks, table = np.asarray(found.blocks), np.asarray(found.table)
+    end = 0
+    for layer, rows in zip(model.layers, table, strict=True):
+        for matrix, (unit, *sizes) in zip(packed.matrices(layer), rows.tolist(), strict=True):
+            assert tuple(sizes) == matrix.data.shape
+            assert end <= packed.UNIT * unit < end + packed.UNIT
+            end = packed.UNIT * unit + matrix.nbytes
+            np.testing.assert_array_equal(blocks[packed.UNIT * unit : end], np.asarray(matrix.data).reshape(-1))
+    assert end == len(blocks)
+    np.testing.assert_array_equal(found.norms[1, 1], model.layers[1].ffn_norm.weight)
+    assert (found.biases is None) == (family == "llama")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_layers_one_by_one_multiply_alike(family):
+    model = mixed(small(family))
+
+    @jax.jit
+    def both(layers, again, x):
+        pairs = zip(layers, again, strict=True)
+        return [[(m.matmul(x[: m.shape[1]], jnp.float32), part.matmul(x[: m.shape[1]], jnp.float32))
+                 for m, part in zip(packed.matrices(a), packed.matrices(b), strict=True)] for a, b in pairs]  # fmt: skip
+
+    x = jnp.asarray(np.random.default_rng(0).standard_normal(256), jnp.float32)
+    for layer in both(model.layers, packed.pack(model.layers), x):
+        for one, other in layer:
+            np.testing.assert_array_equal(one, other)
+    a, b = (jax.tree.map(np.asarray, layers[1].attention_norm) for layers in (model.layers, tuple(packed.pack(model.layers))))
+    np.testing.assert_array_equal(a.weight, b.weight)
+
+
+def test_a_large_array_is_taken_as_it_is():
+    room = packed.aligned(1 << 20)
+    assert jax.device_put(room).unsafe_buffer_pointer() == room.ctypes.data
+
+
+def test_what_the_weights_are_kept_as_is_still_known():
+    model = mixed(small())
+    assert kinds(with_packed_layers(model)) == kinds(model) == "q4_1+q8_0"
+
+
+def test_a_call_of_the_fused_step_has_few_operands():
+    """However many layers there are: that is what packing is for."""
+    for layers in (1, 5):
+        cfg = small(num_hidden_layers=layers)
+        engine = generate.bind(cfg, random_model(cfg), parse("step+q8_0+fused"))
+        assert len(jax.tree.leaves(engine.params)) == 5  # embedding, final norm; blocks, table, norms
