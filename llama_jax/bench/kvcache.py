@@ -22,7 +22,7 @@ from llama_jax.errors import UserError
 from llama_jax.placement import Placement, parse
 
 COMBINATIONS = {"step": "cache, jit", "eager": "cache, eager", "step+nocache": "no cache, jit", "eager+nocache": "no cache, eager"}
-TYPES = {"step+donate": "float32", "step+donate+kvbf16": "bfloat16", "step+donate+kvint8": "int8"}
+TYPES = {"step+donate": "float32", "step+donate+kvbf16": "bfloat16", "step+donate+kvf16": "float16", "step+donate+kvint8": "int8"}
 FIFTEEN, PROMPT, NEW = "fifteen tokens", 4, 15  # the case that was published: 15 tokens after a prompt of 4
 PIECE = 16  # tokens that go through the cache together where its quality is measured
 

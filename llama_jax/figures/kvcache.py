@@ -16,7 +16,7 @@ from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, row
 
 SHADES = {"step": PALETTE["blue"], "eager": PALETTE["sky"], "step+nocache": PALETTE["vermilion"], "eager+nocache": PALETTE["orange"]}
 MARKERS = {"step": "o", "eager": "s", "step+nocache": "^", "eager+nocache": "D"}
-TYPE_SHADES = {"f32": PALETTE["black"], "bf16": PALETTE["blue"], "int8": PALETTE["vermilion"]}
+TYPE_SHADES = {"f32": PALETTE["black"], "bf16": PALETTE["blue"], "f16": PALETTE["green"], "int8": PALETTE["vermilion"]}
 GREY = "#555555"
 
 
@@ -105,8 +105,8 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
     left.legend(fontsize=9)
     left.set_title("Attention's arithmetic adds up")
     for (model, entries), style in zip(sizes.items(), ("-", "--"), strict=False):
-        for kind, shade in TYPE_SHADES.items():
-            these = [e for e in entries if e["kv"] == kind]
+        for kind in ("f32", "bf16", "int8"):  # one a width: f16 has bf16's
+            these, shade = [e for e in entries if e["kv"] == kind], TYPE_SHADES[kind]
             right.plot([e["slots"] for e in these], [e["predicted"] / 1e6 for e in these], style, color=shade, linewidth=1.6)
             right.plot([e["slots"] for e in these], [e["measured"] / 1e6 for e in these], "o" if style == "-" else "s", color=shade,
                        markersize=5, markerfacecolor="white", label=f"{model}, {kind}")  # fmt: skip
@@ -119,11 +119,12 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
 
 @styled
 def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Figure:
-    """The cache in three types: decode rate (left), and distance of the next token's distribution from float32's (right)."""
+    """The cache in each type that was timed: decode rate (left), and distance of the next token's distribution from float32's (right)."""
+    timed = {name: label for name, label in TYPES.items() if any(t.subject == name for t in trials)}
     figure, (left, right) = new(11.5, 2.9, columns=2, gridspec_kw={"width_ratios": [1.5, 1]})
-    heights, baseline = rows(left, list(TYPES.values())), next(iter(TYPES))
-    for name, label in TYPES.items():
-        good, shade = summary.warm(trials, name), list(TYPE_SHADES.values())[list(TYPES).index(name)]
+    heights, baseline = rows(left, list(timed.values())), next(iter(TYPES))
+    for name, label in timed.items():
+        good, shade = summary.warm(trials, name), TYPE_SHADES[label.replace("bfloat", "bf").replace("float", "f")]
         rates = [t.tg for t in good]
         left.scatter(rates, [heights[label]] * len(rates), color=shade, s=28, alpha=0.6, linewidths=0)
         if not rates:
