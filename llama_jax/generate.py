@@ -269,16 +269,23 @@ def stream(
     """
     batch = request(engine, prompts, new_tokens, seeds, stop, slots, length)
     token, carry = prefill(engine, batch, sampler)
-    done = np.zeros(len(prompts), bool)
     with contextlib.closing(decode(engine, batch, token, carry, sampler)) as further:  # ends its threads, whoever leaves first
-        for block in itertools.chain([engine.fetch(token)], further):
-            ended = done | np.logical_or.accumulate(np.isin(block, batch.stop), axis=0)  # [n B]
-            over = ended.all(axis=1)
-            if over.any():
-                yield block[: int(np.argmax(over)) + 1]
-                return
-            done = ended[-1]
-            yield block
+        blocks = itertools.chain([engine.fetch(token)], further)
+        yield from until_all_have_met(blocks, batch.stop) if len(stop) else blocks
+
+
+def until_all_have_met(blocks: Iterator[np.ndarray], stop: np.ndarray) -> Iterator[np.ndarray]:
+    """Blocks [n B] up to and including the row in which the last sequence meets one of the tokens `stop` [N]."""
+    done: np.ndarray | bool = False
+    for block in blocks:
+        met = (block[..., None] == stop).any(axis=-1)  # numpy.isin takes several times as long for so few, once a token
+        ended = done | np.logical_or.accumulate(met, axis=0)  # [n B]
+        over = ended.all(axis=1)
+        if over.any():
+            yield block[: int(np.argmax(over)) + 1]
+            return
+        done = ended[-1]
+        yield block
 
 
 @dataclass(frozen=True)
