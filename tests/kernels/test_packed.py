@@ -58,6 +58,12 @@ def test_layers_one_by_one_multiply_alike(family):
     np.testing.assert_array_equal(a.weight, b.weight)
 
 
+def test_both_sides_count_places_in_the_same_unit():
+    from llama_jax.kernels.native import operands
+
+    assert packed.UNIT == operands.UNIT
+
+
 def test_a_large_array_is_taken_as_it_is():
     room = packed.aligned(1 << 20)
     assert jax.device_put(room).unsafe_buffer_pointer() == room.ctypes.data

@@ -143,11 +143,6 @@ def blocks_fit(buffer, rows, columns):
 
 
 @function
-def floats_fit(buffer, n):
-    return fits(buffer, F32, 1, 4) and size(buffer, 0) == n
-
-
-@function
 def tables_fit(frame):
     if not fits(argument(frame, NORM), F32, 1, 4) or not fits(argument(frame, EMBEDDING), U8, 3, 1):
         return False
