@@ -9,19 +9,38 @@ from matplotlib.figure import Figure
 
 from llama_jax.bench import quality, standings
 from llama_jax.bench.statistics import Ratio
+from llama_jax.figures.labels import labelled, readable
 from llama_jax.figures.measurement import interval_words
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
+from llama_jax.placement import parse
 
 SHADES = {standings.JAX: PALETTE["blue"], standings.TORCH: PALETTE["vermilion"], standings.LLAMACPP: PALETTE["green"],
           standings.OLLAMA: PALETTE["orange"]}  # fmt: skip
 MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", standings.OLLAMA: "D"}
 HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", standings.OLLAMA: "xx"}
-OTHER, GREY = PALETTE["purple"], "#555555"
+GREY = "#555555"
+KINDS = {  # kind of subject: (colour, marker); of ours, who multiplies
+    "XLA": (PALETTE["blue"], "o"), "gemv": (PALETTE["purple"], "P"), "fused": (PALETTE["black"], "X"),
+    **{runtime: (SHADES[runtime], MARKERS[runtime]) for runtime in SHADES if runtime != standings.JAX},
+}  # fmt: skip
 WIDE = 60  # characters of a line beside a chart
 
 
+def kind(name: str, backend: str) -> str:
+    """Which of KINDS a subject is: of ours by its kernels."""
+    if backend != standings.JAX:
+        return backend
+    kernels = parse(name).kernels
+    return "XLA" if kernels == "none" else kernels
+
+
+def look(name: str, backend: str) -> tuple[str, str]:
+    """A subject's colour and marker."""
+    return KINDS.get(kind(name, backend), (GREY, "v"))
+
+
 def shade(entry: dict) -> str:
-    return SHADES.get(entry["backend"], OTHER)
+    return look(entry["name"], entry["backend"])[0]
 
 
 def gap_words(gap: dict) -> str:
@@ -46,7 +65,7 @@ def tokens_per_second(
     left.set_xticks(range(len(published)), list(published))
     left.set(ylabel="tokens/s")
     left.grid(axis="x", visible=False)
-    left.set_title("As published (M1 Max)", pad=10)
+    left.set_title("As published (M1 Max)", pad=20)
     series = [e["points"]["decode"] for e in entries]
     edges = np.histogram_bin_edges(np.concatenate([[], *series]), bins=int(np.clip(2 * max(map(len, series), default=0), 12, 40)))
     for e, values in zip(entries, series, strict=True):
@@ -54,6 +73,8 @@ def tokens_per_second(
         words = f"{e['name']} ({e['dtype']}): median {middle.median:.1f} tokens/s, IQR {middle.iqr:.1f}, n = {middle.n}"
         right.hist(values, edges, color=shade(e), alpha=0.5, hatch=HATCHES.get(e["backend"], "--"), edgecolor=shade(e), label=words)
         right.axvline(middle.median, color=shade(e), linewidth=2)
+        right.text(middle.median, 1.0, e["name"], color=shade(e), ha="center", va="bottom", fontsize=9,
+                   transform=right.get_xaxis_transform())  # fmt: skip
     right.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
     right.set_xlim(left=0)
     right.yaxis.get_major_locator().set_params(integer=True)
@@ -63,7 +84,7 @@ def tokens_per_second(
         right.text(0.5, 0.5, "no valid trial", transform=right.transAxes, ha="center", color=LIMIT_COLOUR)
     alone = " and ".join(e["name"] for e in entries) or "nothing counts"
     title = "Here: " + (f"{entries[0]['name']} over {entries[1]['name']} {interval_words(ratio)}" if ratio else alone)
-    right.set_title(title, pad=10)
+    right.set_title(title, pad=20)
     if missing:
         lines = "\n".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
         right.text(0.0, -0.24 - 0.07 * len(entries), lines, transform=right.transAxes, fontsize=8, va="top", color=GREY, wrap=True)
@@ -129,7 +150,7 @@ def row(axes, entry: dict, what: str, height: float) -> None:
     found, values, colour = entry[what], entry["points"][what], shade(entry)
     if not found.n:
         return
-    spread, marker = np.linspace(-0.16, 0.16, len(values)), MARKERS.get(entry["backend"], "v")
+    spread, marker = np.linspace(-0.16, 0.16, len(values)), look(entry["name"], entry["backend"])[1]
     axes.scatter(values, height + spread, s=13, color=colour, marker=marker, alpha=0.45, linewidths=0, zorder=2)
     axes.plot([found.low, found.high], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3)
     axes.plot(found.median, height, "|", color="black", markersize=15, markeredgewidth=2.2, zorder=4)
@@ -152,28 +173,26 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     shown = [(e, known.get(e["arithmetic"])) for e in entries if e["decode"].n]
     positive = [d["kl"] for _, d in shown if d and d["kl"] and d["kl"] > quality.EXACT]
     bottom, top = quality.EXACT, max([*positive, 1e-2]) * 10
-    right, placed = max((e["decode"].median for e, _ in shown), default=1), []
+    rates = [e["decode"].median for e, _ in shown] or [1.0]
+    axes.set(xscale="log", yscale="log", ylim=(bottom / 3, top * 4), xlim=(0.6 * min(rates), 2 * max(rates)))
+    labels, bands = [], [((0.6 * min(rates), 2 * max(rates)), (bottom,) * 2)]
     for e, d in shown:
-        rate, height = e["decode"], place(d, bottom, top)
+        (colour, marker), rate, height = look(e["name"], e["backend"]), e["decode"], place(d, bottom, top)
         if bottom < height < top and np.isfinite(d["kl_low"]):
-            axes.plot([rate.median] * 2, [max(d["kl_low"], bottom), d["kl_high"]], color=shade(e), linewidth=4, alpha=0.35)
-        axes.plot([rate.low, rate.high], [height] * 2, color=shade(e), linewidth=4, alpha=0.35, solid_capstyle="butt")
-        axes.plot(rate.median, height, MARKERS.get(e["backend"], "v"), color=shade(e), markersize=9, markeredgecolor="white")
-        taken = sum(abs(x - rate.median) < 0.25 * right and 0.3 < y / height < 3 for x, y in placed)
-        placed.append((rate.median, height))
-        axes.annotate(f"{e['name']}: {distance_words(d)}", (rate.median, height), (0, 9 + 12 * taken), textcoords="offset points",
-                      fontsize=8.5, ha="center", va="bottom", color=shade(e))  # fmt: skip
+            bands.append(([rate.median] * 2, [max(d["kl_low"], bottom), d["kl_high"]]))
+            axes.plot(*bands[-1], color=colour, linewidth=4, alpha=0.35)
+        axes.plot([rate.low, rate.high], [height] * 2, color=colour, linewidth=4, alpha=0.35, solid_capstyle="butt")
+        axes.plot(rate.median, height, marker, color=colour, markersize=9, markeredgecolor="white")
+        bands += [([rate.low, rate.high], [height] * 2)] if np.isfinite(rate.low) else []
+        labels.append((f"{e['name']}: {distance_words(d)}", rate.median, height, colour))
+    readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
     axes.text(0.995, bottom, f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)", ha="right", va="top", fontsize=8.5,
               color=GREY, transform=axes.get_yaxis_transform())  # fmt: skip
-    axes.set(
-        yscale="log",
-        xlabel="decode rate, tokens/s (mark: median; bands: 95 % intervals)",
-        ylim=(bottom / 3, top * 4),
-        xlim=(0, 1.2 * right),
-    )
+    axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
     axes.set_ylabel(f"mean KL divergence from float32, nats a token\n(log scale, {tokens:,} tokens of English)")
     axes.set_title("Faster to the right, further from the float32 model upwards")
+    labelled(axes, labels, bands)
     return figure
 
 

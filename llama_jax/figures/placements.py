@@ -142,7 +142,7 @@ def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -
         seconds = line["compile"]["seconds"] + line["ttft_ms"] / 1e3 + (n - 1) / line["tokens_per_second"]["median"]
         axes.plot(n, seconds, color=colour(line["name"]), linewidth=2)
         ends[line["name"]] = float(seconds[-1])
-    for name, at in spread_labels(ends, 1.13, centred=True).items():
+    for name, at in spread_labels(ends, 1.18, centred=True).items():
         crossing = next(
             (summary.break_even(r, base) for r in drawn for base in drawn if r["name"] == name and base["name"] == against), None
         )

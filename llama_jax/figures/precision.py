@@ -8,35 +8,18 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from llama_jax.bench import quality, standings
+from llama_jax.bench import quality
 from llama_jax.bench.precision import where
 from llama_jax.bench.precision.reading import ALL
 from llama_jax.figures.growth import label as model_words
 from llama_jax.figures.labels import labelled, readable
-from llama_jax.figures.ollama import GREY, MARKERS, SHADES, gap_words
+from llama_jax.figures.ollama import GREY, distance_words, gap_words, look
 from llama_jax.figures.placements import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
-from llama_jax.placement import parse
 
-KINDS = {  # kind of subject: (colour, marker)
-    "XLA": (PALETTE["blue"], "o"), "gemv": (PALETTE["purple"], "P"), "fused": (PALETTE["black"], "X"),
-    **{runtime: (SHADES[runtime], MARKERS[runtime]) for runtime in SHADES if runtime != standings.JAX},
-}  # fmt: skip
 PART_STYLES = {"layers": (PALETTE["blue"], ""), "attention": (PALETTE["orange"], "//"), "head": (PALETTE["green"], ".."),
                "rest": ("#BBBBBB", "xx")}  # fmt: skip
 LINES = ("-", "--", ":", "-.")
-
-
-def kind(name: str, backend: str) -> str:
-    """Which of KINDS a subject is: of ours by its kernels."""
-    if backend != standings.JAX:
-        return backend
-    kernels = parse(name).kernels
-    return "XLA" if kernels == "none" else kernels
-
-
-def look(name: str, backend: str) -> tuple[str, str]:
-    return KINDS.get(kind(name, backend), (GREY, "v"))
 
 
 def footnote(axes, missing: Sequence[dict], depth: float = -0.2) -> None:
@@ -82,12 +65,6 @@ def precision_quality(entries: Sequence[dict], texts: str, missing: Sequence[dic
     axes.set_title("Faster to the right, further from the float32 model upwards")
     footnote(axes, missing, -0.13)
     return figure
-
-
-def distance_words(distance: dict) -> str:
-    """`KL 0.0038, top-1 96.5%`; what rounding explains has no number."""
-    far = f"KL {distance['kl']:.2g}, " if distance["kl"] > quality.EXACT else ""
-    return f"{far}top-1 {distance['top1']:.1%}"
 
 
 @styled

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator
 
 from llama_jax.bench import standings
 from llama_jax.figures.measurement import interval_words
-from llama_jax.figures.ollama import HATCHES, MARKERS, OTHER, SHADES, shade
+from llama_jax.figures.ollama import HATCHES, look, shade
 from llama_jax.figures.placements import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, new, plain_ticks, rows, styled
 
@@ -24,7 +24,7 @@ def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequ
     figure, (left, right) = new(12.5, 4.4, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
     ends: dict[str, tuple[float, float]] = {}
     for name, f in found.items():
-        colour, marker = SHADES.get(backends[name], OTHER), MARKERS.get(backends[name], "v")
+        colour, marker = look(name, backends[name])
         for k, seconds in enumerate(f["turns"]):
             left.scatter([history[k]] * len(seconds), seconds, s=16, color=colour, marker=marker, alpha=0.45, linewidths=0)
         points = [(history[k], np.median(seconds)) for k, seconds in enumerate(f["turns"]) if seconds]
@@ -37,7 +37,7 @@ def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequ
         ends[name] = points[-1]
     for name, height in spread_labels({name: y for name, (_, y) in ends.items()}, 1.09).items():
         left.annotate(name, (ends[name][0], height), (8, 0), textcoords="offset points", va="center", fontsize=9,
-                      color=SHADES.get(backends[name], OTHER))  # fmt: skip
+                      color=look(name, backends[name])[0])  # fmt: skip
     left.set(xlim=(0, max(history) * 1.35), yscale="log")
     left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     plain_ticks(left.yaxis)
@@ -47,7 +47,7 @@ def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequ
     left.set_title("Each turn reads all that was said before", fontsize=11.5)
     heights = rows(right, list(found))
     for name, f in found.items():
-        total, colour = f["total"], SHADES.get(backends[name], OTHER)
+        total, colour = f["total"], look(name, backends[name])[0]
         if not total.n:
             right.text(
                 0.02, heights[name], "no conversation without a void turn", va="center", fontsize=8.5, transform=right.get_yaxis_transform()
