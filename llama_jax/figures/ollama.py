@@ -177,14 +177,9 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     axes.set(xscale="log", yscale="log", ylim=(bottom / 3, top * 4), xlim=(0.6 * min(rates), 2 * max(rates)))
     labels, bands = [], [((0.6 * min(rates), 2 * max(rates)), (bottom,) * 2)]
     for e, d in shown:
-        (colour, marker), rate, height = look(e["name"], e["backend"]), e["decode"], place(d, bottom, top)
-        if bottom < height < top and np.isfinite(d["kl_low"]):
-            bands.append(([rate.median] * 2, [max(d["kl_low"], bottom), d["kl_high"]]))
-            axes.plot(*bands[-1], color=colour, linewidth=4, alpha=0.35)
-        axes.plot([rate.low, rate.high], [height] * 2, color=colour, linewidth=4, alpha=0.35, solid_capstyle="butt")
-        axes.plot(rate.median, height, marker, color=colour, markersize=9, markeredgecolor="white")
-        bands += [([rate.low, rate.high], [height] * 2)] if np.isfinite(rate.low) else []
-        labels.append((f"{e['name']}: {distance_words(d)}", rate.median, height, colour))
+        height = place(d, bottom, top)
+        bands += marked(axes, e, height, d if bottom < height < top else None, 4)
+        labels.append((f"{e['name']}: {distance_words(d)}", e["decode"].median, height, shade(e)))
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
     axes.text(0.995, bottom, f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)", ha="right", va="top", fontsize=8.5,
@@ -194,6 +189,20 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     axes.set_title("Faster to the right, further from the float32 model upwards")
     labelled(axes, labels, bands)
     return figure
+
+
+def marked(axes, entry: dict, height: float, distance: dict | None, width: float) -> list[tuple[list[float], list[float]]]:
+    """A subject's mark at its decode rate and a height, and the 95 % intervals of both, which are returned as lines (xs, ys).
+
+    distance: whose interval goes upwards; None where there is none to draw. width: of the bands, in points.
+    """
+    (colour, marker), rate, bands = look(entry["name"], entry["backend"]), entry["decode"], []
+    if distance is not None and np.isfinite(distance["kl_low"]):
+        bands.append(([rate.median] * 2, [max(distance["kl_low"], quality.EXACT), distance["kl_high"]]))
+        axes.plot(*bands[-1], color=colour, linewidth=width, alpha=0.35)
+    axes.plot([rate.low, rate.high], [height] * 2, color=colour, linewidth=width, alpha=0.35, solid_capstyle="butt")
+    axes.plot(rate.median, height, marker, color=colour, markersize=9, markeredgecolor="white")
+    return bands + ([([rate.low, rate.high], [height] * 2)] if np.isfinite(rate.low) else [])
 
 
 def place(distance: dict | None, bottom: float, top: float) -> float:

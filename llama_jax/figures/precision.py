@@ -13,7 +13,7 @@ from llama_jax.bench.precision import where
 from llama_jax.bench.precision.reading import ALL
 from llama_jax.figures.growth import label as model_words
 from llama_jax.figures.labels import labelled, readable
-from llama_jax.figures.ollama import GREY, distance_words, gap_words, look
+from llama_jax.figures.ollama import GREY, distance_words, gap_words, look, marked, shade
 from llama_jax.figures.placements import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
 
@@ -44,14 +44,9 @@ def precision_quality(entries: Sequence[dict], texts: str, missing: Sequence[dic
     axes.set(xscale="log", ylim=(-0.25 * axes.yaxis.get_transform().linthresh, 3 * max(far)), xlim=(0.7 * min(rates), 3 * max(rates)))
     labels, bands = [], [((0.7 * min(rates), 3 * max(rates)), (quality.EXACT,) * 2)]
     for (e, d), height in zip(shown, heights, strict=True):
-        (colour, marker), rate = look(e["name"], e["backend"]), e["decode"]
-        if d["kl"] > quality.EXACT and np.isfinite(d["kl_low"]):
-            bands.append(([rate.median] * 2, [max(d["kl_low"], quality.EXACT), d["kl_high"]]))
-            axes.plot(*bands[-1], color=colour, linewidth=3.5, alpha=0.35)
-        axes.plot([rate.low, rate.high], [height] * 2, color=colour, linewidth=3.5, alpha=0.35, solid_capstyle="butt")
-        axes.plot(rate.median, height, marker, color=colour, markersize=9, markeredgecolor="white")
-        bands += [([rate.low, rate.high], [height] * 2)] if np.isfinite(rate.low) else []
-        labels.append((f"{e['name']} ({e['dtype']}): {rate.median:.0f} tok/s, {distance_words(d)}", rate.median, height, colour))
+        rate = e["decode"]
+        bands += marked(axes, e, height, d if d["kl"] > quality.EXACT else None, 3.5)
+        labels.append((f"{e['name']} ({e['dtype']}): {rate.median:.0f} tok/s, {distance_words(d)}", rate.median, height, shade(e)))
     labelled(axes, labels, bands)
     axes.axhline(quality.EXACT, color=GREY, linewidth=0.8, linestyle=":")
     words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
