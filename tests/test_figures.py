@@ -6,6 +6,7 @@ import pytest
 
 from llama_jax import figures
 from llama_jax.bench import claims, simulation, summary
+from llama_jax.figures import marks
 from llama_jax.placement import LADDER
 from tests.bench.test_claims import cache_claim, first_token_claim, order_claim
 from tests.bench.test_record import trial
@@ -106,7 +107,7 @@ def test_a_control_that_differs_is_a_phrase_for_the_figure():
 
 
 def test_labels_do_not_overlap():
-    placed = figures.spread_labels({"a": 10.0, "b": 10.1, "c": 10.2, "d": 50.0})
+    placed = marks.spread_labels({"a": 10.0, "b": 10.1, "c": 10.2, "d": 50.0})
     heights = sorted(placed.values())
     assert all(b / a >= 1.15 for a, b in itertools.pairwise(heights))
     assert placed["d"] == 50.0

@@ -3,7 +3,7 @@
 import pytest
 
 from llama_jax import figures
-from llama_jax.bench import recompilation, shapes
+from llama_jax.bench import recompilation, shapes, workload
 from tests.bench.test_recompilation import everything
 from tests.test_figures import META, words
 
@@ -55,7 +55,7 @@ def test_bars_reach_the_total_and_name_the_fastest():
 
 
 def test_a_policy_with_wrong_tokens_has_no_bar():
-    rows = [r.model_copy(update=dict(valid=False)) if r.subject == shapes.ONE else r for r in everything()]
+    rows = [r.model_copy(update=dict(valid=False)) if r.subject == workload.ONE else r for r in everything()]
     assert "6 requests have wrong tokens: no time" in words(draw("stream_seconds", rows))
 
 

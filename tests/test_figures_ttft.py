@@ -3,7 +3,8 @@
 import pytest
 
 from llama_jax import config, figures
-from llama_jax.bench import claims, ttft_table
+from llama_jax.bench import published as bench_published
+from llama_jax.bench import ttft_table
 from tests.bench.test_ttft_table import AT, LENGTHS, everything, request
 from tests.test_figures import META, words
 
@@ -17,7 +18,7 @@ def draw(chart, trials):
     if chart == "ttft_distribution":
         return figures.ttft_distribution(trials, AT)
     published = {case: numbers[:2] for case, numbers in ttft_table.originals().items()}
-    return figures.ttft_mixed(ttft_table.mixing(trials), published, claims.COLD_LOOP)
+    return figures.ttft_mixed(ttft_table.mixing(trials), published, bench_published.COLD_LOOP)
 
 
 @pytest.mark.parametrize("chart", ["ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed"])

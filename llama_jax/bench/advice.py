@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llama_jax.bench import statistics
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, statistics
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError
 from llama_jax.generate import bucket

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from llama_jax.bench import phases
-from llama_jax.bench.job import Job
+from llama_jax import checkpoint
+from llama_jax.bench import phases, requests
+from llama_jax.bench.job import Job, weights_of
+from llama_jax.bench.workload import Subject, Workload
+from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
 
@@ -48,3 +51,36 @@ def without_kernels(names: Sequence[str]) -> list[dict]:
 
     why, _, remedy = (kernels.missing() or "").partition("; ")
     return [dict(name=name, reason=why.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:]) for name in wanting] if why else []
+
+
+def bare(job: dict) -> tuple[Checkpoint, list, Workload | None, int]:
+    """As `opened`, with no weights loaded: for a subject that reads the file by itself. The workload is None where the job has none."""
+    source, work = checkpoint.find(job["model"]), job["workload"]
+    loaded = Checkpoint(job["model"], source.config, None, source.tokenizer(), source.hash(), source.where, job["dtype"])
+    return loaded, [], Workload.from_json(work) if work else None, 0
+
+
+def loaded_as(subject: str, model: str) -> str:
+    """The dtype in which `checkpoint.load` gives a subject what it computes on and nothing beside it; peers share float32 weights."""
+    if subject in peer_names():
+        return "float32"
+    weights = weights_of(model, parse(subject))
+    return {"loaded": "float32", "f32": "float32", "bf16": "bfloat16"}.get(weights, weights)
+
+
+def peer_names() -> Sequence[str]:
+    from llama_jax import peers
+
+    return tuple(peers.PEERS)
+
+
+def backend_of(name: str) -> str:
+    from llama_jax import peers
+
+    return peers.get(name).backend if name in peers.PEERS else "jax"
+
+
+def built(say: Callable, loaded: Checkpoint, names: Sequence[str]) -> list[Subject]:
+    """The subjects of these names; a peer that cannot be built is said to be missing."""
+    placements = [parse(name) for name in names if name not in peer_names()]
+    return requests.build(say, loaded, dict(peers=[name for name in names if name in peer_names()]), placements, 0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llama_jax.bench import memory, summary
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, memory, summary
 from llama_jax.bench.record import Trial
 
 FEWEST = 5  # trials a subject

@@ -18,9 +18,10 @@ from itertools import islice
 
 import numpy as np
 
-from llama_jax import checkpoint, generate, paths
+from llama_jax import checkpoint, generate
 from llama_jax.bench import protocol, statistics
 from llama_jax.bench.job import Job, check, judging, opened, watched, whole
+from llama_jax.bench.published import COLD_LOOP, figure_of
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.placement import parse
@@ -28,21 +29,6 @@ from llama_jax.placement import parse
 CACHED, UNCACHED = "growing cache", "no cache"  # both compile anew for every length, as the originals did
 SHORT = "short warm-up"  # phase of a trial whose warm-up was shorter than itself
 WARM_UP, TEST = 5, 15  # tokens, as published
-COLD_LOOP = 5  # iterations, as published
-FILE = paths.ROOT / "data" / "published.csv"
-
-
-def published():
-    """What was published, a pandas.DataFrame: claim, quantity, value, unit, system, and what was wrong with its measuring."""
-    import pandas as pd
-
-    return pd.read_csv(FILE)
-
-
-def figure_of(claim: str, quantity: str) -> float:
-    """One published figure. Raises KeyError when there is none."""
-    table = published().set_index(["claim", "quantity"])["value"]
-    return float(table.loc[(claim, quantity)])
 
 
 def compilation(job: Job, processes: int, repeats: int = 3) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_jax.bench import record, statistics
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, record, statistics
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
 from llama_jax.errors import UserError

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from llama_jax.bench import statistics, summary
+from llama_jax.bench.cold import Start
 from llama_jax.bench.compiling import LAYOUTS, STAGES, Compilation
 from llama_jax.bench.job import whole
-from llama_jax.bench.starts import Start
 from llama_jax.bench.statistics import Ratio
 
 NAN, NEVER = float("nan"), float("inf")

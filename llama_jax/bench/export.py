@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llama_jax import files
-from llama_jax.bench import environment, record, summary
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, environment, record, summary
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError
 

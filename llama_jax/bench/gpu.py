@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from llama_jax import bench as llama_jax_bench
 from llama_jax import peers
 from llama_jax.bench import SCHEMA, environment, gpudevice, memory, protocol
 from llama_jax.bench.deadline import Budget, Costs, Log, Watchdog
@@ -215,7 +216,7 @@ def decode(session: Session, bench: Bench, subjects: Sequence[Subject], until: f
     """Whole answers: in each block every subject once, the baseline twice, in seeded random order."""
     suite = session.suite
     work = workload(suite, bench.shape.config, suite.prompt_tokens, suite.new_tokens)
-    twin = replace(subjects[0], name=subjects[0].name + protocol.AGAIN)
+    twin = replace(subjects[0], name=subjects[0].name + llama_jax_bench.AGAIN)
     probe = gpudevice.Probe(suite.probe_bytes, gpudevice.torch_device(session.device["platform"]))
     interleaved(session, bench, [*subjects, twin], work, suite.blocks, until, "decode", probe)
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from llama_jax import paths
-from llama_jax.bench import record, statistics, summary
+from llama_jax.bench import AGAIN, record, statistics, summary
 from llama_jax.bench.gpudevice import NO_GPU
 from llama_jax.bench.gpusuite import BASELINE, NAME
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError, near
 

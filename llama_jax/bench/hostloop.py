@@ -15,11 +15,12 @@ from dataclasses import replace
 import numpy as np
 
 from llama_jax import checkpoint
-from llama_jax.bench import gate, protocol, roofline, statistics, suite, summary
+from llama_jax.bench import AGAIN, gate, protocol, roofline, statistics, suite, summary
 from llama_jax.bench.hostclock import ONE_THREAD, THREADS, Clock, HostTrial, engines, measured, server, subject
 from llama_jax.bench.job import Job, check, opened, watched, whole
-from llama_jax.bench.protocol import AGAIN, Reference
+from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import short_model
 from llama_jax.errors import UserError, near
 
 BASELINE = "step"
@@ -81,9 +82,8 @@ def sized(job: Job, size: str) -> Job:
 
 
 def short(model: str) -> str:
-    """A model's name for a label: a random one of `SIZES` by its size, one with other sizes by its preset."""
-    preset, _, changes = model.partition(",")
-    return next((f"random {size}" for size, name in SIZES.items() if name == model), f"{preset} (changed)" if changes else model)
+    """A model's name for a label: a random one of `SIZES` by its size, another as `wording.short_model` says it."""
+    return next((f"random {size}" for size, name in SIZES.items() if name == model), None) or short_model(model)
 
 
 # What the children run ------------------------------------------------------------------------------------------------

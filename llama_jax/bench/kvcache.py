@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax import attention, checkpoint, generate, kvc, transforms
-from llama_jax.bench import statistics, suite, summary
-from llama_jax.bench.claims import figure_of
+from llama_jax.bench import AGAIN, statistics, suite, summary
 from llama_jax.bench.phases import Plan
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench.published import figure_of
 from llama_jax.bench.quality import against
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Workload

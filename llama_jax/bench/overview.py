@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_jax.bench import record, standings, statistics, summary, ttft_table
+from llama_jax.bench import AGAIN, record, standings, statistics, summary, ttft_table
+from llama_jax.bench.cold import Start
 from llama_jax.bench.extraction.plan import Extraction
 from llama_jax.bench.gpudata import GpuTrial
 from llama_jax.bench.hostclock import HostTrial
 from llama_jax.bench.job import whole
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Row, Trial
-from llama_jax.bench.starts import Start
 from llama_jax.bench.statistics import Ratio, Summary
 from llama_jax.errors import UserError
 

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from llama_jax import generate
-from llama_jax.bench import causes, protocol, summary
+from llama_jax.bench import AGAIN, causes, protocol, summary
 from llama_jax.bench.job import Job, check, opened, watched, whole
-from llama_jax.bench.protocol import AGAIN, Reference
+from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.checkpoint import Checkpoint

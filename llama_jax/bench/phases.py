@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_jax.bench import gate, process
+from llama_jax.bench import AGAIN, gate, process
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
-from llama_jax.bench.protocol import AGAIN, alone
+from llama_jax.bench.protocol import alone
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from llama_jax import generate, kvc
-from llama_jax.bench import gate, memory, roofline
+from llama_jax.bench import AGAIN, gate, memory, roofline
 from llama_jax.bench.guard import Guard, TorchGuard
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.checkpoint import Checkpoint
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SILENT_RUNS = 3  # warm-up ends after this many runs in a row in which nothing compiled
 MAX_WARMUP = 8
-AGAIN = " (again)"  # suffix of the baseline's second appearance
 
 
 def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = None) -> Subject:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_jax.bench import causes, shapes, statistics, summary
+from llama_jax.bench import causes, shapes, statistics, summary, workload
 from llama_jax.bench.shapes import Served
 
 NAN = float("nan")
@@ -149,7 +149,7 @@ def parts(a: Account, useful: Account) -> dict[str, float]:
 
 def all_parts(found: Sequence[Account]) -> dict[str, dict[str, float]]:
     """`parts` of every subject that has a stream that counts."""
-    useful = next(a for a in found if a.subject == shapes.EXACT)
+    useful = next(a for a in found if a.subject == workload.EXACT)
     return {a.subject: parts(a, useful) for a in found if np.isfinite(np.add(a.total, a.warm)).any()}
 
 

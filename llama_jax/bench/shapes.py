@@ -26,14 +26,13 @@ from llama_jax.bench import causes, protocol, suite
 from llama_jax.bench.job import Job, check, opened, watched
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
-from llama_jax.bench.workload import Subject, Workload
+from llama_jax.bench.workload import ONE, POLICIES, Shaped, Subject, Workload
 from llama_jax.errors import UserError, near
 from llama_jax.generate import GREEDY
 from llama_jax.placement import parse
 from llama_jax.sampling import Sampler
 
 SHAPES, SAMPLING, COMMITTED, LAST = "shapes", "sampling", "committed", "last batch"
-GROWING, EXACT, BUCKETS, POWERS, ONE = "growing cache", "exact lengths", "package's buckets", "powers of two", "one shape"
 STATIC, TRACED = "static settings", "traced settings"
 UNCOMMITTED, ALWAYS = "uncommitted, then committed", "committed from the start"
 SMALLER, PADDED = "smaller last batch", "last batch filled up"
@@ -46,27 +45,6 @@ SETTINGS = {  # what clients ask for, one after the other
 }
 
 
-@dataclass(frozen=True)
-class Policy:
-    """How the shapes of a request are chosen. positions(n, most): what n positions are rounded up to; `most` is the stream's largest n."""
-
-    positions: Callable[[int, int], int]
-    placement: str = "step"
-
-    def shape(self, tokens: int, longest: int, new_tokens: int) -> tuple[int, int]:
-        """(padded prompt length T, cache slots S) of a request of so many prompt tokens."""
-        length = self.positions(tokens, longest)
-        needed = length + new_tokens - 1  # the last token never goes into the cache
-        return length, self.positions(needed, needed)
-
-
-POLICIES = {
-    GROWING: Policy(lambda n, most: n, "step+growing"),
-    EXACT: Policy(lambda n, most: n),
-    BUCKETS: Policy(lambda n, most: generate.bucket(n)),
-    POWERS: Policy(lambda n, most: 1 << (n - 1).bit_length()),
-    ONE: Policy(lambda n, most: generate.bucket(most)),
-}
 SUBJECTS = {  # in each pair the surprise first, then its cure
     SHAPES: tuple(POLICIES),
     SAMPLING: (STATIC, TRACED),
@@ -194,17 +172,6 @@ def asks(experiment: str, subject: str, stream: Stream) -> list[Ask]:
 
 
 # What the children run -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Shaped(Workload):
-    """A workload whose cache has exactly `room` slots."""
-
-    room: int = 0
-
-    @property
-    def slots(self) -> int:
-        return self.room
 
 
 def serving(say: Callable, job: dict, identity: dict, experiment: str, subject: str, stream: dict) -> dict:

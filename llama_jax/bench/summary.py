@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import gate, memory, statistics
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, gate, memory, statistics
 from llama_jax.bench.record import Trial
 
 NAN = float("nan")

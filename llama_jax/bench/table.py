@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from llama_jax.bench import environment, summary
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, environment, summary
 
 
 def show(result: dict) -> None:

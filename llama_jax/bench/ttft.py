@@ -28,12 +28,12 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from llama_jax import checkpoint
-from llama_jax.bench import environment, phases, protocol, requests, roofline
+from llama_jax.bench import AGAIN, environment, phases, protocol, requests, roofline
+from llama_jax.bench.cold import Start, noting
+from llama_jax.bench.cold import subject as bound
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, opened, watched
-from llama_jax.bench.protocol import AGAIN, Reference
-from llama_jax.bench.starts import Start, noting
-from llama_jax.bench.starts import subject as bound
+from llama_jax.bench.protocol import Reference
 from llama_jax.bench.ttft_plan import COLD, POLICIES, WARM, WARM_UP, Plan, check_plan, rounds_of, shaped, without, workloads
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError

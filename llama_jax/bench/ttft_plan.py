@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llama_jax import checkpoint
-from llama_jax.bench import shapes, suite
+from llama_jax.bench import AGAIN, suite, workload
 from llama_jax.bench.job import check
 from llama_jax.bench.passages import passages
-from llama_jax.bench.protocol import AGAIN
-from llama_jax.bench.shapes import Shaped
-from llama_jax.bench.workload import Workload
+from llama_jax.bench.workload import Shaped, Workload
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError, near
 from llama_jax.placement import parse
 
-POLICIES = {"exact": shapes.POLICIES[shapes.EXACT], "bucketed": shapes.POLICIES[shapes.BUCKETS], "fixed": shapes.POLICIES[shapes.ONE]}
+POLICIES = {
+    "exact": workload.POLICIES[workload.EXACT],
+    "bucketed": workload.POLICIES[workload.BUCKETS],
+    "fixed": workload.POLICIES[workload.ONE],
+}
 WARM_UP, WARM, TAIL, COLD = "warm-up", "warm", "tail", "cold"
 SPARE = 4  # passages of each length that only warm up
 

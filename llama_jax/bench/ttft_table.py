@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import roofline, statistics, summary
-from llama_jax.bench.claims import COLD_LOOP, figure_of
-from llama_jax.bench.protocol import AGAIN
-from llama_jax.bench.starts import Start
+from llama_jax.bench import AGAIN, roofline, statistics, summary
+from llama_jax.bench.cold import Start
+from llama_jax.bench.published import COLD_LOOP, figure_of
 from llama_jax.bench.statistics import Ratio
 from llama_jax.config import ModelConfig
 from llama_jax.peers import PEERS

@@ -14,6 +14,8 @@ from llama_jax import generate
 from llama_jax.bench.guard import Guard, Region
 from llama_jax.checkpoint import Checkpoint
 
+GROWING, EXACT, BUCKETS, POWERS, ONE = "growing cache", "exact lengths", "package's buckets", "powers of two", "one shape"
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -59,3 +61,37 @@ class Subject:
 def encoder(checkpoint: Checkpoint) -> Callable:
     """Prompt → ids: texts through the tokenizer (the chat template has been applied), ids as they are."""
     return lambda prompt: checkpoint.tokenizer.encode(prompt, special=False) if isinstance(prompt, str) else list(prompt)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the shapes of a request are chosen. positions(n, most): what n positions are rounded up to; `most` is the stream's largest n."""
+
+    positions: Callable[[int, int], int]
+    placement: str = "step"
+
+    def shape(self, tokens: int, longest: int, new_tokens: int) -> tuple[int, int]:
+        """(padded prompt length T, cache slots S) of a request of so many prompt tokens."""
+        length = self.positions(tokens, longest)
+        needed = length + new_tokens - 1  # the last token never goes into the cache
+        return length, self.positions(needed, needed)
+
+
+POLICIES = {
+    GROWING: Policy(lambda n, most: n, "step+growing"),
+    EXACT: Policy(lambda n, most: n),
+    BUCKETS: Policy(lambda n, most: generate.bucket(n)),
+    POWERS: Policy(lambda n, most: 1 << (n - 1).bit_length()),
+    ONE: Policy(lambda n, most: generate.bucket(most)),
+}
+
+
+@dataclass(frozen=True)
+class Shaped(Workload):
+    """A workload whose cache has exactly `room` slots."""
+
+    room: int = 0
+
+    @property
+    def slots(self) -> int:
+        return self.room

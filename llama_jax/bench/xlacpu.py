@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.bench import statistics
+from llama_jax.bench import AGAIN, statistics
 from llama_jax.bench.job import Job, check, watched, whole
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.record import Row
 from llama_jax.bench.statistics import Ratio
 from llama_jax.bench.xlacases import FINDINGS, Finding, Program

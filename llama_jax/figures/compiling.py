@@ -10,10 +10,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
 from llama_jax.bench import costs, statistics, summary
+from llama_jax.bench.cold import Start
 from llama_jax.bench.compiling import LAYOUTS, STAGES, Compilation
 from llama_jax.bench.costs import NEVER, BreakEven
-from llama_jax.bench.starts import WAYS, Start
-from llama_jax.figures.placements import spread_labels
+from llama_jax.bench.starts import WAYS
+from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, new, plain_ticks, rows, scatter_row, styled
 
 SHADES = {"trace": PALETTE["sky"], "lower": PALETTE["orange"], "compile": PALETTE["blue"], "first_run": PALETTE["green"]}

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator
 from llama_jax.bench import ttft_table
 from llama_jax.bench.precision import first
 from llama_jax.bench.record import Trial
-from llama_jax.figures.ollama import kind, look
+from llama_jax.figures.marks import kind, look
 from llama_jax.figures.style import new, styled
 from llama_jax.figures.ttft import by_length, nothing, pairs, ratios_by_length
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.figures.placements import spread_labels
+from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, limit_line, model_label, new, plain_ticks, rows, scatter_row, styled
 
 MARKS = ((PALETTE["blue"], "o"), (PALETTE["vermilion"], "s"), (PALETTE["green"], "^"))  # of models

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from llama_jax.figures.marks import label
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, styled
 
 TITLES = {"layers": "Layers", "width": "Width", "context": "Cache slots", "batch": "Batch rows", "model": "Whole models"}
@@ -50,10 +51,3 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
     words = "2.0x over a point: twice the larger of the two limits"
     figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=9.5, title=words, title_fontsize=9.5)
     return figure
-
-
-def label(model: str) -> str:
-    """`random:llama-3.2-1b` → `llama-\\n3.2-1b`."""
-    name = model.removeprefix("random:").partition(",")[0]
-    middle = name.find("-", len(name) // 3)
-    return name if middle < 0 else f"{name[: middle + 1]}\n{name[middle + 1 :]}"

@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from llama_jax.bench import summary
 from llama_jax.bench.kvcache import COMBINATIONS, TYPES
 from llama_jax.bench.record import Trial
-from llama_jax.figures.measurement import interval_words
+from llama_jax.figures.marks import interval_words
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
 SHADES = {"step": PALETTE["blue"], "eager": PALETTE["sky"], "step+nocache": PALETTE["vermilion"], "eager+nocache": PALETTE["orange"]}

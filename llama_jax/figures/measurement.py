@@ -7,15 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_jax.figures.marks import interval_words
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
 WITH, WITHOUT, BAD, GOOD = PALETTE["blue"], PALETTE["orange"], PALETTE["vermilion"], PALETTE["green"]
 GREY = "#555555"
-
-
-def interval_words(ratio) -> str:
-    """`2.31x [2.20, 2.44], n = 5`."""
-    return f"{ratio.words}, n = {ratio.n}"
 
 
 @styled

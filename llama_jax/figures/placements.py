@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
+from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, limit_line, new, plain_ticks, rows, scatter_row, styled
 
 
@@ -154,18 +155,6 @@ def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -
     plain_ticks(axes.xaxis, axes.yaxis)
     axes.set_title(f"Tokens until compilation has paid for itself against {against}")
     return figure
-
-
-def spread_labels(at: dict[str, float], apart: float = 1.16, centred: bool = False) -> dict[str, float]:
-    """Heights for labels on a log axis, each at least a factor `apart` above the one below; centred: no higher than lower on the whole."""
-    placed, floor = {}, 0.0
-    for name, height in sorted(at.items(), key=lambda item: item[1]):
-        floor = max(height, floor * apart)
-        placed[name] = floor
-    if not centred or not at:
-        return placed
-    shift = np.exp(np.mean([np.log(placed[name] / at[name]) for name in at]))
-    return {name: height / shift for name, height in placed.items()}
 
 
 @styled

@@ -11,10 +11,9 @@ from matplotlib.ticker import NullLocator
 from llama_jax.bench import quality
 from llama_jax.bench.precision import where
 from llama_jax.bench.precision.reading import ALL
-from llama_jax.figures.growth import label as model_words
 from llama_jax.figures.labels import labelled, readable
-from llama_jax.figures.ollama import GREY, distance_words, gap_words, look, marked, shade
-from llama_jax.figures.placements import spread_labels
+from llama_jax.figures.marks import GREY, distance_words, gap_words, look, marked, shade, spread_labels
+from llama_jax.figures.marks import label as model_words
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
 
 PART_STYLES = {"layers": (PALETTE["blue"], ""), "attention": (PALETTE["orange"], "//"), "head": (PALETTE["green"], ".."),

@@ -20,8 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_jax import files
-from llama_jax.bench import environment
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, environment
 
 PALETTE = {
     "black": "#000000", "orange": "#E69F00", "sky": "#56B4E9", "green": "#009E73",

@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator
 from llama_jax.bench import statistics, ttft_table
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
-from llama_jax.figures.placements import spread_labels
+from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
 BACKENDS = {  # the best subject of each is drawn in colour: shade, marker, line

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import claims, findings, job, protocol, record, statistics
+from llama_jax.bench import claims, findings, job, protocol, published, record, statistics
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
@@ -44,11 +44,11 @@ def order_claim():
 
 
 def test_the_published_figures_are_there():
-    assert claims.figure_of("kv-cache", "speed-up, long warm-up") == 16.32
-    assert claims.figure_of("ttft", "P99, JIT-only") == 59.25
-    assert set(claims.published().columns) == {"claim", "quantity", "value", "unit", "system", "wrong"}
+    assert published.figure_of("kv-cache", "speed-up, long warm-up") == 16.32
+    assert published.figure_of("ttft", "P99, JIT-only") == 59.25
+    assert set(published.table().columns) == {"claim", "quantity", "value", "unit", "system", "wrong"}
     with pytest.raises(KeyError):
-        claims.figure_of("ttft", "nothing")
+        published.figure_of("ttft", "nothing")
 
 
 def test_speed_ups_by_what_was_warm():
@@ -166,8 +166,8 @@ def test_every_length_is_compiled_unless_it_was_warmed(measured):
 @pytest.mark.slow
 def test_the_other_two_claims_have_all_their_trials(measured):
     tail = [t for t in measured.journal.trials if t.run == "tail"]
-    assert [t.phase for t in tail] == ["cold"] * claims.COLD_LOOP + ["warm"] * 4
-    assert [t.valid for t in tail] == [False] + [True] * (claims.COLD_LOOP + 3)
+    assert [t.phase for t in tail] == ["cold"] * published.COLD_LOOP + ["warm"] * 4
+    assert [t.valid for t in tail] == [False] + [True] * (published.COLD_LOOP + 3)
     order = sorted((t for t in measured.journal.trials if t.run == "order"), key=lambda t: t.order)
     assert [t.subject for t in order[:4]] == ["sequential A", "sequential A", "sequential B", "sequential B"]
     assert [{t.subject for t in order[i : i + 2]} for i in (4, 6)] == [{"interleaved A", "interleaved B"}] * 2

@@ -3,9 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from llama_jax.bench import record
+from llama_jax.bench import AGAIN, record
 from llama_jax.bench.comparison import compare, lines
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.errors import UserError
 from tests.bench.test_record import trial
 

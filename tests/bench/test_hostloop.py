@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from llama_jax import generate, pipeline
-from llama_jax.bench import findings, hostclock, hostloop, job, protocol, record
+from llama_jax.bench import AGAIN, findings, hostclock, hostloop, job, protocol, record
 from llama_jax.bench.hostclock import HostTrial
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config
-from llama_jax.bench import findings, kvcache, suite
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, findings, kvcache, suite
 from llama_jax.errors import UserError
 from tests.bench.test_record import trial
 

@@ -7,12 +7,11 @@ import shutil
 import pytest
 
 from llama_jax import paths
-from llama_jax.bench import overview, precision, record, summary, ttft_table
+from llama_jax.bench import AGAIN, overview, precision, record, summary, ttft_table
+from llama_jax.bench.cold import Start
 from llama_jax.bench.extraction import table as extraction
 from llama_jax.bench.extraction.plan import Extraction
 from llama_jax.bench.hostclock import HostTrial
-from llama_jax.bench.protocol import AGAIN
-from llama_jax.bench.starts import Start
 from llama_jax.errors import UserError
 
 DATA = paths.ROOT / "data"

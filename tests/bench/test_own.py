@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_jax import figures, generate
-from llama_jax.bench import findings, own, protocol, record, summary
+from llama_jax.bench import AGAIN, findings, own, protocol, record, summary
 from llama_jax.bench.guard import Region
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.own import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
-from llama_jax.bench.protocol import AGAIN, Reference
+from llama_jax.bench.protocol import Reference
 from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError

@@ -11,9 +11,8 @@ from collections import Counter
 import pytest
 
 from llama_jax import peers
-from llama_jax.bench import phases, process, record
+from llama_jax.bench import AGAIN, phases, process, record
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import Placement, parse

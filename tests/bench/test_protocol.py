@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config, generate
-from llama_jax.bench import gate, guard, job, protocol, roofline, suite, summary
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, gate, guard, job, protocol, roofline, suite, summary
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import parse

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from llama_jax.bench import causes, findings, recompilation, shapes
+from llama_jax.bench import causes, findings, recompilation, shapes, workload
 from llama_jax.bench.shapes import Served
 from tests.bench.test_record import trial
 
@@ -40,13 +40,13 @@ def stream(experiment, subject, programs, processes=2, warm=0.5, each=1.0, **cha
 
 def everything(processes=2):
     compiled = {
-        shapes.GROWING: (3, 3, 3),
-        shapes.EXACT: (2, 2, 2),
-        shapes.BUCKETS: (2, 2, 0),
-        shapes.POWERS: (2, 1, 0),
-        shapes.ONE: (2, 0, 0),
+        workload.GROWING: (3, 3, 3),
+        workload.EXACT: (2, 2, 2),
+        workload.BUCKETS: (2, 2, 0),
+        workload.POWERS: (2, 1, 0),
+        workload.ONE: (2, 0, 0),
     }
-    warm = {shapes.GROWING: 0.7, shapes.EXACT: 0.5, shapes.BUCKETS: 0.55, shapes.POWERS: 0.6, shapes.ONE: 0.65}
+    warm = {workload.GROWING: 0.7, workload.EXACT: 0.5, workload.BUCKETS: 0.55, workload.POWERS: 0.6, workload.ONE: 0.65}
     made = [r for s, n in compiled.items() for r in stream(shapes.SHAPES, s, n, processes, warm[s])]
     for experiment in recompilation.SURPRISES:
         bad, cured = shapes.SUBJECTS[experiment]
@@ -55,7 +55,7 @@ def everything(processes=2):
 
 
 def test_an_account_counts_programs_and_seconds_of_the_cold_stream_only():
-    a = recompilation.account(everything(), shapes.SHAPES, shapes.BUCKETS)
+    a = recompilation.account(everything(), shapes.SHAPES, workload.BUCKETS)
     assert (a.requests, a.blocks, a.programs, a.surprises) == (3, (0, 1), 4, 2)
     assert a.lost == pytest.approx((4, 4.04))
     assert a.later == pytest.approx((2, 2.02))
@@ -65,7 +65,7 @@ def test_an_account_counts_programs_and_seconds_of_the_cold_stream_only():
     assert a.rate == pytest.approx(9 / np.median(a.warm))
     assert a.why == "shape: i32[1,9], before i32[1,5]"
     assert (a.wrong, a.void) == (0, 0)
-    assert recompilation.account(everything(), shapes.SHAPES, shapes.ONE).why == ""
+    assert recompilation.account(everything(), shapes.SHAPES, workload.ONE).why == ""
 
 
 def test_dummy_rows_are_padding_and_make_no_tokens():
@@ -77,15 +77,15 @@ def test_dummy_rows_are_padding_and_make_no_tokens():
 
 def test_a_stream_with_wrong_tokens_has_no_time_but_keeps_its_programs():
     rows = everything()
-    spoilt = [r.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) if r.subject == shapes.ONE and r.order == 1 else r
+    spoilt = [r.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) if r.subject == workload.ONE and r.order == 1 else r
               for r in rows]  # fmt: skip
     found = recompilation.accounts(spoilt, shapes.SHAPES)
     one = found[-1]
     assert all(map(math.isnan, one.total + one.warm))
     assert (one.programs, one.wrong, one.void) == (2, 2, 2)
-    assert recompilation.fastest(found).subject == shapes.POWERS
-    assert shapes.ONE not in recompilation.all_parts(found)
-    assert recompilation.ratios(found)[shapes.ONE].n == 0
+    assert recompilation.fastest(found).subject == workload.POWERS
+    assert workload.ONE not in recompilation.all_parts(found)
+    assert recompilation.ratios(found)[workload.ONE].n == 0
     sentence = findings.shapes(found, recompilation.surprises(rows))
     assert sentence.endswith("one shape made other tokens.")
     assert "powers of two serves them fastest" in sentence
@@ -95,9 +95,9 @@ def test_a_stream_with_wrong_tokens_has_no_time_but_keeps_its_programs():
 
 
 def test_a_warm_request_that_compiles_takes_the_warm_time_away():
-    rows = [r.model_copy(update=dict(valid=False)) if (r.subject, r.phase, r.block, r.order) == (shapes.ONE, "warm", 0, 2) else r
+    rows = [r.model_copy(update=dict(valid=False)) if (r.subject, r.phase, r.block, r.order) == (workload.ONE, "warm", 0, 2) else r
             for r in everything()]  # fmt: skip
-    one = recompilation.account(rows, shapes.SHAPES, shapes.ONE)
+    one = recompilation.account(rows, shapes.SHAPES, workload.ONE)
     assert math.isnan(one.warm[0])
     assert math.isfinite(one.warm[1])
     assert one.void == 1
@@ -138,7 +138,7 @@ def test_compiling_more_pays_back_only_where_warm_requests_are_faster():
 
 
 def test_lanes_are_medians_by_request():
-    lane = recompilation.by_request(everything(3), shapes.POWERS)
+    lane = recompilation.by_request(everything(3), workload.POWERS)
     assert [step["programs"] for step in lane] == [2, 1, 0]
     assert [step["seconds"] for step in lane] == pytest.approx([2.02, 1.01, 0])
     assert {step["tokens"] for step in lane} == {8}
@@ -147,11 +147,11 @@ def test_lanes_are_medians_by_request():
 def test_tables_for_people():
     rows = everything()
     frame = recompilation.frame(recompilation.accounts(rows, shapes.SHAPES))
-    assert list(frame.index) == list(shapes.POLICIES)
+    assert list(frame.index) == list(workload.POLICIES)
     assert list(frame["programs"]) == [9, 6, 4, 3, 2]
     why = recompilation.cause_frame(rows).set_index(["run", "cause"])
-    assert why.loc[(f"{shapes.SHAPES}: {shapes.GROWING}", "shape"), "requests"] == 4
-    assert why.loc[(f"{shapes.SHAPES}: {shapes.ONE}", causes.FIRST), "requests"] == 2
+    assert why.loc[(f"{shapes.SHAPES}: {workload.GROWING}", "shape"), "requests"] == 4
+    assert why.loc[(f"{shapes.SHAPES}: {workload.ONE}", causes.FIRST), "requests"] == 2
     assert why["in JAX's words"].str.startswith("(decode): different input types").any()
     assert "2 programs and" in recompilation.cure_words("x", *recompilation.surprises(rows)["reloaded weights"])
 
@@ -178,6 +178,6 @@ def test_the_finding_says_what_the_rows_say():
     assert "does not separate" not in sentence
     single = findings.shapes(recompilation.accounts(everything(1), shapes.SHAPES), recompilation.surprises(everything(1)))
     assert "(one process each, so no interval)" in single
-    noisy = [r.model_copy(update=dict(token_times_ns=[9 * t for t in r.token_times_ns])) if (r.subject, r.block) == (shapes.ONE, 1) else r
+    noisy = [r.model_copy(update=dict(token_times_ns=[9 * t for t in r.token_times_ns])) if (r.subject, r.block) == (workload.ONE, 1) else r
              for r in rows]  # fmt: skip
     assert "n = 3 does not separate it from" in findings.shapes(recompilation.accounts(noisy, shapes.SHAPES), recompilation.surprises(rows))

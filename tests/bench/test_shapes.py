@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import causes, job, recompilation, record, shapes
+from llama_jax.bench import causes, job, recompilation, record, shapes, workload
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.shapes import Served, Stream
 from llama_jax.errors import UserError
@@ -28,23 +28,23 @@ def stream(loaded):
     return shapes.expect(loaded, shapes.ragged(loaded, 2, 3, NEW, batch=2, seed=1))
 
 
-@pytest.mark.parametrize("name", shapes.POLICIES)
+@pytest.mark.parametrize("name", workload.POLICIES)
 def test_every_policy_makes_room_for_what_is_asked(name):
-    policy, longest = shapes.POLICIES[name], 300
+    policy, longest = workload.POLICIES[name], 300
     for tokens in range(1, longest + 1):
         length, slots = policy.shape(tokens, longest, NEW)
         assert length >= tokens
         assert slots >= length + NEW - 1
     used = {policy.shape(tokens, longest, NEW) for tokens in range(1, longest + 1)}
-    assert len(used) == {shapes.GROWING: 300, shapes.EXACT: 300, shapes.BUCKETS: 10, shapes.POWERS: 10, shapes.ONE: 1}[name]
+    assert len(used) == {workload.GROWING: 300, workload.EXACT: 300, workload.BUCKETS: 10, workload.POWERS: 10, workload.ONE: 1}[name]
 
 
 def test_powers_are_powers_and_buckets_are_the_packages():
     for tokens in (1, 2, 16, 17, 63, 64, 65, 200):
-        length, slots = shapes.POLICIES[shapes.POWERS].shape(tokens, 200, NEW)
+        length, slots = workload.POLICIES[workload.POWERS].shape(tokens, 200, NEW)
         assert length.bit_count() == slots.bit_count() == 1
         assert length < 2 * tokens
-        length, slots = shapes.POLICIES[shapes.BUCKETS].shape(tokens, 200, NEW)
+        length, slots = workload.POLICIES[workload.BUCKETS].shape(tokens, 200, NEW)
         assert (length, slots) == (generate.bucket(tokens), generate.bucket(generate.bucket(tokens) + NEW - 1))
 
 
@@ -134,12 +134,12 @@ def served(stream, experiment, subject):
 
 @pytest.fixture(scope="module")
 def policies(stream):
-    return {name: served(stream, shapes.SHAPES, name) for name in shapes.POLICIES}
+    return {name: served(stream, shapes.SHAPES, name) for name in workload.POLICIES}
 
 
 @pytest.mark.slow
 def test_policies_compile_what_their_shapes_say(policies, stream):
-    expected = {shapes.GROWING: 2 * NEW, shapes.EXACT: 4, shapes.BUCKETS: 4, shapes.POWERS: 2, shapes.ONE: 2}
+    expected = {workload.GROWING: 2 * NEW, workload.EXACT: 4, workload.BUCKETS: 4, workload.POWERS: 2, workload.ONE: 2}
     lengths = [len(p) for p in stream.prompts]
     assert lengths == [37, 53]  # in different buckets, in the same power of two
     for name, rows in policies.items():
@@ -153,20 +153,20 @@ def test_policies_compile_what_their_shapes_say(policies, stream):
 
 
 def test_rows_say_what_ran_and_what_was_asked(policies):
-    for r in policies[shapes.POWERS]:
+    for r in policies[workload.POWERS]:
         assert (r.padded_tokens, r.cache_slots, r.rows_asked, r.tokens_asked) == (64, 128, 1, r.prompt_tokens)
-    for r in policies[shapes.EXACT]:
+    for r in policies[workload.EXACT]:
         assert (r.padded_tokens, r.cache_slots) == (r.prompt_tokens, r.prompt_tokens + NEW - 1)
-    assert recompilation.account(policies[shapes.EXACT], shapes.SHAPES, shapes.EXACT).padding == 0
+    assert recompilation.account(policies[workload.EXACT], shapes.SHAPES, workload.EXACT).padding == 0
 
 
 def test_causes_are_those_of_the_policy(policies):
     causes_of = {
         name: [causes.kinds(causes.condense(r.cause)) for r in rows if r.phase == "cold" and r.cause] for name, rows in policies.items()
     }
-    assert causes_of[shapes.ONE] == [causes.FIRST]
-    assert causes_of[shapes.EXACT] == [causes.FIRST, "static argument; shape"]
-    assert causes_of[shapes.GROWING] == ["shape", "static argument; shape"]  # each token is a shape within the first request
+    assert causes_of[workload.ONE] == [causes.FIRST]
+    assert causes_of[workload.EXACT] == [causes.FIRST, "static argument; shape"]
+    assert causes_of[workload.GROWING] == ["shape", "static argument; shape"]  # each token is a shape within the first request
     assert not any("/llama_jax/" in r.cause or " id=" in r.cause for rows in policies.values() for r in rows)
 
 

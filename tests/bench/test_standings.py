@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax.bench import findings, quality, standings, versus
-from llama_jax.bench.protocol import AGAIN
+from llama_jax.bench import AGAIN, footprints, quality, standings
+from llama_jax.experiments.ollama import finding, measure, table
 from tests.bench.test_quality import rows
 from tests.bench.test_record import trial
 
@@ -17,7 +17,7 @@ KINDS["loop+fused"] = dict(quantisation="gguf+fused", bytes_per_token=2e5)
 MISSING = [dict(name="ollama", reason="No Ollama server answers at x.", remedy="Start it with `ollama serve`.")]
 
 
-def answer(name, block=0, run=versus.MAIN, slower=1.0, tokens=11, **changes):
+def answer(name, block=0, run=standings.MAIN, slower=1.0, tokens=11, **changes):
     """An answer at the subject's rate; the noise falls on all subjects of a block alike but for its own small share."""
     gap = slower * 1e3 / (RATES | FUSED)[name.removesuffix(AGAIN)] * (1 + 0.002 * ((block * 7 + len(name)) % 5))
     more = {**KINDS.get(name.removesuffix(AGAIN), {}), **changes}
@@ -27,9 +27,10 @@ def answer(name, block=0, run=versus.MAIN, slower=1.0, tokens=11, **changes):
 def contest(names=tuple(RATES), blocks=8, turns=3, chats=4):
     main = [answer(name, block) for block in range(blocks) for name in (*names, "loop" + AGAIN)]
     cold = [
-        answer(n, run=f"{versus.MEMORY} {n}", phase="cold", peak_rss_bytes=10**9, weights_bytes=5 * 10**8, kv_bytes=10**6) for n in names
+        answer(n, run=f"{footprints.MEMORY} {n}", phase="cold", peak_rss_bytes=10**9, weights_bytes=5 * 10**8, kv_bytes=10**6)
+        for n in names
     ]
-    chat = [answer(n, block, versus.CHAT, tokens=2 + k, prompt=k) for block in range(chats) for n in names for k in range(turns)]
+    chat = [answer(n, block, measure.CHAT, tokens=2 + k, prompt=k) for block in range(chats) for n in names for k in range(turns)]
     longest = max(t.new_tokens for t in chat)
     return main + cold + [t.model_copy(update=dict(new_tokens=longest)) for t in chat]
 
@@ -48,26 +49,26 @@ def test_the_ladder_keeps_the_order_and_each_ones_own_limit():
 
 def test_who_is_ours_and_who_the_rival():
     entries = standings.ladder(contest(), list(RATES))
-    assert (standings.ours(entries)["name"], standings.rival(entries)["name"]) == ("loop", "llamacpp")
-    assert [e["name"] for e in standings.histogram(entries)] == ["loop", "llamacpp", "ollama"]
+    assert (table.ours(entries)["name"], table.rival(entries)["name"]) == ("loop", "llamacpp")
+    assert [e["name"] for e in table.histogram(entries)] == ["loop", "llamacpp", "ollama"]
     other = standings.ladder(contest(("loop+bf16", "torch")), ["loop+bf16", "torch"])
-    assert standings.ours(other) is None  # bfloat16 is not float32
-    assert [e["name"] for e in standings.histogram(other)] == ["loop+bf16", "torch"]
+    assert table.ours(other) is None  # bfloat16 is not float32
+    assert [e["name"] for e in table.histogram(other)] == ["loop+bf16", "torch"]
     bits = standings.ladder(contest((*RATES, "loop+fused")), [*RATES, "loop+fused"])
-    assert (standings.ours(bits)["name"], standings.fastest(bits)["name"]) == ("loop", "loop+fused")
-    assert [e["name"] for e in standings.histogram(bits)] == ["loop+fused", "llamacpp", "loop", "ollama"]
+    assert (table.ours(bits)["name"], standings.fastest(bits)["name"]) == ("loop", "loop+fused")
+    assert [e["name"] for e in table.histogram(bits)] == ["loop+fused", "llamacpp", "loop", "ollama"]
 
 
 def test_a_void_subject_has_no_rate_and_says_why():
     made = [t.model_copy(update=dict(valid=False, reason="wrong: token 1 is 2")) if t.subject == "torch" else t for t in contest()]
     entry = next(e for e in standings.ladder(made, list(RATES)) if e["name"] == "torch")
     assert (entry["decode"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: token 1 is 2"])
-    assert "torch made other tokens" in findings.versus(made, standings.ladder(made, list(RATES)), [], [])
+    assert "torch made other tokens" in finding.versus(made, standings.ladder(made, list(RATES)), [], [])
 
 
 def test_a_conversation_counts_whole():
     made = contest()
-    talks = standings.talks(made, list(RATES), "loop")
+    talks = table.talks(made, list(RATES), "loop")
     assert talks["loop"]["ratio"].value == 1
     assert [len(turn) for turn in talks["torch"]["turns"]] == [4, 4, 4]
     seconds = sum(0.05 + (1 + k) / 60 for k in range(3))
@@ -75,16 +76,16 @@ def test_a_conversation_counts_whole():
     twice = (sum(0.05 + (1 + k) / 30 for k in range(3))) / seconds
     assert talks["torch"]["ratio"].value == pytest.approx(twice, rel=0.02)
     cut = [
-        t.model_copy(update=dict(new_tokens=1)) if (t.run, t.subject, t.block, t.prompt) == (versus.CHAT, "torch", 0, 1) else t
+        t.model_copy(update=dict(new_tokens=1)) if (t.run, t.subject, t.block, t.prompt) == (measure.CHAT, "torch", 0, 1) else t
         for t in made
     ]
-    assert standings.talks(cut, ["torch"], "loop")["torch"]["total"].n == 3  # an answer that ended early is no turn
+    assert table.talks(cut, ["torch"], "loop")["torch"]["total"].n == 3  # an answer that ended early is no turn
     void = [t.model_copy(update=dict(valid=False)) if t.subject == "torch" else t for t in made]
-    assert standings.talks(void, ["torch"], "loop") == {}
+    assert table.talks(void, ["torch"], "loop") == {}
 
 
 def test_footprints_take_what_stood_before_the_model_from_the_notes():
-    found = standings.footprints(
+    found = footprints.table(
         contest(), [dict(subject="loop", libraries_rss_bytes=3 * 10**8), dict(watch={})], ["loop", "llamacpp", "absent"]
     )
     assert [f["name"] for f in found] == ["loop", "llamacpp"]
@@ -93,7 +94,7 @@ def test_footprints_take_what_stood_before_the_model_from_the_notes():
 
 def test_the_frame_has_a_row_a_subject():
     made = contest()
-    frame = standings.as_frame(standings.ladder(made, list(RATES)), made)
+    frame = table.as_frame(standings.ladder(made, list(RATES)), made)
     assert list(frame.index) == list(RATES)
     assert frame.loc["transformers", "fastest of ours over it"] == pytest.approx(3, rel=0.02)
     assert frame.loc["loop", "verdict"] == ""
@@ -103,7 +104,7 @@ def test_the_frame_has_a_row_a_subject():
 def test_the_finding_says_what_the_trials_say():
     names = [name for name in RATES if name != "ollama"]
     made = contest(names)
-    sentence = findings.versus(made, standings.ladder(made, names), quality.table(rows()), MISSING)
+    sentence = finding.versus(made, standings.ladder(made, names), quality.table(rows()), MISSING)
     assert sentence.startswith("Ollama was not measured here, llama.cpp, which it runs, was: the fastest float32 placement, loop, decodes ")
     for words in ("0.40x [", "of llama.cpp's strongest mode (llamacpp on q4_1 weights)",
                   "3.00x [", "of transformers' `generate` (transformers)", "2.00x [", "of torch's best mode (torch)",
@@ -121,7 +122,7 @@ def test_a_faster_placement_on_fewer_bits_comes_first_and_float32_after_it():
     made = contest(names)
     apart = [r.model_copy(update=dict(subject="fused")) if r.subject == "bfloat16" else r for r in rows()]
     gap = dict(name="torch-compile", reason="No compiler.", remedy="Install one.")
-    sentence = findings.versus(made, standings.ladder(made, names), quality.table(apart), [gap])
+    sentence = finding.versus(made, standings.ladder(made, names), quality.table(apart), [gap])
     first, second, *rest = sentence.split("; ")
     assert first.startswith("The fastest placement, loop+fused on gguf weights, decodes ")
     assert "2.00x [" in first
@@ -133,7 +134,7 @@ def test_a_faster_placement_on_fewer_bits_comes_first_and_float32_after_it():
     assert [part.split(" distribution is ")[0] for part in rest[:-1]] == ["loop+fused's", "llama.cpp's"]
     assert rest[-1] == "torch-compile was not measured here."
     alone = [t for t in made if t.subject not in ("llamacpp", "ollama")]
-    unmet = findings.versus(alone, standings.ladder(alone, ["loop", "loop+fused", "torch"]), [], MISSING)
+    unmet = finding.versus(alone, standings.ladder(alone, ["loop", "loop+fused", "torch"]), [], MISSING)
     assert unmet.startswith("The fastest placement, loop+fused on gguf weights, decodes ")
     assert unmet.endswith("ollama was not measured here.")
 
@@ -145,13 +146,13 @@ def test_what_the_trials_do_not_decide_is_not_claimed():
         for name in ("loop", "torch", "loop" + AGAIN)
     ]
     close = [t.model_copy(update=dict(token_times_ns=[int(x / 2) for x in t.token_times_ns])) if t.subject == "torch" else t for t in made]
-    sentence = findings.versus(close, standings.ladder(close, ["loop", "torch"]), [], [])
+    sentence = finding.versus(close, standings.ladder(close, ["loop", "torch"]), [], [])
     assert "which n = 8 blocks do not decide" in sentence
     one = [t for t in made if t.block == 0]
-    assert "nan" not in findings.versus(one, standings.ladder(one, ["loop", "torch"]), [], [])
+    assert "nan" not in finding.versus(one, standings.ladder(one, ["loop", "torch"]), [], [])
     nothing = [t.model_copy(update=dict(valid=False)) for t in made]
-    assert findings.versus(nothing, standings.ladder(nothing, ["loop"]), [], []).startswith("No placement")
-    assert "nats" not in findings.versus(made, standings.ladder(made, ["loop"]), [dict(subject="llamacpp", valid=False)], [])
+    assert finding.versus(nothing, standings.ladder(nothing, ["loop"]), [], []).startswith("No placement")
+    assert "nats" not in finding.versus(made, standings.ladder(made, ["loop"]), [dict(subject="llamacpp", valid=False)], [])
 
 
 FORMS = [("none", "float32"), ("gguf+fused", "gguf"), ("q8_0+gemv", "q8_0"), ("gguf-q4_1", "float32"), ("kv-int8", "float32")]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from llama_jax.bench import costs, findings, job, protocol, record, starts
+from llama_jax.bench.cold import Start
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.record import NAN
-from llama_jax.bench.starts import Start
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from tests.bench.test_compiling import SMALL, sweep

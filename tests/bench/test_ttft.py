@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import ttft, ttft_plan, ttft_table
+from llama_jax.bench import AGAIN, ttft, ttft_plan, ttft_table
+from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job, whole
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.protocol import AGAIN
-from llama_jax.bench.starts import Start
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from tests.bench.test_compiling import SMALL

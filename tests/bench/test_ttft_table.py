@@ -5,7 +5,7 @@ import pytest
 
 from llama_jax import config
 from llama_jax.bench import findings, roofline, ttft_table
-from llama_jax.bench.starts import Start
+from llama_jax.bench.cold import Start
 from tests.bench.test_record import trial
 
 TIMES = {  # ms to the first token: subject → (fixed, per token)

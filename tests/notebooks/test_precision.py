@@ -7,7 +7,8 @@ import pytest
 from llama_jax import notebooks
 from llama_jax.bench import protocol, record
 from llama_jax.bench.precision import reading
-from llama_jax.bench.starts import Start
+from llama_jax.bench.cold import Start
+from llama_jax import bench
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
         "head_dim=16,vocab_size=97")  # fmt: skip
@@ -37,7 +38,7 @@ def test_measured_and_drawn_again(tmp_path, monkeypatch):
     assert {(e["subject"], e["tokens"]) for e in reading.table(rows) if e["text"] == reading.ALL} == {("float32", 120), ("loop", 120),
                                                                                                    ("loop+int8", 120)}  # fmt: skip
     firsts, first_meta = record.read(tmp_path / "data" / "08-precision-and-kernels-first.csv", kind=Start)
-    assert {(t.subject, t.prompt_tokens, t.valid) for t in firsts} == {(f"step{again}", n, True) for again in ("", protocol.AGAIN) for n in (5, 20)}
+    assert {(t.subject, t.prompt_tokens, t.valid) for t in firsts} == {(f"step{again}", n, True) for again in ("", bench.AGAIN) for n in (5, 20)}
     assert [gap["name"] for gap in first_meta["missing"]] == ["llamacpp"]
     before = drawn(tmp_path)
     (again,) = notebooks.run(("08",), out_dir=tmp_path)

@@ -24,7 +24,7 @@ from pathlib import Path
 from llama_jax.activations import ActivationStore, batches, program
 from llama_jax.activations.program import Extractor
 from llama_jax.activations.spec import ActivationSpec
-from llama_jax.bench import process, protocol
+from llama_jax.bench import AGAIN, process, protocol
 from llama_jax.bench.extraction import probing, rungs
 from llama_jax.bench.extraction.gate import NOTHING_WRITTEN, Reference
 from llama_jax.bench.extraction.pipeline import Example, Setting, product
@@ -32,7 +32,6 @@ from llama_jax.bench.extraction.plan import LADDER, PROBE, PROBED, SCALING, Extr
 from llama_jax.bench.extraction.rungs import BASE, EAGER, PRODUCT, Rung
 from llama_jax.bench.guard import Guard, Region, TorchCounter
 from llama_jax.bench.job import Job, opened, watched
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.checkpoint import Checkpoint
 
 

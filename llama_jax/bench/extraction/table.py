@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import statistics, summary
+from llama_jax.bench import AGAIN, statistics, summary
 from llama_jax.bench.extraction.plan import LADDER, SCALING, Extraction
 from llama_jax.bench.extraction.rungs import BASE, DISK, FORWARD, PRODUCT, RIVALS, STEPS, SUBJECTS
 from llama_jax.bench.job import whole
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.statistics import Ratio
 
 NOTHING = ("equal within 2 %", "inconclusive", "unstable")  # verdicts by which nothing was gained, or nothing that these data show

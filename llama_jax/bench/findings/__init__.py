@@ -17,8 +17,8 @@ from llama_jax.bench.findings.jit import (
     share,
 )
 from llama_jax.bench.findings.own import own_placement
-from llama_jax.bench.findings.peers import first_token, gpu, versus
+from llama_jax.bench.findings.peers import first_token, gpu
 from llama_jax.bench.findings.precision import precision
 
 __all__ = ["after", "arrivals", "claims", "compiling", "extraction", "first_token", "flax_twin", "gain", "gpu", "growth", "host_loop",
-           "kv_cache", "milliseconds", "own_placement", "placements", "precision", "shapes", "share", "versus"]  # fmt: skip
+           "kv_cache", "milliseconds", "own_placement", "placements", "precision", "shapes", "share", ]  # fmt: skip

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from llama_jax.bench.extraction import table as extraction_table
 from llama_jax.bench.extraction.plan import Extraction
 from llama_jax.bench.extraction.rungs import BASE, PINNED, PRODUCT
-from llama_jax.bench.findings.jit import with_n
 from llama_jax.bench.statistics import Ratio
+from llama_jax.bench.wording import listed, with_n
 
 NAMES = {"N2 torch": "transformers' `output_hidden_states`", "N2 torch cut": "the same cut after the last layer that is kept"}
 
@@ -49,11 +49,6 @@ def steps(rows: Sequence[Extraction], seed: int) -> list[str]:
     said += [f"{', '.join(f'{name} {r.words}' for name, r in worse.items())} alone costs time"] if worse else []
     said += [f"{listed(same)} {'gains' if len(same) == 1 else 'gain'} nothing here"] if same else []
     return said + ([f"no gain is shown for {listed(open_)}"] if open_ else [])
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def processes(rows: Sequence[Extraction], seed: int) -> list[str]:

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import costs, flaxtwin, hostloop, recompilation, statistics, summary
+from llama_jax.bench import AGAIN, costs, flaxtwin, hostloop, recompilation, statistics, summary
+from llama_jax.bench.cold import Start
 from llama_jax.bench.compiling import LAYOUTS, Compilation
 from llama_jax.bench.costs import BreakEven, Slope
 from llama_jax.bench.flaxtwin import CallRow
 from llama_jax.bench.job import whole
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.bench.recompilation import Account, middle
 from llama_jax.bench.record import Trial
-from llama_jax.bench.starts import Start
 from llama_jax.bench.statistics import Ratio
+from llama_jax.bench.wording import with_n
 
 
 def placements(trials: Sequence[Trial], table: list[dict]) -> str:
@@ -259,8 +259,3 @@ def after(found: BreakEven) -> str:
         high = "no end" if found.high == costs.NEVER else f"{found.high:.0f}"
         words = f"after {found.tokens:.0f} tokens" + (f" [{found.low:.0f}, {high}]" if not np.isnan(found.low) else "")
     return words + (" (too few processes for an interval)" if np.isnan(found.low) else "")
-
-
-def with_n(ratio: Ratio) -> str:
-    """`1.31x [1.22, 1.40] (n = 6)`."""
-    return f"{ratio.words} (n = {ratio.n})"

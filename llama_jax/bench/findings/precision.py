@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_jax.bench.findings.extraction import listed
-from llama_jax.bench.findings.peers import standing, within
 from llama_jax.bench.precision import first, goals, table
 from llama_jax.bench.precision.goals import Goal
 from llama_jax.bench.precision.reading import ALL
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import listed, standing, within
 
 
 def precision(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax import checkpoint
-from llama_jax.bench import available, phases, suite, summary, versus
+from llama_jax.bench import available, footprints, phases, suite, summary
 from llama_jax.bench.job import Job, check, watched, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.passages import passages
@@ -98,13 +98,13 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
                     run=f"context {context}", peers=others)  # fmt: skip
         answered += suite.collect(plan, journal)
     job = Job(contest.model, works[min(works)], journal)
-    versus.memory(job, [name for name in here if summary.warm(answered, name)], contest.starts)  # not those that failed above
+    footprints.memory(job, [name for name in here if summary.warm(answered, name)], contest.starts)  # not those that failed above
     if any(available.needs_kernels(name) for name in here):
         compile_kernels(job, contest.starts)
     gaps += phases.missing(journal)
-    alone = whole([t for t in journal.trials if t.run.startswith(versus.MEMORY)])
+    alone = whole([t for t in journal.trials if t.run.startswith(footprints.MEMORY)])
     return answered + alone, dict(
-        weights_hash=loaded.weights_hash, baseline=contest.placements[0], missing=gaps, file_bytes=versus.file_bytes(loaded),
+        weights_hash=loaded.weights_hash, baseline=contest.placements[0], missing=gaps, file_bytes=footprints.file_bytes(loaded),
         subjects=[name for name in here if name not in {gap["name"] for gap in gaps}], text="English" if loaded.tokenizer else "random ids",
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from llama_jax import checkpoint
-from llama_jax.bench import available, gate, process, protocol, roofline, statistics, versus
+from llama_jax.bench import available, footprints, gate, process, protocol, roofline, statistics
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.precision.contest import check_contexts, workload
 from llama_jax.bench.record import Trial
@@ -63,18 +63,18 @@ def check_axes(model: str, subjects: dict, axes: dict, base: int, new_tokens: in
 
 
 def reads_file(name: str) -> bool:
-    return versus.backend_of(name) in versus.READS_FILE
+    return available.backend_of(name) in footprints.READS_FILE
 
 
 def answers_of(say: Callable, job: dict, identity: dict, subject: str, context: int, new_tokens: int, answers: int, seed: int) -> dict:
     """Warm answers of one subject alone in its process; the bandwidth is probed between them."""
     with watched(say) as more:
-        for library in versus.LIBRARIES.get(versus.backend_of(subject), ()):
+        for library in footprints.LIBRARIES.get(available.backend_of(subject), ()):
             import_module(library)
-        job = job | dict(dtype=versus.loaded_as(subject, job["model"]))
-        loaded, *_ = versus.bare(job) if reads_file(subject) else opened(job)
+        job = job | dict(dtype=available.loaded_as(subject, job["model"]))
+        loaded, *_ = available.bare(job) if reads_file(subject) else opened(job)
         work = workload(loaded, context, new_tokens, seed)
-        for who in versus.built(say, loaded, [subject]):
+        for who in available.built(say, loaded, [subject]):
             judge = (
                 judging(loaded, work) if not gate.approximate(who.identity.get("quantisation", "none")) else lambda record, tokens: record
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_jax.bench import standings, statistics, summary
+from llama_jax.bench import footprints, standings, statistics, summary
 from llama_jax.bench.precision import reading
 from llama_jax.bench.precision.reading import ALL, Reading
 from llama_jax.bench.record import Trial
@@ -23,7 +23,7 @@ def ladder(
     """The entries of `standings.ladder` at one context, each with {mbu: Summary, bytes and flops: of a token, peak: bytes of each process,
     distance: text → entry of `reading.table`, {} where it was not read}."""
     found, run = standings.ladder(trials, names, seed, run_of(context)), run_of(context)
-    peaks = {f["name"]: f["peak"] for f in standings.footprints(trials, notes, names)}
+    peaks = {f["name"]: f["peak"] for f in footprints.table(trials, notes, names)}
     for e in found:
         good = [t for t in summary.warm(standings.of(trials, run), e["name"]) if t.bytes_per_token and t.bandwidth_gbps]
         e |= dict(

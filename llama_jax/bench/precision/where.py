@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from llama_jax import checkpoint
-from llama_jax.bench import available, protocol, roofline, statistics, versus
+from llama_jax.bench import available, protocol, roofline, statistics
 from llama_jax.bench.job import Job, check, watched, whole
 from llama_jax.bench.precision.contest import check_contexts, workload
 from llama_jax.bench.record import Trial
@@ -86,7 +86,7 @@ def differences(
     with watched(say) as more:
         of = sizes(checkpoint.load_config(job["model"]), short, long)
         changes = {WHOLE: "", SHALLOW: f",num_hidden_layers={of.fewer}", NARROW: f",vocab_size={of.smaller}", LONG: ""}
-        dtype, loaded, variants = versus.loaded_as(subject, job["model"]), {}, {}
+        dtype, loaded, variants = available.loaded_as(subject, job["model"]), {}, {}
         for variant in VARIANTS:
             model = job["model"] + changes[variant]
             loaded[model] = loaded.get(model) or checkpoint.load(model, dtype)

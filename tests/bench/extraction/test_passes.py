@@ -8,7 +8,7 @@ import pytest
 
 from llama_jax import checkpoint, config
 from llama_jax.activations import ActivationSpec, ActivationStore
-from llama_jax.bench import extraction, findings, suite
+from llama_jax.bench import AGAIN, extraction, findings, suite
 from llama_jax.bench.extraction import probing, rungs
 from llama_jax.bench.extraction import table as extraction_table
 from llama_jax.bench.extraction.gate import LIMIT, Reference, beyond_rounding
@@ -33,7 +33,6 @@ from llama_jax.bench.extraction.rungs import (
 )
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.protocol import AGAIN
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from tests.conftest import build

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import findings, record
+from llama_jax.bench import AGAIN, findings, record
 from llama_jax.bench.extraction import rungs
 from llama_jax.bench.extraction import table as extraction_table
 from llama_jax.bench.extraction.plan import LADDER, Extraction
@@ -24,7 +24,6 @@ from llama_jax.bench.extraction.rungs import (
     TORCH,
 )  # fmt: skip
 from llama_jax.bench.extraction.rungs import LADDER as RUNGS
-from llama_jax.bench.protocol import AGAIN
 
 WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
 

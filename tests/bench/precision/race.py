@@ -1,9 +1,8 @@
 """Made-up trials of a contest whose answer is known."""
 
-from llama_jax.bench import versus
+from llama_jax.bench import AGAIN, footprints
+from llama_jax.bench.cold import Start
 from llama_jax.bench.precision import contest, reading, table
-from llama_jax.bench.protocol import AGAIN
-from llama_jax.bench.starts import Start
 from tests.bench.precision.test_reading import readings
 from tests.bench.test_record import trial
 
@@ -40,8 +39,8 @@ def race(names=NAMES, blocks=8, contexts=(256, 1024), slower=None):
     """slower: subject → how many times as long it takes."""
     made = [answer(n, c, b, (slower or {}).get(n, 1.0)) for c in contexts for b in range(blocks) for n in (*names, "loop" + AGAIN)]
     for i in range(3):
-        made += [trial(n, i, [50, 60], run=f"{versus.MEMORY} {n}", phase="cold", peak_rss_bytes=(PEAKS[n] + i) * 10**6, weights_bytes=10**8,
-                       kv_bytes=10**6, **KINDS[n]) for n in names]  # fmt: skip
+        made += [trial(n, i, [50, 60], run=f"{footprints.MEMORY} {n}", phase="cold", peak_rss_bytes=(PEAKS[n] + i) * 10**6,
+                       weights_bytes=10**8, kv_bytes=10**6, **KINDS[n]) for n in names]  # fmt: skip
     return made
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.bench import protocol, versus
+from llama_jax.bench import available, protocol
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.precision import contest, table
@@ -49,7 +49,8 @@ def test_a_process_holds_its_subjects_weights_and_no_others(tmp_path, monkeypatc
     test_gguf.write(tmp_path / "m.gguf", "Q4_1")
     for model, own in ((str(tmp_path / "m.gguf"), "gguf"), (TINY, "q8_0")):
         found = {
-            name: versus.loaded_as(name, model) for name in ("loop", "loop+bf16", "step+int8", "loop+gemv", "loop+q4_0+gemv", "torch-int8")
+            name: available.loaded_as(name, model)
+            for name in ("loop", "loop+bf16", "step+int8", "loop+gemv", "loop+q4_0+gemv", "torch-int8")
         }
         assert found == {"loop": "float32", "loop+bf16": "bfloat16", "step+int8": "int8", "loop+gemv": own, "loop+q4_0+gemv": "q4_0",
                          "torch-int8": "float32"}  # fmt: skip

@@ -6,13 +6,12 @@ from collections import Counter
 import pytest
 
 from llama_jax import checkpoint, config, kernels
-from llama_jax.bench import phases, protocol, roofline, ttft, ttft_table
+from llama_jax.bench import AGAIN, phases, protocol, roofline, ttft, ttft_table
+from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.precision import first, goals
 from llama_jax.bench.precision.goals import ABSENT, MISSED, REACHED, UNDECIDED
-from llama_jax.bench.protocol import AGAIN
-from llama_jax.bench.starts import Start
 from llama_jax.errors import UserError
 from tests.bench.precision.race import LENGTHS, firsts
 

@@ -3,7 +3,10 @@
 import pytest
 
 from llama_jax import figures
-from llama_jax.bench import quality, standings
+from llama_jax.bench import footprints, quality, standings
+from llama_jax.experiments.ollama import chart as ollama_chart
+from llama_jax.experiments.ollama import conversation_chart, table
+from llama_jax.figures import memory
 from tests.bench.test_quality import rows
 from tests.bench.test_standings import MISSING, RATES, contest
 from tests.test_figures import META, words
@@ -16,17 +19,17 @@ CHARTS = ("histogram", "ladder", "quality", "conversation", "memory")
 def draw(chart, trials, names, missing=(), distances=None):
     entries, distances = standings.ladder(trials, names), quality.table(rows()) if distances is None else distances
     if chart == "histogram":
-        drawn = standings.histogram(entries)
+        drawn = table.histogram(entries)
         ratio = standings.ratio(trials, drawn[0]["name"], drawn[1]["name"]) if len(drawn) > 1 else None
-        return figures.tokens_per_second(drawn, ratio, PUBLISHED, missing)
+        return ollama_chart.tokens_per_second(drawn, ratio, PUBLISHED, missing)
     if chart == "ladder":
-        return figures.peer_ladder(entries, missing, 400.0, 40)
+        return ollama_chart.peer_ladder(entries, missing, 400.0, 40)
     if chart == "quality":
-        return figures.speed_and_quality(entries, distances)
+        return ollama_chart.speed_and_quality(entries, distances)
     if chart == "conversation":
-        talks = standings.talks(trials, names, names[0])
-        return figures.conversation(talks, {e["name"]: e["backend"] for e in entries}, [40, 110, 180], 16, names[0])
-    return figures.footprint(standings.footprints(trials, NOTES, names), 98 * 10**6)
+        talks = table.talks(trials, names, names[0])
+        return conversation_chart.conversation(talks, {e["name"]: e["backend"] for e in entries}, [40, 110, 180], 16, names[0])
+    return memory.footprint(footprints.table(trials, NOTES, names), 98 * 10**6)
 
 
 @pytest.mark.parametrize("chart", CHARTS)

@@ -12,24 +12,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 
 from llama_jax import chat as template
 from llama_jax import checkpoint, generate, prompts
-from llama_jax.bench import available, environment, phases, protocol, requests, roofline, suite, summary
-from llama_jax.bench.job import Job, check, opened, watched, weights_of, whole
+from llama_jax.bench import available, phases, protocol, roofline, suite, summary
+from llama_jax.bench.available import built
+from llama_jax.bench.footprints import file_bytes, memory
+from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.record import Trial
-from llama_jax.bench.workload import Subject, Workload, encoder
+from llama_jax.bench.standings import MAIN
+from llama_jax.bench.workload import Workload, encoder
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError, near
 from llama_jax.placement import parse
 
-MAIN, MEMORY, CHAT = "main", "memory", "chat"
+CHAT = "chat"
 SYSTEM = "You answer questions about science for a curious reader."
 TALK = (  # what was asked, and the answer that stands in the history whoever is asked, so that all read the same tokens
     ("Why is the sky blue?",
@@ -47,8 +48,6 @@ TALK = (  # what was asked, and the answer that stands in the history whoever is
     ("Which gas would make you think of life there?", ""),
 )  # fmt: skip
 FIRST_IDS, MORE_IDS = 40, 70  # lengths of the turns for a model without a tokenizer
-READS_FILE = ("llama.cpp", "ollama")  # backends that need none of the checkpoint's arrays
-LIBRARIES = {"torch": ("torch", "transformers"), "llama.cpp": ("llama_cpp",), "ollama": ("ollama",)}
 
 
 @dataclass(frozen=True)
@@ -121,12 +120,6 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
     )  # fmt: skip
 
 
-def file_bytes(loaded: Checkpoint) -> int | None:
-    """Size of the one file that holds the weights; None where they are random or in several files."""
-    path = Path(loaded.source)
-    return path.stat().st_size if path.is_file() else None
-
-
 def conversation(loaded: Checkpoint, turns: int, new_tokens: int, seed: int = 0) -> Workload:
     """The prompts of a conversation's turns, each the whole history and the next question; random ids where there is no tokenizer.
 
@@ -150,14 +143,6 @@ def turn(work: Workload, number: int, encode: Callable) -> Workload:
     return replace(work, prompts=(prompt,), length=generate.bucket(len(encode(prompt))))
 
 
-def memory(job: Job, names: Sequence[str], starts: int) -> None:
-    """One answer of each subject in a fresh process that has loaded nothing else."""
-    for block in range(starts):
-        for i, name in enumerate(names):
-            job.progress(f"memory of {name}", block * len(names) + i, starts * len(names))
-            job.child(f"{MEMORY} {name}", block, f"{__name__}:alone", 1, subject=name, order=i)
-
-
 def talk(job: Job, names: Sequence[str], chats: int) -> None:
     """`chats` conversations, the subjects interleaved turn by turn in seeded random order."""
     if names:
@@ -166,56 +151,6 @@ def talk(job: Job, names: Sequence[str], chats: int) -> None:
 
 
 # What the children run --------------------------------------------------------------------------------------------------
-
-
-def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) -> dict:
-    """One request; its peak memory is the subject's. The note says what the process held before the model, libraries imported."""
-    with watched(say) as more:
-        backend = backend_of(subject)
-        for library in LIBRARIES.get(backend, ()):
-            import_module(library)
-        more.update(subject=subject, libraries_rss_bytes=environment.peak_rss())
-        job = job | dict(dtype=loaded_as(subject, job["model"]))
-        loaded, _, workload, _ = bare(job) if backend in READS_FILE else opened(job)
-        for who in built(say, loaded, [subject]):
-            record, _ = protocol.trial(who, workload, 0, **identity, order=order, phase="cold")
-            failed = not record.token_times_ns  # what it compiled belongs to a first request
-            update = dict(valid=not failed, reason=record.reason if failed else "", peak_rss_bytes=environment.peak_rss())
-            say("trial", record.model_copy(update=update).model_dump())
-    return {}
-
-
-def bare(job: dict) -> tuple[Checkpoint, list, Workload | None, int]:
-    """As `opened`, with no weights loaded: for a subject that reads the file by itself. The workload is None where the job has none."""
-    source, work = checkpoint.find(job["model"]), job["workload"]
-    loaded = Checkpoint(job["model"], source.config, None, source.tokenizer(), source.hash(), source.where, job["dtype"])
-    return loaded, [], Workload.from_json(work) if work else None, 0
-
-
-def loaded_as(subject: str, model: str) -> str:
-    """The dtype in which `checkpoint.load` gives a subject what it computes on and nothing beside it; peers share float32 weights."""
-    if subject in peer_names():
-        return "float32"
-    weights = weights_of(model, parse(subject))
-    return {"loaded": "float32", "f32": "float32", "bf16": "bfloat16"}.get(weights, weights)
-
-
-def peer_names() -> Sequence[str]:
-    from llama_jax import peers
-
-    return tuple(peers.PEERS)
-
-
-def backend_of(name: str) -> str:
-    from llama_jax import peers
-
-    return peers.get(name).backend if name in peers.PEERS else "jax"
-
-
-def built(say: Callable, loaded: Checkpoint, names: Sequence[str]) -> list[Subject]:
-    """The subjects of these names; a peer that cannot be built is said to be missing."""
-    placements = [parse(name) for name in names if name not in peer_names()]
-    return requests.build(say, loaded, dict(peers=[name for name in names if name in peer_names()]), placements, 0)
 
 
 def conversations(say: Callable, job: dict, identity: dict, names: Sequence[str], chats: int) -> dict:

@@ -9,10 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from llama_jax.bench import standings
-from llama_jax.figures.measurement import interval_words
-from llama_jax.figures.ollama import HATCHES, look, shade
-from llama_jax.figures.placements import spread_labels
-from llama_jax.figures.style import LIMIT_COLOUR, new, plain_ticks, rows, styled
+from llama_jax.figures.marks import HATCHES, interval_words, look, spread_labels
+from llama_jax.figures.style import new, plain_ticks, rows, styled
 
 
 @styled
@@ -63,30 +61,4 @@ def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequ
     right.set_xlim(right=1.9 * max((f["total"].median for f in found.values() if f["total"].n), default=1))
     right.set_xlabel(f"seconds of the whole conversation (bar: median, line: 95 % interval;\nx: times as long as {reference})")
     right.set_title("The whole conversation", fontsize=11.5)
-    return figure
-
-
-@styled
-def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
-    """Peak resident memory of each subject's own process: interpreter and libraries (pale), and all that came with the model.
-
-    found: `standings.footprints`. A tick marks the bytes that weights and cache need by the configuration.
-    """
-    figure, axes = new(10.5, 0.55 * len(found) + 1.7)
-    heights = rows(axes, [f["name"] for f in found])
-    for f in found:
-        height, peak, held = heights[f["name"]], np.median(f["peak"]) / 1e6, (f["libraries"] or 0) / 1e6
-        axes.barh(height, held, height=0.55, color="#CCCCCC", hatch="..", edgecolor="white")
-        axes.barh(height, peak - held, left=held, height=0.55, color=shade(f), alpha=0.8)
-        axes.scatter(np.array(f["peak"]) / 1e6, [height] * len(f["peak"]), s=14, color="black", zorder=3)
-        need = (f["weights"] + f["kv"]) / 1e6
-        axes.plot([held + need] * 2, [height - 0.36, height + 0.36], color=LIMIT_COLOUR, linewidth=2)
-        words = f"  {peak:.0f} MB, {peak - held:.0f} of them from loading on ({f['dtype']} weights and cache: {need:.3g})"
-        axes.text(max(peak, held + need), height, words, va="center", fontsize=9)
-    axes.set_xlim(0, 2.3 * max((np.median(f["peak"]) / 1e6 for f in found), default=1))
-    name = f" · the file on disk: {file_bytes / 1e6:.0f} MB" if file_bytes else ""
-    n = min((len(f["peak"]) for f in found), default=0)
-    axes.set_xlabel(f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
-                    f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})")  # fmt: skip
-    axes.set_title("Peak memory of one answer")
     return figure

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import protocol, standings, versus
+from llama_jax.bench import footprints, protocol, standings
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.versus import Contest
 from llama_jax.bench.workload import encoder
 from llama_jax.errors import UserError
+from llama_jax.experiments.ollama import measure
+from llama_jax.experiments.ollama.measure import Contest
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
         "head_dim=16,vocab_size=97")  # fmt: skip
@@ -29,31 +30,31 @@ CONTEST = Contest(TINY, ("loop", "step+bf16"), ("torch", "llamacpp", "ollama"), 
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
-        versus.run(replace(CONTEST, **changes), Journal())
+        measure.run(replace(CONTEST, **changes), Journal())
 
 
 def test_too_long_a_conversation_is_named():
     with pytest.raises(UserError, match="exceed the model's context of 96"):
-        versus.run(replace(CONTEST, model=TINY + ",max_position_embeddings=96"), Journal())
+        measure.run(replace(CONTEST, model=TINY + ",max_position_embeddings=96"), Journal())
 
 
 def test_each_turn_holds_all_before_it(packaged):
-    work = versus.conversation(packaged, len(versus.TALK), 16)
+    work = measure.conversation(packaged, len(measure.TALK), 16)
     ids = [encoder(packaged)(text) for text in work.prompts]
     opening = encoder(packaged)("<|im_start|>assistant\n")
-    for before, after, (_, answer), (question, _) in zip(ids, ids[1:], versus.TALK, versus.TALK[1:], strict=False):
+    for before, after, (_, answer), (question, _) in zip(ids, ids[1:], measure.TALK, measure.TALK[1:], strict=False):
         assert before[-len(opening) :] == opening
         assert after[: len(before)] == before
         assert answer in packaged.tokenizer.decode(after)
         assert question in packaged.tokenizer.decode(after[len(before) :])
     assert work.length >= len(ids[-1])
     assert len({generate.bucket(len(one)) for one in ids}) > 2  # each turn in a shape of its own
-    first = versus.turn(work, 0, encoder(packaged))
+    first = measure.turn(work, 0, encoder(packaged))
     assert (first.prompts, first.length) == (work.prompts[:1], generate.bucket(len(ids[0])))
 
 
 def test_turns_of_random_ids_where_there_is_no_tokenizer():
-    work = versus.conversation(checkpoint.load(TINY), 3, 4, seed=5)
+    work = measure.conversation(checkpoint.load(TINY), 3, 4, seed=5)
     assert [len(prompt) for prompt in work.prompts] == [40, 110, 180]
     assert all(b[: len(a)] == a for a, b in zip(work.prompts, work.prompts[1:], strict=False))
 
@@ -63,12 +64,12 @@ def test_really_measured(tmp_path, monkeypatch):
     """Placements and torch on random weights; what reads GGUF files is a gap with a remedy; an interrupted run goes on."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     journal = Journal()
-    trials, meta = versus.run(CONTEST, journal)
+    trials, meta = measure.run(CONTEST, journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]
     assert all(gap["remedy"] for gap in meta["missing"])
     assert meta["subjects"] == ["loop", "step+bf16", "torch"]
-    main, chat = standings.of(trials, versus.MAIN), standings.of(trials, versus.CHAT)
+    main, chat = standings.of(trials, standings.MAIN), standings.of(trials, measure.CHAT)
     assert sorted({(t.block, t.subject) for t in main}) == sorted(
         (b, n) for b in range(2) for n in ("loop", "loop (again)", "step+bf16", "torch")
     )
@@ -78,11 +79,11 @@ def test_really_measured(tmp_path, monkeypatch):
     assert {t.new_tokens for t in chat} == {4}
     assert len({t.tokens_sha256 for t in chat if t.prompt == 1 and t.dtype == "float32"}) == 1
     assert all(np.isfinite(t.tg) for t in main)
-    found = standings.footprints(trials, journal.notes, CONTEST.rivals)
+    found = footprints.table(trials, journal.notes, CONTEST.rivals)
     assert [f["name"] for f in found] == ["loop", "step+bf16", "torch"]
     assert all(0 < f["libraries"] < f["peak"][0] for f in found)
     assert len({t.process for t in trials}) == 5  # one warm, three alone, one that talks
-    assert versus.run(CONTEST, journal)[0] == trials  # all of it was in the journal
+    assert measure.run(CONTEST, journal)[0] == trials  # all of it was in the journal
 
 
 @pytest.mark.slow
@@ -90,8 +91,8 @@ def test_a_file_reader_needs_no_weights(packaged, tmp_path, monkeypatch):
     """llama.cpp alone in its process holds less than the float32 weights would take."""
     pytest.importorskip("llama_cpp")
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    journal, work = Journal(), versus.conversation(packaged, 1, 2)
-    versus.memory(versus.Job(packaged.name, work, journal), ["llamacpp"], 1)
-    (found,) = standings.footprints(journal.trials, journal.notes, ["llamacpp"])
+    journal, work = Journal(), measure.conversation(packaged, 1, 2)
+    footprints.memory(measure.Job(packaged.name, work, journal), ["llamacpp"], 1)
+    (found,) = footprints.table(journal.trials, journal.notes, ["llamacpp"])
     assert found["peak"][0] - found["libraries"] < packaged.config.num_parameters * 4
     assert found["dtype"] == "q4_1"
