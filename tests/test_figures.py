@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 
 from llama_jax import figures
-from llama_jax.bench import claims, simulation, summary
+from llama_jax.bench import summary
+from llama_jax.experiments.honest_measurement import chart as honest_measurement_chart
+from llama_jax.experiments.honest_measurement import measure, simulation
+from llama_jax.experiments.text_generation import chart as text_generation_chart
 from llama_jax.figures import marks
 from llama_jax.placement import LADDER
-from tests.bench.test_claims import cache_claim, first_token_claim, order_claim
 from tests.bench.test_record import trial
+from tests.experiments.honest_measurement.test_measure import cache_claim, first_token_claim, order_claim
 
 META = {
     "environment": {"cpu": "C", "cores": 2, "ram_bytes": 2**34, "packages": {"jax": "1"}, "python": "3"},
@@ -48,11 +51,11 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
         "compilation": lambda: figures.compilation(data, ["eager", "step", "loop"]),
         "break_even": lambda: figures.break_even(table),
         "pipelines": lambda: figures.pipelines(data, {"step": "one", "loop": "two"}),
-        "arrivals": lambda: figures.arrivals(data, {"step": "one", "loop": "two"}),
-        "speed_ups": lambda: figures.speed_ups(claims.speed_ups(cache_claim()), 60.0),
-        "first_tokens": lambda: figures.first_tokens(claims.first_tokens(first_token_claim()), 50.0),
-        "two_ways": lambda: figures.two_ways(claims.two_ways(order_claim()), 10, "A 1, B 2"),
-        "validation": lambda: figures.validation(SIMULATED, THRESHOLDS),
+        "arrivals": lambda: text_generation_chart.arrivals(data, {"step": "one", "loop": "two"}),
+        "speed_ups": lambda: honest_measurement_chart.speed_ups(measure.speed_ups(cache_claim()), 60.0),
+        "first_tokens": lambda: honest_measurement_chart.first_tokens(measure.first_tokens(first_token_claim()), 50.0),
+        "two_ways": lambda: honest_measurement_chart.two_ways(measure.two_ways(order_claim()), 10, "A 1, B 2"),
+        "validation": lambda: honest_measurement_chart.validation(SIMULATED, THRESHOLDS),
     }[chart]
     files = [figures.save(draw(), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
     for kind in ("svg", "png"):
@@ -80,13 +83,13 @@ def words(figure):
 
 
 def test_the_claims_say_what_was_published_and_what_counts():
-    drawn = words(figures.speed_ups(claims.speed_ups(cache_claim()), 60.0))
+    drawn = words(honest_measurement_chart.speed_ups(measure.speed_ups(cache_claim()), 60.0))
     for text in ("published 16.32x", "here 30.00x", "never published", "guard on", "memory-bandwidth limit 60"):
         assert text in drawn
-    drawn = words(figures.first_tokens(claims.first_tokens(first_token_claim()), 50.0))
+    drawn = words(honest_measurement_chart.first_tokens(measure.first_tokens(first_token_claim()), 50.0))
     for text in ("76.04", "59.25", "mean 260 ms", "no p99: p99 needs 1,000 values, there are 100", "arithmetic limit 50 ms"):
         assert text in drawn
-    drawn = words(figures.two_ways(claims.two_ways(order_claim()), 10, "A 1, B 2"))
+    drawn = words(honest_measurement_chart.two_ways(measure.two_ways(order_claim()), 10, "A 1, B 2"))
     assert "1 of 1 rounds (x) call one program two" in drawn
     assert "0 of 1 rounds (x) call one program two" in drawn
 

@@ -83,7 +83,7 @@ def check_outputs(journal: Path | None, out: Sequence[Path], profile: Path | Non
 
 def check_harness(json_: bool) -> None:
     """`bench --self-test`: exit code 1 when something falls short."""
-    from llama_jax.bench import selftest
+    from llama_jax.experiments.honest_measurement import selftest
 
     found = selftest.run(tell)
     for line in found["shortfalls"]:

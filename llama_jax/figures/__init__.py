@@ -9,22 +9,64 @@ from llama_jax.figures.growth import growth
 from llama_jax.figures.hostloop import dispatch_and_device, host_load, host_strategies
 from llama_jax.figures.kvcache import latency_by_context, published_case, types, work_and_bytes
 from llama_jax.figures.marks import spread_labels
-from llama_jax.figures.measurement import first_tokens, speed_ups, two_ways, validation
 from llama_jax.figures.memory import footprint
 from llama_jax.figures.own import own_ladder
-from llama_jax.figures.placements import arrivals, break_even, compilation, latency, pipelines, throughput
+from llama_jax.figures.placements import break_even, compilation, latency, pipelines, throughput
 from llama_jax.figures.precision import precision_quality, precision_roofline, precision_scaling, precision_where
 from llama_jax.figures.shapes import compilations, stream_seconds, surprises
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
 from llama_jax.figures.ttft import ttft_by_length, ttft_cold, ttft_distribution, ttft_mixed
 from llama_jax.figures.xlacpu import xla_findings
 
-__all__ = ["COLOURS", "PALETTE", "arrivals", "break_even", "call_cost", "colour", "compilation", "compilations",
-           "compile_sizes", "compile_stages", "compile_starts", "compile_surprises", "conclude", "dispatch_and_device", "display", "extraction_ladder", "extraction_limits", "extraction_probe", "first_tokens",
-           "footprint", "gpu_decode", "gpu_first_token", "gpu_starts", "growth", "host_load", "host_strategies", "latency",
-           "latency_by_context", "model_label", "own_ladder", "paid_back",
-           "pipelines", "precision_first", "precision_quality",
-           "precision_roofline", "precision_scaling", "precision_where", "published_case", "read_manifest", "save",
-           "speed_ups", "spread_labels", "stream_seconds", "surprises", "throughput",
-           "ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed", "two_ways", "types",
-           "update_manifest", "validation", "work_and_bytes", "xla_findings"]  # fmt: skip
+__all__ = [
+    "COLOURS",
+    "PALETTE",
+    "break_even",
+    "call_cost",
+    "colour",
+    "compilation",
+    "compilations",
+    "compile_sizes",
+    "compile_stages",
+    "compile_starts",
+    "compile_surprises",
+    "conclude",
+    "dispatch_and_device",
+    "display",
+    "extraction_ladder",
+    "extraction_limits",
+    "extraction_probe",
+    "footprint",
+    "gpu_decode",
+    "gpu_first_token",
+    "gpu_starts",
+    "growth",
+    "host_load",
+    "host_strategies",
+    "latency",
+    "latency_by_context",
+    "model_label",
+    "own_ladder",
+    "paid_back",
+    "pipelines",
+    "precision_first",
+    "precision_quality",
+    "precision_roofline",
+    "precision_scaling",
+    "precision_where",
+    "published_case",
+    "read_manifest",
+    "save",
+    "spread_labels",
+    "stream_seconds",
+    "surprises",
+    "throughput",
+    "ttft_by_length",
+    "ttft_cold",
+    "ttft_distribution",
+    "ttft_mixed",
+    "types",
+    "update_manifest",
+    "work_and_bytes",
+    "xla_findings",
+]

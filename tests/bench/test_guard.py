@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from jax import monitoring
 
-from llama_jax.bench import Guard, selftest
+from llama_jax.bench import Guard
 from llama_jax.bench.guard import TorchCounter, TorchGuard
+from llama_jax.experiments.honest_measurement import selftest
 
 pytestmark = pytest.mark.usefixtures("compiling")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config, generate
-from llama_jax.bench import AGAIN, gate, guard, job, protocol, roofline, suite, summary
+from llama_jax.bench import AGAIN, gate, guard, harness, job, protocol, roofline, suite, summary
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
@@ -356,7 +356,7 @@ def test_the_suite_refuses_what_does_not_fit(tmp_path):
 
 
 def test_the_harness_costs_little_and_says_how_much(loaded):
-    cost = suite.harness_cost(loaded, WORK, 3)
+    cost = harness.cost(loaded, WORK, 3)
     assert cost["n"] == 3
     assert len(cost["harness_s"]) == len(cost["bare_s"]) == 3
     assert 0 < cost["own_us_per_token"] < 1e5

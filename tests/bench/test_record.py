@@ -9,6 +9,7 @@ import pytest
 from llama_jax.bench import findings, record, summary
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError
+from llama_jax.experiments.text_generation import finding
 
 
 def trial(subject="step", block=0, times=(10, 20, 40), **changes):
@@ -135,11 +136,11 @@ def test_the_finding_claims_what_the_data_hold():
 
 def test_the_arrivals_finding_counts_portions():
     trials = [trial("step", times=(10, 20, 30)), trial("step+nocache", times=(10, 40, 70)), trial("loop", times=(10, 30, 30))]
-    sentence = findings.arrivals(trials, "step", "step+nocache", ["step", "loop"])
+    sentence = finding.arrivals(trials, "step", "step+nocache", ["step", "loop"])
     assert "2.3 times as long" in sentence
     assert "step hands one token at a time" in sentence
     assert "loop hands all tokens at a time" in sentence
-    assert "nothing to compare" in findings.arrivals(trials[:1], "step", "step+nocache", [])
+    assert "nothing to compare" in finding.arrivals(trials[:1], "step", "step+nocache", [])
 
 
 class Answer(record.Row):

@@ -11,8 +11,9 @@ import pytest
 from typer.main import get_command
 
 from llama_jax import checkpoint, cli, doctor, paths
-from llama_jax.bench import Guard, protocol, record, roofline, selftest
+from llama_jax.bench import Guard, protocol, record, roofline
 from llama_jax.cli.common import join_pairs
+from llama_jax.experiments.honest_measurement import selftest
 from tests.conftest import save_llama
 
 

@@ -3,8 +3,6 @@
 from llama_jax.bench.findings.extraction import extraction
 from llama_jax.bench.findings.jit import (
     after,
-    arrivals,
-    claims,
     compiling,
     flax_twin,
     gain,
@@ -20,5 +18,5 @@ from llama_jax.bench.findings.own import own_placement
 from llama_jax.bench.findings.peers import first_token, gpu
 from llama_jax.bench.findings.precision import precision
 
-__all__ = ["after", "arrivals", "claims", "compiling", "extraction", "first_token", "flax_twin", "gain", "gpu", "growth", "host_loop",
+__all__ = ["after", "compiling", "extraction", "first_token", "flax_twin", "gain", "gpu", "growth", "host_loop",
            "kv_cache", "milliseconds", "own_placement", "placements", "precision", "shapes", "share", ]  # fmt: skip

@@ -15,7 +15,6 @@ from llama_jax.bench.job import whole
 from llama_jax.bench.recompilation import Account, middle
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
-from llama_jax.bench.wording import with_n
 
 
 def placements(trials: Sequence[Trial], table: list[dict]) -> str:
@@ -47,36 +46,6 @@ def pays(tokens: float | None, against: str) -> str:
     if tokens < 1:
         return f"; against {against} its compilation is paid for by the first token"
     return f"; against {against} its compilation has paid for itself after {tokens:.0f} tokens"
-
-
-def arrivals(trials: Sequence[Trial], cached: str, uncached: str, streams: Sequence[str]) -> str:
-    """What the cache saves on one answer, and in what portions placements hand tokens over."""
-    seconds = {name: [t.seconds for t in summary.warm(trials, name)] for name in (cached, uncached)}
-    if not all(seconds.values()):
-        return "The trials with and without a cache are not both valid, so there is nothing to compare."
-    tokens = summary.warm(trials, cached)[0].new_tokens
-    with_cache, without = (float(np.median(seconds[name])) for name in (cached, uncached))
-    portions = [f"{name} hands {portion(summary.warm(trials, name)[0])} at a time" for name in streams if summary.warm(trials, name)]
-    return (f"The same {tokens} tokens take {with_cache:.2f} s with a KV cache and {without:.2f} s without one,"
-            f" {without / with_cache:.1f} times as long (medians of {len(seconds[cached])} and {len(seconds[uncached])} answers); "
-            + ", ".join(portions) + " to the reader.")  # fmt: skip
-
-
-def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> str:
-    """What is left of three published ways of timing once the protocol is applied."""
-    short, cold, warm = speed_ups
-
-    def words(found: dict) -> str:
-        return with_n(found["ratio"])
-
-    apart = {way: sum(r[way].excludes_one for r in rounds) for way in ("sequential", "interleaved")}
-    cold_over = first["cold_mean"] / first["naive_p99"]
-    return (f"A KV cache makes a short answer {words(warm)} as fast when both sides are warm; timed as published, with compilations inside,"
-            f" the same code gives {words(cold)} where {cold['published']:.2f}x was published and {words(short)} where"
-            f" {short['published']:.2f}x was; the mean first-token time of {len(first['cold'])} cold requests is {cold_over:.1f} times the"
-            f" “P99” of {len(first['warm'])} warm ones; and one program timed against itself is called different in"
-            f" {apart['sequential']} of {len(rounds)} rounds one after the other, in"
-            f" {apart['interleaved']} of {len(rounds)} interleaved.")  # fmt: skip
 
 
 def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Sequence[dict]) -> str:
@@ -112,13 +81,6 @@ def gain(table: Sequence[dict], model: str) -> str:
         return f"on {model} no strategy is told apart as faster than token by token"
     name, ratio = max(faster.items(), key=lambda item: item[1]["value"])
     return f"on {model} the fastest is {name} with {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] of token by token"
-
-
-def portion(trial: Trial) -> str:
-    """Most tokens that arrive at one moment, the first token aside."""
-    _, counts = np.unique(trial.token_times_ns[1:], return_counts=True)
-    largest = int(counts.max(initial=1))
-    return "one token" if largest == 1 else "all tokens" if largest == len(trial.token_times_ns) - 1 else f"{largest} tokens"
 
 
 def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequence[dict], model: str) -> str:

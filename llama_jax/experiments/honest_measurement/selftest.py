@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
-from llama_jax.bench import simulation
 from llama_jax.bench.guard import Guard, TorchGuard
+from llama_jax.experiments.honest_measurement import simulation
 
 RUNS = 1000  # simulated measurements
 

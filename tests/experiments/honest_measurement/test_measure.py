@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import claims, findings, job, protocol, published, record, statistics
+from llama_jax.bench import job, protocol, published, record, statistics
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
+from llama_jax.experiments.honest_measurement import finding, measure
 from tests.bench.test_record import trial
 from tests.conftest import save_llama
 
@@ -20,9 +21,9 @@ def cache_claim():
     void = dict(valid=False, lowered=3, compiled=3, reason="compiled in the timed region: 3 programs (step)")
     made = []
     for block in range(2):
-        made += [answer(claims.UNCACHED, "cold", 30, block, **void), answer(claims.CACHED, claims.SHORT, 15, block, **void)]
+        made += [answer(measure.UNCACHED, "cold", 30, block, **void), answer(measure.CACHED, measure.SHORT, 15, block, **void)]
         for i in range(3):
-            made += [answer(claims.UNCACHED, "warm", 3, block, 1 + i), answer(claims.CACHED, "warm", 1, block, 1 + i)]
+            made += [answer(measure.UNCACHED, "warm", 3, block, 1 + i), answer(measure.CACHED, "warm", 1, block, 1 + i)]
     return made
 
 
@@ -52,7 +53,7 @@ def test_the_published_figures_are_there():
 
 
 def test_speed_ups_by_what_was_warm():
-    short, cold, warm = claims.speed_ups(cache_claim())
+    short, cold, warm = measure.speed_ups(cache_claim())
     assert [round(f["ratio"].value, 6) for f in (short, cold, warm)] == [2.0, 30.0, 3.0]
     assert [f["guard"] for f in (short, cold, warm)] == [False, False, True]
     assert [f["published"] for f in (short, cold, warm)] == [2.44, 16.32, None]
@@ -61,22 +62,22 @@ def test_speed_ups_by_what_was_warm():
 
 def test_an_answer_with_wrong_tokens_has_no_speed_up():
     wrong = [
-        t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) if t.subject == claims.CACHED else t for t in cache_claim()
+        t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) if t.subject == measure.CACHED else t for t in cache_claim()
     ]
-    assert all(f["ratio"].n == 0 for f in claims.speed_ups(wrong))
+    assert all(f["ratio"].n == 0 for f in measure.speed_ups(wrong))
 
 
 def test_a_mean_of_cold_requests_stands_above_a_percentile_of_warm_ones():
-    found = claims.first_tokens(first_token_claim())
+    found = measure.first_tokens(first_token_claim())
     assert found["cold_mean"] == pytest.approx((900 + 4 * 100) / 5)
     assert found["cold_mean"] > found["naive_p99"]
     assert found["p99"] is None
     assert "p99 needs 1,000 values, there are 100" in found["note"]
-    assert claims.first_tokens(first_token_claim(1000))["p99"] == pytest.approx(106)
+    assert measure.first_tokens(first_token_claim(1000))["p99"] == pytest.approx(106)
 
 
 def test_drift_is_a_difference_only_one_after_the_other():
-    (found,) = claims.two_ways(order_claim())
+    (found,) = measure.two_ways(order_claim())
     assert found["sequential"].high < 1
     assert found["interleaved"].low <= 1 <= found["interleaved"].high
 
@@ -91,7 +92,7 @@ def test_welch_is_scipys():
 
 
 def test_the_finding_says_what_the_trials_say():
-    sentence = findings.claims(claims.speed_ups(cache_claim()), claims.first_tokens(first_token_claim()), claims.two_ways(order_claim()))
+    sentence = finding.claims(measure.speed_ups(cache_claim()), measure.first_tokens(first_token_claim()), measure.two_ways(order_claim()))
     for words in ("3.00x", "30.00x", "16.32x was published", "2.44x was", "in 1 of 1 rounds one after the other", "in 0 of 1 interleaved"):
         assert words in sentence
     assert sentence.endswith(".")
@@ -101,33 +102,33 @@ def test_the_finding_says_what_the_trials_say():
 def test_what_an_interrupted_process_left_is_dropped():
     made = [t.model_copy(update=dict(process=2)) for t in cache_claim()]
     left = [t.model_copy(update=dict(process=1, token_times_ns=[1, 10**12])) for t in cache_claim()[:3]]
-    assert claims.whole(left + made) == made
-    assert claims.speed_ups(left + made)[2]["ratio"] == claims.speed_ups(made)[2]["ratio"]
+    assert measure.whole(left + made) == made
+    assert measure.speed_ups(left + made)[2]["ratio"] == measure.speed_ups(made)[2]["ratio"]
 
 
 def test_a_void_trial_is_no_answer_with_the_guard_on():
     void = dict(valid=False, reason="compiled in the timed region: 1 programs (step)", token_times_ns=[1, 10**12])
-    spoilt = [t.model_copy(update=void) if (t.subject, t.order) == (claims.CACHED, 2) else t for t in cache_claim()]
-    warm = claims.speed_ups(spoilt)[2]["ratio"]
+    spoilt = [t.model_copy(update=void) if (t.subject, t.order) == (measure.CACHED, 2) else t for t in cache_claim()]
+    warm = measure.speed_ups(spoilt)[2]["ratio"]
     assert warm.value == pytest.approx(3.0)
     pairs = [t.model_copy(update=void) if t.order == 23 else t for t in order_claim()]
-    (found,) = claims.two_ways(pairs)
+    (found,) = measure.two_ways(pairs)
     assert found["interleaved"].n == 9
     assert found["interleaved"].value == pytest.approx(1, abs=0.02)
 
 
 def test_counts_below_one_are_named(tmp_path):
-    job = claims.Job("m", Workload(((1,),), 1, 1), Journal())
-    for call, words in ((lambda: claims.compilation(job, 0), "processes is 0"), (lambda: claims.tail(job, 0), "requests is 0"),
-                        (lambda: claims.order(job, 1, 0), "pairs is 0")):  # fmt: skip
+    job = measure.Job("m", Workload(((1,),), 1, 1), Journal())
+    for call, words in ((lambda: measure.compilation(job, 0), "processes is 0"), (lambda: measure.tail(job, 0), "requests is 0"),
+                        (lambda: measure.order(job, 1, 0), "pairs is 0")):  # fmt: skip
         with pytest.raises(UserError, match=words):
             call()
 
 
 def test_the_published_way_breaks_the_checklist():
-    from llama_jax.bench import checklist
+    from llama_jax.experiments.honest_measurement import checklist
 
-    kept = {r["rule"]: r["kept"] for r in checklist.examine(claims.as_published(cache_claim()), claims.UNCACHED)}
+    kept = {r["rule"]: r["kept"] for r in checklist.examine(measure.as_published(cache_claim()), measure.UNCACHED)}
     assert not kept["warmed up at least as long as the test"]
     assert not kept["an A/A control that finds no difference"]
 
@@ -141,26 +142,26 @@ def measured(tmp_path_factory):
     patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
     journal = Journal(home / "j.jsonl")
     prompt = (5, 6, 7)
-    job = claims.Job(str(folder), Workload((prompt,), claims.TEST, len(prompt)), journal)
-    claims.compilation(job, processes=1, repeats=2)
-    claims.tail(claims.Job(str(folder), Workload((prompt, (8, 9)), 1, 4), journal), requests=4)
-    claims.order(claims.Job(str(folder), Workload((prompt,), 4, 4), journal), rounds=1, pairs=2)
+    job = measure.Job(str(folder), Workload((prompt,), measure.TEST, len(prompt)), journal)
+    measure.compilation(job, processes=1, repeats=2)
+    measure.tail(measure.Job(str(folder), Workload((prompt, (8, 9)), 1, 4), journal), requests=4)
+    measure.order(measure.Job(str(folder), Workload((prompt,), 4, 4), journal), rounds=1, pairs=2)
     yield job
     patch.undo()
 
 
 @pytest.mark.slow
 def test_every_length_is_compiled_unless_it_was_warmed(measured):
-    runs = {name: [t for t in measured.journal.trials if t.run == f"compilation {name}"] for name in (claims.UNCACHED, claims.CACHED)}
-    cold, *warm = runs[claims.UNCACHED]
-    assert (cold.phase, cold.valid, cold.compiled) == ("cold", False, claims.TEST)
-    short, *warm_too = runs[claims.CACHED]
-    assert (short.phase, short.valid, short.compiled) == (claims.SHORT, False, claims.TEST - claims.WARM_UP)
+    runs = {name: [t for t in measured.journal.trials if t.run == f"compilation {name}"] for name in (measure.UNCACHED, measure.CACHED)}
+    cold, *warm = runs[measure.UNCACHED]
+    assert (cold.phase, cold.valid, cold.compiled) == ("cold", False, measure.TEST)
+    short, *warm_too = runs[measure.CACHED]
+    assert (short.phase, short.valid, short.compiled) == (measure.SHORT, False, measure.TEST - measure.WARM_UP)
     assert "compiled in the timed region" in short.reason
     assert all(t.valid and t.phase == "warm" for t in warm + warm_too)
     assert len(warm) == len(warm_too) == 2
     assert len({t.tokens_sha256 for t in (cold, short, *warm, *warm_too)}) == 1
-    assert claims.limit(measured.journal.trials) > 0
+    assert measure.limit(measured.journal.trials) > 0
 
 
 @pytest.mark.slow
@@ -177,9 +178,9 @@ def test_the_other_two_claims_have_all_their_trials(measured):
 @pytest.mark.slow
 def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
     monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
-    again = claims.Job(measured.model, measured.workload, Journal(measured.journal.path))
-    claims.compilation(again, processes=1, repeats=2)
-    claims.tail(again, requests=4)
-    claims.order(again, rounds=1, pairs=2)
+    again = measure.Job(measured.model, measured.workload, Journal(measured.journal.path))
+    measure.compilation(again, processes=1, repeats=2)
+    measure.tail(again, requests=4)
+    measure.order(again, rounds=1, pairs=2)
     assert [t.model_dump() for t in record.read(measured.journal.path)[0]] == [t.model_dump() for t in again.journal.trials]
     assert again.journal.next_process() == 5
