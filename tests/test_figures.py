@@ -8,6 +8,7 @@ from llama_jax import figures
 from llama_jax.bench import summary
 from llama_jax.experiments.honest_measurement import chart as honest_measurement_chart
 from llama_jax.experiments.honest_measurement import measure, simulation
+from llama_jax.experiments.jit_placement import chart as jit_placement_chart
 from llama_jax.experiments.text_generation import chart as text_generation_chart
 from llama_jax.figures import marks
 from llama_jax.placement import LADDER
@@ -46,11 +47,11 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
     data = trials()
     table = summary.table(data, "step")
     draw = {
-        "throughput": lambda: figures.throughput(data, table),
-        "latency": lambda: figures.latency(data, table),
-        "compilation": lambda: figures.compilation(data, ["eager", "step", "loop"]),
-        "break_even": lambda: figures.break_even(table),
-        "pipelines": lambda: figures.pipelines(data, {"step": "one", "loop": "two"}),
+        "throughput": lambda: jit_placement_chart.throughput(data, table),
+        "latency": lambda: jit_placement_chart.latency(data, table),
+        "compilation": lambda: jit_placement_chart.compilation(data, ["eager", "step", "loop"]),
+        "break_even": lambda: jit_placement_chart.break_even(table),
+        "pipelines": lambda: jit_placement_chart.pipelines(data, {"step": "one", "loop": "two"}),
         "arrivals": lambda: text_generation_chart.arrivals(data, {"step": "one", "loop": "two"}),
         "speed_ups": lambda: honest_measurement_chart.speed_ups(measure.speed_ups(cache_claim()), 60.0),
         "first_tokens": lambda: honest_measurement_chart.first_tokens(measure.first_tokens(first_token_claim()), 50.0),
@@ -66,12 +67,12 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
 
 def test_a_subject_without_a_valid_trial_says_so_in_the_figure(tmp_path):
     data = [t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials()]
-    figure = figures.throughput(data, summary.table(data, "step"))
+    figure = jit_placement_chart.throughput(data, summary.table(data, "step"))
     assert any("no valid trial" in text.get_text() for text in figure.axes[0].texts)
 
 
 def test_the_machine_and_the_note_are_in_the_figure(tmp_path):
-    figure = figures.throughput(trials(), summary.table(trials(), "step"))
+    figure = jit_placement_chart.throughput(trials(), summary.table(trials(), "step"))
     figures.save(figure, "x", "nb", META, {"n": 1}, "alt", tmp_path, "random weights")
     assert any("C, 2 cores" in t.get_text() and "random weights" in t.get_text() for t in figure.texts)
     entry = json.loads((tmp_path / "figures" / "manifest.json").read_text())["figures"]["x"]
@@ -97,7 +98,7 @@ def test_the_claims_say_what_was_published_and_what_counts():
 def test_a_busy_machine_is_flagged_in_the_figure(tmp_path):
     busy = {**META, "environment": {**META["environment"], "watch": dict(others_cpu=0.4, steal=0.0, load_before=0.1)}}
     for meta, flagged in ((META, False), (busy, True)):
-        figure = figures.throughput(trials(), summary.table(trials(), "step"))
+        figure = jit_placement_chart.throughput(trials(), summary.table(trials(), "step"))
         figures.save(figure, "x", "nb", meta, {}, "alt", tmp_path)
         assert any("busy machine: others used 40 %" in t.get_text() for t in figure.texts) is flagged
 

@@ -11,7 +11,6 @@ from llama_jax.figures.kvcache import latency_by_context, published_case, types,
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
 from llama_jax.figures.own import own_ladder
-from llama_jax.figures.placements import break_even, compilation, latency, pipelines, throughput
 from llama_jax.figures.precision import precision_quality, precision_roofline, precision_scaling, precision_where
 from llama_jax.figures.shapes import compilations, stream_seconds, surprises
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
@@ -21,10 +20,8 @@ from llama_jax.figures.xlacpu import xla_findings
 __all__ = [
     "COLOURS",
     "PALETTE",
-    "break_even",
     "call_cost",
     "colour",
-    "compilation",
     "compilations",
     "compile_sizes",
     "compile_stages",
@@ -43,12 +40,10 @@ __all__ = [
     "growth",
     "host_load",
     "host_strategies",
-    "latency",
     "latency_by_context",
     "model_label",
     "own_ladder",
     "paid_back",
-    "pipelines",
     "precision_first",
     "precision_quality",
     "precision_roofline",
@@ -60,7 +55,6 @@ __all__ = [
     "spread_labels",
     "stream_seconds",
     "surprises",
-    "throughput",
     "ttft_by_length",
     "ttft_cold",
     "ttft_distribution",

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llama_jax.bench import findings, record, summary
+from llama_jax.bench import record, summary
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError
+from llama_jax.experiments.jit_placement import finding as jit_placement_finding
 from llama_jax.experiments.text_generation import finding
 
 
@@ -123,15 +124,15 @@ def test_the_finding_claims_what_the_data_hold():
     trials = [
         trial(n, b, (10, 20, r + noise[i, b])) for i, (n, r) in enumerate((("eager", 90), ("step", 30), ("loop", 30))) for b in range(8)
     ]
-    sentence = findings.placements(trials, summary.table(trials, "step"))
+    sentence = jit_placement_finding.placements(trials, summary.table(trials, "step"))
     assert "x [" in sentence
     assert "of eager" in sentence
     assert "of step" in sentence or "With step" in sentence  # the baseline, by which figures show all others
     assert "do not separate it from" in sentence
     wrong = [t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials]
-    assert "loop made other tokens and has no time" in findings.placements(wrong, summary.table(wrong, "step"))
+    assert "loop made other tokens and has no time" in jit_placement_finding.placements(wrong, summary.table(wrong, "step"))
     void = [t.model_copy(update=dict(valid=False, reason="compiled")) for t in trials]
-    assert "nothing to compare" in findings.placements(void, summary.table(void, "step"))
+    assert "nothing to compare" in jit_placement_finding.placements(void, summary.table(void, "step"))
 
 
 def test_the_arrivals_finding_counts_portions():

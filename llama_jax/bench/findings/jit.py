@@ -6,46 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import AGAIN, costs, flaxtwin, hostloop, recompilation, statistics, summary
+from llama_jax.bench import AGAIN, costs, flaxtwin, hostloop, recompilation, statistics
 from llama_jax.bench.cold import Start
 from llama_jax.bench.compiling import LAYOUTS, Compilation
 from llama_jax.bench.costs import BreakEven, Slope
 from llama_jax.bench.flaxtwin import CallRow
 from llama_jax.bench.job import whole
 from llama_jax.bench.recompilation import Account, middle
-from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
-
-
-def placements(trials: Sequence[Trial], table: list[dict]) -> str:
-    """Which placement decodes fastest, over what, how close to the limit, and when its compilation has paid."""
-    valid = [r for r in table if r["valid_trials"] and r["tokens_equal"] and not r["name"].endswith(AGAIN)]
-    if not valid:
-        return "No placement has a valid trial, so there is nothing to compare."
-    best = max(valid, key=lambda r: r["tokens_per_second"]["median"])
-    rate, baseline = best["tokens_per_second"], summary.baseline_of(table)
-    sentence = (f"With {best['name']} the model decodes {rate['median']:.1f} tokens/s [{rate['low']:.1f}, {rate['high']:.1f}],"
-                f" {rate['median'] / summary.limit(trials, baseline):.0%} of the memory-bandwidth limit")  # fmt: skip
-    slowest = next((r for r in valid if r["name"] == "eager"), min(valid, key=lambda r: r["tokens_per_second"]["median"]))
-    rivals = [r for r in valid if r is not best]
-    names = [r["name"] for r in rivals]
-    for name in (name for name in dict.fromkeys((slowest["name"], baseline)) if name in names):
-        sentence += f", {summary.paired_ratio(trials, best['name'], name).words} of {name}"
-    if slowest is not best and best["compile"] and slowest["compile"]:
-        sentence += pays(summary.break_even(best, slowest), slowest["name"])
-    undecided = [r["name"] for r in rivals if summary.paired_ratio(trials, best["name"], r["name"]).verdict != "faster"]
-    if undecided:
-        sentence += f"; these trials do not separate it from {', '.join(undecided)}"
-    wrong = [r["name"] for r in table if summary.tokens_word(r) == "WRONG"]
-    return sentence + (f"; {', '.join(wrong)} made other tokens and has no time." if wrong else ".")
-
-
-def pays(tokens: float | None, against: str) -> str:
-    if tokens is None:
-        return f"; against {against} its compilation does not pay for itself"
-    if tokens < 1:
-        return f"; against {against} its compilation is paid for by the first token"
-    return f"; against {against} its compilation has paid for itself after {tokens:.0f} tokens"
 
 
 def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Sequence[dict]) -> str:
