@@ -12,7 +12,6 @@ from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
 from llama_jax.figures.own import own_ladder
 from llama_jax.figures.precision import precision_quality, precision_roofline, precision_scaling, precision_where
-from llama_jax.figures.shapes import compilations, stream_seconds, surprises
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
 from llama_jax.figures.ttft import ttft_by_length, ttft_cold, ttft_distribution, ttft_mixed
 from llama_jax.figures.xlacpu import xla_findings
@@ -22,7 +21,6 @@ __all__ = [
     "PALETTE",
     "call_cost",
     "colour",
-    "compilations",
     "compile_sizes",
     "compile_stages",
     "compile_starts",
@@ -53,8 +51,6 @@ __all__ = [
     "read_manifest",
     "save",
     "spread_labels",
-    "stream_seconds",
-    "surprises",
     "ttft_by_length",
     "ttft_cold",
     "ttft_distribution",

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import AGAIN, costs, flaxtwin, hostloop, recompilation, statistics
+from llama_jax.bench import AGAIN, costs, flaxtwin, hostloop, statistics
 from llama_jax.bench.cold import Start
 from llama_jax.bench.compiling import LAYOUTS, Compilation
 from llama_jax.bench.costs import BreakEven, Slope
 from llama_jax.bench.flaxtwin import CallRow
 from llama_jax.bench.job import whole
-from llama_jax.bench.recompilation import Account, middle
 from llama_jax.bench.statistics import Ratio
 
 
@@ -83,33 +82,6 @@ def growth(points: dict[str, Sequence[dict]], over_bytes: dict[str, float], cros
         if np.isfinite(crossing):
             sentence += f", arithmetic being the limit from about {crossing:.0f} rows on"
     return sentence + "."
-
-
-def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]], seed: int = 0) -> str:
-    """Programs and seconds that each policy lost over the stream, which one served it fastest, and three surprises with their cures.
-
-    pairs: a short name of the surprise → (as it is, cured).
-    """
-    lost = ", ".join(f"{a.programs} programs and {middle(a.lost):.1f} s with {a.subject}" for a in policies)
-    n = min(len(a.blocks) for a in policies)
-    sentence = f"Compiling costs the first {policies[0].requests} requests of a process {lost} (n = {n} each)"
-    best = recompilation.fastest(policies)
-    if best is None:
-        sentence += "; no policy's tokens are all right, so none has a time"
-    else:
-        ratios = recompilation.ratios(policies, seed)
-        slowest = max((a for a in policies if a is not best and ratios[a.subject].n), key=lambda a: middle(a.total), default=None)
-        sentence += f"; {best.subject} serves them {'fastest' if slowest else 'alone with the right tokens'}, in {middle(best.total):.1f} s"
-        if slowest:
-            sentence += f", {slowest.subject} takes {ratios[slowest.subject].words} as long"
-        if n == 1:
-            sentence += " (one process each, so no interval)"
-        elif unclear := [name for name, r in ratios.items() if r.n and not r.low > 1]:
-            sentence += f", and n = {n} does not separate it from {', '.join(unclear)}"
-    again = ", ".join(f"{bad.surprises} programs for {name} ({cured.surprises} once cured)" for name, (bad, cured) in pairs.items())
-    wrong = [a.subject for a in (*policies, *(a for pair in pairs.values() for a in pair)) if a.wrong]
-    return (sentence + f"; at one shape, later requests still compile {again}"
-            + (f"; {', '.join(wrong)} made other tokens." if wrong else "."))  # fmt: skip
 
 
 def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_jax.bench import causes, shapes, statistics, summary, workload
-from llama_jax.bench.shapes import Served
+from llama_jax.bench import causes, statistics, summary, workload
+from llama_jax.experiments.shapes_and_recompilation import measure
+from llama_jax.experiments.shapes_and_recompilation.measure import Served
 
 NAN = float("nan")
-SURPRISES = {shapes.SAMPLING: "changed sampling settings", shapes.COMMITTED: "reloaded weights", shapes.LAST: "a smaller last batch"}
+SURPRISES = {measure.SAMPLING: "changed sampling settings", measure.COMMITTED: "reloaded weights", measure.LAST: "a smaller last batch"}
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def programs(cold: dict[int, list[Served]], since: int) -> int:
 
 def accounts(rows: Sequence[Served], experiment: str) -> list[Account]:
     """All subjects of an experiment, in its own order."""
-    return [account(rows, experiment, subject) for subject in shapes.SUBJECTS[experiment]]
+    return [account(rows, experiment, subject) for subject in measure.SUBJECTS[experiment]]
 
 
 def surprises(rows: Sequence[Served]) -> dict[str, tuple[Account, Account]]:
@@ -99,7 +100,7 @@ def surprises(rows: Sequence[Served]) -> dict[str, tuple[Account, Account]]:
     return {name: tuple(accounts(rows, experiment)) for experiment, name in SURPRISES.items()}
 
 
-def by_request(rows: Sequence[Served], subject: str, experiment: str = shapes.SHAPES) -> list[dict]:
+def by_request(rows: Sequence[Served], subject: str, experiment: str = measure.SHAPES) -> list[dict]:
     """One entry a request of the cold stream: {tokens: of its prompt, programs, seconds: lost to compiling}, medians of the processes."""
     together = zip(*streams(rows, experiment, subject, "cold").values(), strict=True)
     return [dict(tokens=same[0].prompt_tokens, programs=int(np.median([r.compiled for r in same])),
@@ -187,7 +188,7 @@ def draws_words(rows: Sequence[Served]) -> str:
     """Whether static and traced settings drew the same tokens from the same seeds, where nothing was greedy."""
     drawn: dict[tuple[int, str], set[str]] = {}
     for r in rows:
-        if r.run.startswith(f"{shapes.SAMPLING}: ") and shapes.SETTINGS.get(r.change, shapes.GREEDY) != shapes.GREEDY:
+        if r.run.startswith(f"{measure.SAMPLING}: ") and measure.SETTINGS.get(r.change, measure.GREEDY) != measure.GREEDY:
             drawn.setdefault((r.order, r.change), set()).add(r.tokens_sha256)
     same = sum(len(hashes) == 1 for hashes in drawn.values())
     return f"{same} of {len(drawn)} drawn answers have the same tokens under static and traced settings"
@@ -229,4 +230,4 @@ def cause_frame(rows: Sequence[Served], width: int = 300):
 def place(run: str) -> tuple[int, int]:
     """Where a run stands among all experiments and their subjects."""
     experiment, _, subject = run.partition(": ")
-    return list(shapes.SUBJECTS).index(experiment), shapes.SUBJECTS[experiment].index(subject)
+    return list(measure.SUBJECTS).index(experiment), measure.SUBJECTS[experiment].index(subject)

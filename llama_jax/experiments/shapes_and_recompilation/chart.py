@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.bench.recompilation import Account, middle
 from llama_jax.bench.statistics import Ratio
+from llama_jax.experiments.shapes_and_recompilation.table import Account, middle
 from llama_jax.figures.style import PALETTE, new, rows, styled
 
 LOST, FIRST, WORK, WASTE = PALETTE["vermilion"], PALETTE["orange"], PALETTE["green"], PALETTE["sky"]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import causes, job, recompilation, record, shapes, workload
+from llama_jax.bench import causes, job, record, workload
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.shapes import Served, Stream
 from llama_jax.errors import UserError
+from llama_jax.experiments.shapes_and_recompilation import measure, table
+from llama_jax.experiments.shapes_and_recompilation.measure import Served, Stream
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -25,7 +26,7 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def stream(loaded):
-    return shapes.expect(loaded, shapes.ragged(loaded, 2, 3, NEW, batch=2, seed=1))
+    return measure.expect(loaded, measure.ragged(loaded, 2, 3, NEW, batch=2, seed=1))
 
 
 @pytest.mark.parametrize("name", workload.POLICIES)
@@ -49,7 +50,7 @@ def test_powers_are_powers_and_buckets_are_the_packages():
 
 
 def test_a_stream_asks_each_prompt_and_is_the_same_for_the_same_seed(loaded):
-    one, two, other = (shapes.ragged(loaded, 4, 9, NEW, seed=seed) for seed in (0, 0, 1))
+    one, two, other = (measure.ragged(loaded, 4, 9, NEW, seed=seed) for seed in (0, 0, 1))
     assert one == two != other
     assert set(one.arrivals) == set(range(4))
     assert len(one.arrivals) == 9
@@ -58,7 +59,7 @@ def test_a_stream_asks_each_prompt_and_is_the_same_for_the_same_seed(loaded):
 
 
 def test_real_prompts_are_ragged(packaged):
-    made = shapes.ragged(packaged, 3, 3, NEW)
+    made = measure.ragged(packaged, 3, 3, NEW)
     lengths = [len(p) for p in made.prompts]
     assert lengths == sorted(set(lengths))
     text = packaged.tokenizer.decode(made.prompts[1])
@@ -72,26 +73,26 @@ def test_real_prompts_are_ragged(packaged):
 )  # fmt: skip
 def test_counts_that_cannot_be_are_named(loaded, changes, words):
     with pytest.raises(UserError, match=words):
-        shapes.ragged(loaded, **{**dict(count=2, requests=2, new_tokens=2), **changes})
+        measure.ragged(loaded, **{**dict(count=2, requests=2, new_tokens=2), **changes})
 
 
 def test_nothing_is_measured_for_a_wrong_name_or_count(loaded, monkeypatch):
     monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
-    monkeypatch.setattr(shapes, "expect", lambda *a: pytest.fail("a reference was made"))
+    monkeypatch.setattr(measure, "expect", lambda *a: pytest.fail("a reference was made"))
     here = job.Job(MODEL, None, Journal(kind=Served))
     for processes, words in (
-        ({shapes.SHAPES: 1, shapes.LAST: 0}, r"processes \(last batch\) is 0"),
+        ({measure.SHAPES: 1, measure.LAST: 0}, r"processes \(last batch\) is 0"),
         ({"shape": 1}, "Did you mean 'shapes'"),
     ):
         with pytest.raises(UserError, match=words):
-            shapes.serve(here, loaded, Stream(((1,),), (0,), 1, 2), processes)
+            measure.serve(here, loaded, Stream(((1,),), (0,), 1, 2), processes)
 
 
 PLAIN = Stream(((1,) * 5, (2,) * 9, (3,) * 20), (0, 2, 1, 2), NEW, 4)
 
 
 def test_the_last_batch_is_smaller_or_filled_up():
-    smaller, padded = (shapes.asks(shapes.LAST, s, PLAIN) for s in shapes.SUBJECTS[shapes.LAST])
+    smaller, padded = (measure.asks(measure.LAST, s, PLAIN) for s in measure.SUBJECTS[measure.LAST])
     assert [a.batch for a in smaller] == [4, 4, 4, 2]
     assert [a.batch for a in padded] == [4, 4, 4, 4]
     assert [a.prompts for a in smaller] == [a.prompts for a in padded]
@@ -99,25 +100,25 @@ def test_the_last_batch_is_smaller_or_filled_up():
 
 
 def test_beside_the_first_stream_only_what_is_studied_changes():
-    for experiment in recompilation.SURPRISES:
-        for subject in shapes.SUBJECTS[experiment]:
-            asked = shapes.asks(experiment, subject, PLAIN)
-            assert len(asked) == shapes.FEW
+    for experiment in table.SURPRISES:
+        for subject in measure.SUBJECTS[experiment]:
+            asked = measure.asks(experiment, subject, PLAIN)
+            assert len(asked) == measure.FEW
             assert {(a.length, a.slots) for a in asked} == {(24, 32)}
-    samplers = [a.sampler for a in shapes.asks(shapes.SAMPLING, shapes.STATIC, PLAIN)]
+    samplers = [a.sampler for a in measure.asks(measure.SAMPLING, measure.STATIC, PLAIN)]
     assert len(set(samplers[:3])) == 3
     assert samplers[3] == samplers[0] == generate.GREEDY
-    changes = [a.change for a in shapes.asks(shapes.COMMITTED, shapes.UNCOMMITTED, PLAIN)]
-    assert changes.count(shapes.RELOADED) == 1
+    changes = [a.change for a in measure.asks(measure.COMMITTED, measure.UNCOMMITTED, PLAIN)]
+    assert changes.count(measure.RELOADED) == 1
     assert changes[0] == ""
 
 
 def test_dummy_rows_repeat_the_first_prompt(loaded):
-    ask = shapes.Ask((1, 0), 24, 32, batch=4)
+    ask = measure.Ask((1, 0), 24, 32, batch=4)
     seen = {}
     patch = pytest.MonkeyPatch()
-    patch.setattr(shapes.generate, "stream", lambda engine, rows, *a, **k: seen.update(rows=rows) or iter(()))
-    shapes.run(None, ask, PLAIN, list(PLAIN.prompts[1]), None)
+    patch.setattr(measure.generate, "stream", lambda engine, rows, *a, **k: seen.update(rows=rows) or iter(()))
+    measure.run(None, ask, PLAIN, list(PLAIN.prompts[1]), None)
     patch.undo()
     assert [tuple(r) for r in seen["rows"]] == [PLAIN.prompts[i] for i in (1, 0, 1, 1)]
 
@@ -126,15 +127,15 @@ def served(stream, experiment, subject):
     """A stream served in this process, as a child would; its rows."""
     said = []
     identity = dict(run=f"{experiment}: {subject}", block=0, process=1)
-    plain = json.loads(json.dumps(shapes.asdict(stream)))
+    plain = json.loads(json.dumps(measure.asdict(stream)))
     made = dict(model=MODEL, dtype="float32", placements=[], workload=None)
-    shapes.serving(lambda kind, value: said.append((kind, value)), made, identity, experiment, subject, plain)
+    measure.serving(lambda kind, value: said.append((kind, value)), made, identity, experiment, subject, plain)
     return [Served(**value) for kind, value in said if kind == "trial"]
 
 
 @pytest.fixture(scope="module")
 def policies(stream):
-    return {name: served(stream, shapes.SHAPES, name) for name in workload.POLICIES}
+    return {name: served(stream, measure.SHAPES, name) for name in workload.POLICIES}
 
 
 @pytest.mark.slow
@@ -157,7 +158,7 @@ def test_rows_say_what_ran_and_what_was_asked(policies):
         assert (r.padded_tokens, r.cache_slots, r.rows_asked, r.tokens_asked) == (64, 128, 1, r.prompt_tokens)
     for r in policies[workload.EXACT]:
         assert (r.padded_tokens, r.cache_slots) == (r.prompt_tokens, r.prompt_tokens + NEW - 1)
-    assert recompilation.account(policies[workload.EXACT], shapes.SHAPES, workload.EXACT).padding == 0
+    assert table.account(policies[workload.EXACT], measure.SHAPES, workload.EXACT).padding == 0
 
 
 def test_causes_are_those_of_the_policy(policies):
@@ -172,7 +173,7 @@ def test_causes_are_those_of_the_policy(policies):
 
 @pytest.mark.slow
 def test_settings_as_arguments_compile_once(stream):
-    static, traced = (served(stream, shapes.SAMPLING, s) for s in (shapes.STATIC, shapes.TRACED))
+    static, traced = (served(stream, measure.SAMPLING, s) for s in (measure.STATIC, measure.TRACED))
     assert [r.compiled for r in static[:4]] == [2, 2, 2, 0]
     assert [bool(r.compiled) for r in traced[:4]] == [True, False, False, False]
     assert all(r.valid for r in static + traced)
@@ -182,7 +183,7 @@ def test_settings_as_arguments_compile_once(stream):
 
 @pytest.mark.slow
 def test_committed_weights_compile_again_without_a_trace(stream):
-    uncommitted, always = (served(stream, shapes.COMMITTED, s) for s in (shapes.UNCOMMITTED, shapes.ALWAYS))
+    uncommitted, always = (served(stream, measure.COMMITTED, s) for s in (measure.UNCOMMITTED, measure.ALWAYS))
     assert [r.compiled for r in uncommitted] == [2, 0, 2, 0] + [0] * 4
     assert (uncommitted[2].trace_ns, uncommitted[2].lowered) == (0, 2)
     assert causes.condense(uncommitted[2].cause) == causes.COMMITTED
@@ -193,15 +194,15 @@ def test_committed_weights_compile_again_without_a_trace(stream):
 @pytest.mark.slow
 def test_a_wrong_answer_is_void_and_keeps_its_programs(stream):
     """Every row of a batch is judged, and dummies are not."""
-    wrong = shapes.replace(stream, expected=(stream.expected[0], tuple((t + 1) % 97 for t in stream.expected[1])))
+    wrong = measure.replace(stream, expected=(stream.expected[0], tuple((t + 1) % 97 for t in stream.expected[1])))
     patch = pytest.MonkeyPatch()
-    patch.setattr(shapes.Reference, "logits", lambda reference, prompt, row, *kind: np.eye(97)[(row + 1) % 97])  # far from a tie
-    rows = served(wrong, shapes.LAST, shapes.SMALLER)
+    patch.setattr(measure.Reference, "logits", lambda reference, prompt, row, *kind: np.eye(97)[(row + 1) % 97])  # far from a tie
+    rows = served(wrong, measure.LAST, measure.SMALLER)
     patch.undo()
     assert [r.compiled for r in rows[:4]] == [2, 0, 0, 2]
     assert [r.valid for r in rows[:4]] == [False, False, False, True]  # the last batch is prompt 0 alone
     assert all(r.reason.startswith("wrong: token 0") for r in rows[:3])
-    filled = served(stream, shapes.LAST, shapes.PADDED)
+    filled = served(stream, measure.LAST, measure.PADDED)
     assert [r.compiled for r in filled[:4]] == [2, 0, 0, 0]
     assert all(r.valid for r in filled)
     assert [(r.batch, r.rows_asked) for r in filled[:4]] == [(2, 2)] * 3 + [(2, 1)]
@@ -210,11 +211,11 @@ def test_a_wrong_answer_is_void_and_keeps_its_programs(stream):
 @pytest.mark.slow
 def test_children_fill_a_journal_once(loaded, tmp_path, monkeypatch):
     monkeypatch.setattr(job.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    stream = shapes.ragged(loaded, 1, 1, 2)
+    stream = measure.ragged(loaded, 1, 1, 2)
     here = job.Job(MODEL, None, Journal(tmp_path / "j.jsonl", kind=Served), progress=lambda *a: None)
-    shapes.serve(here, loaded, stream, {shapes.COMMITTED: 1})
+    measure.serve(here, loaded, stream, {measure.COMMITTED: 1})
     rows = job.whole(here.journal.trials)
-    bad, cured = recompilation.accounts(rows, shapes.COMMITTED)
+    bad, cured = table.accounts(rows, measure.COMMITTED)
     assert (bad.programs, bad.surprises, cured.programs, cured.surprises) == (4, 2, 2, 0)
     assert len({r.process for r in rows}) == 2
     assert np.isfinite([*bad.total, *bad.warm, *cured.total, *cured.warm]).all()
@@ -222,4 +223,4 @@ def test_children_fill_a_journal_once(loaded, tmp_path, monkeypatch):
     assert record.read(path, kind=Served)[0] == rows
     monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
     again = job.Job(MODEL, None, Journal(here.journal.path, kind=Served), progress=lambda *a: None)
-    shapes.serve(again, loaded, stream, {shapes.COMMITTED: 1})
+    measure.serve(again, loaded, stream, {measure.COMMITTED: 1})

@@ -3,18 +3,20 @@
 import pytest
 
 from llama_jax import figures
-from llama_jax.bench import recompilation, shapes, workload
-from tests.bench.test_recompilation import everything
+from llama_jax.bench import workload
+from llama_jax.experiments.shapes_and_recompilation import chart as shapes_and_recompilation_chart
+from llama_jax.experiments.shapes_and_recompilation import measure, table
+from tests.experiments.shapes_and_recompilation.test_table import everything
 from tests.test_figures import META, words
 
 
 def draw(chart, rows):
-    policies = recompilation.accounts(rows, shapes.SHAPES)
+    policies = table.accounts(rows, measure.SHAPES)
     if chart == "compilations":
-        return figures.compilations({a.subject: recompilation.by_request(rows, a.subject) for a in policies}, policies)
+        return shapes_and_recompilation_chart.compilations({a.subject: table.by_request(rows, a.subject) for a in policies}, policies)
     if chart == "stream_seconds":
-        return figures.stream_seconds(policies, recompilation.all_parts(policies), recompilation.ratios(policies))
-    return figures.surprises(recompilation.surprises(rows))
+        return shapes_and_recompilation_chart.stream_seconds(policies, table.all_parts(policies), table.ratios(policies))
+    return shapes_and_recompilation_chart.surprises(table.surprises(rows))
 
 
 CHARTS = ("compilations", "stream_seconds", "surprises")
@@ -47,7 +49,7 @@ def test_bars_reach_the_total_and_name_the_fastest():
     drawn = words(figure)
     for text in ("4.3 s · fastest", "· 2.68x [2.68, 2.68]", "656 ms, 50% padding", "n = 3"):
         assert text in drawn
-    policies = {a.subject: a for a in recompilation.accounts(rows, shapes.SHAPES)}
+    policies = {a.subject: a for a in table.accounts(rows, measure.SHAPES)}
     axes = figure.axes[0]
     for label, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True):
         reached = max(bar.get_x() + bar.get_width() for bar in axes.patches if abs(bar.get_y() + bar.get_height() / 2 - height) < 1e-9)

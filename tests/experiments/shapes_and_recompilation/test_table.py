@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from llama_jax.bench import causes, findings, recompilation, shapes, workload
-from llama_jax.bench.shapes import Served
+from llama_jax.bench import causes, workload
+from llama_jax.experiments.shapes_and_recompilation import finding, measure, table
+from llama_jax.experiments.shapes_and_recompilation.measure import Served
 from tests.bench.test_record import trial
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -47,15 +48,15 @@ def everything(processes=2):
         workload.ONE: (2, 0, 0),
     }
     warm = {workload.GROWING: 0.7, workload.EXACT: 0.5, workload.BUCKETS: 0.55, workload.POWERS: 0.6, workload.ONE: 0.65}
-    made = [r for s, n in compiled.items() for r in stream(shapes.SHAPES, s, n, processes, warm[s])]
-    for experiment in recompilation.SURPRISES:
-        bad, cured = shapes.SUBJECTS[experiment]
+    made = [r for s, n in compiled.items() for r in stream(measure.SHAPES, s, n, processes, warm[s])]
+    for experiment in table.SURPRISES:
+        bad, cured = measure.SUBJECTS[experiment]
         made += stream(experiment, bad, (2, 0, 2), processes) + stream(experiment, cured, (2, 0, 0), processes)
     return made
 
 
 def test_an_account_counts_programs_and_seconds_of_the_cold_stream_only():
-    a = recompilation.account(everything(), shapes.SHAPES, workload.BUCKETS)
+    a = table.account(everything(), measure.SHAPES, workload.BUCKETS)
     assert (a.requests, a.blocks, a.programs, a.surprises) == (3, (0, 1), 4, 2)
     assert a.lost == pytest.approx((4, 4.04))
     assert a.later == pytest.approx((2, 2.02))
@@ -65,12 +66,12 @@ def test_an_account_counts_programs_and_seconds_of_the_cold_stream_only():
     assert a.rate == pytest.approx(9 / np.median(a.warm))
     assert a.why == "shape: i32[1,9], before i32[1,5]"
     assert (a.wrong, a.void) == (0, 0)
-    assert recompilation.account(everything(), shapes.SHAPES, workload.ONE).why == ""
+    assert table.account(everything(), measure.SHAPES, workload.ONE).why == ""
 
 
 def test_dummy_rows_are_padding_and_make_no_tokens():
-    rows = stream(shapes.LAST, shapes.PADDED, (2, 0, 0), batch=4, rows_asked=2, tokens_asked=16)
-    a = recompilation.account(rows, shapes.LAST, shapes.PADDED)
+    rows = stream(measure.LAST, measure.PADDED, (2, 0, 0), batch=4, rows_asked=2, tokens_asked=16)
+    a = table.account(rows, measure.LAST, measure.PADDED)
     assert a.padding == pytest.approx(1 - 16 / 64)
     assert a.tokens == 3 * 3 * 2
 
@@ -79,34 +80,34 @@ def test_a_stream_with_wrong_tokens_has_no_time_but_keeps_its_programs():
     rows = everything()
     spoilt = [r.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) if r.subject == workload.ONE and r.order == 1 else r
               for r in rows]  # fmt: skip
-    found = recompilation.accounts(spoilt, shapes.SHAPES)
+    found = table.accounts(spoilt, measure.SHAPES)
     one = found[-1]
     assert all(map(math.isnan, one.total + one.warm))
     assert (one.programs, one.wrong, one.void) == (2, 2, 2)
-    assert recompilation.fastest(found).subject == workload.POWERS
-    assert workload.ONE not in recompilation.all_parts(found)
-    assert recompilation.ratios(found)[workload.ONE].n == 0
-    sentence = findings.shapes(found, recompilation.surprises(rows))
+    assert table.fastest(found).subject == workload.POWERS
+    assert workload.ONE not in table.all_parts(found)
+    assert table.ratios(found)[workload.ONE].n == 0
+    sentence = finding.shapes(found, table.surprises(rows))
     assert sentence.endswith("one shape made other tokens.")
     assert "powers of two serves them fastest" in sentence
     none = [r.model_copy(update=dict(valid=False)) for r in rows]
-    assert recompilation.fastest(recompilation.accounts(none, shapes.SHAPES)) is None
-    assert "none has a time" in findings.shapes(recompilation.accounts(none, shapes.SHAPES), recompilation.surprises(rows))
+    assert table.fastest(table.accounts(none, measure.SHAPES)) is None
+    assert "none has a time" in finding.shapes(table.accounts(none, measure.SHAPES), table.surprises(rows))
 
 
 def test_a_warm_request_that_compiles_takes_the_warm_time_away():
     rows = [r.model_copy(update=dict(valid=False)) if (r.subject, r.phase, r.block, r.order) == (workload.ONE, "warm", 0, 2) else r
             for r in everything()]  # fmt: skip
-    one = recompilation.account(rows, shapes.SHAPES, workload.ONE)
+    one = table.account(rows, measure.SHAPES, workload.ONE)
     assert math.isnan(one.warm[0])
     assert math.isfinite(one.warm[1])
     assert one.void == 1
 
 
 def test_parts_add_up_to_the_total():
-    found = recompilation.accounts(everything(3), shapes.SHAPES)
+    found = table.accounts(everything(3), measure.SHAPES)
     for a in found:
-        pieces = recompilation.all_parts(found)[a.subject]
+        pieces = table.all_parts(found)[a.subject]
         assert sum(pieces.values()) == pytest.approx(np.median(a.total))
         assert all(value >= 0 for value in pieces.values())
         assert pieces["useful work"] == pytest.approx(1.5 * 1.01)
@@ -115,30 +116,30 @@ def test_parts_add_up_to_the_total():
 
 
 def test_ratios_pair_what_ran_in_the_same_block():
-    growing, *_, one = recompilation.accounts(everything(3), shapes.SHAPES)
-    found = recompilation.ratio(growing, one)
+    growing, *_, one = table.accounts(everything(3), measure.SHAPES)
+    found = table.ratio(growing, one)
     assert found.value == pytest.approx((3 * 0.8 + 9) / (3 * 0.75 + 2))
     assert (found.low, found.high) == pytest.approx((found.value, found.value))  # the drift is common to both
     assert found.n == 3
-    assert recompilation.ratio(growing, one, of="warm").value == pytest.approx(0.7 / 0.65)
-    alone = recompilation.accounts(everything(1), shapes.SHAPES)
-    assert "[" not in recompilation.ratio(alone[0], alone[-1]).words
+    assert table.ratio(growing, one, of="warm").value == pytest.approx(0.7 / 0.65)
+    alone = table.accounts(everything(1), measure.SHAPES)
+    assert "[" not in table.ratio(alone[0], alone[-1]).words
 
 
 def test_compiling_more_pays_back_only_where_warm_requests_are_faster():
-    growing, precise, *_, one = recompilation.accounts(everything(), shapes.SHAPES)
-    assert recompilation.repays(precise, one) == pytest.approx(4 / (3 * 0.15), rel=0.02)
-    assert recompilation.repays(growing, one) == math.inf
-    assert recompilation.repays(one, precise) == 0
-    assert "about 9 more times" in recompilation.repays_words(precise, one)
-    assert "never paid back" in recompilation.repays_words(growing, one)
-    single = recompilation.accounts(everything(1), shapes.SHAPES)
-    assert "not shown to be faster once warm (0.77x, n = 1)" in recompilation.repays_words(single[1], single[-1])
-    assert recompilation.repays_words(one, precise) == "loses no more to first calls than exact lengths"
+    growing, precise, *_, one = table.accounts(everything(), measure.SHAPES)
+    assert table.repays(precise, one) == pytest.approx(4 / (3 * 0.15), rel=0.02)
+    assert table.repays(growing, one) == math.inf
+    assert table.repays(one, precise) == 0
+    assert "about 9 more times" in table.repays_words(precise, one)
+    assert "never paid back" in table.repays_words(growing, one)
+    single = table.accounts(everything(1), measure.SHAPES)
+    assert "not shown to be faster once warm (0.77x, n = 1)" in table.repays_words(single[1], single[-1])
+    assert table.repays_words(one, precise) == "loses no more to first calls than exact lengths"
 
 
 def test_lanes_are_medians_by_request():
-    lane = recompilation.by_request(everything(3), workload.POWERS)
+    lane = table.by_request(everything(3), workload.POWERS)
     assert [step["programs"] for step in lane] == [2, 1, 0]
     assert [step["seconds"] for step in lane] == pytest.approx([2.02, 1.01, 0])
     assert {step["tokens"] for step in lane} == {8}
@@ -146,29 +147,29 @@ def test_lanes_are_medians_by_request():
 
 def test_tables_for_people():
     rows = everything()
-    frame = recompilation.frame(recompilation.accounts(rows, shapes.SHAPES))
+    frame = table.frame(table.accounts(rows, measure.SHAPES))
     assert list(frame.index) == list(workload.POLICIES)
     assert list(frame["programs"]) == [9, 6, 4, 3, 2]
-    why = recompilation.cause_frame(rows).set_index(["run", "cause"])
-    assert why.loc[(f"{shapes.SHAPES}: {workload.GROWING}", "shape"), "requests"] == 4
-    assert why.loc[(f"{shapes.SHAPES}: {workload.ONE}", causes.FIRST), "requests"] == 2
+    why = table.cause_frame(rows).set_index(["run", "cause"])
+    assert why.loc[(f"{measure.SHAPES}: {workload.GROWING}", "shape"), "requests"] == 4
+    assert why.loc[(f"{measure.SHAPES}: {workload.ONE}", causes.FIRST), "requests"] == 2
     assert why["in JAX's words"].str.startswith("(decode): different input types").any()
-    assert "2 programs and" in recompilation.cure_words("x", *recompilation.surprises(rows)["reloaded weights"])
+    assert "2 programs and" in table.cure_words("x", *table.surprises(rows)["reloaded weights"])
 
 
 def test_draws_are_compared_where_nothing_was_greedy():
     def drawn(subject, order, change, tokens):
-        return row(shapes.SAMPLING, subject, order=order, change=change, tokens_sha256=tokens)
+        return row(measure.SAMPLING, subject, order=order, change=change, tokens_sha256=tokens)
 
-    rows = [drawn(s, 0, "greedy", s) for s in (shapes.STATIC, shapes.TRACED)]
-    rows += [drawn(s, 1, "temperature 0.7", "same") for s in (shapes.STATIC, shapes.TRACED)]
-    rows += [drawn(s, 2, "temperature 1, top-p 0.9", s) for s in (shapes.STATIC, shapes.TRACED)]
-    assert recompilation.draws_words(rows).startswith("1 of 2 drawn answers")
+    rows = [drawn(s, 0, "greedy", s) for s in (measure.STATIC, measure.TRACED)]
+    rows += [drawn(s, 1, "temperature 0.7", "same") for s in (measure.STATIC, measure.TRACED)]
+    rows += [drawn(s, 2, "temperature 1, top-p 0.9", s) for s in (measure.STATIC, measure.TRACED)]
+    assert table.draws_words(rows).startswith("1 of 2 drawn answers")
 
 
 def test_the_finding_says_what_the_rows_say():
     rows = everything(3)
-    sentence = findings.shapes(recompilation.accounts(rows, shapes.SHAPES), recompilation.surprises(rows))
+    sentence = finding.shapes(table.accounts(rows, measure.SHAPES), table.surprises(rows))
     expected = ("9 programs and 9.1 s with growing cache", "2 programs and 2.0 s with one shape (n = 3 each)", "serves them fastest",
                 "in 4.3 s", "growing cache takes 2.68x [2.68, 2.68] as long", "2 programs for reloaded weights (0 once cured)")  # fmt: skip
     for words in expected:
@@ -176,8 +177,8 @@ def test_the_finding_says_what_the_rows_say():
     assert sentence.endswith(".")
     assert "\n" not in sentence
     assert "does not separate" not in sentence
-    single = findings.shapes(recompilation.accounts(everything(1), shapes.SHAPES), recompilation.surprises(everything(1)))
+    single = finding.shapes(table.accounts(everything(1), measure.SHAPES), table.surprises(everything(1)))
     assert "(one process each, so no interval)" in single
     noisy = [r.model_copy(update=dict(token_times_ns=[9 * t for t in r.token_times_ns])) if (r.subject, r.block) == (workload.ONE, 1) else r
              for r in rows]  # fmt: skip
-    assert "n = 3 does not separate it from" in findings.shapes(recompilation.accounts(noisy, shapes.SHAPES), recompilation.surprises(rows))
+    assert "n = 3 does not separate it from" in finding.shapes(table.accounts(noisy, measure.SHAPES), table.surprises(rows))
