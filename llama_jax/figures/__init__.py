@@ -7,7 +7,6 @@ from llama_jax.figures.flax import call_cost
 from llama_jax.figures.gpu import gpu_decode, gpu_first_token, gpu_starts
 from llama_jax.figures.growth import growth
 from llama_jax.figures.hostloop import dispatch_and_device, host_load, host_strategies
-from llama_jax.figures.kvcache import latency_by_context, published_case, types, work_and_bytes
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
 from llama_jax.figures.own import own_ladder
@@ -38,7 +37,6 @@ __all__ = [
     "growth",
     "host_load",
     "host_strategies",
-    "latency_by_context",
     "model_label",
     "own_ladder",
     "paid_back",
@@ -47,7 +45,6 @@ __all__ = [
     "precision_roofline",
     "precision_scaling",
     "precision_where",
-    "published_case",
     "read_manifest",
     "save",
     "spread_labels",
@@ -55,8 +52,6 @@ __all__ = [
     "ttft_cold",
     "ttft_distribution",
     "ttft_mixed",
-    "types",
     "update_manifest",
-    "work_and_bytes",
     "xla_findings",
 ]

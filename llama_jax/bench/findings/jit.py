@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import AGAIN, costs, flaxtwin, hostloop, statistics
+from llama_jax.bench import AGAIN, costs, flaxtwin, hostloop
 from llama_jax.bench.cold import Start
 from llama_jax.bench.compiling import LAYOUTS, Compilation
 from llama_jax.bench.costs import BreakEven, Slope
@@ -48,22 +48,6 @@ def gain(table: Sequence[dict], model: str) -> str:
         return f"on {model} no strategy is told apart as faster than token by token"
     name, ratio = max(faster.items(), key=lambda item: item[1]["value"])
     return f"on {model} the fastest is {name} with {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] of token by token"
-
-
-def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequence[dict], model: str) -> str:
-    """What a cache gains on the published case and at each context, and what a smaller one costs."""
-    parts = [f"On GPT-2's shapes, all warm, a cache with jit makes a 15-token answer {case['both'].words} as fast as no cache without"
-             f" jit, where {case['published']['ratio']:.2f}x was published, and {case['cache_alone'].words} as fast as no cache with"
-             " jit"]  # fmt: skip
-    known = {n: r for n, r in contexts.items() if r.n}
-    if known:
-        first, last = min(known), max(known)
-        parts.append(f"a jitted token of {model} with a cache comes {known[first].words} as fast as without after {first} tokens and"
-                     f" {known[last].words} after {last}")  # fmt: skip
-    small = next((e for e in quality if e["kv"] == "int8"), None)
-    if small:
-        parts.append(f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens")
-    return "; ".join(parts) + "."
 
 
 def growth(points: dict[str, Sequence[dict]], over_bytes: dict[str, float], crossing: float) -> str:

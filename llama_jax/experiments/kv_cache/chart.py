@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from llama_jax.bench import summary
-from llama_jax.bench.kvcache import COMBINATIONS, TYPES
 from llama_jax.bench.record import Trial
+from llama_jax.experiments.kv_cache.measure import COMBINATIONS, TYPES
 from llama_jax.figures.marks import interval_words
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 

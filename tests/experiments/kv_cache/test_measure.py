@@ -2,15 +2,16 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config
-from llama_jax.bench import AGAIN, findings, kvcache, suite
+from llama_jax.bench import AGAIN, suite
 from llama_jax.errors import UserError
+from llama_jax.experiments.kv_cache import finding, measure
 from tests.bench.test_record import trial
 
 SMALL = ("random:gpt2,num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=4,"
          "head_dim=16,vocab_size=97")  # fmt: skip
 
 
-def answer(subject, seconds, block, run=kvcache.FIFTEEN, **changes):
+def answer(subject, seconds, block, run=measure.FIFTEEN, **changes):
     """An answer of 15 tokens that took so many seconds, the first of them a fifth of it."""
     times = np.linspace(seconds / 5, seconds, 15) * 1e3
     return trial(subject, block, times, run=run, **changes)
@@ -23,7 +24,7 @@ def the_case():
 
 
 def test_the_published_case_in_ratios():
-    case = kvcache.published_case(the_case())
+    case = measure.published_case(the_case())
     assert case["both"].value == pytest.approx(8)
     assert case["cache_alone"].value == pytest.approx(2)
     assert case["jit_alone"].value == pytest.approx(4)
@@ -34,7 +35,7 @@ def test_the_published_case_in_ratios():
 
 def test_a_void_answer_has_no_part_in_it():
     spoilt = [t.model_copy(update=dict(valid=False)) if (t.subject, t.block) == ("step+nocache", 0) else t for t in the_case()]
-    case = kvcache.published_case(spoilt)
+    case = measure.published_case(spoilt)
     assert (case["cache_alone"].n, case["both"].n) == (5, 6)
 
 
@@ -44,31 +45,31 @@ def test_latencies_are_those_of_one_model_by_context():
 
     trials = [one("step", "a", 32), one("step" + AGAIN, "a", 32), one("step+nocache", "a", 32, (10, 20, 30)), one("step", "b", 32),
               one("step", "a", 64)]  # fmt: skip
-    found = kvcache.latencies(trials, "a")
+    found = measure.latencies(trials, "a")
     assert found["step"] == {32: [pytest.approx(4)] * 2, 64: [pytest.approx(4)]}
     assert found["limit"][32][0] == pytest.approx(1.0)  # a million bytes at a billion a second
-    assert kvcache.saving(trials, "a", 32).value == pytest.approx(2.5)
+    assert measure.saving(trials, "a", 32).value == pytest.approx(2.5)
 
 
 def test_plans_are_checked_before_anything_runs():
     with pytest.raises(UserError, match="context of 1024"):
-        kvcache.at_contexts(SMALL, [32, 1022], 4, 1, 1, 0)
+        measure.at_contexts(SMALL, [32, 1022], 4, 1, 1, 0)
     for wrong in ([32], [0, 5], ["a", "b"]):
         with pytest.raises(UserError, match="at least two lengths"):
-            kvcache.at_contexts(SMALL, wrong, 4, 1, 1, 0)
+            measure.at_contexts(SMALL, wrong, 4, 1, 1, 0)
 
 
 @pytest.mark.parametrize("family", config.FAMILIES)
 @pytest.mark.parametrize(("queries", "keys"), [(1, 64), (1, 1000), (200, 200)])
 def test_attention_operations_are_those_that_xla_counts(family, queries, keys):
     cfg = config.tiny(family, head_dim=64)
-    counted = kvcache.counted_attention_flops(cfg, queries, keys)
-    assert kvcache.attention_flops(cfg, queries, keys) == pytest.approx(counted, rel=0.05)  # softmax is the rest
+    counted = measure.counted_attention_flops(cfg, queries, keys)
+    assert measure.attention_flops(cfg, queries, keys) == pytest.approx(counted, rel=0.05)  # softmax is the rest
 
 
 def test_work_adds_up_to_a_square_with_a_cache_and_a_cube_without():
-    work = kvcache.attention_work(config.PRESETS["gpt2"], 1024)
-    one = kvcache.attention_flops(config.PRESETS["gpt2"], 1, 1)
+    work = measure.attention_work(config.PRESETS["gpt2"], 1024)
+    one = measure.attention_flops(config.PRESETS["gpt2"], 1, 1)
     last = work[-1]
     assert last["length"] == 1024
     assert last["cached"] == one * 1024 * 1025 / 2
@@ -79,23 +80,23 @@ def test_work_adds_up_to_a_square_with_a_cache_and_a_cube_without():
 
 def test_the_cache_has_the_bytes_that_were_predicted():
     for cfg in (config.tiny(), config.PRESETS["gpt2"]):
-        for e in kvcache.cache_bytes(cfg, (16, 64), batch=2):
+        for e in measure.cache_bytes(cfg, (16, 64), batch=2):
             assert e["predicted"] == e["measured"], e
-    by_kind = {e["kv"]: e["measured"] for e in kvcache.cache_bytes(config.PRESETS["gpt2"], (64,))}
+    by_kind = {e["kv"]: e["measured"] for e in measure.cache_bytes(config.PRESETS["gpt2"], (64,))}
     assert by_kind["f32"] == 2 * by_kind["bf16"]
     assert by_kind["int8"] / by_kind["f32"] == pytest.approx((64 + 4) / (4 * 64))
 
 
 def test_a_smaller_cache_is_further_from_float32(tiny):
     loaded = checkpoint.Checkpoint("tiny", *tiny, None, "hash", "random:tiny", "float32")
-    full, brain, half, eighth = kvcache.quality(loaded, suite.english(loaded, 70, seed=3))
+    full, brain, half, eighth = measure.quality(loaded, suite.english(loaded, 70, seed=3))
     assert [e["kv"] for e in (full, brain, half, eighth)] == ["f32", "bf16", "f16", "int8"]
     assert (full["kl"], full["top1"], full["error"]) == (0, 1, 0)
     assert 0 < half["kl"] < brain["kl"] < eighth["kl"] < 0.1
     assert half["error"] < brain["error"] < eighth["error"] < 0.1
-    assert full["tokens"] == 64 - kvcache.PIECE  # whole pieces, the first left out
+    assert full["tokens"] == 64 - measure.PIECE  # whole pieces, the first left out
     with pytest.raises(UserError, match="at least 32"):
-        kvcache.quality(loaded, [1] * 31)
+        measure.quality(loaded, [1] * 31)
 
 
 def test_english_is_text_of_the_asked_length(packaged):
@@ -105,8 +106,8 @@ def test_english_is_text_of_the_asked_length(packaged):
 
 
 def test_the_finding_says_what_was_measured():
-    case = kvcache.published_case(the_case())
-    sentence = findings.kv_cache(case, {32: case["jit_alone"], 512: case["both"]}, [dict(kv="int8", top1=0.995, tokens=400)], "m")
+    case = measure.published_case(the_case())
+    sentence = finding.kv_cache(case, {32: case["jit_alone"], 512: case["both"]}, [dict(kv="int8", top1=0.995, tokens=400)], "m")
     for words in ("8.00x [", "16.32x was published", "2.00x [", "4.00x", "after 512", "99.5% of 400 tokens"):
         assert words in sentence
     assert sentence.endswith(".")
@@ -115,7 +116,7 @@ def test_the_finding_says_what_was_measured():
 @pytest.mark.slow
 def test_the_case_is_measured_whole_and_gated(tmp_path, monkeypatch):
     monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
-    trials = suite.collect(kvcache.fifteen(SMALL, blocks=2, processes=1, seed=0))
-    assert {t.subject for t in trials} == {*kvcache.COMBINATIONS, "step" + AGAIN}
-    assert all(t.valid and t.new_tokens == kvcache.NEW and t.prompt_tokens == kvcache.PROMPT for t in trials), [t.reason for t in trials]
-    assert kvcache.published_case(trials)["both"].n == 2
+    trials = suite.collect(measure.fifteen(SMALL, blocks=2, processes=1, seed=0))
+    assert {t.subject for t in trials} == {*measure.COMBINATIONS, "step" + AGAIN}
+    assert all(t.valid and t.new_tokens == measure.NEW and t.prompt_tokens == measure.PROMPT for t in trials), [t.reason for t in trials]
+    assert measure.published_case(trials)["both"].n == 2
