@@ -1,6 +1,5 @@
 """Figures: one style, one `save`, one function a chart. Every number drawn is computed from records."""
 
-from llama_jax.figures.compiling import compile_sizes, compile_stages, compile_starts, compile_surprises, paid_back
 from llama_jax.figures.extraction import extraction_ladder, extraction_limits, extraction_probe
 from llama_jax.figures.first import precision_first
 from llama_jax.figures.flax import call_cost
@@ -20,10 +19,6 @@ __all__ = [
     "PALETTE",
     "call_cost",
     "colour",
-    "compile_sizes",
-    "compile_stages",
-    "compile_starts",
-    "compile_surprises",
     "conclude",
     "dispatch_and_device",
     "display",
@@ -39,7 +34,6 @@ __all__ = [
     "host_strategies",
     "model_label",
     "own_ladder",
-    "paid_back",
     "precision_first",
     "precision_quality",
     "precision_roofline",

@@ -14,8 +14,8 @@ from llama_jax.bench.job import Job, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
-from tests.bench.test_compiling import SMALL
 from tests.bench.test_passages import without_tokenizer
+from tests.experiments.compile_time.test_measure import SMALL
 
 PLAN = ttft_plan.Plan(
     ("step exact", "step bucketed", "step fixed", "layer exact"), ("flax-linen+jit",), (5, 20), 2, 1, 20, 1, 2, ("step exact",)

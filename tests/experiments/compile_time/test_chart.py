@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 
 from llama_jax import figures
-from llama_jax.bench import costs
-from tests.bench.test_compiling import row, slots, sweep
-from tests.bench.test_starts import trials
+from llama_jax.experiments.compile_time import chart as compile_time_chart
+from llama_jax.experiments.compile_time import table
+from tests.experiments.compile_time.test_measure import row, slots, sweep
+from tests.experiments.compile_time.test_starts import trials
 from tests.test_figures import META
 
 WAYS = [("step", "cold"), ("step", "serialised"), ("eager", "cold"), ("layer", "cold")]
 PAIRS = [(("step", "cold"), ("eager", "cold")), (("step+scan", "cold"), ("step", "cold")), (("layer", "cold"), ("eager", "cold"))]
 DRAW = {
-    "stages": lambda r, t: figures.compile_stages(r),
-    "sizes": lambda r, t: figures.compile_sizes(r),
-    "starts": lambda r, t: figures.compile_starts(t),
-    "break-even": lambda r, t: figures.paid_back(t, WAYS, PAIRS),
-    "surprises": lambda r, t: figures.compile_surprises(r, t),
+    "stages": lambda r, t: compile_time_chart.compile_stages(r),
+    "sizes": lambda r, t: compile_time_chart.compile_sizes(r),
+    "starts": lambda r, t: compile_time_chart.compile_starts(t),
+    "break-even": lambda r, t: compile_time_chart.paid_back(t, WAYS, PAIRS),
+    "surprises": lambda r, t: compile_time_chart.compile_surprises(r, t),
 }
 
 
@@ -42,25 +43,25 @@ def test_each_chart_can_be_drawn_from_nothing_and_from_one(chart):
 
 def test_the_charts_say_what_the_rows_say():
     rows = [*sweep(), *slots()]
-    drawn = words(figures.compile_stages(rows))
+    drawn = words(compile_time_chart.compile_stages(rows))
     for text in ("layers unrolled: 50 ms a layer", "layers scanned: 5 ms a layer", "compile: 40.0 ms a layer", "6 in all"):
         assert text in drawn
-    assert "weights of one layer: 10.0 MB" in words(figures.compile_sizes(rows))
-    drawn = words(figures.compile_starts(trials()))
+    assert "weights of one layer: 10.0 MB" in words(compile_time_chart.compile_sizes(rows))
+    drawn = words(compile_time_chart.compile_starts(trials()))
     for text in ("cold (n = 3)", "3.10 s", "2.35 s", "2.20 s"):
         assert text in drawn
-    drawn = words(figures.paid_back(trials(), WAYS, PAIRS))
+    drawn = words(compile_time_chart.paid_back(trials(), WAYS, PAIRS))
     for text in ("19 tokens [", "never", "not measured", "n = 3 starts each", "step, serialised"):
         assert text in drawn
-    drawn = words(figures.compile_surprises(rows, trials()))
+    drawn = words(compile_time_chart.compile_surprises(rows, trials()))
     for text in ("no valid trial", "0.67x [", "of step", "n = 4"):
         assert text in drawn
 
 
 def test_the_bars_of_a_start_end_where_its_first_token_is():
-    axes = figures.compile_starts(trials()).axes[0]
+    axes = compile_time_chart.compile_starts(trials()).axes[0]
     ends = {round(bar.get_y() + bar.get_height() / 2): bar.get_x() + bar.get_width() for bar in axes.patches}
     expected = [
-        np.mean([s.to_first_ns / 1e9 for s in costs.of_start(trials(), "step", way).values()]) for way in ("serialised", "cached", "cold")
+        np.mean([s.to_first_ns / 1e9 for s in table.of_start(trials(), "step", way).values()]) for way in ("serialised", "cached", "cold")
     ]
     assert [ends[i] for i in range(3)] == pytest.approx(expected)

@@ -11,9 +11,9 @@ import numpy as np
 
 from llama_jax.bench import statistics, summary
 from llama_jax.bench.cold import Start
-from llama_jax.bench.compiling import LAYOUTS, STAGES, Compilation
 from llama_jax.bench.job import whole
 from llama_jax.bench.statistics import Ratio
+from llama_jax.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
 
 NAN, NEVER = float("nan"), float("inf")
 

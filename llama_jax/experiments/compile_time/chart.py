@@ -9,11 +9,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
-from llama_jax.bench import costs, statistics, summary
+from llama_jax.bench import statistics, summary
 from llama_jax.bench.cold import Start
-from llama_jax.bench.compiling import LAYOUTS, STAGES, Compilation
-from llama_jax.bench.costs import NEVER, BreakEven
-from llama_jax.bench.starts import WAYS
+from llama_jax.experiments.compile_time import table
+from llama_jax.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
+from llama_jax.experiments.compile_time.starts import WAYS
+from llama_jax.experiments.compile_time.table import NEVER, BreakEven
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, new, plain_ticks, rows, scatter_row, styled
 
@@ -23,13 +24,13 @@ LINES = {"step": dict(color=PALETTE["blue"], marker="o"), "step+scan": dict(colo
          "step+donate": dict(color=PALETTE["sky"], marker="^"),
          "step+scan+donate": dict(color=PALETTE["orange"], marker="D", linestyle="--")}  # fmt: skip
 TITLES = dict(zip(LAYOUTS, ("layers unrolled", "layers scanned"), strict=True))
-PART_SHADES = dict(zip(costs.PARTS, ("#BBBBBB", "#888888", PALETTE["sky"], PALETTE["orange"], PALETTE["blue"], PALETTE["purple"],
+PART_SHADES = dict(zip(table.PARTS, ("#BBBBBB", "#888888", PALETTE["sky"], PALETTE["orange"], PALETTE["blue"], PALETTE["purple"],
                                      PALETTE["green"]), strict=True))  # fmt: skip
-PART_HATCHES = dict(zip(costs.PARTS, ("", "..", "", "//", "", "xx", "\\\\"), strict=True))
+PART_HATCHES = dict(zip(table.PARTS, ("", "..", "", "//", "", "xx", "\\\\"), strict=True))
 GREY = "#555555"
 
 
-def with_interval(found: costs.Slope, digits: int = 0) -> str:
+def with_interval(found: table.Slope, digits: int = 0) -> str:
     """`45 ms a layer [40, 50]` of a slope in seconds."""
     interval = f" [{1e3 * found.low:.{digits}f}, {1e3 * found.high:.{digits}f}]" if np.isfinite(found.low) else ""
     slope = round(1e3 * found.slope, digits) + 0.0  # no minus zero
@@ -47,7 +48,7 @@ def logarithmic(axes) -> None:
 def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -> dict[int, float]:
     """Each process as a point, the medians joined by a line. Returns the medians."""
     points = [(r.depth, known) for r in data if (known := value(r)) is not None]
-    middle = costs.medians(data, value)
+    middle = table.medians(data, value)
     line = dict(linewidth=1.8, markersize=0, linestyle=style.pop("linestyle", "-"), color=style["color"])
     axes.plot(list(middle), list(middle.values()), **line)
     axes.plot(*zip(*points, strict=True), linestyle="", markersize=5, alpha=0.75, **style)
@@ -58,7 +59,7 @@ def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -
 def compile_stages(data: Sequence[Compilation]) -> Figure:
     """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale. data: rows of the run `depth`."""
     figure, both = new(11.5, 4.6, columns=2, sharey=True)
-    mine = costs.of(data, "depth")
+    mine = table.of(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     for axes, layout in zip(both, LAYOUTS, strict=True):
         kept, ends, words = [r for r in mine if r.placement == layout], {}, {}
@@ -68,13 +69,13 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
                 axes, kept, lambda r, field=field: getattr(r, field) / 1e9, color=SHADES[stage], marker=MARKS[stage]
             ):
                 ends[stage] = middle[max(middle)]
-                words[stage] = f"{stage.replace('_', ' ')}: {with_interval(costs.per_layer(data, layout, field), 1)}"
+                words[stage] = f"{stage.replace('_', ' ')}: {with_interval(table.per_layer(data, layout, field), 1)}"
         for stage, height in spread_labels(ends, 1.75).items():
             axes.text(deepest * 1.03, height, words[stage], color=SHADES[stage], fontsize=8.5, va="center")
         processes = len({(r.block, r.depth) for r in kept})
         axes.set(xlabel=f"layers (point: one fresh process, {processes} in all)", xlim=(0, deepest * 1.02))
         axes.set_xticks(sorted({r.depth for r in kept}))
-        axes.set_title(f"{TITLES[layout]}: {with_interval(costs.per_layer(data, layout))}", fontsize=11.5)
+        axes.set_title(f"{TITLES[layout]}: {with_interval(table.per_layer(data, layout))}", fontsize=11.5)
         logarithmic(axes)
     both[0].set_ylabel("seconds, log scale")
     figure.get_layout_engine().set(wspace=0.28)
@@ -85,7 +86,7 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
 def compile_sizes(data: Sequence[Compilation]) -> Figure:
     """Instructions, temporaries and warm rate of the decode program against depth. data: rows of the run `depth`."""
     figure, panels = new(12, 4.2, columns=3)
-    mine = costs.of(data, "depth")
+    mine = table.of(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     values = {
         "instructions of the program": lambda r: r.instructions,
@@ -106,7 +107,7 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
         panels[1].axhline(layer / 1e6, color=GREY, linestyle=":")
         words, below = f"weights of one layer: {layer / 1e6:.1f} MB", dict(xytext=(0, -9), textcoords="offset points", va="top")
         panels[1].annotate(words, (deepest, layer / 1e6), ha="right", fontsize=9, color=GREY, **below)
-    limits = costs.medians([r for r in mine if r.bandwidth_gbps], lambda r: r.bandwidth_gbps * 1e9 / r.bytes_per_token)
+    limits = table.medians([r for r in mine if r.bandwidth_gbps], lambda r: r.bandwidth_gbps * 1e9 / r.bytes_per_token)
     panels[2].plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=(0, (5, 3)), linewidth=1.3)
     if limits:
         panels[2].annotate("memory-bandwidth limit", (min(limits), limits[min(limits)]), (8, 4), textcoords="offset points",
@@ -122,12 +123,12 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
 def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
     """From process start to first token, by its parts: mean of the processes as a bar, each process as a point."""
     figure, axes = new(11, 4.2)
-    found = {way: list(costs.of_start(trials, placement, way).values()) for way in WAYS}
+    found = {way: list(table.of_start(trials, placement, way).values()) for way in WAYS}
     heights = rows(axes, [f"{way} (n = {len(found[way])})" for way in WAYS])
     furthest = max((s.to_first_ns / 1e9 for each in found.values() for s in each), default=1.0)
     for way, height in zip(WAYS, heights.values(), strict=True):
-        each, at = [costs.parts(s) for s in found[way]], 0.0
-        for part in costs.PARTS if each else ():
+        each, at = [table.parts(s) for s in found[way]], 0.0
+        for part in table.PARTS if each else ():
             seconds = float(np.mean([p[part] for p in each]))
             axes.barh(height, seconds, left=at, height=0.5, color=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white")
             if seconds > 0.035 * furthest:
@@ -138,7 +139,7 @@ def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
         axes.plot(totals, [height + 0.34] * len(totals), "o", color="black", markersize=4, alpha=0.7)
         if each:
             axes.text(at, height, f"  {at:.2f} s", va="center", fontsize=10, fontweight="bold")
-    keys = [Patch(facecolor=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white", label=part) for part in costs.PARTS]
+    keys = [Patch(facecolor=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white", label=part) for part in table.PARTS]
     axes.set_xlim(0, furthest * 1.1)
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
     figure.legend(handles=keys, loc="outside upper center", ncols=4, fontsize=9)
@@ -168,7 +169,7 @@ def paid_back(
     longest, ends, styles = 3000, {}, {"cold": "-", "cached": "--", "serialised": ":"}
     n = np.unique(np.geomspace(1, longest, 300).round())
     for who in ways:
-        seconds = costs.seconds_for(trials, who, n)
+        seconds = table.seconds_for(trials, who, n)
         if np.isfinite(seconds[-1]):
             left.plot(n, seconds, color=colour(who[0]), linestyle=styles[who[1]], linewidth=2)
             ends[who] = float(seconds[-1])
@@ -178,7 +179,7 @@ def paid_back(
              ylabel="seconds since weights were loaded,\nmean start + mean time a token, log scale")  # fmt: skip
     plain_ticks(left.xaxis, left.yaxis)
     left.set_title("The race, start included")
-    found = {f"{a[0]}, {a[1]}\nagainst {b[0]}, {b[1]}": (a, costs.break_even(trials, a, b, seed)) for a, b in pairs}
+    found = {f"{a[0]}, {a[1]}\nagainst {b[0]}, {b[1]}": (a, table.break_even(trials, a, b, seed)) for a, b in pairs}
     heights = rows(right, list(found))
     for label, (who, even) in found.items():
         height, shade = heights[label], colour(who[0])
@@ -203,7 +204,7 @@ def paid_back(
 def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed: int = 0) -> Figure:
     """What a scan over layers copies (left), what that costs (middle), and where bfloat16 weights are converted (right)."""
     figure, (left, middle, right) = new(15, 4.6, columns=3, gridspec_kw={"width_ratios": [1.15, 1, 1.15]})
-    sizes = [r for r in costs.of(data, "slots") if r.temp_bytes is not None]
+    sizes = [r for r in table.of(data, "slots") if r.temp_bytes is not None]
     lengths = sorted((r for r in sizes if r.placement == "step"), key=lambda r: r.cache_slots)
     for name, style in LINES.items():
         mine = sorted((r for r in sizes if r.placement == name), key=lambda r: r.cache_slots)

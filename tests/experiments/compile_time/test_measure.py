@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import compiling, costs, job, protocol, record
-from llama_jax.bench.compiling import Compilation
+from llama_jax.bench import job, protocol, record
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
+from llama_jax.experiments.compile_time import measure, table
+from llama_jax.experiments.compile_time.measure import Compilation
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -29,7 +30,7 @@ def row(placement="step", depth=2, block=0, run="depth", scale=1.0, **changes):
 
 
 def sweep():
-    return [row(name, n, b, scale=1.0 if name == "step" else 0.1) for b in range(2) for n in (2, 8, 16) for name in compiling.LAYOUTS]
+    return [row(name, n, b, scale=1.0 if name == "step" else 0.1) for b in range(2) for n in (2, 8, 16) for name in measure.LAYOUTS]
 
 
 def slots():
@@ -43,19 +44,19 @@ def slots():
 
 def test_seconds_a_layer_are_the_slope():
     for layout, expected in (("step", 0.05), ("step+scan", 0.005)):
-        found = costs.per_layer(sweep(), layout)
+        found = table.per_layer(sweep(), layout)
         assert found.slope == pytest.approx(expected, rel=1e-6)
         assert found.low <= found.slope <= found.high
         assert found.n == 6
-    assert costs.per_layer(sweep(), "step", "compile_ns").slope == pytest.approx(0.04, rel=1e-6)
-    assert np.isnan(costs.per_layer([row()], "step").slope)
+    assert table.per_layer(sweep(), "step", "compile_ns").slope == pytest.approx(0.04, rel=1e-6)
+    assert np.isnan(table.per_layer([row()], "step").slope)
 
 
 def test_the_interval_of_a_slope_is_students():
     from scipy import stats
 
     x, y = [2, 2, 8, 8, 16], [1.0, 1.2, 2.1, 1.8, 4.0]
-    found, same = costs.slope(x, y), stats.linregress(x, y)
+    found, same = table.slope(x, y), stats.linregress(x, y)
     assert found.high - found.slope == pytest.approx(stats.t.ppf(0.975, 3) * same.stderr)
 
 
@@ -63,14 +64,14 @@ def test_void_rows_and_what_an_interrupted_process_left_are_left_out():
     wrong = row("step", 16, 9, valid=False, reason="wrong")
     left = row("step", 16, 0, process=1, trace_ns=10**12)
     again = row("step", 16, 0, process=7)
-    assert costs.per_layer([*sweep(), wrong], "step") == costs.per_layer(sweep(), "step")
-    kept = costs.of([left, again], "depth")
+    assert table.per_layer([*sweep(), wrong], "step") == table.per_layer(sweep(), "step")
+    kept = table.of([left, again], "depth")
     assert kept == [again]
 
 
 def test_tokens_that_are_not_those_of_step_void_a_row():
     other = [row(), row("step+scan", tokens_sha256="b"), row("step+scan", 8, tokens_sha256="b"), *slots()]
-    found = costs.judged(other)
+    found = table.judged(other)
     assert [r.valid for r in found[:3]] == [True, False, True]  # there is no step of depth 8 to compare with
     assert "not those of step" in found[1].reason
     assert all(r.valid for r in found[3:])
@@ -85,20 +86,20 @@ def test_a_row_reads_back_as_it_was_written(tmp_path):
 def test_what_cannot_be_measured_is_one_line():
     j = job.Job(SMALL, None, Journal(kind=Compilation))
     calls = {
-        "'2 ten'; give two": lambda: compiling.numbers("2 ten", "depths"),
-        "two or more different": lambda: compiling.numbers("4 4", "depths"),
-        "only random weights": lambda: compiling.of_depth("smollm2-135m-instruct", 2),
-        "processes is 0": lambda: compiling.depth(j, SHAPE, (2, 3), 0),
-        "up to 64": lambda: compiling.placements(j, ("step",), 1, tokens=65),
-        "several programs": lambda: compiling.placements(j, ("layer",), 1),
-        "no such size": lambda: compiling.depth(j, "random:smollm2-135m,hat=3", (2, 3), 1),
-        "context": lambda: compiling.sizes(j, ("step",), (64, 10**6)),
+        "'2 ten'; give two": lambda: measure.numbers("2 ten", "depths"),
+        "two or more different": lambda: measure.numbers("4 4", "depths"),
+        "only random weights": lambda: measure.of_depth("smollm2-135m-instruct", 2),
+        "processes is 0": lambda: measure.depth(j, SHAPE, (2, 3), 0),
+        "up to 64": lambda: measure.placements(j, ("step",), 1, tokens=65),
+        "several programs": lambda: measure.placements(j, ("layer",), 1),
+        "no such size": lambda: measure.depth(j, "random:smollm2-135m,hat=3", (2, 3), 1),
+        "context": lambda: measure.sizes(j, ("step",), (64, 10**6)),
     }
     for words, call in calls.items():
         with pytest.raises(UserError, match=words):
             call()
-    assert compiling.numbers("16, 2 8", "x") == (2, 8, 16)
-    assert compiling.of_depth("random:smollm2-135m:3", 5) == "random:smollm2-135m,num_hidden_layers=5:3"
+    assert measure.numbers("16, 2 8", "x") == (2, 8, 16)
+    assert measure.of_depth("random:smollm2-135m:3", 5) == "random:smollm2-135m,num_hidden_layers=5:3"
     assert not j.journal.trials
 
 
@@ -106,7 +107,7 @@ def test_stages_that_overlap_void_their_row(monkeypatch):
     """A `lower` that also compiles is heard."""
     from llama_jax import checkpoint, generate
 
-    decoder = compiling.Decoder(generate.build(checkpoint.load(SMALL), "step"), 4)
+    decoder = measure.Decoder(generate.build(checkpoint.load(SMALL), "step"), 4)
     program = decoder.engine.programs.step
 
     class Greedy:
@@ -119,9 +120,9 @@ def test_stages_that_overlap_void_their_row(monkeypatch):
             lowered.compile()
             return lowered
 
-    monkeypatch.setattr(compiling, "program_of", lambda placement: "step")
+    monkeypatch.setattr(measure, "program_of", lambda placement: "step")
     object.__setattr__(decoder.engine.programs, "step", Greedy())
-    *_, wrong = compiling.staged(decoder)
+    *_, wrong = measure.staged(decoder)
     assert any("stage lower was not apart" in line and "backend 1" in line for line in wrong)
     assert any("stage trace was not apart" in line for line in wrong)
 
@@ -132,18 +133,18 @@ def measured(tmp_path_factory):
     home = tmp_path_factory.mktemp("compiling")
     patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
     j = job.Job(SMALL, None, Journal(home / "j.jsonl", kind=Compilation))
-    compiling.depth(j, SHAPE, (2, 3), 1, tokens=4)
+    measure.depth(j, SHAPE, (2, 3), 1, tokens=4)
     yield j
     patch.undo()
 
 
 @pytest.mark.slow
 def test_the_stages_are_apart_and_jax_says_the_same(measured):
-    timed = [r for r in costs.judged(measured.journal.trials) if r.token_times_ns]
+    timed = [r for r in table.judged(measured.journal.trials) if r.token_times_ns]
     assert len(timed) == 4
     for r in timed:
         assert r.valid, r.reason
-        for stage in compiling.STAGES:
+        for stage in measure.STAGES:
             ours, theirs = getattr(r, f"{stage}_ns"), getattr(r, f"heard_{stage}_ns")
             assert 0.5 * ours < theirs <= ours, (stage, ours, theirs)  # the clock is outside, so it can only read more
         assert r.token_times_ns == sorted(r.token_times_ns)
@@ -165,14 +166,14 @@ def in_this_process(task, **arguments):
 
 def test_a_loop_around_the_step_hands_over_its_tokens_together():
     for name, calls in (("chunk8", 2), ("loop", 1)):  # nine tokens in two calls, the second one cut short
-        (found,) = in_this_process(compiling.stages, placement=name, tokens=9, seed=0, order=0)
+        (found,) = in_this_process(measure.stages, placement=name, tokens=9, seed=0, order=0)
         assert found.valid, found.reason
         assert (len(found.token_times_ns), len(set(found.token_times_ns))) == (9, calls)
 
 
 def test_a_scan_copies_what_it_scans():
-    rows = in_this_process(compiling.of_slots, placements=["step", "step+scan", "step+scan+donate"], slots=[32, 256])
-    sizes = {(r.placement, r.cache_slots): r for r in costs.of(rows, "slots")}
+    rows = in_this_process(measure.of_slots, placements=["step", "step+scan", "step+scan+donate"], slots=[32, 256])
+    sizes = {(r.placement, r.cache_slots): r for r in table.of(rows, "slots")}
     for n in (32, 256):
         assert sizes["step+scan+donate", n].temp_bytes >= sizes["step+scan+donate", n].kv_bytes  # the whole cache, once more
         assert sizes["step", n].temp_bytes < sizes["step+scan", n].layer_bytes
@@ -184,4 +185,4 @@ def test_a_scan_copies_what_it_scans():
 def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
     monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
     again = job.Job(SMALL, None, Journal(measured.journal.path, kind=Compilation))
-    compiling.depth(again, SHAPE, (2, 3), 1, tokens=4)
+    measure.depth(again, SHAPE, (2, 3), 1, tokens=4)

@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import costs, findings, job, protocol, record, starts
+from llama_jax.bench import job, protocol, record
 from llama_jax.bench.cold import Start
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.record import NAN
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
-from tests.bench.test_compiling import SMALL, sweep
+from llama_jax.experiments.compile_time import finding, starts, table
 from tests.bench.test_record import trial
+from tests.experiments.compile_time.test_measure import SMALL, sweep
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -52,7 +53,7 @@ def trials(blocks=3):
 
 def test_the_parts_of_a_start_add_up():
     for way, seconds in COMPILING.items():
-        found = costs.parts(start(way=way))
+        found = table.parts(start(way=way))
         assert sum(found.values()) == pytest.approx(start(way=way).to_first_ns / 1e9)
         assert found["prefill and the rest"] == pytest.approx(0.1)
         assert found["read executables"] == pytest.approx(seconds if way == "serialised" else 0)
@@ -60,43 +61,43 @@ def test_the_parts_of_a_start_add_up():
 
 
 def test_what_a_cache_and_a_file_leave_of_a_cold_start():
-    assert costs.start_ratio(trials(), "step", "cached", "cold", lambda t: t.compile_part).value == pytest.approx(0.25)
-    found = costs.start_ratio(trials(), "step", "serialised", "cached", lambda t: t.compile_part)
+    assert table.start_ratio(trials(), "step", "cached", "cold", lambda t: t.compile_part).value == pytest.approx(0.25)
+    found = table.start_ratio(trials(), "step", "serialised", "cached", lambda t: t.compile_part)
     assert (found.value, found.n) == (pytest.approx(0.2), 3)
     void = [t.model_copy(update=dict(valid=False, reason="not cached")) if t.phase == "cached" and t.block == 1 else t for t in trials()]
-    assert costs.start_ratio(void, "step", "cached", "cold", lambda t: t.compile_part).n == 2
+    assert table.start_ratio(void, "step", "cached", "cold", lambda t: t.compile_part).n == 2
 
 
 def test_break_even_is_where_the_lines_cross():
     """Step has paid 1 s more when both have made 9 tokens but for the 8 slow ones that are in eager's own start: made up equal here."""
-    found = costs.break_even(trials(), ("step", "cold"), ("eager", "cold"))
+    found = table.break_even(trials(), ("step", "cold"), ("eager", "cold"))
     assert found.tokens == pytest.approx(9 + 1.0 / 0.1)
     assert found.low <= found.tokens <= found.high
     assert (found.n, found.pairs) == (3, 4)
     n = np.array([5, 9, 19])
-    ours, other = (costs.seconds_for(trials(), (name, "cold"), n) for name in ("step", "eager"))
+    ours, other = (table.seconds_for(trials(), (name, "cold"), n) for name in ("step", "eager"))
     assert np.isnan(ours[0])
     assert ours[1] > other[1]
     assert ours[2] == pytest.approx(other[2])
-    assert costs.break_even(trials(), ("step", "serialised"), ("eager", "cold")).tokens == 0
-    assert costs.break_even(trials(), ("step+scan", "cold"), ("step", "cold")).tokens == costs.NEVER
-    assert np.isnan(costs.break_even(trials(), ("layer", "cold"), ("eager", "cold")).tokens)
+    assert table.break_even(trials(), ("step", "serialised"), ("eager", "cold")).tokens == 0
+    assert table.break_even(trials(), ("step+scan", "cold"), ("step", "cold")).tokens == table.NEVER
+    assert np.isnan(table.break_even(trials(), ("layer", "cold"), ("eager", "cold")).tokens)
 
 
 @pytest.mark.parametrize(
-    ("extra", "gain", "tokens"), [(1, 0.1, 19), (0, 0.1, 0), (-1, 0.1, 0), (1, 0, costs.NEVER), (1, -0.1, costs.NEVER), (NAN, 1, NAN),
-                                  (-1, -0.1, costs.NEVER)]
+    ("extra", "gain", "tokens"), [(1, 0.1, 19), (0, 0.1, 0), (-1, 0.1, 0), (1, 0, table.NEVER), (1, -0.1, table.NEVER), (NAN, 1, NAN),
+                                  (-1, -0.1, table.NEVER)]
 )  # fmt: skip
 def test_crossings(extra, gain, tokens):
-    assert costs.crossing(extra, gain, 9) == pytest.approx(tokens, nan_ok=True)
+    assert table.crossing(extra, gain, 9) == pytest.approx(tokens, nan_ok=True)
 
 
 def test_the_interval_of_break_even_grows_with_what_starts_differ_by():
     noisy = [t.model_copy(update=dict(bind_ns=10**8 * t.block)) if t.phase == "cold" else t for t in trials()]
-    found = costs.break_even(noisy, ("step", "cold"), ("eager", "cold"))
+    found = table.break_even(noisy, ("step", "cold"), ("eager", "cold"))
     assert found.high - found.low > 5
     assert found.tokens == pytest.approx(19)
-    one = costs.break_even(trials(1), ("step", "cold"), ("eager", "cold"))
+    one = table.break_even(trials(1), ("step", "cold"), ("eager", "cold"))
     assert one.tokens == pytest.approx(19)
     assert np.isnan(one.low)
 
@@ -104,24 +105,24 @@ def test_the_interval_of_break_even_grows_with_what_starts_differ_by():
 @pytest.mark.parametrize(
     ("tokens", "low", "high", "words"),
     [(0, 0, 0, "from the start"), (0, 0, 70, "from the start or within 70 tokens"), (0, NAN, NAN, "from the start (too few processes"),
-     (40, 30, 55, "after 40 tokens [30, 55]"), (40, 30, costs.NEVER, "after 40 tokens [30, no end]"),
-     (costs.NEVER, 30, costs.NEVER, "not before 30 tokens, if at all"), (costs.NEVER, costs.NEVER, costs.NEVER, "never"),
-     (40, 0, costs.NEVER, "at a point that 3 processes do not decide")],
+     (40, 30, 55, "after 40 tokens [30, 55]"), (40, 30, table.NEVER, "after 40 tokens [30, no end]"),
+     (table.NEVER, 30, table.NEVER, "not before 30 tokens, if at all"), (table.NEVER, table.NEVER, table.NEVER, "never"),
+     (40, 0, table.NEVER, "at a point that 3 processes do not decide")],
 )  # fmt: skip
 def test_break_even_in_words_claims_no_more_than_its_interval(tokens, low, high, words):
-    assert findings.after(costs.BreakEven(tokens, low, high, 1.0, 0.1, 3, 4)).startswith(words)
+    assert finding.after(table.BreakEven(tokens, low, high, 1.0, 0.1, 3, 4)).startswith(words)
 
 
 def test_the_finding_says_what_the_rows_say():
-    sentence = findings.compiling(sweep(), trials())
+    sentence = finding.compiling(sweep(), trials())
     for words in ("Each layer adds 50 ms", "5 ms", "cache leaves 25%", "a file of executables 5%",
                   "which is 20%",
                   "step compiled from nothing is ahead of eager after 19 tokens", "loop compiled from nothing is ahead"):  # fmt: skip
         assert words in sentence, sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
-    assert findings.compiling([], []) == "No start and no depth has valid trials to compare."
-    assert findings.compiling(sweep(), [])[-1] == "."
+    assert finding.compiling([], []) == "No start and no depth has valid trials to compare."
+    assert finding.compiling(sweep(), [])[-1] == "."
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_the_three_ways_do_what_they_say(measured):
     assert serialised.bind_ns > 0
     assert len({t.tokens_sha256 for t in measured.journal.trials}) == 1
     for t in found.values():
-        assert all(seconds >= 0 for seconds in costs.parts(t).values()), costs.parts(t)
+        assert all(seconds >= 0 for seconds in table.parts(t).values()), table.parts(t)
         assert 0 <= t.first_backend_ns <= t.backend_ns
         assert t.first_trace_ns <= t.trace_ns
         assert t.to_first_ns >= t.imports_ns + t.load_ns + t.bind_ns + t.token_times_ns[0]

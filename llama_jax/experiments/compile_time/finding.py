@@ -1,0 +1,57 @@
+"""What compiling costs and when it is paid back: the sentence of the notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llama_jax.bench.cold import Start
+from llama_jax.bench.statistics import Ratio
+from llama_jax.experiments.compile_time import table
+from llama_jax.experiments.compile_time.measure import LAYOUTS, Compilation
+from llama_jax.experiments.compile_time.table import BreakEven, Slope
+
+
+def compiling(rows: Sequence[Compilation], trials: Sequence[Start], placement: str = "step", seed: int = 0) -> str:
+    """Seconds a layer unrolled and scanned, what a cache and a file of executables leave of a cold start, and break-even."""
+    said, slopes = [], [table.per_layer(rows, layout) for layout in LAYOUTS]
+    if all(np.isfinite(found.slope) for found in slopes):
+        unrolled, scanned = (milliseconds(found) for found in slopes)
+        said.append(f"each layer adds {unrolled} to compiling when unrolled and {scanned} when scanned")
+    cached, read, both = (table.start_ratio(trials, placement, *ways, lambda t: t.compile_part, seed)
+                          for ways in (("cached", "cold"), ("serialised", "cold"), ("serialised", "cached")))  # fmt: skip
+    if cached.n and read.n and both.n:
+        said.append(f"of the compile part of a cold start JAX's persistent cache leaves {share(cached)} and a file of executables"
+                    f" {share(read)}, which is {share(both)} of the cached one"
+                    f" (n = {min(cached.n, read.n, both.n)} process pairs)")  # fmt: skip
+    for name in (placement, "loop"):
+        found = table.break_even(trials, (name, "cold"), ("eager", "cold"), seed)
+        if not np.isnan(found.tokens):
+            said.append(f"{name} compiled from nothing is ahead of eager {after(found)}")
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}." if said else "No start and no depth has valid trials to compare."
+
+
+def milliseconds(found: Slope) -> str:
+    return f"{round(1e3 * found.slope) + 0:.0f} ms" + (
+        f" [{1e3 * found.low:.0f}, {1e3 * found.high:.0f}]" if np.isfinite(found.low) else ""
+    )
+
+
+def share(found: Ratio) -> str:
+    return f"{found.value:.0%}" + (f" [{found.low:.0%}, {found.high:.0%}]" if np.isfinite(found.low) else "")
+
+
+def after(found: BreakEven) -> str:
+    """`from the start`, `after 40 tokens [30, 55]`, `never`; what the interval leaves open is said."""
+    if found.low == 0 and found.high == table.NEVER:
+        return f"at a point that {found.n} processes do not decide"
+    if found.tokens == 0:
+        words = "from the start" if not found.high > 0 else f"from the start or within {found.high:.0f} tokens"
+    elif found.tokens == table.NEVER:
+        words = "never" if not found.low < table.NEVER else f"not before {found.low:.0f} tokens, if at all"
+    else:
+        high = "no end" if found.high == table.NEVER else f"{found.high:.0f}"
+        words = f"after {found.tokens:.0f} tokens" + (f" [{found.low:.0f}, {high}]" if not np.isnan(found.low) else "")
+    return words + (" (too few processes for an interval)" if np.isnan(found.low) else "")
