@@ -12,11 +12,11 @@ from llama_jax.bench import AGAIN, record, standings, statistics, summary, ttft_
 from llama_jax.bench.cold import Start
 from llama_jax.bench.extraction.plan import Extraction
 from llama_jax.bench.gpudata import GpuTrial
-from llama_jax.bench.hostclock import HostTrial
 from llama_jax.bench.job import whole
 from llama_jax.bench.record import Row, Trial
 from llama_jax.bench.statistics import Ratio, Summary
 from llama_jax.errors import UserError
+from llama_jax.experiments.host_loop.clock import HostTrial
 
 RATE, FIRST = "tokens/s", "ms to the first token"
 KINDS = {kind.__name__: kind for kind in (Trial, Start, HostTrial, GpuTrial, Extraction)}

@@ -2,10 +2,8 @@
 
 from llama_jax.figures.extraction import extraction_ladder, extraction_limits, extraction_probe
 from llama_jax.figures.first import precision_first
-from llama_jax.figures.flax import call_cost
 from llama_jax.figures.gpu import gpu_decode, gpu_first_token, gpu_starts
 from llama_jax.figures.growth import growth
-from llama_jax.figures.hostloop import dispatch_and_device, host_load, host_strategies
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
 from llama_jax.figures.own import own_ladder
@@ -17,10 +15,8 @@ from llama_jax.figures.xlacpu import xla_findings
 __all__ = [
     "COLOURS",
     "PALETTE",
-    "call_cost",
     "colour",
     "conclude",
-    "dispatch_and_device",
     "display",
     "extraction_ladder",
     "extraction_limits",
@@ -30,8 +26,6 @@ __all__ = [
     "gpu_first_token",
     "gpu_starts",
     "growth",
-    "host_load",
-    "host_strategies",
     "model_label",
     "own_ladder",
     "precision_first",

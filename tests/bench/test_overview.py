@@ -11,8 +11,8 @@ from llama_jax.bench import AGAIN, overview, precision, record, summary, ttft_ta
 from llama_jax.bench.cold import Start
 from llama_jax.bench.extraction import table as extraction
 from llama_jax.bench.extraction.plan import Extraction
-from llama_jax.bench.hostclock import HostTrial
 from llama_jax.errors import UserError
+from llama_jax.experiments.host_loop.clock import HostTrial
 
 DATA = paths.ROOT / "data"
 

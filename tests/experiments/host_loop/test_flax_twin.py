@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 
 from llama_jax import figures
-from llama_jax.bench import findings, flaxtwin, protocol, record, suite
-from llama_jax.bench.flaxtwin import CallRow
+from llama_jax.bench import protocol, record, suite
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
+from llama_jax.experiments.host_loop import finding, flax_chart, flax_twin
+from llama_jax.experiments.host_loop.flax_twin import CallRow
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
     "head_dim=16,vocab_size=97"
 )
-COST = {flaxtwin.UNJITTED: (900, 950), flaxtwin.NNX_UNJITTED: (800, 850), flaxtwin.NNX_JITTED: (60, 160), flaxtwin.SPLIT: (20, 120),
-        flaxtwin.JITTED: (10, 110), flaxtwin.STEP: (10, 100)}  # fmt: skip
+COST = {flax_twin.UNJITTED: (900, 950), flax_twin.NNX_UNJITTED: (800, 850), flax_twin.NNX_JITTED: (60, 160), flax_twin.SPLIT: (20, 120),
+        flax_twin.JITTED: (10, 110), flax_twin.STEP: (10, 100)}  # fmt: skip
 
 
 def row(subject, turn=0, model="big", process=1, calls=5, scale=1.0, **changes):
@@ -25,7 +26,7 @@ def row(subject, turn=0, model="big", process=1, calls=5, scale=1.0, **changes):
                 parameters=10**4 if model == "small" else 10**8, round=turn, cache_slots=16,
                 dispatch_ns=[round(returned * 1e3 * scale)] * calls,
                 complete_ns=[round(complete * 1e3 * scale)] * calls, dispatches=200 if "+" not in subject and subject != "step" else 1,
-                output_bytes={flaxtwin.NNX_JITTED: 4 * 10**8, flaxtwin.SPLIT: 10**6}.get(subject), lowered=0, compiled=0,
+                output_bytes={flax_twin.NNX_JITTED: 4 * 10**8, flax_twin.SPLIT: 10**6}.get(subject), lowered=0, compiled=0,
                 bytes_per_token=4e5, bandwidth_gbps=8.0, tokens_sha256="t")  # fmt: skip
     return CallRow(**{**base, **changes})
 
@@ -33,11 +34,11 @@ def row(subject, turn=0, model="big", process=1, calls=5, scale=1.0, **changes):
 def rows(models=("small", "big"), processes=2, rounds=4):
     noise = np.random.default_rng(0)
     return [row(way, turn, model, process, scale=1 + noise.normal(0, 0.01))
-            for model in models for process in range(1, processes + 1) for turn in range(rounds) for way in flaxtwin.WAYS]  # fmt: skip
+            for model in models for process in range(1, processes + 1) for turn in range(rounds) for way in flax_twin.WAYS]  # fmt: skip
 
 
 def test_what_a_row_says():
-    r = row(flaxtwin.STEP, dispatch_ns=[1000, 2000, 9000], complete_ns=[5000, 4000, 90000])
+    r = row(flax_twin.STEP, dispatch_ns=[1000, 2000, 9000], complete_ns=[5000, 4000, 90000])
     assert (r.dispatch_us, r.complete_us) == (2.0, 5.0)
     assert r.limit_us == pytest.approx(4e5 / 8e9 * 1e6)
 
@@ -48,37 +49,37 @@ def test_rows_come_back_from_a_table(tmp_path):
 
 
 def test_the_table_pairs_ways_of_a_round():
-    table = flaxtwin.table(rows())
+    table = flax_twin.table(rows())
     assert [e["model"] for e in table] == ["small"] * 6 + ["big"] * 6  # by size
     at = {(e["model"], e["subject"]): e for e in table}
-    found = at["big", flaxtwin.NNX_JITTED]
+    found = at["big", flax_twin.NNX_JITTED]
     assert found["over_step"].value == pytest.approx(1.6, rel=0.02)
     assert (found["over_step"].n, found["over_step"].clusters) == (8, 2)
     assert found["complete_us"].n == len(found["points"]) == 8
-    assert at["big", flaxtwin.STEP]["over_step"].value == 1
-    more = flaxtwin.dispatch_difference(rows(), "big", flaxtwin.NNX_JITTED, flaxtwin.SPLIT)
+    assert at["big", flax_twin.STEP]["over_step"].value == 1
+    more = flax_twin.dispatch_difference(rows(), "big", flax_twin.NNX_JITTED, flax_twin.SPLIT)
     assert more.value == pytest.approx(40, rel=0.1)
     assert more.excludes_zero
-    assert len(flaxtwin.as_frame(table)) == 12
+    assert len(flax_twin.as_frame(table)) == 12
 
 
 def test_a_void_burst_counts_nowhere_and_is_named():
     wrong = dict(valid=False, reason="wrong: token 1 is 2, the reference has 3", complete_ns=[10**9] * 5)
-    made = [r.model_copy(update=wrong) if (r.subject, r.round) == (flaxtwin.SPLIT, 1) else r for r in rows(("big",))]
-    entry = next(e for e in flaxtwin.table(made) if e["subject"] == flaxtwin.SPLIT)
+    made = [r.model_copy(update=wrong) if (r.subject, r.round) == (flax_twin.SPLIT, 1) else r for r in rows(("big",))]
+    entry = next(e for e in flax_twin.table(made) if e["subject"] == flax_twin.SPLIT)
     assert (entry["void"], entry["over_step"].n) == (2, 6)
     assert entry["over_step"].value == pytest.approx(1.2, rel=0.02)
     assert "wrong: token 1" in entry["reasons"][0]
 
 
 def test_what_an_interrupted_process_left_is_dropped():
-    left = [row(flaxtwin.STEP, process=1, block=0, complete_ns=[1] * 5)]
+    left = [row(flax_twin.STEP, process=1, block=0, complete_ns=[1] * 5)]
     made = [r.model_copy(update=dict(block=0, process=2)) for r in rows(("big",), processes=1)]
-    assert flaxtwin.table(left + made)[-1]["complete_us"].n == 4
+    assert flax_twin.table(left + made)[-1]["complete_us"].n == 4
 
 
 def test_the_finding_says_what_the_rows_say():
-    sentence, over_step = findings.flax_twin(rows()), flaxtwin.times_as_long(rows(), "big", flaxtwin.JITTED).value
+    sentence, over_step = finding.flax_twin(rows()), flax_twin.times_as_long(rows(), "big", flax_twin.JITTED).value
     for words in ("hands 200 operations", "takes 8.6", f"takes {over_step:.2f}x", " us [",
                   "25% of its token, and its program hands back 400 MB a token, not 1;",
                   "smallest model its call takes 1.33x"):  # fmt: skip
@@ -88,31 +89,31 @@ def test_the_finding_says_what_the_rows_say():
 
 
 def test_what_the_rows_do_not_decide_is_not_claimed():
-    same = {flaxtwin.JITTED: flaxtwin.STEP, flaxtwin.NNX_JITTED: flaxtwin.SPLIT}
+    same = {flax_twin.JITTED: flax_twin.STEP, flax_twin.NNX_JITTED: flax_twin.SPLIT}
     made = []
     for turn in range(8):
-        for way in flaxtwin.WAYS:
+        for way in flax_twin.WAYS:
             made.append(row(way, turn))
             if way in same:  # now longer, now shorter by the same factor
                 other = row(same[way], turn, scale=1.05 if turn % 2 else 1 / 1.05)
                 made[-1] = made[-1].model_copy(update=dict(dispatch_ns=other.dispatch_ns, complete_ns=other.complete_ns))
-    sentence = findings.flax_twin(made)
+    sentence = finding.flax_twin(made)
     assert "of step, too close for these data" in sentence
     assert "later than the same module split once, too close for these data" in sentence
-    alone = findings.flax_twin([r for r in made if r.round == 0])
+    alone = finding.flax_twin([r for r in made if r.round == 0])
     assert "nan" not in alone
     assert "(n = 1)" in alone
     nothing = [r.model_copy(update=dict(valid=False)) for r in made]
-    assert findings.flax_twin(nothing).startswith("No two ways")
+    assert finding.flax_twin(nothing).startswith("No two ways")
 
 
 @pytest.mark.slow
 def test_the_figure_is_the_same_twice_and_shows_a_way_without_a_burst(tmp_path):
     from tests.test_figures import META
 
-    void = [r.model_copy(update=dict(valid=False, reason="wrong: token 0")) if r.subject == flaxtwin.SPLIT else r for r in rows()]
+    void = [r.model_copy(update=dict(valid=False, reason="wrong: token 0")) if r.subject == flax_twin.SPLIT else r for r in rows()]
     for data in (rows(), void, rows(("big",), processes=1, rounds=1)):
-        files = [figures.save(figures.call_cost(flaxtwin.table(data)), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+        files = [figures.save(flax_chart.call_cost(flax_twin.table(data)), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
         assert files[0]["svg"].read_bytes() == files[1]["svg"].read_bytes()
 
 
@@ -121,11 +122,11 @@ def test_mistakes_are_named_before_anything_runs():
     for words, arguments in {"processes is 0": (0, 1, 1), "rounds is 0": (1, 0, 1), "calls is 0": (1, 1, 0),
                              "9000 calls exceed the context of 8192": (1, 1, 9000)}.items():  # fmt: skip
         with pytest.raises(UserError, match=words):
-            flaxtwin.per_call(job, [], *arguments)
+            flax_twin.per_call(job, [], *arguments)
     with pytest.raises(UserError, match="No such way of calling: 'torch'"):
-        flaxtwin.per_call(job, [], 1, 1, 1, ways=["torch"])
+        flax_twin.per_call(job, [], 1, 1, 1, ways=["torch"])
     with pytest.raises(UserError, match="No such size of model: '3 layers'. Did you mean .*'2 layers'"):
-        flaxtwin.per_call(job, ["3 layers"], 1, 1, 1)
+        flax_twin.per_call(job, ["3 layers"], 1, 1, 1)
 
 
 @pytest.mark.slow
@@ -134,20 +135,20 @@ def test_really_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
 
     def measure(journal):
-        flaxtwin.per_call(Job(TINY, None, journal), [], 1, 2, 4)
+        flax_twin.per_call(Job(TINY, None, journal), [], 1, 2, 4)
         return journal.trials, {}
 
     made, meta = suite.obtain("measure", "77-calls", tmp_path, dict(model=TINY), measure, kind=CallRow)
     assert all(r.valid for r in made), [r.reason for r in made]
-    assert sorted((r.subject, r.round) for r in made) == sorted((way, turn) for way in flaxtwin.WAYS for turn in range(2))
+    assert sorted((r.subject, r.round) for r in made) == sorted((way, turn) for way in flax_twin.WAYS for turn in range(2))
     assert len({r.tokens_sha256 for r in made}) == 1
     for r in made:
         assert len(r.dispatch_ns) == len(r.complete_ns) == 4
         assert all(0 < back <= done for back, done in zip(r.dispatch_ns, r.complete_ns, strict=True))
-        assert (r.dispatches == 1) == ("+" in r.subject or r.subject == flaxtwin.STEP)
+        assert (r.dispatches == 1) == ("+" in r.subject or r.subject == flax_twin.STEP)
         assert (r.lowered, r.compiled) == (0, 0)
         assert (r.output_bytes is None) == (r.dispatches > 1)
-        assert (r.output_bytes or 0) < 4 * r.parameters or r.subject == flaxtwin.NNX_JITTED
+        assert (r.output_bytes or 0) < 4 * r.parameters or r.subject == flax_twin.NNX_JITTED
     assert meta["processes"][0]["watch"]
-    assert flaxtwin.table(made)
+    assert flax_twin.table(made)
     assert suite.obtain("recorded", "77-calls", tmp_path, {}, measure, kind=CallRow)[0] == made

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from llama_jax import generate, pipeline
-from llama_jax.bench import AGAIN, findings, hostclock, hostloop, job, protocol, record
-from llama_jax.bench.hostclock import HostTrial
+from llama_jax.bench import AGAIN, job, protocol, record
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
+from llama_jax.experiments.host_loop import clock as hostclock
+from llama_jax.experiments.host_loop import finding, measure
+from llama_jax.experiments.host_loop.clock import HostTrial
 from tests.bench.test_record import trial
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -34,7 +36,7 @@ def measured_models(blocks=6):
     made = []
     for model, weights, device in (("random:small", 10**5, 20), ("random:middle", 10**6, 100), ("m", 10**8, 4000)):
         for block in range(blocks):
-            for subject, dispatch in ((hostloop.BASELINE, 100), (hostloop.BASELINE + AGAIN, 100), ("step+async8", 60), ("loop", 1)):
+            for subject, dispatch in ((measure.BASELINE, 100), (measure.BASELINE + AGAIN, 100), ("step+async8", 60), ("loop", 1)):
                 made.append(host_trial(subject, model, weights, dispatch, device + block % 3, block))
     return made
 
@@ -53,7 +55,7 @@ def test_a_table_of_host_trials_comes_back_as_it_was(tmp_path):
 
 
 def test_models_come_smallest_first_with_their_times():
-    points = hostloop.by_size(measured_models())
+    points = measure.by_size(measured_models())
     assert [p["model"] for p in points] == ["random:small", "random:middle", "m"]
     assert [p["dispatch"].median for p in points] == [100, 100, 100]
     assert [p["wait"].median for p in points] == [21, 101, 4001]
@@ -64,26 +66,26 @@ def test_models_come_smallest_first_with_their_times():
 
 
 def test_the_crossing_is_between_the_sizes_that_straddle_it():
-    points = hostloop.by_size(measured_models())
-    assert points[0]["weights"] < hostloop.crossover(points) < points[1]["weights"]
-    assert hostloop.crossover(points[1:]) is None  # the host never dominates there
-    assert hostloop.crossover(points[:1]) is None
+    points = measure.by_size(measured_models())
+    assert points[0]["weights"] < measure.crossover(points) < points[1]["weights"]
+    assert measure.crossover(points[1:]) is None  # the host never dominates there
+    assert measure.crossover(points[:1]) is None
     exact = [dict(weights=w, dispatch=points[0]["dispatch"], wait=points[0]["dispatch"]) for w in (10**4, 10**5)] + points[1:]
-    assert hostloop.crossover(exact) == pytest.approx(10**5)
+    assert measure.crossover(exact) == pytest.approx(10**5)
 
 
 def test_the_table_tells_where_the_time_went_and_void_trials_do_not_count():
     made = measured_models()
     void = [t.model_copy(update=dict(valid=False, reason="wrong: token 1", dispatch_ns=10**12)) if t.block == 0 else t for t in made]
-    table = {r["name"]: r for r in hostloop.table(void, "m")}
+    table = {r["name"]: r for r in measure.table(void, "m")}
     assert list(table) == ["step", "step (again)", "step+async8", "loop"]
     assert table["step"]["valid_trials"] == 5
     assert table["step"]["dispatch_us"] == 100
     assert (table["step"]["cores"], table["step"]["reader_cores"]) == (1.5, 0.5)
     none = [t.model_copy(update=dict(valid=False, reason="wrong: token 1")) if t.subject == "loop" else t for t in made]
-    assert {r["name"]: r for r in hostloop.table(none, "m")}["loop"]["dispatch_us"] is None
-    assert hostloop.by_size(none) == []
-    assert list(hostloop.as_frame(hostloop.table(none, "m")).index) == list(table)
+    assert {r["name"]: r for r in measure.table(none, "m")}["loop"]["dispatch_us"] is None
+    assert measure.by_size(none) == []
+    assert list(measure.as_frame(measure.table(none, "m")).index) == list(table)
 
 
 def serving(threads=2.0):
@@ -95,18 +97,18 @@ def serving(threads=2.0):
 
 
 def test_serving_pairs_whole_runs():
-    (found,) = hostloop.served(serving())
+    (found,) = measure.served(serving())
     assert found["model"] == "m"
     assert found["ratio"].value == pytest.approx(found["rates"][hostclock.THREADS] / found["rates"][hostclock.ONE_THREAD], rel=1e-6)
     assert found["ratio"].verdict == "faster"
-    assert hostloop.served(measured_models()) == []
+    assert measure.served(measured_models()) == []
 
 
 def test_the_finding_claims_what_is_decided_and_no_more():
     made = measured_models()
-    tables = {m: hostloop.table(made, m) for m in hostloop.models(made)}
-    points = hostloop.by_size(made)
-    sentence = findings.host_loop(points, tables, hostloop.served(serving()))
+    tables = {m: measure.table(made, m) for m in measure.models(made)}
+    points = measure.by_size(made)
+    sentence = finding.host_loop(points, tables, measure.served(serving()))
     for words in (
         "83% of calls and waits at 0.1 M weights",
         "2% at 100 M",
@@ -118,12 +120,12 @@ def test_the_finding_claims_what_is_decided_and_no_more():
     assert sentence.endswith(".")
     assert "\n" not in sentence
     alike = [t.model_copy(update=dict(token_times_ns=made[0].token_times_ns)) for t in made]
-    tables = {m: hostloop.table(alike, m) for m in hostloop.models(alike)}
-    sentence = findings.host_loop(points[1:], tables, hostloop.served(serving(1.0)))
+    tables = {m: measure.table(alike, m) for m in measure.models(alike)}
+    sentence = finding.host_loop(points[1:], tables, measure.served(serving(1.0)))
     assert "overtakes" not in sentence
     assert "no strategy is told apart as faster" in sentence
     assert "threads for the text work decide nothing" in sentence
-    assert findings.host_loop([], {}, []).endswith(".")
+    assert finding.host_loop([], {}, []).endswith(".")
 
 
 def test_the_clock_adds_up_what_each_thread_spends():
@@ -149,9 +151,9 @@ def test_the_clock_adds_up_what_each_thread_spends():
 def test_equal_programs_are_one_object_and_tokens_are_those_of_each_placement_alone(tiny):
     config, params = tiny
     loaded = Checkpoint("tiny", config, params, None, "h", "random:", "float32")
-    engines = hostclock.engines(loaded, hostloop.STRATEGIES)
-    assert list(engines) == list(hostloop.STRATEGIES)
-    assert {e.placement.name for e in engines.values()} == set(hostloop.STRATEGIES)
+    engines = hostclock.engines(loaded, measure.STRATEGIES)
+    assert list(engines) == list(measure.STRATEGIES)
+    assert {e.placement.name for e in engines.values()} == set(measure.STRATEGIES)
     assert len({id(e.programs.prefill) for e in engines.values()}) == 1
     assert len({id(e.programs.decode) for e in engines.values() if e.programs.decode}) == 4  # chunk8, loop, and both with a callback
     assert [name for name, e in engines.items() if e.programs.receiver] == ["chunk8+callback", "loop+callback"]
@@ -167,20 +169,20 @@ def test_a_served_run_with_one_wrong_answer_is_void(tiny):
     made, tokens = protocol.trial(who, workload, 0, run="r", block=0, order=0, process=0, phase="warm")
     made = made.model_copy(update=dict(valid=True, reason=""))  # whatever compiled is not the question
     assert len(tokens) == 10
-    assert hostloop.judged(made, tokens, reference).valid
+    assert measure.judged(made, tokens, reference).valid
     tokens[7] = (tokens[7] + 1) % 97
-    spoilt = hostloop.judged(made, tokens, reference)
+    spoilt = measure.judged(made, tokens, reference)
     assert not spoilt.valid
     assert "wrong: token 2" in spoilt.reason
-    assert not hostloop.judged(made, tokens[:9], reference).valid
+    assert not measure.judged(made, tokens[:9], reference).valid
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda work: hostloop.by_strategy(work, [], 0, 1), "processes is 0"),
-        (lambda work: hostloop.by_strategy(work, ["0.2M"], 1, 1), "No such size of a model: '0.2M'.*0.1M"),
-        (lambda work: hostloop.serving(work, [], 1, 0), "rounds is 0"),
+        (lambda work: measure.by_strategy(work, [], 0, 1), "processes is 0"),
+        (lambda work: measure.by_strategy(work, ["0.2M"], 1, 1), "No such size of a model: '0.2M'.*0.1M"),
+        (lambda work: measure.serving(work, [], 1, 0), "rounds is 0"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(call, words, monkeypatch):
@@ -190,10 +192,10 @@ def test_mistakes_are_named_before_anything_runs(call, words, monkeypatch):
 
 
 def test_a_size_that_is_the_model_itself_is_measured_once():
-    assert hostloop.known(["0.1M", "1M", "0.1M"], hostloop.SIZES["1M"]) == ["0.1M"]
-    assert hostloop.short(hostloop.SIZES["1M"]) == "random 1M"
-    assert hostloop.short("mine") == "mine"
-    assert hostloop.short(TINY) == "random:smollm2-135m (changed)"
+    assert measure.known(["0.1M", "1M", "0.1M"], measure.SIZES["1M"]) == ["0.1M"]
+    assert measure.short(measure.SIZES["1M"]) == "random 1M"
+    assert measure.short("mine") == "mine"
+    assert measure.short(TINY) == "random:smollm2-135m (changed)"
 
 
 @pytest.fixture(scope="module")
@@ -202,17 +204,17 @@ def measured(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
     work = job.Job(TINY, Workload(((5, 6, 7, 8), (9, 10, 11, 12)), 10, 4), Journal(home / "j.jsonl", kind=HostTrial))
-    hostloop.by_strategy(work, [], processes=1, blocks=2)
-    hostloop.serving(work, [], processes=1, rounds=2)
+    measure.by_strategy(work, [], processes=1, blocks=2)
+    measure.serving(work, [], processes=1, rounds=2)
     yield work
     patch.undo()
 
 
 @pytest.mark.slow
 def test_every_strategy_is_measured_and_makes_the_same_tokens(measured):
-    trials = hostloop.of(measured.journal.trials, TINY)
-    assert {t.subject for t in trials} == {*hostloop.STRATEGIES, "step (again)"}
-    assert len(trials) == 2 * (len(hostloop.STRATEGIES) + 1)
+    trials = measure.of(measured.journal.trials, TINY)
+    assert {t.subject for t in trials} == {*measure.STRATEGIES, "step (again)"}
+    assert len(trials) == 2 * (len(measure.STRATEGIES) + 1)
     assert all(t.valid for t in trials), {t.reason for t in trials}
     by_prompt = {t.prompt: t.tokens_sha256 for t in trials}
     assert all(t.tokens_sha256 == by_prompt[t.prompt] for t in trials)
@@ -228,17 +230,17 @@ def test_every_strategy_is_measured_and_makes_the_same_tokens(measured):
 
 @pytest.mark.slow
 def test_both_ways_to_serve_are_measured(measured):
-    trials = hostloop.of(measured.journal.trials, TINY, "serve")
+    trials = measure.of(measured.journal.trials, TINY, "serve")
     assert sorted((t.block, t.subject) for t in trials) == [(b, s) for b in (0, 1) for s in (hostclock.ONE_THREAD, hostclock.THREADS)]
     assert all(t.valid and t.new_tokens == 20 and t.calls == 18 and t.prompt_tokens == 8 for t in trials), {t.reason for t in trials}
-    assert hostloop.served(measured.journal.trials)[0]["ratio"].n == 2
+    assert measure.served(measured.journal.trials)[0]["ratio"].n == 2
 
 
 @pytest.mark.slow
 def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
     monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
     again = job.Job(measured.model, measured.workload, Journal(measured.journal.path, kind=HostTrial))
-    hostloop.by_strategy(again, [], processes=1, blocks=2)
-    hostloop.serving(again, [], processes=1, rounds=2)
-    assert hostloop.by_size(again.journal.trials)[0]["model"] == TINY
+    measure.by_strategy(again, [], processes=1, blocks=2)
+    measure.serving(again, [], processes=1, rounds=2)
+    assert measure.by_size(again.journal.trials)[0]["model"] == TINY
     assert pipeline.BOUND > 0

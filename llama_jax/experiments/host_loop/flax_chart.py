@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.bench import flaxtwin
+from llama_jax.experiments.host_loop import flax_twin
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
 LABELS = {
-    flaxtwin.UNJITTED: "Linen apply, not jitted", flaxtwin.NNX_UNJITTED: "NNX module, not jitted", flaxtwin.NNX_JITTED: "NNX, nnx.jit",
-    flaxtwin.SPLIT: "NNX, split once + jax.jit", flaxtwin.JITTED: "Linen, jax.jit(apply)", flaxtwin.STEP: "ours: step",
+    flax_twin.UNJITTED: "Linen apply, not jitted", flax_twin.NNX_UNJITTED: "NNX module, not jitted", flax_twin.NNX_JITTED: "NNX, nnx.jit",
+    flax_twin.SPLIT: "NNX, split once + jax.jit", flax_twin.JITTED: "Linen, jax.jit(apply)", flax_twin.STEP: "ours: step",
 }  # fmt: skip
 HOST, TOKEN = PALETTE["orange"], PALETTE["blue"]
 
@@ -24,7 +24,7 @@ def call_cost(table: Sequence[dict]) -> Figure:
     table: as `flaxtwin.table` gives it.
     """
     models = list(dict.fromkeys(e["model"] for e in table))
-    names = [name for name in flaxtwin.WAYS if any(e["subject"] == name for e in table)]
+    names = [name for name in flax_twin.WAYS if any(e["subject"] == name for e in table)]
     figure, panels = new(2.4 + 4.3 * len(models), 0.62 * len(names) + 2.1, columns=len(models), sharey=True, squeeze=False)
     heights = rows(panels[0][0], names)
     panels[0][0].set_yticks(list(heights.values()), [LABELS[name] for name in heights])
@@ -69,7 +69,7 @@ def draw_way(axes, entry: dict, height: float) -> None:
     axes.plot(returned.median / 1e3, height, "D", color=HOST, markersize=6.5, markeredgecolor="white", markeredgewidth=0.7, zorder=5)
     jobs = f"{entry['dispatches']} dispatch" + "es" * (entry["dispatches"] > 1)
     interval = f" [{short(ratio.low)}, {short(ratio.high)}]" if np.isfinite(ratio.low) else ""
-    over = "" if entry["subject"] == flaxtwin.STEP else f" · {short(ratio.value)}x step{interval}"
+    over = "" if entry["subject"] == flax_twin.STEP else f" · {short(ratio.value)}x step{interval}"
     axes.text(0.5, height - 0.34, jobs + over, fontsize=8.5, ha="center", va="center", color="#333333", zorder=6,
               bbox=dict(facecolor="white", alpha=0.8, linewidth=0, pad=0.8), transform=axes.get_yaxis_transform())  # fmt: skip
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.bench import hostloop, summary
-from llama_jax.bench.hostclock import HostTrial
+from llama_jax.bench import summary
+from llama_jax.experiments.host_loop import measure
+from llama_jax.experiments.host_loop.clock import HostTrial
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, new, plain_ticks, rows, styled
 
 GREY = "#555555"
@@ -32,7 +33,7 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
         for line in table:
             strategy_row(axes, line, [t.tg for t in summary.warm(trials, line["name"])], heights[line["name"]], seed)
         drawn = [t.tg for t in trials if t.phase == "warm" and t.valid and t.tg > 0]
-        limit, right = summary.limit(trials, hostloop.BASELINE), 1.08 * max(drawn, default=1.0)
+        limit, right = summary.limit(trials, measure.BASELINE), 1.08 * max(drawn, default=1.0)
         if limit < 2 * right:
             axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
             axes.set_xlim(0, max(right, 1.08 * limit))
@@ -85,7 +86,7 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
         axes.text(cross, 0.99, f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights", fontsize=9.5, va="top", color=GREY,
                   transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
-    names = [f"{hostloop.short(p['model'])}\n{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}" for p in points]
+    names = [f"{measure.short(p['model'])}\n{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}" for p in points]
     axes.set_xticks(weights, names, fontsize=9)
     axes.minorticks_off()
     plain_ticks(axes.yaxis)

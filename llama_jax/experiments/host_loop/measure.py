@@ -16,12 +16,12 @@ import numpy as np
 
 from llama_jax import checkpoint
 from llama_jax.bench import AGAIN, gate, protocol, roofline, statistics, suite, summary
-from llama_jax.bench.hostclock import ONE_THREAD, THREADS, Clock, HostTrial, engines, measured, server, subject
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import short_model
 from llama_jax.errors import UserError, near
+from llama_jax.experiments.host_loop.clock import ONE_THREAD, THREADS, Clock, HostTrial, engines, measured, server, subject
 
 BASELINE = "step"
 STRATEGIES = (BASELINE, "step+async", "step+async4", "step+async8", "step+queue", "chunk8", "chunk8+callback", "loop", "loop+callback")
