@@ -1,13 +1,11 @@
 """Figures: one style, one `save`, one function a chart. Every number drawn is computed from records."""
 
 from llama_jax.figures.extraction import extraction_ladder, extraction_limits, extraction_probe
-from llama_jax.figures.first import precision_first
 from llama_jax.figures.gpu import gpu_decode, gpu_first_token, gpu_starts
 from llama_jax.figures.growth import growth
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
 from llama_jax.figures.own import own_ladder
-from llama_jax.figures.precision import precision_quality, precision_roofline, precision_scaling, precision_where
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
 from llama_jax.figures.ttft import ttft_by_length, ttft_cold, ttft_distribution, ttft_mixed
 from llama_jax.figures.xlacpu import xla_findings
@@ -28,11 +26,6 @@ __all__ = [
     "growth",
     "model_label",
     "own_ladder",
-    "precision_first",
-    "precision_quality",
-    "precision_roofline",
-    "precision_scaling",
-    "precision_where",
     "read_manifest",
     "save",
     "spread_labels",

@@ -3,7 +3,7 @@ import pytest
 
 from llama_jax import generate
 from llama_jax.bench import gate
-from llama_jax.bench.precision import reading
+from llama_jax.experiments.precision_and_kernels import reading
 
 REFERENCE = np.array([5, 6, 7, 8])
 

@@ -6,7 +6,7 @@ import pytest
 
 from llama_jax import notebooks
 from llama_jax.bench import protocol, record
-from llama_jax.bench.precision import reading
+from llama_jax.experiments.precision_and_kernels import reading
 from llama_jax.bench.cold import Start
 from llama_jax import bench
 

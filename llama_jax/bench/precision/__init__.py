@@ -3,6 +3,7 @@ context, threads and size (`scaling`), first tokens (`first`), where a token's t
 goals are reached (`goals`).
 """
 
-from llama_jax.bench.precision import contest, first, goals, reading, scaling, table, where
+from llama_jax.experiments.precision_and_kernels import goals, measure, reading, scaling, table, where
+from llama_jax.experiments.time_to_first_token import same_file
 
 __all__ = ["contest", "first", "goals", "reading", "scaling", "table", "where"]

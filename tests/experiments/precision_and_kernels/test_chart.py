@@ -5,10 +5,12 @@ from matplotlib.text import Text
 
 from llama_jax import config, figures
 from llama_jax.bench import ttft_table
-from llama_jax.bench.precision import first, scaling, where
-from tests.bench.precision.race import LENGTHS, MISSING, NAMES, entries_of, firsts, race
-from tests.bench.precision.test_scaling import points
-from tests.bench.precision.test_where import FAR, MODEL, SHORT, answers
+from llama_jax.experiments.precision_and_kernels import chart as precision_and_kernels_chart
+from llama_jax.experiments.precision_and_kernels import scaling, where
+from llama_jax.experiments.time_to_first_token import same_file, same_file_chart
+from tests.experiments.precision_and_kernels.race import LENGTHS, MISSING, NAMES, entries_of, firsts, race
+from tests.experiments.precision_and_kernels.test_scaling import points
+from tests.experiments.precision_and_kernels.test_where import FAR, MODEL, SHORT, answers
 from tests.test_figures import META, words
 
 CHARTS = ("quality", "roofline", "where", "scaling", "first")
@@ -23,21 +25,21 @@ def rows_of_scaling():
 def draw(chart, made, missing=(), read=True, names=NAMES):
     entries = entries_of(made, names, read=read)
     if chart == "quality":
-        return figures.precision_quality(entries[256], "512 tokens of two texts", missing)
+        return precision_and_kernels_chart.precision_quality(entries[256], "512 tokens of two texts", missing)
     if chart == "roofline":
-        return figures.precision_roofline(entries, 50.0)
+        return precision_and_kernels_chart.precision_roofline(entries, 50.0)
     if chart == "where":
         split = answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01)
-        return figures.precision_where(where.table(split if len(made) > 50 else split[:1], MODEL, SHORT, FAR), FAR)
+        return precision_and_kernels_chart.precision_where(where.table(split if len(made) > 50 else split[:1], MODEL, SHORT, FAR), FAR)
     if chart == "first":
         return draw_first(firsts() if len(made) > 50 else [t.model_copy(update=dict(valid=made[0].valid)) for t in firsts(("step",), 1)])
     found = rows_of_scaling() if len(made) > 50 else []
-    return figures.precision_scaling({axis: scaling.axis_of(found, axis) for axis in scaling.AXES}, BACKENDS)
+    return precision_and_kernels_chart.precision_scaling({axis: scaling.axis_of(found, axis) for axis in scaling.AXES}, BACKENDS)
 
 
 def draw_first(trials):
     about = ttft_table.floor(config.tiny(), LENGTHS)
-    return figures.precision_first(trials, first.limits(trials, about, 1e-3), first.reading(trials, about))
+    return same_file_chart.precision_first(trials, same_file.limits(trials, about, 1e-3), same_file.reading(trials, about))
 
 
 @pytest.mark.parametrize("chart", CHARTS)
@@ -82,8 +84,8 @@ def test_the_roofline_has_shares_intensity_and_the_probe():
 def test_where_says_each_parts_milliseconds():
     figure = draw("where", race())
     drawn = words(figure)
-    (first, second) = where.table(answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01), MODEL, SHORT, FAR)
-    assert f"{first['total']:.2f} ms: layers {first['layers']:.2f}" in drawn
+    (same_file, second) = where.table(answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01), MODEL, SHORT, FAR)
+    assert f"{same_file['total']:.2f} ms: layers {same_file['layers']:.2f}" in drawn
     assert f"{second['total']:.2f} ms: layers {second['layers']:.2f}" in drawn
     assert "at context 1024" in drawn
 
@@ -91,7 +93,7 @@ def test_where_says_each_parts_milliseconds():
 def test_each_parts_interval_lies_where_the_part_ends_and_none_hides_another():
     (entry,) = where.table(answers(noise=0.01), MODEL, SHORT, FAR)
     entry |= dict(rest=-0.2, rest_low=-0.4, rest_high=0.1)
-    axes = figures.precision_where([entry], FAR).axes[0]
+    axes = precision_and_kernels_chart.precision_where([entry], FAR).axes[0]
     drawn = [line for line in axes.lines if line.get_ydata()[0] == line.get_ydata()[1]]
     assert len({line.get_ydata()[0] for line in drawn}) == len(drawn) == len(where.PARTS)
     left = 0.0

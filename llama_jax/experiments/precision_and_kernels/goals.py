@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llama_jax.bench.precision import contest, first, reading, table
-from llama_jax.bench.precision.reading import Reading
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio, Summary
+from llama_jax.experiments.precision_and_kernels import measure, reading, table
+from llama_jax.experiments.precision_and_kernels.reading import Reading
+from llama_jax.experiments.time_to_first_token import same_file as first
 
 REACHED, MISSED, UNDECIDED, ABSENT = "reached", "missed", "undecided", "not measured"
 NAN = float("nan")
@@ -122,8 +123,8 @@ def bounds(entries: dict[int, Sequence[dict]], notes: Sequence[dict]) -> list[Go
     share = of_interval(f"{FUSED}: bytes read over the probed bandwidth at context {min(entries)}", SHARE, True, fused and fused["mbu"])
     ours, theirs = (e["peak"] if e else [] for e in (fused, other))
     about = f"peak resident memory of {FUSED} over llama.cpp's" + (f" ({other['name']})" if other else "")
-    seconds = {way: [note[contest.KERNELS]["seconds"] for note in notes if note.get(contest.KERNELS, {}).get("way") == way]
-               for way in contest.WAYS}  # fmt: skip
+    seconds = {way: [note[measure.KERNELS]["seconds"] for note in notes if note.get(measure.KERNELS, {}).get("way") == way]
+               for way in measure.WAYS}  # fmt: skip
     return [share, of_worst(about, MEMORY, [a / b for a in ours for b in theirs], "x"),
             of_worst("first use: kernels compiled into an empty cache", COMPILE_S, seconds["cold"], " s"),
             of_worst("later starts: kernels read from the cache", LOAD_S, seconds["cached"], " s")]  # fmt: skip

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from llama_jax.bench import quality
-from llama_jax.bench.precision import where
-from llama_jax.bench.precision.reading import ALL
+from llama_jax.experiments.precision_and_kernels import where
+from llama_jax.experiments.precision_and_kernels.reading import ALL
 from llama_jax.figures.labels import labelled, readable
 from llama_jax.figures.marks import GREY, distance_words, gap_words, look, marked, shade, spread_labels
 from llama_jax.figures.marks import label as model_words

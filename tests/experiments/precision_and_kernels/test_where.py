@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from llama_jax.bench import protocol
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.precision import where
-from llama_jax.bench.precision.where import LONG, NARROW, SHALLOW, WHOLE
 from llama_jax.errors import UserError
+from llama_jax.experiments.precision_and_kernels import where
+from llama_jax.experiments.precision_and_kernels.where import LONG, NARROW, SHALLOW, WHOLE
 from tests.bench.test_record import trial
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"

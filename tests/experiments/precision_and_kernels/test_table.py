@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import findings
-from llama_jax.bench.precision import first, goals, table
-from llama_jax.bench.precision.goals import ABSENT, MISSED, REACHED, UNDECIDED, Goal
-from llama_jax.bench.precision.reading import ALL, PROSE
 from llama_jax.bench.statistics import Ratio
-from tests.bench.precision.race import MISSING, NAMES, NOTES, entries_of, firsts, race
-from tests.bench.precision.test_reading import readings
+from llama_jax.experiments.precision_and_kernels import finding, goals, table
+from llama_jax.experiments.precision_and_kernels.goals import ABSENT, MISSED, REACHED, UNDECIDED, Goal
+from llama_jax.experiments.precision_and_kernels.reading import ALL, PROSE
+from llama_jax.experiments.time_to_first_token import same_file
+from tests.experiments.precision_and_kernels.race import MISSING, NAMES, NOTES, entries_of, firsts, race
+from tests.experiments.precision_and_kernels.test_reading import readings
 
 
 def judged(made, names=NAMES, rows=None, notes=NOTES, contexts=(256, 1024)):
@@ -118,14 +118,14 @@ def test_the_sentence():
     made = race()
     entries = entries_of(made)
     found = list(judged(made).values())
-    said = findings.precision(made, entries, found, MISSING)
+    said = finding.precision(made, entries, found, MISSING)
     assert said.startswith("At context 256 the fastest placement, loop+fused on q4_1 weights, decodes 4")
     assert "90% of what the bandwidth allows: 2.9" in said or "90% of what the bandwidth allows: 3.0" in said
     assert "of its fastest quantisation (llamacpp+q4_0 on q4_0 weights)" in said
     assert "of 15 goals set beforehand 15 are reached" in said
     assert said.endswith("llamacpp+q8_0 was not measured here.")
     slow = race(slower={"loop+fused": 1.3})
-    said = findings.precision(slow, entries_of(slow), list(judged(slow).values()), [])
+    said = finding.precision(slow, entries_of(slow), list(judged(slow).values()), [])
     assert "missed: loop+fused over llama.cpp's fastest mode of this file (llamacpp) at context 256 (≥ 2.5x: 2.3" in said
 
 
@@ -137,23 +137,23 @@ def test_the_sentence():
      ({("step+gemv", 10): 20 / 18}, "comes before llama.cpp's at 100, is undecided at 10 prompt tokens;")],
 )  # fmt: skip
 def test_the_sentence_says_whose_first_token_is_sooner(slower, words):
-    made, rows, races = race(), readings(), first.races(firsts(slower=slower))
+    made, rows, races = race(), readings(), same_file.races(firsts(slower=slower))
     entries = entries_of(made)
     found = goals.judge(made, entries, rows, NOTES, races=races)
-    assert words in findings.precision(made, entries, found, MISSING, races=races)
+    assert words in finding.precision(made, entries, found, MISSING, races=races)
 
 
 def test_the_sentence_where_there_is_little():
     made = race(["loop"], blocks=1)
     entries = entries_of(made, ["loop"], read=False)
-    said = findings.precision(made, entries, list(judged(made, ["loop"], rows=[], notes=[]).values()), [])
+    said = finding.precision(made, entries, list(judged(made, ["loop"], rows=[], notes=[]).values()), [])
     assert said.endswith("; no goal was measured.")
     assert "nan" not in said
-    races = first.races(firsts(("step",)))
+    races = same_file.races(firsts(("step",)))
     found = goals.judge(made, entries, [], [], races=races)
-    assert "first token" not in findings.precision(made, entries, found, [], races=races)
+    assert "first token" not in finding.precision(made, entries, found, [], races=races)
     void = [t.model_copy(update=dict(valid=False, reason="wrong: token 1")) for t in made]
-    assert "nothing to compare" in findings.precision(void, entries_of(void, ["loop"], read=False), [], [])
+    assert "nothing to compare" in finding.precision(void, entries_of(void, ["loop"], read=False), [], [])
 
 
 def test_an_unsteady_run_decides_nothing():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_jax.bench import footprints, standings, statistics, summary
-from llama_jax.bench.precision import reading
-from llama_jax.bench.precision.reading import ALL, Reading
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
+from llama_jax.experiments.precision_and_kernels import reading
+from llama_jax.experiments.precision_and_kernels.reading import ALL, Reading
 
 SAME_FILE = ("llamacpp", "llamacpp+generate")  # llama.cpp's modes that read the very file
 

@@ -10,10 +10,10 @@ from llama_jax import checkpoint
 from llama_jax.bench import available, protocol
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.precision import contest, table
-from llama_jax.bench.precision.contest import Contest
 from llama_jax.bench.workload import encoder
 from llama_jax.errors import UserError
+from llama_jax.experiments.precision_and_kernels import measure, table
+from llama_jax.experiments.precision_and_kernels.measure import Contest
 from tests.checkpoint import test_gguf
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -33,15 +33,15 @@ CONTEST = Contest(TINY, ("loop", "loop+int8"), ("torch-int8", "llamacpp+q4_0"), 
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
-        contest.run(replace(CONTEST, **changes), Journal())
+        measure.run(replace(CONTEST, **changes), Journal())
 
 
 def test_the_context_is_full_with_the_last_token(packaged):
     for loaded in (packaged, checkpoint.load(TINY)):
-        work = contest.workload(loaded, 64, 16)
+        work = measure.workload(loaded, 64, 16)
         assert {len(encoder(loaded)(prompt)) for prompt in work.prompts} == {48} == {work.length}
         assert len(set(work.prompts)) == len(work.prompts) > 1
-        assert contest.workload(loaded, 64, 16) == work
+        assert measure.workload(loaded, 64, 16) == work
 
 
 def test_a_process_holds_its_subjects_weights_and_no_others(tmp_path, monkeypatch):
@@ -64,8 +64,8 @@ def test_the_kernels_are_found_in_the_folder_given(tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_JAX_CACHE", "elsewhere")
     monkeypatch.setattr(build, "library", lambda: made.append(os.environ["LLAMA_JAX_CACHE"]) or (tmp_path / "x.o").write_text("code"))
     said = []
-    for way in contest.WAYS:
-        contest.kernels_ready(lambda kind, value: said.append(value), {}, dict(block=1), str(tmp_path), way)
+    for way in measure.WAYS:
+        measure.kernels_ready(lambda kind, value: said.append(value), {}, dict(block=1), str(tmp_path), way)
     notes = [value["kernels"] for value in said]
     assert made == [str(tmp_path)] * 2
     assert [(n["way"], n["block"], n["found"]) for n in notes] == [("cold", 1, False), ("cached", 1, True)]
@@ -81,9 +81,9 @@ def test_compiled_kernels_are_asked_for_once_a_way_and_start(monkeypatch):
 
     monkeypatch.setattr(Job, "child", child)
     job = Job(TINY, None, Journal())
-    contest.compile_kernels(job, 2)
+    measure.compile_kernels(job, 2)
     assert asked == [("kernels cold", 0, True), ("kernels cached", 0, True), ("kernels cold", 1, True), ("kernels cached", 1, True)]
-    contest.compile_kernels(job, 2)  # all of it is in the journal
+    measure.compile_kernels(job, 2)  # all of it is in the journal
     assert len(asked) == 4
 
 
@@ -92,7 +92,7 @@ def test_really_measured(tmp_path, monkeypatch):
     """Placements and PyTorch on random weights; what reads a file is a gap; an interrupted run goes on."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     journal = Journal()
-    trials, meta = contest.run(CONTEST, journal)
+    trials, meta = measure.run(CONTEST, journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp+q4_0"]
     assert meta["subjects"] == ["loop", "loop+int8", "torch-int8"]
@@ -100,4 +100,4 @@ def test_really_measured(tmp_path, monkeypatch):
     assert {t.prompt_tokens + t.new_tokens for t in trials if t.run == "context 48"} == {48}
     for found in (table.ladder(trials, meta["subjects"], c, [], journal.notes) for c in CONTEST.contexts):
         assert all(e["decode"].n == 2 and e["mbu"].n == 2 and e["peak"] for e in found)
-    assert contest.run(CONTEST, journal)[0] == trials
+    assert measure.run(CONTEST, journal)[0] == trials

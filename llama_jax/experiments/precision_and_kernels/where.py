@@ -18,10 +18,10 @@ import numpy as np
 from llama_jax import checkpoint
 from llama_jax.bench import available, protocol, roofline, statistics
 from llama_jax.bench.job import Job, check, watched, whole
-from llama_jax.bench.precision.contest import check_contexts, workload
 from llama_jax.bench.record import Trial
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
+from llama_jax.experiments.precision_and_kernels.measure import check_contexts, workload
 from llama_jax.placement import parse
 
 WHOLE, SHALLOW, NARROW, LONG = "whole", "fewer layers", "smaller vocabulary", "long context"

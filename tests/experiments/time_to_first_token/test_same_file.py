@@ -10,10 +10,11 @@ from llama_jax.bench import AGAIN, phases, protocol, roofline, ttft, ttft_table
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.precision import first, goals
-from llama_jax.bench.precision.goals import ABSENT, MISSED, REACHED, UNDECIDED
 from llama_jax.errors import UserError
-from tests.bench.precision.race import LENGTHS, firsts
+from llama_jax.experiments.precision_and_kernels import goals
+from llama_jax.experiments.precision_and_kernels.goals import ABSENT, MISSED, REACHED, UNDECIDED
+from llama_jax.experiments.time_to_first_token import same_file
+from tests.experiments.precision_and_kernels.race import LENGTHS, firsts
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
         "head_dim=16,vocab_size=97")  # fmt: skip
@@ -29,7 +30,7 @@ TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_siz
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
-        first.measure(Job(TINY, None, Journal()), **{**dict(subjects=["step"], lengths=[5], blocks=1), **changes})
+        same_file.measure(Job(TINY, None, Journal()), **{**dict(subjects=["step"], lengths=[5], blocks=1), **changes})
 
 
 def test_what_cannot_run_here_is_named_and_the_rest_is_asked(monkeypatch):
@@ -37,7 +38,7 @@ def test_what_cannot_run_here_is_named_and_the_rest_is_asked(monkeypatch):
     monkeypatch.setattr(kernels, "missing", lambda: "None here; leave them out.")
     monkeypatch.setattr(ttft, "answers", lambda job, plan, works: asked.append((plan, works)))
     job = Job(TINY, None, Journal(kind=Start))
-    assert first.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 3) == []
+    assert same_file.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 3) == []
     ((plan, works),) = asked
     assert plan.subjects == ("step exact",)
     assert (plan.processes, plan.tail, plan.new_tokens) == (1, 0, 1)
@@ -46,59 +47,59 @@ def test_what_cannot_run_here_is_named_and_the_rest_is_asked(monkeypatch):
 
 
 def test_each_length_is_raced_against_llama_cpps_fastest_mode_of_the_file():
-    found = first.races(firsts())
+    found = same_file.races(firsts())
     assert [(r["tokens"], r["rival"]) for r in found] == [(n, "llamacpp") for n in LENGTHS]
     for race, expected in zip(found, (18 / 20, 108 / 155), strict=True):
         assert race["ratio"].value == pytest.approx(expected, rel=0.02)
         assert race["ratio"].n == 8
-    swapped = first.races(firsts(slower={("llamacpp", 10): 2.0}))
+    swapped = same_file.races(firsts(slower={("llamacpp", 10): 2.0}))
     assert [r["rival"] for r in swapped] == ["llamacpp+generate", "llamacpp"]
-    assert first.over(firsts(), "step", 10).value == pytest.approx(40 / 20, rel=0.02)
+    assert same_file.over(firsts(), "step", 10).value == pytest.approx(40 / 20, rel=0.02)
     other_file = [t.model_copy(update=dict(subject="llamacpp+q4_0")) if t.subject == "llamacpp" else t for t in firsts()]
-    assert first.rival(other_file, 10) == "llamacpp+generate"
+    assert same_file.rival(other_file, 10) == "llamacpp+generate"
 
 
 def test_a_goal_a_length():
-    reached, missed = goals.firsts(first.races(firsts(slower={("step+gemv", 100): 1.6})))
+    reached, missed = goals.firsts(same_file.races(firsts(slower={("step+gemv", 100): 1.6})))
     assert (reached.verdict, missed.verdict) == (REACHED, MISSED)
     assert reached.aim == "≤ 1x"
     assert reached.about == "step+gemv's first token over that of llama.cpp's fastest mode of this file (llamacpp) at 10 tokens"
-    level, _ = goals.firsts(first.races(firsts(slower={("step+gemv", 10): 20 / 18})))
+    level, _ = goals.firsts(same_file.races(firsts(slower={("step+gemv", 10): 20 / 18})))
     assert level.verdict == UNDECIDED
     assert level.low < 1 < level.high
     for names in (("step", "step+gemv"), ("step", "llamacpp")):
-        assert {g.verdict for g in goals.firsts(first.races(firsts(names)))} == {ABSENT}
+        assert {g.verdict for g in goals.firsts(same_file.races(firsts(names)))} == {ABSENT}
     assert goals.firsts([]) == []
 
 
 def test_an_unsteady_baseline_decides_nothing():
     """The baseline's second run is 1.5 times its first: so may be what is between the others."""
-    (goal, _) = goals.firsts(first.races(firsts(slower={("step" + AGAIN, n): 1.5 for n in LENGTHS})))
+    (goal, _) = goals.firsts(same_file.races(firsts(slower={("step" + AGAIN, n): 1.5 for n in LENGTHS})))
     assert goal.verdict == UNDECIDED
 
 
 def test_the_table_and_the_limits():
-    frame = first.as_frame(firsts())
+    frame = same_file.as_frame(firsts())
     assert frame.loc[(100, "step+gemv"), "over llama.cpp"] == pytest.approx(108 / 155, abs=0.02)
     assert frame.loc[(10, "step"), "valid"] == 8
-    assert first.as_frame(firsts(("step", "step+gemv")))["over llama.cpp"].isna().all()
-    assert first.as_frame([]).empty
+    assert same_file.as_frame(firsts(("step", "step+gemv")))["over llama.cpp"].isna().all()
+    assert same_file.as_frame([]).empty
     cfg = config.tiny()
     about, share = ttft_table.floor(cfg, LENGTHS), cfg.weights_read_per_token / cfg.num_parameters
     gflops = roofline.prefill_flops(cfg, 100) / (100 * share) / 1e6  # the arithmetic of 100 tokens takes 100 ms times the share
-    found = first.limits(firsts(), about, gflops)
+    found = same_file.limits(firsts(), about, gflops)
     assert found[10] == pytest.approx(max(10 * share, ttft_table.arithmetic_ms(about, 10, gflops)))  # 500 MB at 50 GB/s
     assert found[100] == pytest.approx(100 * share)
-    assert first.reading(firsts(), about)["step+gemv"] == pytest.approx(2 * share)  # 100 MB at 50 GB/s
-    assert first.reading(firsts(("step", "llamacpp")), about) == {}
-    assert math.isfinite(first.limits(firsts(("step",)), about, gflops)[10])
+    assert same_file.reading(firsts(), about)["step+gemv"] == pytest.approx(2 * share)  # 100 MB at 50 GB/s
+    assert same_file.reading(firsts(("step", "llamacpp")), about) == {}
+    assert math.isfinite(same_file.limits(firsts(("step",)), about, gflops)[10])
 
 
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     job = Job(TINY, None, Journal(kind=Start))
-    made = first.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 2)
+    made = same_file.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 2)
     assert all(t.valid for t in made), [t.reason for t in made]
     assert Counter((t.subject, t.prompt_tokens) for t in made) == {
         (s, n): 2 for s in ("step", "step" + AGAIN, "step+gemv") for n in (5, 20)
@@ -107,4 +108,4 @@ def test_really_measured(tmp_path, monkeypatch):
     assert {len(t.token_times_ns) for t in made} == {1}
     assert {t.cache_slots for t in made if t.prompt_tokens == 5} == {5}  # nothing is padded
     assert [gap["name"] for gap in phases.missing(job.journal)] == ["llamacpp"]
-    assert first.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 2) == made
+    assert same_file.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 2) == made

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_jax.bench.precision import first, goals, table
-from llama_jax.bench.precision.goals import Goal
-from llama_jax.bench.precision.reading import ALL
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import listed, standing, within
+from llama_jax.experiments.precision_and_kernels import goals, table
+from llama_jax.experiments.precision_and_kernels.goals import Goal
+from llama_jax.experiments.precision_and_kernels.reading import ALL
+from llama_jax.experiments.time_to_first_token import same_file as first
 
 
 def precision(

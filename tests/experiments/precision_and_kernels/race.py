@@ -2,9 +2,9 @@
 
 from llama_jax.bench import AGAIN, footprints
 from llama_jax.bench.cold import Start
-from llama_jax.bench.precision import contest, reading, table
-from tests.bench.precision.test_reading import readings
+from llama_jax.experiments.precision_and_kernels import measure, reading, table
 from tests.bench.test_record import trial
+from tests.experiments.precision_and_kernels.test_reading import readings
 
 NAMES = ["loop", "loop+gemv", "step+fused", "loop+fused", "torch-int8", "llamacpp", "llamacpp+q4_0"]
 RATES = {256: dict(zip(NAMES, (60, 210, 340, 450, 30, 150, 240), strict=True)),
@@ -24,7 +24,7 @@ PEAKS = {
     "llamacpp+q4_0": 260,
 }  # MB
 NOTES = [dict(subject=name, libraries_rss_bytes=2 * 10**8) for name in NAMES]
-NOTES += [{contest.KERNELS: dict(way=way, block=block, seconds=seconds + block / 10, isa="avx2", found=way == "cached")}
+NOTES += [{measure.KERNELS: dict(way=way, block=block, seconds=seconds + block / 10, isa="avx2", found=way == "cached")}
           for block in range(3) for way, seconds in (("cold", 8.0), ("cached", 0.2))]  # fmt: skip
 MISSING = [dict(name="llamacpp+q8_0", reason="llama-cpp-python is not installed.", remedy="Run `make peers`.")]
 

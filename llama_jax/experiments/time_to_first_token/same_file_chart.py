@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from llama_jax.bench import ttft_table
-from llama_jax.bench.precision import first
 from llama_jax.bench.record import Trial
+from llama_jax.experiments.time_to_first_token import same_file
 from llama_jax.figures.marks import kind, look
 from llama_jax.figures.style import new, styled
 from llama_jax.figures.ttft import by_length, nothing, pairs, ratios_by_length
@@ -31,12 +31,12 @@ def precision_first(trials: Sequence[Trial], limits: dict[int, float], reading: 
     looks = {name: (*look(name, backends[name]), style(name, backends[name])) for name in names}
     by_length(left, trials, looks, names, limits, reading, seed)
     asked = ttft_table.lengths(trials)
-    ours = [(name, n) for name in names for n in asked if name not in first.SAME_FILE]
-    found = [(name, n, ratio) for name, n in ours if (ratio := first.over(trials, name, n, seed))]
+    ours = [(name, n) for name in names for n in asked if name not in same_file.SAME_FILE]
+    found = [(name, n, ratio) for name, n in ours if (ratio := same_file.over(trials, name, n, seed))]
     ratios_by_length(right, found, asked, looks, names)
     if not found:
         right.text(0.5, 0.5, "llama.cpp was not measured here", transform=right.transAxes, ha="center", va="bottom")
-    others = ", ".join(dict.fromkeys(other for n in asked if (other := first.rival(trials, n))))
+    others = ", ".join(dict.fromkeys(other for n in asked if (other := same_file.rival(trials, n))))
     values = [1.0, *(ratio.value for _, _, ratio in found)]
     right.set_ylim(min(values) / 2, 2 * max(values))  # an interval may go on beyond
     if max(values) < 10 * min(values):

@@ -7,9 +7,9 @@ from llama_jax import checkpoint
 from llama_jax.bench import phases, protocol, record
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.precision import reading
-from llama_jax.bench.precision.reading import ALL, CODE, PROSE, Reading
 from llama_jax.errors import UserError
+from llama_jax.experiments.precision_and_kernels import reading
+from llama_jax.experiments.precision_and_kernels.reading import ALL, CODE, PROSE, Reading
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
         "head_dim=16,vocab_size=97")  # fmt: skip

@@ -15,9 +15,9 @@ from llama_jax.bench import AGAIN, available, ttft, ttft_table
 from llama_jax.bench.available import peer_names
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job, whole
-from llama_jax.bench.precision.table import SAME_FILE
 from llama_jax.bench.statistics import Ratio
 from llama_jax.bench.ttft_plan import Plan, check_plan, workloads
+from llama_jax.experiments.precision_and_kernels.table import SAME_FILE
 
 KERNELS, EXACT = "step+gemv", " exact"  # whose first token is judged; the policy that pads nothing
 NEW_TOKENS = 1  # of each answer: no decode program is compiled for what is not timed

@@ -14,9 +14,9 @@ from importlib import import_module
 from llama_jax import checkpoint
 from llama_jax.bench import available, footprints, gate, process, protocol, roofline, statistics
 from llama_jax.bench.job import Job, check, opened, watched, whole
-from llama_jax.bench.precision.contest import check_contexts, workload
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError, near
+from llama_jax.experiments.precision_and_kernels.measure import check_contexts, workload
 from llama_jax.placement import parse
 
 AXES = ("context", "threads", "model")
