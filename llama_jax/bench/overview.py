@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_jax.bench import AGAIN, record, standings, statistics, summary, ttft_table
+from llama_jax.bench import AGAIN, record, standings, statistics, summary
 from llama_jax.bench.cold import Start
 from llama_jax.bench.extraction.plan import Extraction
 from llama_jax.bench.gpudata import GpuTrial
@@ -17,6 +17,7 @@ from llama_jax.bench.record import Row, Trial
 from llama_jax.bench.statistics import Ratio, Summary
 from llama_jax.errors import UserError
 from llama_jax.experiments.host_loop.clock import HostTrial
+from llama_jax.experiments.time_to_first_token import table as ttft_table
 
 RATE, FIRST = "tokens/s", "ms to the first token"
 KINDS = {kind.__name__: kind for kind in (Trial, Start, HostTrial, GpuTrial, Extraction)}

@@ -7,7 +7,6 @@ from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
 from llama_jax.figures.own import own_ladder
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
-from llama_jax.figures.ttft import ttft_by_length, ttft_cold, ttft_distribution, ttft_mixed
 from llama_jax.figures.xlacpu import xla_findings
 
 __all__ = [
@@ -29,10 +28,6 @@ __all__ = [
     "read_manifest",
     "save",
     "spread_labels",
-    "ttft_by_length",
-    "ttft_cold",
-    "ttft_distribution",
-    "ttft_mixed",
     "update_manifest",
     "xla_findings",
 ]

@@ -7,12 +7,13 @@ import shutil
 import pytest
 
 from llama_jax import paths
-from llama_jax.bench import AGAIN, overview, precision, record, summary, ttft_table
+from llama_jax.bench import AGAIN, overview, precision, record, summary
 from llama_jax.bench.cold import Start
 from llama_jax.bench.extraction import table as extraction
 from llama_jax.bench.extraction.plan import Extraction
 from llama_jax.errors import UserError
 from llama_jax.experiments.host_loop.clock import HostTrial
+from llama_jax.experiments.time_to_first_token import table
 
 DATA = paths.ROOT / "data"
 
@@ -43,13 +44,13 @@ def test_the_ladder_is_notebook_threes():
 def test_first_tokens_are_notebook_nines():
     starts, meta = record.read(DATA / "09-time-to-first-token.csv", kind=Start)
     found = {(line.subject, line.lengths.partition(" ")[0]): line for line in read("09-time-to-first-token")}
-    for n in ttft_table.lengths(starts):
-        for name in ttft_table.placements(starts) + ttft_table.rivals(starts):
-            line, entry = found[name, str(n)], ttft_table.entry(starts, name, n)
+    for n in table.lengths(starts):
+        for name in table.placements(starts) + table.rivals(starts):
+            line, entry = found[name, str(n)], table.entry(starts, name, n)
             assert (line.middle.median, line.middle.low, line.middle.high) == (entry["p50"], entry["low"], entry["high"])
             assert (line.unit, line.middle.n) == (overview.FIRST, entry["n"])
             if name != meta["baseline"]:
-                assert line.ratio == ttft_table.times_as_long(starts, meta["baseline"], name, n)
+                assert line.ratio == table.times_as_long(starts, meta["baseline"], name, n)
 
 
 def test_rates_at_a_context_are_notebook_eights():

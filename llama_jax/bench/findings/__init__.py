@@ -3,6 +3,6 @@
 from llama_jax.bench.findings.extraction import extraction
 from llama_jax.bench.findings.jit import growth
 from llama_jax.bench.findings.own import own_placement
-from llama_jax.bench.findings.peers import first_token, gpu
+from llama_jax.bench.findings.peers import gpu
 
-__all__ = ["extraction", "first_token", "gpu", "growth", "own_placement", ]  # fmt: skip
+__all__ = ["extraction", "gpu", "growth", "own_placement", ]  # fmt: skip

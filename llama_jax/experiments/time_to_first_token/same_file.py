@@ -11,13 +11,15 @@ import math
 from collections.abc import Sequence
 
 from llama_jax import checkpoint
-from llama_jax.bench import AGAIN, available, ttft, ttft_table
+from llama_jax.bench import AGAIN, available
 from llama_jax.bench.available import peer_names
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job, whole
 from llama_jax.bench.statistics import Ratio
-from llama_jax.bench.ttft_plan import Plan, check_plan, workloads
 from llama_jax.experiments.precision_and_kernels.table import SAME_FILE
+from llama_jax.experiments.time_to_first_token import measure as ttft
+from llama_jax.experiments.time_to_first_token import table
+from llama_jax.experiments.time_to_first_token.plan import Plan, check_plan, workloads
 
 KERNELS, EXACT = "step+gemv", " exact"  # whose first token is judged; the policy that pads nothing
 NEW_TOKENS = 1  # of each answer: no decode program is compiled for what is not timed
@@ -49,30 +51,30 @@ def planned(subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: 
 
 def rival(trials: Sequence[Start], n: int) -> str | None:
     """llama.cpp's mode of the same file whose first token is soonest at a length."""
-    return ttft_table.best(trials, SAME_FILE, n)
+    return table.best(trials, SAME_FILE, n)
 
 
 def over(trials: Sequence[Start], name: str, n: int, seed: int = 0) -> Ratio | None:
     """A subject's time over that of `rival` at a length, paired by passage; None where either has no valid trial."""
     other = rival(trials, n)
-    if not other or not ttft_table.warm(trials, name, n):
+    if not other or not table.warm(trials, name, n):
         return None
-    return ttft_table.times_as_long(trials, name, other, n, seed)
+    return table.times_as_long(trials, name, other, n, seed)
 
 
 def races(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """Of each length {tokens, rival: name or None, ratio: of KERNELS' time over the rival's, or None}."""
-    return [dict(tokens=n, rival=rival(trials, n), ratio=over(trials, KERNELS, n, seed)) for n in ttft_table.lengths(trials)]
+    return [dict(tokens=n, rival=rival(trials, n), ratio=over(trials, KERNELS, n, seed)) for n in table.lengths(trials)]
 
 
 def limits(trials: Sequence[Start], about: dict, gflops: float) -> dict[int, float]:
     """`ttft_table.limits` of the baseline. about: `ttft_table.floor` of the model. gflops: as probed."""
-    return ttft_table.limits(trials, next((t.subject.removesuffix(AGAIN) for t in trials if t.subject.endswith(AGAIN)), ""), about, gflops)
+    return table.limits(trials, next((t.subject.removesuffix(AGAIN) for t in trials if t.subject.endswith(AGAIN)), ""), about, gflops)
 
 
 def reading(trials: Sequence[Start], about: dict) -> dict[str, float]:
     """KERNELS → ms to read the file's own blocks once, where there are any."""
-    ms = ttft_table.reading_ms(trials, KERNELS, about)
+    ms = table.reading_ms(trials, KERNELS, about)
     return {} if math.isnan(ms) else {KERNELS: ms}
 
 
@@ -81,7 +83,7 @@ def as_frame(trials: Sequence[Start], seed: int = 0):
     import pandas as pd
 
     rows = []
-    for e in ttft_table.table(trials, seed):
+    for e in table.table(trials, seed):
         ratio = over(trials, e["subject"], e["tokens"], seed) or Ratio(*[float("nan")] * 3, 0)
         rows.append({
             "tokens": e["tokens"], "subject": e["subject"], "P50, ms": e["p50"], "low": e["low"], "high": e["high"],

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from llama_jax.bench import ttft_table
 from llama_jax.bench.record import Trial
-from llama_jax.experiments.time_to_first_token import same_file
+from llama_jax.experiments.time_to_first_token import same_file, table
+from llama_jax.experiments.time_to_first_token.chart import by_length, nothing, pairs, ratios_by_length
 from llama_jax.figures.marks import kind, look
 from llama_jax.figures.style import new, styled
-from llama_jax.figures.ttft import by_length, nothing, pairs, ratios_by_length
 
 LINES = {"XLA": "--", "gemv": "-", "fused": ":"}
 
@@ -24,13 +23,13 @@ def precision_first(trials: Sequence[Trial], limits: dict[int, float], reading: 
     trials: of `precision.first`. limits: length → ms of float32, `ttft_table.limits`. reading: label → ms to read other formats once.
     """
     backends = {t.subject: t.backend for t in trials if t.valid}
-    names = [name for name in ttft_table.placements(trials) + ttft_table.rivals(trials) if name in backends]
+    names = [name for name in table.placements(trials) + table.rivals(trials) if name in backends]
     if not names:
         return nothing("No first token counts.")
     figure, (left, right) = new(13.5, 5.6, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
     looks = {name: (*look(name, backends[name]), style(name, backends[name])) for name in names}
     by_length(left, trials, looks, names, limits, reading, seed)
-    asked = ttft_table.lengths(trials)
+    asked = table.lengths(trials)
     ours = [(name, n) for name in names for n in asked if name not in same_file.SAME_FILE]
     found = [(name, n, ratio) for name, n in ours if (ratio := same_file.over(trials, name, n, seed))]
     ratios_by_length(right, found, asked, looks, names)

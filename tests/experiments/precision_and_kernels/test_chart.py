@@ -4,10 +4,9 @@ import pytest
 from matplotlib.text import Text
 
 from llama_jax import config, figures
-from llama_jax.bench import ttft_table
 from llama_jax.experiments.precision_and_kernels import chart as precision_and_kernels_chart
 from llama_jax.experiments.precision_and_kernels import scaling, where
-from llama_jax.experiments.time_to_first_token import same_file, same_file_chart
+from llama_jax.experiments.time_to_first_token import same_file, same_file_chart, table
 from tests.experiments.precision_and_kernels.race import LENGTHS, MISSING, NAMES, entries_of, firsts, race
 from tests.experiments.precision_and_kernels.test_scaling import points
 from tests.experiments.precision_and_kernels.test_where import FAR, MODEL, SHORT, answers
@@ -38,7 +37,7 @@ def draw(chart, made, missing=(), read=True, names=NAMES):
 
 
 def draw_first(trials):
-    about = ttft_table.floor(config.tiny(), LENGTHS)
+    about = table.floor(config.tiny(), LENGTHS)
     return same_file_chart.precision_first(trials, same_file.limits(trials, about, 1e-3), same_file.reading(trials, about))
 
 

@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 
 from llama_jax import checkpoint, config, kernels
-from llama_jax.bench import AGAIN, phases, protocol, roofline, ttft, ttft_table
+from llama_jax.bench import AGAIN, phases, protocol, roofline
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
 from llama_jax.experiments.precision_and_kernels import goals
 from llama_jax.experiments.precision_and_kernels.goals import ABSENT, MISSED, REACHED, UNDECIDED
-from llama_jax.experiments.time_to_first_token import same_file
+from llama_jax.experiments.time_to_first_token import measure, same_file, table
 from tests.experiments.precision_and_kernels.race import LENGTHS, firsts
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -36,7 +36,7 @@ def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, change
 def test_what_cannot_run_here_is_named_and_the_rest_is_asked(monkeypatch):
     asked = []
     monkeypatch.setattr(kernels, "missing", lambda: "None here; leave them out.")
-    monkeypatch.setattr(ttft, "answers", lambda job, plan, works: asked.append((plan, works)))
+    monkeypatch.setattr(measure, "answers", lambda job, plan, works: asked.append((plan, works)))
     job = Job(TINY, None, Journal(kind=Start))
     assert same_file.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 3) == []
     ((plan, works),) = asked
@@ -85,10 +85,10 @@ def test_the_table_and_the_limits():
     assert same_file.as_frame(firsts(("step", "step+gemv")))["over llama.cpp"].isna().all()
     assert same_file.as_frame([]).empty
     cfg = config.tiny()
-    about, share = ttft_table.floor(cfg, LENGTHS), cfg.weights_read_per_token / cfg.num_parameters
+    about, share = table.floor(cfg, LENGTHS), cfg.weights_read_per_token / cfg.num_parameters
     gflops = roofline.prefill_flops(cfg, 100) / (100 * share) / 1e6  # the arithmetic of 100 tokens takes 100 ms times the share
     found = same_file.limits(firsts(), about, gflops)
-    assert found[10] == pytest.approx(max(10 * share, ttft_table.arithmetic_ms(about, 10, gflops)))  # 500 MB at 50 GB/s
+    assert found[10] == pytest.approx(max(10 * share, table.arithmetic_ms(about, 10, gflops)))  # 500 MB at 50 GB/s
     assert found[100] == pytest.approx(100 * share)
     assert same_file.reading(firsts(), about)["step+gemv"] == pytest.approx(2 * share)  # 100 MB at 50 GB/s
     assert same_file.reading(firsts(("step", "llamacpp")), about) == {}

@@ -34,9 +34,20 @@ from llama_jax.bench.cold import subject as bound
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, opened, watched
 from llama_jax.bench.protocol import Reference
-from llama_jax.bench.ttft_plan import COLD, POLICIES, WARM, WARM_UP, Plan, check_plan, rounds_of, shaped, without, workloads
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
+from llama_jax.experiments.time_to_first_token.plan import (
+    COLD,
+    POLICIES,
+    WARM,
+    WARM_UP,
+    Plan,
+    check_plan,
+    rounds_of,
+    shaped,
+    without,
+    workloads,
+)
 
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from llama_jax import config
-from llama_jax.bench import findings, roofline, ttft_table
+from llama_jax.bench import roofline
 from llama_jax.bench.cold import Start
+from llama_jax.experiments.time_to_first_token import finding, table
 from tests.bench.test_record import trial
 
 TIMES = {  # ms to the first token: subject → (fixed, per token)
@@ -39,7 +40,7 @@ def changed(trials, subject, n, block=None, **update):
 
 
 def test_an_entry_has_the_statistics_of_its_own_length_and_never_a_p99_that_cannot_be():
-    found = ttft_table.entry(everything(), "torch", 50)
+    found = table.entry(everything(), "torch", 50)
     values = 90 * (1 + 0.001 * np.arange(6))
     assert (found["n"], found["void"]) == (6, 0)
     for key, value in (("mean", values.mean()), ("sd", values.std(ddof=1)), ("min", 90), ("max", values[-1]), ("p50", np.median(values))):
@@ -47,30 +48,30 @@ def test_an_entry_has_the_statistics_of_its_own_length_and_never_a_p99_that_cann
     assert found["low"] <= found["p50"] <= found["high"]
     assert found["p99"] is None
     assert found["p99_note"] == "p99 needs 1,000 values, there are 6"
-    frame = ttft_table.as_frame([found])
+    frame = table.as_frame([found])
     assert frame.loc[(50, "torch"), "P99"] == "needs n ≥ 1,000"
 
 
 def test_a_thousand_requests_have_a_p99():
-    found = ttft_table.entry(everything(tail=1000), "torch", AT)
+    found = table.entry(everything(tail=1000), "torch", AT)
     assert found["n"] == 1006
-    assert found["p99"] == pytest.approx(np.percentile([t.ttft * 1e3 for t in ttft_table.warm(everything(tail=1000), "torch", AT)], 99))
-    assert ttft_table.as_frame([found]).loc[(AT, "torch"), "P99"] == f"{found['p99']:.1f}"
+    assert found["p99"] == pytest.approx(np.percentile([t.ttft * 1e3 for t in table.warm(everything(tail=1000), "torch", AT)], 99))
+    assert table.as_frame([found]).loc[(AT, "torch"), "P99"] == f"{found['p99']:.1f}"
 
 
 def test_void_and_cold_requests_are_in_no_statistic():
     spoilt = changed(everything(), "torch", 50, 2, valid=False, reason="wrong: token 0 is 1, the reference has 2")
-    found = ttft_table.entry(spoilt, "torch", 50)
+    found = table.entry(spoilt, "torch", 50)
     assert (found["n"], found["void"]) == (5, 1)
     assert found["reasons"] == ["wrong: token 0 is 1, the reference has 2"]
     assert found["max"] < 140  # the cold one
-    nothing = ttft_table.entry(changed(everything(), "torch", 50, valid=False), "torch", 50)
+    nothing = table.entry(changed(everything(), "torch", 50, valid=False), "torch", 50)
     assert nothing["n"] == 0
     assert np.isnan(nothing["mean"])
 
 
 def test_ratios_pair_the_same_passage_and_have_the_best_placement_of_each_length_below():
-    found = {(r["tokens"], r["peer"]): r for r in ttft_table.ratios(everything())}
+    found = {(r["tokens"], r["peer"]): r for r in table.ratios(everything())}
     assert found[10, "torch"]["ratio"].value == pytest.approx(42 / 30)
     assert found[10, "llamacpp"]["ratio"].value == pytest.approx(30 / 30)
     assert found[100, "llamacpp"]["ratio"].value == pytest.approx(210 / 120)
@@ -79,41 +80,41 @@ def test_ratios_pair_the_same_passage_and_have_the_best_placement_of_each_length
     assert found[10, "torch"]["ratio"].verdict == "faster"
     assert found[10, "llamacpp"]["ratio"].verdict == "equal within 2 %"
     long = [*everything(), *(request("step fixed", 400, b) for b in range(6)), *(request("step exact", 400, b) for b in range(6))]
-    assert ttft_table.best(long, ttft_table.placements(long), 400) == "step fixed"
-    assert ttft_table.best(everything(), ["torch", "torch-script"], 10) == "torch"
+    assert table.best(long, table.placements(long), 400) == "step fixed"
+    assert table.best(everything(), ["torch", "torch-script"], 10) == "torch"
 
 
 def test_a_block_without_its_pair_is_in_no_ratio():
     spoilt = changed(everything(), "torch", 50, 2, valid=False)
-    assert ttft_table.times_as_long(spoilt, "torch", "step exact", 50).n == 5
+    assert table.times_as_long(spoilt, "torch", "step exact", 50).n == 5
 
 
 def test_a_noisy_control_takes_the_verdict_away():
     noisy = [t.model_copy(update=dict(token_times_ns=[round(x * 1.5) for x in t.token_times_ns])) if t.subject.endswith("(again)") else t
              for t in everything()]  # fmt: skip
-    assert ttft_table.times_as_long(noisy, "torch", "step exact", 50).verdict == "unstable"
+    assert table.times_as_long(noisy, "torch", "step exact", 50).verdict == "unstable"
 
 
 def test_what_is_highlighted_is_the_best_of_each_kind():
-    assert ttft_table.highlighted(everything()) == ["step exact", "llamacpp", "torch"]
+    assert table.highlighted(everything()) == ["step exact", "llamacpp", "torch"]
     incomplete = changed(everything(), "torch", 100, valid=False)
-    assert ttft_table.highlighted(incomplete) == ["step exact", "llamacpp", "torch-script"]
+    assert table.highlighted(incomplete) == ["step exact", "llamacpp", "torch-script"]
 
 
 def test_the_limit_is_the_bytes_of_a_short_prompt_and_the_arithmetic_of_a_long_one():
     cfg = config.tiny()
-    about = ttft_table.floor(cfg, LENGTHS)
+    about = table.floor(cfg, LENGTHS)
     share = cfg.weights_read_per_token / cfg.num_parameters
-    assert ttft_table.reading_ms(everything(), "torch", about) == pytest.approx(4 * share)  # 4 MB at 1 GB/s
+    assert table.reading_ms(everything(), "torch", about) == pytest.approx(4 * share)  # 4 MB at 1 GB/s
     gflops = roofline.prefill_flops(cfg, 50) / (8 * share) / 1e6  # at 50 tokens the arithmetic takes twice the reading
-    found = ttft_table.limits(everything(), "torch", about, gflops)
+    found = table.limits(everything(), "torch", about, gflops)
     assert found[10] == pytest.approx(4 * share)
     assert found[50] == pytest.approx(8 * share)
     assert found[100] > 2 * found[50] * 0.99
 
 
 def test_a_cold_request_comes_apart_into_its_parts():
-    step, torch = ttft_table.cold(everything())
+    step, torch = table.cold(everything())
     assert (step["subject"], step["n"], step["tokens"]) == ("step exact", 3, AT)
     assert step["compile_ms"] == pytest.approx(1000)
     assert step["compile_ms"] + step["once_ms"] + step["usual_ms"] == pytest.approx(step["median"]) == pytest.approx(1501)
@@ -125,37 +126,37 @@ def test_a_cold_request_comes_apart_into_its_parts():
 
 def test_the_parts_of_a_cold_request_that_was_quicker_than_warm_ones_still_add_up():
     slow = [t for t in changed(everything(), "torch", AT, token_times_ns=[10**9, 2 * 10**9]) if t.subject == "torch"]
-    (found,) = ttft_table.cold(slow)
+    (found,) = table.cold(slow)
     assert (found["warm_ms"], found["median"], found["usual_ms"], found["once_ms"]) == (1000, 140, 140, 0)
 
 
 def test_one_cold_request_lifts_a_mean_above_every_warm_one():
-    step, torch = ttft_table.mixing(everything())
+    step, torch = table.mixing(everything())
     assert step["mixed"] == pytest.approx(np.mean([1501, *(70 * (1 + 0.001 * np.array([0, 2, 4, 1])))]))  # process by process
     assert step["mixed"] > step["largest"] > step["warm"]
     assert (step["n"], torch["n"]) == (6, 6)
-    frame = ttft_table.beside_the_original(everything())
+    frame = table.beside_the_original(everything())
     assert frame.loc["published: JIT-only", "mean over it"] == pytest.approx(76.04 / 59.25, abs=0.01)
     assert frame.loc["published: JIT-only", "mean without the cold row"] == 20.2
     assert frame.loc["here: step exact", "mean over it"] == pytest.approx(step["mixed"] / step["largest"], abs=0.01)
     assert frame.loc["published: JIT-only", "with it over without"] == pytest.approx(76.04 / 20.2, abs=0.01)
     assert frame.loc["here: step exact", "with it over without"] == pytest.approx(step["mixed"] / step["warm"], abs=0.01)
-    assert ttft_table.mixing(everything(blocks=3)) == []
+    assert table.mixing(everything(blocks=3)) == []
 
 
 def test_what_was_not_measured_is_named_with_its_reason():
     gaps = [dict(name="torch-cudagraph", reason="There is no CUDA device.", remedy=""), dict(name="ollama", reason="No server.", remedy="")]
-    found = ttft_table.unmeasured(everything(), gaps)
+    found = table.unmeasured(everything(), gaps)
     assert found["torch-cudagraph"] == "There is no CUDA device."
     assert found["ollama"] == "No server."
     assert found["torch-compile"] == "not asked for in this run"
     assert not {"torch", "torch-script", "llamacpp", "flax-nnx"} & set(found)
-    assert ttft_table.shortened(["a", "b", "c"]) == "a, b, c"
-    assert ttft_table.shortened(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert table.shortened(["a", "b", "c"]) == "a, b, c"
+    assert table.shortened(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
 def test_the_finding_claims_a_length_only_where_every_peer_is_decided():
-    sentence = findings.first_token(everything(), ["torch-compile"])
+    sentence = finding.first_token(everything(), ["torch-compile"])
     assert "before that of every peer measured (llamacpp, torch, torch-script) at 50 and 100 tokens" in sentence
     assert "these trials do not decide it at 10 tokens" in sentence
     assert "at 10 the quickest peer, llamacpp, takes 1.00x [1.00, 1.00] (n = 6) as long as step exact" in sentence
@@ -165,16 +166,16 @@ def test_the_finding_claims_a_length_only_where_every_peer_is_decided():
 def test_the_finding_says_where_a_peer_is_first():
     quick = [t.model_copy(update=dict(token_times_ns=[10**7, 2 * 10**7])) if (t.subject, t.prompt_tokens) == ("llamacpp", 10) else t
              for t in everything()]  # fmt: skip
-    sentence = findings.first_token(quick)
+    sentence = finding.first_token(quick)
     assert "later than that of llamacpp at 10;" in sentence
     assert "at 50 and 100 tokens" in sentence
     assert sentence.endswith(".")
-    assert findings.first_token([t for t in everything() if t.backend == "jax"]).startswith("No placement and no peer")
+    assert finding.first_token([t for t in everything() if t.backend == "jax"]).startswith("No placement and no peer")
 
 
 def test_the_finding_speaks_of_10_and_400_where_they_are():
     more = [*everything(), *(request(name, n, b) for name in TIMES for n in (400, 800) for b in range(6))]
-    sentence = findings.first_token(more)
+    sentence = finding.first_token(more)
     assert "; at 10 the quickest" in sentence
     assert "; at 400 the quickest" in sentence
     assert "; at 800" not in sentence

@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from llama_jax.bench import statistics, ttft_table
+from llama_jax.bench import statistics
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
+from llama_jax.experiments.time_to_first_token import table
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
@@ -38,8 +39,8 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], reading: d
     limits: length → ms, `ttft_table.limits`. reading: label → ms to read other weight formats once.
     """
     figure, (left, right) = new(13.5, 6.2, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
-    shown = ttft_table.highlighted(trials)
-    names = [name for name in ttft_table.placements(trials) + ttft_table.rivals(trials) if name not in shown] + shown
+    shown = table.highlighted(trials)
+    names = [name for name in table.placements(trials) + table.rivals(trials) if name not in shown] + shown
     looks = {name: look(trials, name) if name in shown else (OTHER, "", look(trials, name)[2]) for name in names}
     by_length(left, trials, looks, shown, limits, reading, seed)
     peers_over_best(right, trials, looks, shown, seed)
@@ -54,7 +55,7 @@ def by_length(
 
     looks: subject → (colour, marker, line style), in the order of drawing. shown: those that stand out.
     """
-    asked, entries, ends = ttft_table.lengths(trials), ttft_table.table(trials, seed), {}
+    asked, entries, ends = table.lengths(trials), table.table(trials, seed), {}
     for name, (shade, marker, line) in looks.items():
         here = [e for e in entries if e["subject"] == name and e["n"]]
         if not here:
@@ -125,8 +126,8 @@ def apart(axes) -> float:
 
 def peers_over_best(axes, trials: Sequence[Trial], looks: dict[str, tuple[str, str, str]], shown: Sequence[str], seed: int) -> None:
     """Each peer's TTFT over that of the placement that is best at the length."""
-    found = [(r["peer"], r["tokens"], r["ratio"]) for r in ttft_table.ratios(trials, seed)]
-    ratios_by_length(axes, found, ttft_table.lengths(trials), looks, shown)
+    found = [(r["peer"], r["tokens"], r["ratio"]) for r in table.ratios(trials, seed)]
+    ratios_by_length(axes, found, table.lengths(trials), looks, shown)
     axes.set_ylabel("peer's time over that of the placement best there\n(log scale; below 1 the peer is sooner)")
     axes.set_title(f"Peers over the best placement (n ≥ {pairs(found)} pairs)", fontsize=11.5)
 
@@ -206,13 +207,13 @@ def nothing(words: str) -> Figure:
 @styled
 def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
     """Every warm first token at one length, a row a subject, with median and, where the sample can hold it, P99."""
-    entries = sorted((e for e in ttft_table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
+    entries = sorted((e for e in table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
     if not entries:
         return nothing(f"There is no valid warm request at {n} tokens.")
     figure, axes = new(11.5, 0.52 * len(entries) + 1.8)
     heights, spread = rows(axes, [e["subject"] for e in entries]), np.random.default_rng(seed)
     for e in entries:
-        height, values = heights[e["subject"]], ttft_table.milliseconds(ttft_table.warm(trials, e["subject"], n))
+        height, values = heights[e["subject"]], table.milliseconds(table.warm(trials, e["subject"], n))
         shade = look(trials, e["subject"])[0]
         axes.scatter(values, height + spread.uniform(-0.2, 0.2, len(values)), s=14, color=shade, alpha=0.45, linewidths=0)
         axes.plot([e["low"], e["high"]], [height] * 2, color="black", linewidth=5, alpha=0.3, solid_capstyle="butt")

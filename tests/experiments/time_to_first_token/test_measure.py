@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import AGAIN, ttft, ttft_plan, ttft_table
+from llama_jax.bench import AGAIN
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
+from llama_jax.experiments.time_to_first_token import measure, table
+from llama_jax.experiments.time_to_first_token import plan as ttft_plan
 from tests.bench.test_passages import without_tokenizer
 from tests.experiments.compile_time.test_measure import SMALL
 
@@ -83,19 +85,19 @@ def test_rounds_cover_every_block_and_every_tail_request_once():
 
 
 def test_the_order_is_random_and_the_baseline_runs_twice(tiny):
-    subjects = ttft.build(None, without_tokenizer(tiny), PLAN.placements, 0, {})
-    orders = [[(who.name, n) for who, n, _ in ttft.drawn(subjects, PLAN.lengths, ttft_plan.WARM, b, PLAN)] for b in range(9)]
+    subjects = measure.build(None, without_tokenizer(tiny), PLAN.placements, 0, {})
+    orders = [[(who.name, n) for who, n, _ in measure.drawn(subjects, PLAN.lengths, ttft_plan.WARM, b, PLAN)] for b in range(9)]
     expected = Counter((name, n) for n in PLAN.lengths for name in (*PLAN.placements, "step exact" + AGAIN))
     assert all(Counter(order) == expected for order in orders)
     assert len(set(map(tuple, orders))) == 9
-    assert orders[3] == [(who.name, n) for who, n, _ in ttft.drawn(subjects, PLAN.lengths, ttft_plan.WARM, 3, PLAN)]
-    tail = list(ttft.drawn(subjects[:1], (20,), ttft_plan.TAIL, 0, PLAN))
+    assert orders[3] == [(who.name, n) for who, n, _ in measure.drawn(subjects, PLAN.lengths, ttft_plan.WARM, 3, PLAN)]
+    tail = list(measure.drawn(subjects[:1], (20,), ttft_plan.TAIL, 0, PLAN))
     assert [(who.name, n, order) for who, n, order in tail] == [("step exact", 20, 0)]
 
 
 def test_policies_of_one_placement_share_its_programs(tiny):
     engines = {}
-    subjects = ttft.build(None, without_tokenizer(tiny), PLAN.placements, 0, engines)
+    subjects = measure.build(None, without_tokenizer(tiny), PLAN.placements, 0, engines)
     assert list(engines) == ["step", "layer"]
     assert subjects[0].run is subjects[1].run is subjects[2].run is not subjects[3].run
     assert [who.name for who in subjects] == list(PLAN.placements)
@@ -113,14 +115,14 @@ def test_a_plan_without_some_peers_has_no_tail_for_nobody():
 def test_a_cold_start_finds_nothing_that_inductor_kept(monkeypatch, before):
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    monkeypatch.delenv(ttft.INDUCTOR, raising=False)
+    monkeypatch.delenv(measure.INDUCTOR, raising=False)
     if before:
-        monkeypatch.setenv(ttft.INDUCTOR, before)
-    with ttft.nothing_on_disk():
-        folder = Path(os.environ[ttft.INDUCTOR])
+        monkeypatch.setenv(measure.INDUCTOR, before)
+    with measure.nothing_on_disk():
+        folder = Path(os.environ[measure.INDUCTOR])
         assert list(folder.iterdir()) == []
         assert cache_dir() == str(folder)
-    assert os.environ.get(ttft.INDUCTOR) == before
+    assert os.environ.get(measure.INDUCTOR) == before
     assert not folder.exists()
 
 
@@ -131,9 +133,9 @@ def measured(tmp_path_factory):
         patch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(lock))
         said = []
         job = Job(SMALL, None, Journal(kind=Start), progress=lambda *words: said.append(words))
-        gaps = ttft.measure(job, checkpoint.load(SMALL), changed(peers=("flax-linen+jit", "llamacpp")))
+        gaps = measure.measure(job, checkpoint.load(SMALL), changed(peers=("flax-linen+jit", "llamacpp")))
         before = len(job.journal.trials)
-        ttft.measure(job, checkpoint.load(SMALL), changed(peers=("flax-linen+jit", "llamacpp")))
+        measure.measure(job, checkpoint.load(SMALL), changed(peers=("flax-linen+jit", "llamacpp")))
         return job.journal, gaps, said, before
 
 
@@ -164,7 +166,7 @@ def test_cold_requests_have_processes_of_their_own_and_what_they_compiled(measur
         assert t.peak_rss_bytes > 10**7
         assert 0 < t.first_backend_ns <= t.backend_ns
         assert (t.first_trace_ns + t.first_lower_ns + t.first_backend_ns) / 1e9 < t.ttft
-    for e in ttft_table.cold(trials):
+    for e in table.cold(trials):
         assert e["median"] > e["warm_ms"]
         assert e["compile_ms"] + e["once_ms"] + e["usual_ms"] == pytest.approx(e["median"])
 
@@ -176,7 +178,7 @@ def test_a_cold_request_with_other_tokens_is_void(tiny):
     work = dict(prompts=[[1] * 20], new_tokens=2, length=20, batch=1, seed=0)
     where = dict(run="cold step exact", block=0, process=1)
     plan = {k: getattr(PLAN, k) for k in PLAN.__dataclass_fields__}
-    ttft.first_request(lambda kind, value: said.append((kind, value)), job, where, "step exact", 0, plan, work, [96, 96])
+    measure.first_request(lambda kind, value: said.append((kind, value)), job, where, "step exact", 0, plan, work, [96, 96])
     (row,) = [value for kind, value in said if kind == "trial"]
     assert not row["valid"]
     assert row["reason"].startswith("wrong: token 0 is")
@@ -188,8 +190,8 @@ def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tm
     loaded, plan = checkpoint.load(SMALL), changed(placements=("step exact",), peers=("flax-nnx",), tail=0, tail_subjects=())
     job = Job(SMALL, None, Journal(kind=Start), limit=0.05)  # a child that is silent for so long is stopped
     work = ttft_plan.workloads(loaded, plan)[ttft_plan.COLD, plan.at]
-    ttft.cold_starts(job, loaded, replace(plan, placements=()), work)
+    measure.cold_starts(job, loaded, replace(plan, placements=()), work)
     assert [note["missing"]["name"] for note in job.journal.notes] == ["flax-nnx"]
     assert "stopped after" in job.journal.notes[0]["missing"]["reason"]
     with pytest.raises(UserError, match="measuring process .cold step exact. failed"):
-        ttft.cold_starts(job, loaded, replace(plan, peers=()), work)
+        measure.cold_starts(job, loaded, replace(plan, peers=()), work)

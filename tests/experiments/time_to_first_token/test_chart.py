@@ -4,21 +4,22 @@ import pytest
 
 from llama_jax import config, figures
 from llama_jax.bench import published as bench_published
-from llama_jax.bench import ttft_table
-from tests.bench.test_ttft_table import AT, LENGTHS, everything, request
+from llama_jax.experiments.time_to_first_token import chart as time_to_first_token_chart
+from llama_jax.experiments.time_to_first_token import table
+from tests.experiments.time_to_first_token.test_table import AT, LENGTHS, everything, request
 from tests.test_figures import META, words
 
 
 def draw(chart, trials):
     if chart == "ttft_by_length":
-        limits = ttft_table.limits(trials, "step exact", ttft_table.floor(config.tiny(), LENGTHS), 1.0)
-        return figures.ttft_by_length(trials, limits, {"llamacpp": 0.5})
+        limits = table.limits(trials, "step exact", table.floor(config.tiny(), LENGTHS), 1.0)
+        return time_to_first_token_chart.ttft_by_length(trials, limits, {"llamacpp": 0.5})
     if chart == "ttft_cold":
-        return figures.ttft_cold(ttft_table.cold(trials))
+        return time_to_first_token_chart.ttft_cold(table.cold(trials))
     if chart == "ttft_distribution":
-        return figures.ttft_distribution(trials, AT)
-    published = {case: numbers[:2] for case, numbers in ttft_table.originals().items()}
-    return figures.ttft_mixed(ttft_table.mixing(trials), published, bench_published.COLD_LOOP)
+        return time_to_first_token_chart.ttft_distribution(trials, AT)
+    published = {case: numbers[:2] for case, numbers in table.originals().items()}
+    return time_to_first_token_chart.ttft_mixed(table.mixing(trials), published, bench_published.COLD_LOOP)
 
 
 @pytest.mark.parametrize("chart", ["ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed"])
@@ -55,7 +56,7 @@ def test_cold_bars_reach_the_median_and_say_how_much_longer_it_is():
     figure = draw("ttft_cold", everything())
     axes = figure.axes[0]
     labels = {label.get_text(): height for label, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)}
-    for e in ttft_table.cold(everything()):
+    for e in table.cold(everything()):
         height = labels[e["subject"]]
         reached = max(b.get_x() + b.get_width() for b in axes.patches if abs(b.get_y() + b.get_height() / 2 - height) < 1e-9)
         assert reached == pytest.approx(e["median"] / 1e3)
@@ -73,6 +74,6 @@ def test_mixed_means_stand_beside_the_published_ones():
 
 def test_one_length_alone_can_be_drawn():
     alone = [t for t in everything() if t.prompt_tokens == AT]
-    assert words(figures.ttft_by_length(alone, {AT: 1.0}, {}))
+    assert words(time_to_first_token_chart.ttft_by_length(alone, {AT: 1.0}, {}))
     unfinished = [t for t in everything() if t.phase == "warm"] + [request("step exact", AT, 0, phase="cold", valid=False)]
-    assert "There is no valid cold start." in words(figures.ttft_cold(ttft_table.cold(unfinished)))
+    assert "There is no valid cold start." in words(time_to_first_token_chart.ttft_cold(table.cold(unfinished)))

@@ -1,0 +1,45 @@
+"""Whose first token comes first, and at which lengths: the sentence of the notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llama_jax.bench import standings
+from llama_jax.bench.cold import Start
+from llama_jax.bench.wording import with_n
+from llama_jax.experiments.time_to_first_token import table
+
+
+def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int = 0) -> str:
+    """At which lengths the best placement's first token is ahead of every peer's, where it is not, and what is undecided.
+
+    missing: peers that were not measured. The placement is the one with the least median at that length.
+    """
+    ratios = table.ratios(trials, seed)
+    if not ratios:
+        return "No placement and no peer have valid first tokens at the same length, so there is nothing to compare."
+    at: dict[int, list[dict]] = {}
+    for r in ratios:
+        at.setdefault(r["tokens"], []).append(r)
+    ahead = [n for n, here in at.items() if all(r["ratio"].verdict == "faster" for r in here)]
+    behind = [n for n, here in at.items() if any(r["ratio"].verdict == "slower" for r in here)]
+    unclear = [n for n in at if n not in ahead + behind]
+    peers = ", ".join(dict.fromkeys(r["peer"] for r in ratios))
+    kinds = " or ".join(sorted({t.dtype for t in trials if t.backend == standings.JAX}))
+    sentence = f"The best {kinds} placement's first token comes before that of every peer measured ({peers})"
+    sentence += f" at {tokens(ahead) or 'no length'}"
+    if behind:
+        quicker = {n: ", ".join(r["peer"] for r in at[n] if r["ratio"].verdict == "slower") for n in behind}
+        sentence += "; later than that of " + " and ".join(f"{names} at {n}" for n, names in quicker.items())
+    if unclear:
+        sentence += f"; these trials do not decide it at {tokens(unclear)}"
+    for n in [n for n in (10, 400) if n in at] or sorted({min(at), max(at)}):
+        nearest = min(at[n], key=lambda r: r["ratio"].value)
+        sentence += f"; at {n} the quickest peer, {nearest['peer']}, takes {with_n(nearest['ratio'])} as long as {nearest['best']}"
+    return sentence + (f"; not measured: {table.shortened(missing)}." if missing else ".")
+
+
+def tokens(counts: Sequence[int]) -> str:
+    """`10, 50 and 100 tokens`; "" for none."""
+    words = [str(n) for n in counts]
+    return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} tokens" if words else ""
