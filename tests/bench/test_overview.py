@@ -9,9 +9,9 @@ import pytest
 from llama_jax import paths
 from llama_jax.bench import AGAIN, overview, precision, record, summary
 from llama_jax.bench.cold import Start
-from llama_jax.bench.extraction import table as extraction
-from llama_jax.bench.extraction.plan import Extraction
 from llama_jax.errors import UserError
+from llama_jax.experiments.activation_extraction import table as extraction
+from llama_jax.experiments.activation_extraction.plan import Extraction
 from llama_jax.experiments.host_loop.clock import HostTrial
 from llama_jax.experiments.time_to_first_token import table
 

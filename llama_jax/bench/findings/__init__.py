@@ -1,8 +1,7 @@
 """One-sentence answers, computed from records. What the data do not decide, the sentence does not claim."""
 
-from llama_jax.bench.findings.extraction import extraction
 from llama_jax.bench.findings.jit import growth
 from llama_jax.bench.findings.own import own_placement
 from llama_jax.bench.findings.peers import gpu
 
-__all__ = ["extraction", "gpu", "growth", "own_placement", ]  # fmt: skip
+__all__ = ["gpu", "growth", "own_placement", ]  # fmt: skip

@@ -8,14 +8,18 @@ import pytest
 
 from llama_jax import checkpoint, config
 from llama_jax.activations import ActivationSpec, ActivationStore
-from llama_jax.bench import AGAIN, extraction, findings, suite
-from llama_jax.bench.extraction import probing, rungs
-from llama_jax.bench.extraction import table as extraction_table
-from llama_jax.bench.extraction.gate import LIMIT, Reference, beyond_rounding
-from llama_jax.bench.extraction.passes import Passes
-from llama_jax.bench.extraction.pipeline import Setting, pipeline, read
-from llama_jax.bench.extraction.plan import LADDER, Extraction, Plan, examples_of
-from llama_jax.bench.extraction.rungs import (
+from llama_jax.bench import AGAIN, extraction, suite
+from llama_jax.bench.job import Job
+from llama_jax.bench.journal import Journal
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.errors import UserError
+from llama_jax.experiments.activation_extraction import finding, probing, rungs
+from llama_jax.experiments.activation_extraction import table as extraction_table
+from llama_jax.experiments.activation_extraction.gate import LIMIT, Reference, beyond_rounding
+from llama_jax.experiments.activation_extraction.measure import Passes
+from llama_jax.experiments.activation_extraction.pipeline import Setting, pipeline, read
+from llama_jax.experiments.activation_extraction.plan import LADDER, Extraction, Plan, examples_of
+from llama_jax.experiments.activation_extraction.rungs import (
     ASYNC,
     BASE,
     CUT,
@@ -31,10 +35,6 @@ from llama_jax.bench.extraction.rungs import (
     TORCH,
     Rung,
 )
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.checkpoint import Checkpoint
-from llama_jax.errors import UserError
 from tests.conftest import build
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -266,7 +266,7 @@ def test_really_measured(tmp_path, monkeypatch):
     assert [r.workers for r in rows if r.run.startswith("scaling")] in ([1, 2], [2, 1])
     assert len({r.tokens for r in rows if r.run == LADDER}) == 1
     assert probing.of(meta)
-    assert findings.extraction(rows).endswith(".")
+    assert finding.extraction(rows).endswith(".")
     assert not list((tmp_path / "out").rglob("*.safetensors"))
 
 

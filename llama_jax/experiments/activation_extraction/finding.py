@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_jax.bench.extraction import table as extraction_table
-from llama_jax.bench.extraction.plan import Extraction
-from llama_jax.bench.extraction.rungs import BASE, PINNED, PRODUCT
 from llama_jax.bench.statistics import Ratio
 from llama_jax.bench.wording import listed, with_n
+from llama_jax.experiments.activation_extraction import table as extraction_table
+from llama_jax.experiments.activation_extraction.plan import Extraction
+from llama_jax.experiments.activation_extraction.rungs import BASE, PINNED, PRODUCT
 
 NAMES = {"N2 torch": "transformers' `output_hidden_states`", "N2 torch cut": "the same cut after the last layer that is kept"}
 

@@ -25,14 +25,14 @@ from llama_jax.activations import ActivationStore, batches, program
 from llama_jax.activations.program import Extractor
 from llama_jax.activations.spec import ActivationSpec
 from llama_jax.bench import AGAIN, process, protocol
-from llama_jax.bench.extraction import probing, rungs
-from llama_jax.bench.extraction.gate import NOTHING_WRITTEN, Reference
-from llama_jax.bench.extraction.pipeline import Example, Setting, product
-from llama_jax.bench.extraction.plan import LADDER, PROBE, PROBED, SCALING, Extraction, Plan, check_plan, examples_of
-from llama_jax.bench.extraction.rungs import BASE, EAGER, PRODUCT, Rung
 from llama_jax.bench.guard import Guard, Region, TorchCounter
 from llama_jax.bench.job import Job, opened, watched
 from llama_jax.checkpoint import Checkpoint
+from llama_jax.experiments.activation_extraction import probing, rungs
+from llama_jax.experiments.activation_extraction.gate import NOTHING_WRITTEN, Reference
+from llama_jax.experiments.activation_extraction.pipeline import Example, Setting, product
+from llama_jax.experiments.activation_extraction.plan import LADDER, PROBE, PROBED, SCALING, Extraction, Plan, check_plan, examples_of
+from llama_jax.experiments.activation_extraction.rungs import BASE, EAGER, PRODUCT, Rung
 
 
 def measure(job: Job, loaded: Checkpoint, plan: Plan) -> list[dict]:

@@ -3,9 +3,9 @@
 import pytest
 
 from llama_jax import checkpoint, config
-from llama_jax.bench.extraction.plan import Plan, check_plan, examples_of
 from llama_jax.errors import UserError
-from tests.bench.extraction.test_passes import LENGTH, TINY, small
+from llama_jax.experiments.activation_extraction.plan import Plan, check_plan, examples_of
+from tests.experiments.activation_extraction.test_measure import LENGTH, TINY, small
 
 
 @pytest.mark.parametrize(

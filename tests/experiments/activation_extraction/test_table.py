@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import AGAIN, findings, record
-from llama_jax.bench.extraction import rungs
-from llama_jax.bench.extraction import table as extraction_table
-from llama_jax.bench.extraction.plan import LADDER, Extraction
-from llama_jax.bench.extraction.rungs import (
+from llama_jax.bench import AGAIN, record
+from llama_jax.experiments.activation_extraction import finding, rungs
+from llama_jax.experiments.activation_extraction import table as extraction_table
+from llama_jax.experiments.activation_extraction.plan import LADDER, Extraction
+from llama_jax.experiments.activation_extraction.rungs import (  # fmt: skip
     ASYNC,
     BASE,
     CEILINGS,
@@ -22,8 +22,8 @@ from llama_jax.bench.extraction.rungs import (
     PRODUCT,
     SPREAD,
     TORCH,
-)  # fmt: skip
-from llama_jax.bench.extraction.rungs import LADDER as RUNGS
+)
+from llama_jax.experiments.activation_extraction.rungs import LADDER as RUNGS
 
 WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
 
@@ -97,7 +97,7 @@ def test_void_passes_count_nowhere_and_are_named():
     entry = next(e for e in extraction_table.table(rows) if e["subject"] == CUT)
     assert (entry["rate"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: resid_post:0"])
     assert extraction_table.rivals(rows)[CUT].n == 0
-    assert "N2 torch cut wrote other values and has no time" in findings.extraction(rows)
+    assert "N2 torch cut wrote other values and has no time" in finding.extraction(rows)
 
 
 def test_scaling_is_paired_by_block():
@@ -108,7 +108,7 @@ def test_scaling_is_paired_by_block():
 
 
 def test_the_finding_says_what_the_rows_say():
-    sentence = findings.extraction(measured(), [dict(name=PINNED, reason="no GPU here")])
+    sentence = finding.extraction(measured(), [dict(name=PINNED, reason="no GPU here")])
     for words in ("puts 1,1", "of one jit of every layer with blocking copies (N1)", "transformers' `output_hidden_states`",
                   "of the slower of its two ceilings", "fixed shapes 0.7", "alone costs time", "async copies gains nothing here",
                   "2 processes on the same cores make 1.2", "pinned host memory is not measured (no GPU here)"):  # fmt: skip
@@ -118,11 +118,11 @@ def test_the_finding_says_what_the_rows_say():
 
 
 def test_what_the_rows_do_not_decide_is_not_claimed():
-    sentence = findings.extraction(measured(1, ()))
+    sentence = finding.extraction(measured(1, ()))
     assert "which these passes do not decide" in sentence
     assert "no gain is shown for" in sentence
     assert "step by step" not in sentence
     assert "nan" not in sentence
     nothing = [r.model_copy(update=dict(valid=False, reason="compiled")) for r in measured(2)]
-    assert findings.extraction(nothing).startswith("`extract` has no valid pass")
-    assert findings.extraction([]).startswith("`extract` has no valid pass")
+    assert finding.extraction(nothing).startswith("`extract` has no valid pass")
+    assert finding.extraction([]).startswith("`extract` has no valid pass")

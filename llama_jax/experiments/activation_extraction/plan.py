@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from llama_jax import corpus
 from llama_jax.activations import program
 from llama_jax.activations.spec import DTYPES
-from llama_jax.bench.extraction import probing
-from llama_jax.bench.extraction.pipeline import Example
-from llama_jax.bench.extraction.rungs import SUBJECTS
 from llama_jax.bench.job import check
 from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError, near
+from llama_jax.experiments.activation_extraction import probing
+from llama_jax.experiments.activation_extraction.pipeline import Example
+from llama_jax.experiments.activation_extraction.rungs import SUBJECTS
 
 LADDER, SCALING, PROBE = "ladder", "scaling", "probe"
 PROBED = "every layer"

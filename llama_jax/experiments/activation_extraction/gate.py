@@ -10,9 +10,9 @@ import numpy as np
 
 from llama_jax.activations import ActivationStore, program
 from llama_jax.activations.spec import Site
-from llama_jax.bench.extraction.pipeline import Example
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
+from llama_jax.experiments.activation_extraction.pipeline import Example
 
 LIMIT = 1e-3  # of a token's vector, beyond the rounding of the dtype it is kept in
 NOTHING_WRITTEN = dict(rows=0, bytes=0, error=None, reason="")

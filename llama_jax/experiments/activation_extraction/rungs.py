@@ -33,7 +33,9 @@ from llama_jax.activations import batches, program
 from llama_jax.activations.batches import Batch, Unit
 from llama_jax.activations.program import Extractor
 from llama_jax.activations.spec import ActivationSpec, Site
-from llama_jax.bench.extraction.pipeline import (
+from llama_jax.bench.guard import Guard, Region, TorchCounter
+from llama_jax.errors import UserError, near
+from llama_jax.experiments.activation_extraction.pipeline import (
     Example,
     Found,
     Setting,
@@ -44,8 +46,6 @@ from llama_jax.bench.extraction.pipeline import (
     read,
     without_copy,
 )
-from llama_jax.bench.guard import Guard, Region, TorchCounter
-from llama_jax.errors import UserError, near
 
 EAGER, BASE = "N0 eager per example", "N1 jit, blocking"
 SPREAD, FIRST = "N1 spread quarter", "N1 first quarter"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from llama_jax.bench import AGAIN, statistics, summary
-from llama_jax.bench.extraction.plan import LADDER, SCALING, Extraction
-from llama_jax.bench.extraction.rungs import BASE, DISK, FORWARD, PRODUCT, RIVALS, STEPS, SUBJECTS
 from llama_jax.bench.job import whole
 from llama_jax.bench.statistics import Ratio
+from llama_jax.experiments.activation_extraction.plan import LADDER, SCALING, Extraction
+from llama_jax.experiments.activation_extraction.rungs import BASE, DISK, FORWARD, PRODUCT, RIVALS, STEPS, SUBJECTS
 
 NOTHING = ("equal within 2 %", "inconclusive", "unstable")  # verdicts by which nothing was gained, or nothing that these data show
 

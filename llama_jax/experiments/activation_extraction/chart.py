@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.bench.extraction import probing
-from llama_jax.bench.extraction import table as extraction_table
-from llama_jax.bench.extraction.plan import Extraction
-from llama_jax.bench.extraction.rungs import (
+from llama_jax.bench.statistics import Ratio
+from llama_jax.experiments.activation_extraction import probing
+from llama_jax.experiments.activation_extraction import table as extraction_table
+from llama_jax.experiments.activation_extraction.plan import Extraction
+from llama_jax.experiments.activation_extraction.rungs import (
     ASYNC,
     BASE,
     CEILINGS,
@@ -28,7 +29,6 @@ from llama_jax.bench.extraction.rungs import (
     SPREAD,
     TORCH,
 )
-from llama_jax.bench.statistics import Ratio
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
 LABELS = {
