@@ -10,12 +10,12 @@ from pathlib import Path
 
 from llama_jax.bench import AGAIN, record, standings, statistics, summary
 from llama_jax.bench.cold import Start
-from llama_jax.bench.gpudata import GpuTrial
 from llama_jax.bench.job import whole
 from llama_jax.bench.record import Row, Trial
 from llama_jax.bench.statistics import Ratio, Summary
 from llama_jax.errors import UserError
 from llama_jax.experiments.activation_extraction.plan import Extraction
+from llama_jax.experiments.gpu.data import GpuTrial
 from llama_jax.experiments.host_loop.clock import HostTrial
 from llama_jax.experiments.time_to_first_token import table as ttft_table
 

@@ -46,6 +46,6 @@ def run(name: str | None, out: Sequence[Path], any_device: bool) -> None:
         raise UserError(f"No such suite: {name!r}.{near(name, SUITES)}")
     if len(out) != 1 or Path(out[0]).suffix or Path(out[0]).is_file():
         raise UserError(f"--suite {name} needs one folder for its records, such as --out out/{name}.")
-    from llama_jax.bench import gpu
+    from llama_jax.experiments.gpu import measure
 
-    print(gpu.run(out[0], any_device, lambda line: print(line, file=sys.stderr, flush=True)))
+    print(measure.run(out[0], any_device, lambda line: print(line, file=sys.stderr, flush=True)))

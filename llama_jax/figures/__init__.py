@@ -1,6 +1,5 @@
 """Figures: one style, one `save`, one function a chart. Every number drawn is computed from records."""
 
-from llama_jax.figures.gpu import gpu_decode, gpu_first_token, gpu_starts
 from llama_jax.figures.growth import growth
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
@@ -15,9 +14,6 @@ __all__ = [
     "conclude",
     "display",
     "footprint",
-    "gpu_decode",
-    "gpu_first_token",
-    "gpu_starts",
     "growth",
     "model_label",
     "own_ladder",

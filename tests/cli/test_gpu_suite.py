@@ -11,7 +11,7 @@ import pytest
 
 from llama_jax import figures, notebooks, paths, report
 from llama_jax.__main__ import main
-from llama_jax.bench import gpudata
+from llama_jax.experiments.gpu import data
 
 # What a GPU machine is not promised to have. jax, torch, transformers, numpy, pandas, scipy and what these need are there.
 ABSENT = ["pydantic", "gguf", "jaxtyping", "psutil", "threadpoolctl", "pyarrow", "matplotlib", "seaborn", "papermill", "nbformat",
@@ -70,9 +70,11 @@ def test_the_whole_suite_runs_with_what_a_gpu_machine_has(tmp_path):
     assert "all of PyTorch" not in said, said
     lines = [json.loads(line) for line in (tmp_path / "run" / "12-gpu.jsonl").read_text().splitlines()]
     assert lines[0]["meta"]["environment"]["blas"] == "unknown"  # threadpoolctl was absent indeed
-    done = subprocess.run([sys.executable, "-m", "llama_jax.bench.gpudata", str(tmp_path / "run"), str(tmp_path)], capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "llama_jax.experiments.gpu.data", str(tmp_path / "run"), str(tmp_path)], capture_output=True
+    )
     assert done.returncode == 0, done.stderr
-    rows, _ = gpudata.obtain("recorded", tmp_path)
+    rows, _ = data.obtain("recorded", tmp_path)
     assert {"step", "torch"} <= {row.subject for row in rows if row.phase == "warm"}
     assert all(row.valid for row in rows if row.phase == "warm"), {row.reason for row in rows}
     (result,) = notebooks.run(("12",), out_dir=tmp_path)
@@ -90,7 +92,7 @@ def test_the_notebook_without_a_recording_says_so_and_draws_nothing(tmp_path, so
         pytest.skip("a GPU run is recorded")
     (result,) = notebooks.run(("12",), source=source, out_dir=tmp_path)
     assert result.ok, result.error
-    assert result.finding == gpudata.NOT_RECORDED
+    assert result.finding == data.NOT_RECORDED
     assert result.artifacts == []
     assert figures.read_manifest(tmp_path)["figures"] == {}
     page = report.write(tmp_path).read_text()
@@ -109,8 +111,8 @@ def test_a_killed_run_leaves_records_that_can_be_used(tmp_path):
     finally:
         child.send_signal(signal.SIGKILL)
         child.communicate()
-    gpudata.convert(tmp_path / "run", tmp_path)
-    rows, _ = gpudata.obtain("recorded", tmp_path)
+    data.convert(tmp_path / "run", tmp_path)
+    rows, _ = data.obtain("recorded", tmp_path)
     assert len(rows) >= 2
     assert all(row.token_times_ns for row in rows if row.valid)
 

@@ -2,6 +2,5 @@
 
 from llama_jax.bench.findings.jit import growth
 from llama_jax.bench.findings.own import own_placement
-from llama_jax.bench.findings.peers import gpu
 
-__all__ = ["gpu", "growth", "own_placement", ]  # fmt: skip
+__all__ = ["growth", "own_placement", ]  # fmt: skip

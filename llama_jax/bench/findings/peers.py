@@ -1,37 +1,3 @@
 """How the placements were found to stand beside other implementations: a sentence for each notebook."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-
-from llama_jax.bench import gpudata, wording
-from llama_jax.bench.gpudata import GpuTrial
-
-
-def gpu(rows: Sequence[GpuTrial], seed: int = 0) -> str:
-    """On each model: the fastest placement, its share of the memory's limit, what the ladder gained, and how far PyTorch's best is."""
-    if not rows:
-        return gpudata.NOT_RECORDED
-    parts = [one_on_gpu(gpudata.rates(rows, model, seed), wording.short_model(model)) for model in gpudata.models(rows)]
-    where = rows[0].device if gpudata.is_gpu(rows) else f"{rows[0].device}, which is no GPU, in a rehearsal on tiny shapes"
-    return f"On {where}, {'; '.join(filter(None, parts))}." if any(parts) else f"On {where} no placement has a valid trial."
-
-
-def one_on_gpu(rates: Sequence[dict], model: str) -> str:
-    """The part about one model; "" where no placement has a rate. rates: `gpudata.rates`, fastest first."""
-    ours = [r for r in rates if not r["subject"].startswith("torch")]
-    theirs = [r for r in rates if r["subject"].startswith("torch")]
-    if not ours:
-        return ""
-    best, base = ours[0], next((r for r in ours if r["subject"] == gpudata.BASELINE), None)
-
-    def words(other: dict) -> str:
-        ratio = gpudata.between(best, other)
-        return f"{ratio.words} of {other['subject']}" + ("" if ratio.excludes_one else ", too close for these data")
-
-    rate = best["rate"].median
-    said = f"{model}: {best['subject']} decodes {rate:.{0 if rate >= 10 else 1}f} tokens/s, {best['mbu']:.0%} of the memory-bandwidth limit"
-    slowest = next((r for r in ours if r["subject"] == "eager"), None)
-    against = [r for r in (base, slowest) if r and r is not best]
-    gains = [words(r) for r in against] + [f"{words(theirs[0])}, PyTorch's fastest" for _ in theirs[:1]]
-    return said + (f" and {', '.join(gains)}" if gains else "")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_jax.bench import gpudevice
 from llama_jax.bench.workload import Workload
 from llama_jax.config import PRESETS, ModelConfig, tiny
+from llama_jax.experiments.gpu import device
 
 NAME = "12-gpu"
 KIND = "GpuTrial"  # of the rows, as `gpudata` calls it
@@ -48,7 +48,7 @@ class Suite:
     limit_s: float = 430.0
     hard_s: float = 465.0  # eight minutes, less what imports and the interpreter's end take
     seed: int = 0
-    probe_bytes: int = gpudevice.PROBE_BYTES
+    probe_bytes: int = device.PROBE_BYTES
     rehearsal: bool = False
 
 

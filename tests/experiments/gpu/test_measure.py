@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config, figures
-from llama_jax.bench import findings, gpu, gpudata, gpudevice, gpujudge, gpusuite, protocol, record
-from llama_jax.bench.deadline import Budget
-from llama_jax.bench.gpusuite import Shape, Suite
+from llama_jax.bench import protocol, record
 from llama_jax.checkpoint import random, tensors
 from llama_jax.checkpoint.random import on_device
 from llama_jax.errors import UserError
+from llama_jax.experiments.gpu import chart, data, device, finding, measure, suite
+from llama_jax.experiments.gpu import judge as gpujudge
+from llama_jax.experiments.gpu.deadline import Budget
+from llama_jax.experiments.gpu.suite import Shape, Suite
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -34,15 +36,15 @@ def recorded(tmp_path_factory):
     folder, said = tmp_path_factory.mktemp("gpu"), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol.tempfile, "gettempdir", lambda: str(folder))
-        gpu.run(folder, any_device=True, tell=said.append, suite=SUITE)
+        measure.run(folder, any_device=True, tell=said.append, suite=SUITE)
     return folder, said
 
 
 @pytest.fixture(scope="module")
 def table(recorded, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    gpudata.convert(recorded[0], out)
-    return out, *gpudata.obtain("recorded", out)
+    data.convert(recorded[0], out)
+    return out, *data.obtain("recorded", out)
 
 
 def documents(folder):
@@ -80,39 +82,39 @@ def test_the_table_holds_what_was_recorded(recorded, table):
     assert [r.token_times_ns for r in rows] == [r["token_times_ns"] for r in raw]
     assert [r.gap for r in rows] == [r["gap"] for r in raw]
     assert meta["left_out"][0]["what"] == "random:tiny: torch-cudagraph"
-    assert meta["kind"] == gpu.KIND == gpudata.GpuTrial.__name__
+    assert meta["kind"] == measure.KIND == data.GpuTrial.__name__
     assert meta["parameters"] == {}
-    lines = gpudata.rates(rows, "random:tiny")
+    lines = data.rates(rows, "random:tiny")
     assert {line["subject"] for line in lines} == {"step", "torch", "chunk8"}
     assert all(line["mbu"] > 0 and line["rate"].n == 2 for line in lines)
-    assert len(gpudata.table(rows)) == 3
+    assert len(data.table(rows)) == 3
     with pytest.raises(UserError, match="no model 'random:tinny'.*random:tiny"):
-        gpudata.obtain("recorded", table[0], "random:tinny")
+        data.obtain("recorded", table[0], "random:tinny")
 
 
 def test_a_run_that_was_killed_while_it_wrote_is_used_to_its_last_whole_record(recorded, tmp_path):
     lines = (recorded[0] / "12-gpu.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "12-gpu.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:40])
-    gpudata.convert(tmp_path, tmp_path)
-    assert len(gpudata.obtain("recorded", tmp_path)[0]) == 3
+    data.convert(tmp_path, tmp_path)
+    assert len(data.obtain("recorded", tmp_path)[0]) == 3
     (tmp_path / "12-gpu.jsonl").write_bytes(lines[0])
     with pytest.raises(UserError, match="holds no request"):
-        gpudata.convert(tmp_path, tmp_path)
+        data.convert(tmp_path, tmp_path)
     with pytest.raises(UserError, match="No recording at"):
-        gpudata.convert(tmp_path / "elsewhere", tmp_path)
+        data.convert(tmp_path / "elsewhere", tmp_path)
 
 
 def test_figures_and_finding_of_a_rehearsal_say_that_it_is_none(table):
     out, rows, meta = table
-    words, note = findings.gpu(rows), gpudata.label(rows, meta)
+    words, note = finding.gpu(rows), data.label(rows, meta)
     assert "which is no GPU" in words
     assert words.endswith(".")
     assert "REHEARSAL" in note
-    names, models = gpudata.subjects(rows), gpudata.models(rows)
+    names, models = data.subjects(rows), data.models(rows)
     drawn = (
-        figures.gpu_decode({m: gpudata.rates(rows, m) for m in models}, [*names, "absent"]),
-        figures.gpu_first_token(gpudata.first_tokens(rows)),
-        figures.gpu_starts({m: gpudata.starts(rows, m) for m in models}, names),
+        chart.gpu_decode({m: data.rates(rows, m) for m in models}, [*names, "absent"]),
+        chart.gpu_first_token(data.first_tokens(rows)),
+        chart.gpu_starts({m: data.starts(rows, m) for m in models}, names),
     )
     texts = " ".join(t.get_text() for axes in drawn[0].axes for t in axes.texts)
     assert "not measured" in texts
@@ -127,32 +129,32 @@ def test_the_machine_line_names_the_gpu(table):
     figures.conclude("12-gpu", "Why?", "So.", {**meta, "environment": environment}, out)
     assert figures.read_manifest(out)["notebooks"]["12-gpu"]["machine"].startswith("NVIDIA H200 · ")
     early = [row for row in rows if row.phase == "first" and row.run == "decode"]  # of a run that ended before its first block
-    assert findings.gpu(early).endswith("no placement has a valid trial.")
-    figures.gpu_decode({m: gpudata.rates(early, m) for m in gpudata.models(early)}, gpudata.subjects(early))
-    figures.gpu_first_token(gpudata.first_tokens(early))
-    figures.gpu_starts({m: gpudata.starts(early, m) for m in gpudata.models(early)}, gpudata.subjects(early))
+    assert finding.gpu(early).endswith("no placement has a valid trial.")
+    chart.gpu_decode({m: data.rates(early, m) for m in data.models(early)}, data.subjects(early))
+    chart.gpu_first_token(data.first_tokens(early))
+    chart.gpu_starts({m: data.starts(early, m) for m in data.models(early)}, data.subjects(early))
     real = [row.model_copy(update=dict(platform="gpu", device="NVIDIA H200")) for row in rows]
-    assert findings.gpu(real).startswith("On NVIDIA H200, ")
-    assert "REHEARSAL" not in gpudata.label(real, meta)
+    assert finding.gpu(real).startswith("On NVIDIA H200, ")
+    assert "REHEARSAL" not in data.label(real, meta)
 
 
 def test_nothing_recorded_is_said_and_named_with_the_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpudata.paths, "ROOT", tmp_path)
-    assert gpudata.obtain("recorded", tmp_path) == ([], None)
-    assert "make gpu" in findings.gpu([])
-    assert gpudata.label([], None) == findings.gpu([])
-    assert gpudata.left_out(None).empty
-    assert gpudata.table([]).empty
+    monkeypatch.setattr(data.paths, "ROOT", tmp_path)
+    assert data.obtain("recorded", tmp_path) == ([], None)
+    assert "make gpu" in finding.gpu([])
+    assert data.label([], None) == finding.gpu([])
+    assert data.left_out(None).empty
+    assert data.table([]).empty
     with pytest.raises(UserError, match="recorded or measure"):
-        gpudata.obtain("elsewhere", tmp_path)
+        data.obtain("elsewhere", tmp_path)
 
 
 def test_without_a_gpu_there_is_one_line():
     if jax.devices()[0].platform != "cpu":
         pytest.skip("there is a GPU")
     with pytest.raises(UserError, match=r"There is no GPU here.*--any-device"):
-        gpudevice.describe(any_device=False)
-    assert gpudevice.describe(any_device=True)["platform"] == "cpu"
+        device.describe(any_device=False)
+    assert device.describe(any_device=True)["platform"] == "cpu"
 
 
 class Clock:
@@ -166,35 +168,39 @@ class Clock:
 
 
 def test_time_that_is_up_leaves_out_and_says_so(tmp_path):
-    log = gpu.Log(tmp_path / "x.jsonl", {})
+    log = measure.Log(tmp_path / "x.jsonl", {})
     said = []
     shapes = (Shape("random:first", TINY, 0.5), Shape("random:second", TINY, 1.0))
-    session = gpu.Session(replace(SUITE, shapes=shapes), dict(kind="cpu", platform="cpu"), Budget(10, Clock()), log, gpu.Watchdog(60, log),
+    session = measure.Session(replace(SUITE, shapes=shapes), dict(kind="cpu", platform="cpu"), Budget(10, Clock()), log, measure.Watchdog(60, log),
                           said.append)  # fmt: skip
     session.costs.learn("weights", TINY.num_hidden_layers, 8)
-    gpu.measure(session, shapes[0])
+    measure.measure(session, shapes[0])
     assert "random:first" in log.path.read_text()
     assert "the time was up before it" in log.path.read_text()
 
 
 def test_subjects_that_may_take_too_long_are_not_begun(tmp_path):
-    log = gpu.Log(tmp_path / "x.jsonl", {})
-    session = gpu.Session(SUITE, dict(kind="cpu", platform="cpu"), Budget(1000, lambda: 0.0), log, gpu.Watchdog(60, log), lambda line: None)
+    log = measure.Log(tmp_path / "x.jsonl", {})
+    session = measure.Session(
+        SUITE, dict(kind="cpu", platform="cpu"), Budget(1000, lambda: 0.0), log, measure.Watchdog(60, log), lambda line: None
+    )
     for name in SUITE.shapes[0].subjects:
         session.costs.learn(name, 1, 100)
-    assert gpu.started(session, gpu.Bench(SUITE.shapes[0], None, None, None), until=150.0) == []
+    assert measure.started(session, measure.Bench(SUITE.shapes[0], None, None, None), until=150.0) == []
     assert log.notes == 4
     assert "it may take 200 s to start" in log.path.read_text()
 
 
 def test_blocks_end_when_another_does_not_fit(tmp_path):
-    log, clock = gpu.Log(tmp_path / "x.jsonl", {}), Clock()
-    session = gpu.Session(SUITE, dict(kind="cpu", platform="cpu"), Budget(1000, clock), log, gpu.Watchdog(60, log), lambda line: None)
+    log, clock = measure.Log(tmp_path / "x.jsonl", {}), Clock()
+    session = measure.Session(
+        SUITE, dict(kind="cpu", platform="cpu"), Budget(1000, clock), log, measure.Watchdog(60, log), lambda line: None
+    )
     loaded = opened()
-    who = protocol.subject(loaded, gpu.parse("step"))
-    work = gpusuite.workload(SUITE, TINY, 4, 1)
+    who = protocol.subject(loaded, measure.parse("step"))
+    work = suite.workload(SUITE, TINY, 4, 1)
     protocol.warm_up(who, work)
-    gpu.interleaved(session, gpu.Bench(SUITE.shapes[0], loaded, None, Always()), [who], work, 50, until=20.0, run="first token 4")
+    measure.interleaved(session, measure.Bench(SUITE.shapes[0], loaded, None, Always()), [who], work, 50, until=20.0, run="first token 4")
     assert 0 < log.records < 20
     assert "to 50" in log.path.read_text().splitlines()[-1]
 
@@ -231,17 +237,17 @@ def test_the_shapes_are_the_published_ones():
     assert config.PRESETS["llama-2-7b"].num_parameters == 6_738_415_616
     assert config.PRESETS["llama-3.2-1b"].num_parameters == 1_235_814_400
     assert config.PRESETS["llama-3.2-3b"].num_parameters == 3_212_749_824
-    assert [shape.name for shape in gpusuite.FULL.shapes] == ["random:llama-3.2-1b", "random:llama-2-7b", "random:llama-3.2-3b"]
-    assert gpusuite.FULL.limit_s < gpusuite.FULL.hard_s < 480
-    assert (gpusuite.FULL.new_tokens - 1) % 8 == 0
+    assert [shape.name for shape in suite.FULL.shapes] == ["random:llama-3.2-1b", "random:llama-2-7b", "random:llama-3.2-3b"]
+    assert suite.FULL.limit_s < suite.FULL.hard_s < 480
+    assert (suite.FULL.new_tokens - 1) % 8 == 0
 
 
 def test_a_judge_sees_a_token_that_nobody_would_have_chosen():
     from llama_jax.peers import torch_model
 
     loaded = opened()
-    work = gpusuite.workload(SUITE, TINY, 8, 9)
-    text = np.concatenate(list(protocol.subject(loaded, gpu.parse("step")).run(list(work.prompts[0]), work)))[:, 0]
+    work = suite.workload(SUITE, TINY, 8, 9)
+    text = np.concatenate(list(protocol.subject(loaded, measure.parse("step")).run(list(work.prompts[0]), work)))[:, 0]
     judge = gpujudge.Judge(loaded, torch_model.module(TINY, loaded.params))
     assert judge.gap(work.prompts[0], text) < gpujudge.TIE
     wrong = text.copy()

@@ -1,6 +1,6 @@
 """The GPU suite's records as a table, where there is what makes tables; and what notebook 12 computes from it.
 
-python -m llama_jax.bench.gpudata FOLDER [OUT]      FOLDER/12-gpu.jsonl → OUT/data/12-gpu.csv and its meta document
+python -m llama_jax.experiments.gpu.data FOLDER [OUT]      FOLDER/12-gpu.jsonl → OUT/data/12-gpu.csv and its meta document
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from llama_jax import paths
 from llama_jax.bench import AGAIN, record, statistics, summary
-from llama_jax.bench.gpudevice import NO_GPU
-from llama_jax.bench.gpusuite import BASELINE, NAME
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError, near
+from llama_jax.experiments.gpu.device import NO_GPU
+from llama_jax.experiments.gpu.suite import BASELINE, NAME
 
 ALL = "all"  # models
 DECODE, FIRST_TOKEN = "decode", "first token "  # how `run` begins

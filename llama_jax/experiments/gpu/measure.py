@@ -18,14 +18,15 @@ import numpy as np
 
 from llama_jax import bench as llama_jax_bench
 from llama_jax import peers
-from llama_jax.bench import SCHEMA, environment, gpudevice, memory, protocol
-from llama_jax.bench.deadline import Budget, Costs, Log, Watchdog
-from llama_jax.bench.gpujudge import Judge, verdict
-from llama_jax.bench.gpusuite import BASELINE, FULL, GUESSES, KIND, NAME, REHEARSAL, Shape, Suite, workload
+from llama_jax.bench import SCHEMA, environment, memory, protocol
 from llama_jax.bench.guard import TorchCounter, TorchGuard
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.checkpoint.random import hash_on_device, on_device
+from llama_jax.experiments.gpu import device as gpudevice
+from llama_jax.experiments.gpu.deadline import Budget, Costs, Log, Watchdog
+from llama_jax.experiments.gpu.judge import Judge, verdict
+from llama_jax.experiments.gpu.suite import BASELINE, FULL, GUESSES, KIND, NAME, REHEARSAL, Shape, Suite, workload
 from llama_jax.placement import parse
 
 STARTS, DECODE = 0.65, 0.8  # shares of a model's time after which no subject is started, and no block begun
