@@ -3,7 +3,6 @@
 from llama_jax.figures.growth import growth
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
-from llama_jax.figures.own import own_ladder
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
 from llama_jax.figures.xlacpu import xla_findings
 
@@ -16,7 +15,6 @@ __all__ = [
     "footprint",
     "growth",
     "model_label",
-    "own_ladder",
     "read_manifest",
     "save",
     "spread_labels",

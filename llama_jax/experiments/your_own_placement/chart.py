@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from llama_jax.bench import own, summary
+from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
+from llama_jax.experiments.your_own_placement import measure
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, limit_line, new, rows, scatter_row, styled
 
 WIDEST = 110  # characters of a reason; they may run on into the margin
@@ -20,10 +21,10 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
 
     trials: as `own.strict` leaves them. table: `own.table`.
     """
-    below = [e for e in table if e["name"] in own.WHAT or not e["valid_trials"]]
+    below = [e for e in table if e["name"] in measure.WHAT or not e["valid_trials"]]
     placed = sorted((e for e in table if e not in below), key=lambda e: -e["tokens_per_second"]["median"])
     figure, axes = new(9.5, 0.5 * len(table) + 1.9)
-    heights, limit = rows(axes, [e["name"] for e in [*placed, *below]]), summary.limit(trials, own.BASELINE)
+    heights, limit = rows(axes, [e["name"] for e in [*placed, *below]]), summary.limit(trials, measure.BASELINE)
     for entry in [*placed, *below]:
         (measured if entry["valid_trials"] else refused)(axes, trials, entry, heights[entry["name"]], seed)
     limit_line(axes, limit)
@@ -42,7 +43,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
 
 def refused(axes, trials: Sequence[Trial], entry: dict, height: float, seed: int) -> None:
     """A row without a time: who refused it, and why."""
-    fate = own.fate(entry)
+    fate = measure.fate(entry)
     words = textwrap.shorten(f"no time. {fate.caught.capitalize()}: {fate.why}", WIDEST, placeholder=" …")
     ground = dict(facecolor="white", edgecolor="none", pad=1.5)  # reasons may reach the line of the limit
     axes.text(0.01, height, words, va="center", fontsize=9, color=LIMIT_COLOUR, bbox=ground, transform=axes.get_yaxis_transform())

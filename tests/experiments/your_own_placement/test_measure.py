@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_jax import figures, generate
-from llama_jax.bench import AGAIN, findings, own, protocol, record, summary
+from llama_jax.bench import AGAIN, protocol, record, summary
 from llama_jax.bench.guard import Region
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.own import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
+from llama_jax.experiments.your_own_placement import chart, finding, measure
+from llama_jax.experiments.your_own_placement.measure import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
 from llama_jax.placement import LADDER, TREE, Placement, parse
 from tests.bench.test_record import trial
 from tests.test_figures import META, words
@@ -40,8 +41,8 @@ def loaded(tiny):
 @pytest.fixture(scope="module")
 def measured(loaded, compiling):
     """Two interleaved blocks of `step`, one's own and the specimens, in this process."""
-    subjects = own.built(loaded, [LADDER["step"], Placement("mine", jit=("transform", "sample"))])
-    return protocol.measure(subjects, WORK, 2, Reference(loaded, WORK), own.BASELINE, explain=True, locked=True)
+    subjects = measure.built(loaded, [LADDER["step"], Placement("mine", jit=("transform", "sample"))])
+    return protocol.measure(subjects, WORK, 2, Reference(loaded, WORK), measure.BASELINE, explain=True, locked=True)
 
 
 # What the children do, here -----------------------------------------------------------------------------------------------
@@ -59,12 +60,12 @@ def test_a_right_one_passes(measured):
 def test_the_wrong_one_is_refused_and_has_no_time(measured):
     assert all("wrong: token" in t.reason for t in of(measured, SHORT))
     assert all(t.token_times_ns and not t.compiled for t in of(measured, SHORT))  # it ran, and only its tokens speak against it
-    entry = next(e for e in own.table(measured, ["step", "mine"]) if e["name"] == SHORT)
-    assert (entry["tokens_per_second"]["n"], entry["valid_trials"], own.fate(entry).caught) == (0, 0, GATE)
+    entry = next(e for e in measure.table(measured, ["step", "mine"]) if e["name"] == SHORT)
+    assert (entry["tokens_per_second"]["n"], entry["valid_trials"], measure.fate(entry).caught) == (0, 0, GATE)
 
 
 def test_without_the_gate_the_wrong_one_would_have_a_time(loaded, compiling):
-    short = own.a_layer_short(loaded, None)
+    short = measure.a_layer_short(loaded, None)
     protocol.warm_up(short, WORK)
     seen, tokens = protocol.trial(short, WORK, 0, run="r", block=0, order=0, process=0, phase="warm")
     assert seen.valid
@@ -77,8 +78,8 @@ def test_what_compiles_is_void_and_says_why(measured):
     assert all(t.reason == f"compiled in the timed region: {WORK.new_tokens} programs (<lambda>)" for t in found)  # nothing of its tokens
     assert {t.tokens_sha256 for t in found} == {t.tokens_sha256 for t in of(measured, "step")}
     assert all("never seen function: <lambda>" in t.cause for t in found)
-    entry = next(e for e in own.table(measured, ["step", "mine"]) if e["name"] == ANEW)
-    assert (entry["tokens_per_second"]["n"], own.fate(entry).caught) == (0, GUARD)
+    entry = next(e for e in measure.table(measured, ["step", "mine"]) if e["name"] == ANEW)
+    assert (entry["tokens_per_second"]["n"], measure.fate(entry).caught) == (0, GUARD)
 
 
 def test_without_the_guard_what_compiles_would_have_a_time(loaded, compiling):
@@ -91,7 +92,7 @@ def test_without_the_guard_what_compiles_would_have_a_time(loaded, compiling):
 
     step = protocol.subject(loaded, LADDER["step"])
     protocol.warm_up(step, WORK)
-    anew = replace(own.compiles_anew(loaded, step), guard=Deaf)
+    anew = replace(measure.compiles_anew(loaded, step), guard=Deaf)
     assert protocol.trial(anew, WORK, 0, run="r", block=0, order=0, process=0, phase="warm")[0].valid
 
 
@@ -127,7 +128,7 @@ def made(mine=10.0, nested=20.2, spread=0.04, blocks=8):
 
 
 def fates(trials):
-    return {f.name: f for f in map(own.fate, own.table(trials, ["step", "mine", NESTED.name]))}
+    return {f.name: f for f in map(measure.fate, measure.table(trials, ["step", "mine", NESTED.name]))}
 
 
 def test_each_is_caught_by_whom_it_should_be():
@@ -152,23 +153,23 @@ def test_ones_own_is_caught_by_the_same_rules():
     trials = [t.model_copy(update=dict(valid=False, reason=WRONG)) if t.subject == "mine" else t for t in made()]
     assert fates(trials)["mine"].caught == GATE
     trials = [t.model_copy(update=dict(valid=False, reason="failed: ValueError: no")) if t.subject == "mine" else t for t in made()]
-    assert fates(trials)["mine"] == own.Fate("mine", own.FAILED, "failed: ValueError: no")
-    sentence = findings.own_placement(own.table(trials, ["step", "mine", NESTED.name]), "mine", own.line(MINE))
-    assert f"it has no time, {own.FAILED} caught it (failed: ValueError: no)" in sentence
+    assert fates(trials)["mine"] == measure.Fate("mine", measure.FAILED, "failed: ValueError: no")
+    sentence = finding.own_placement(measure.table(trials, ["step", "mine", NESTED.name]), "mine", measure.line(MINE))
+    assert f"it has no time, {measure.FAILED} caught it (failed: ValueError: no)" in sentence
 
 
 def test_right_by_chance_is_not_right():
     """Other tokens for one prompt: no answer of that subject has a time."""
     trials = [t.model_copy(update=dict(valid=False, reason=WRONG)) if (t.subject, t.block) == ("mine", 3) else t for t in made()]
-    entry = next(e for e in own.table(trials, ["step", "mine"]) if e["name"] == "mine")
+    entry = next(e for e in measure.table(trials, ["step", "mine"]) if e["name"] == "mine")
     assert (entry["valid_trials"], entry["tokens_per_second"]["n"]) == (0, 0)
-    assert own.fate(entry) == own.Fate("mine", GATE, WRONG.removeprefix("wrong: "))
+    assert measure.fate(entry) == measure.Fate("mine", GATE, WRONG.removeprefix("wrong: "))
     assert summary.entry(trials, "mine", "step")["valid_trials"] == 7  # the plain table would keep seven
 
 
 def test_the_sentence_and_the_tables_are_computed():
-    table = own.table(made(), ["step", "mine", NESTED.name])
-    sentence = findings.own_placement(table, "mine", own.line(MINE))
+    table = measure.table(made(), ["step", "mine", NESTED.name])
+    sentence = finding.own_placement(table, "mine", measure.line(MINE))
     parts = (
         "Placement('mine', jit=('attend', 'head')): it decodes 10.0 tokens/s [10.0, 10.0], 1% of the memory-bandwidth limit",
         f"a wrong one (“{SHORT}”) gets no time from the gate (token 3 is 7",
@@ -177,21 +178,21 @@ def test_the_sentence_and_the_tables_are_computed():
     )
     for part in parts:
         assert part in sentence
-    decided = findings.own_placement(own.table(made(nested=30), ["step", "mine", NESTED.name]), "mine", own.line(MINE))
+    decided = finding.own_placement(measure.table(made(nested=30), ["step", "mine", NESTED.name]), "mine", measure.line(MINE))
     assert f"“{NESTED.name}”, meant as one too close to call, has a verdict here (1.50x" in decided
-    frame = own.as_frame(table)
+    frame = measure.as_frame(table)
     assert [*frame["caught by"]] == [GATE, GUARD, INTERVAL]
     assert [*frame["void"]] == [8, 8, 0]
-    ladder = own.ladder_frame(table)["verdict"]
+    ladder = measure.ladder_frame(table)["verdict"]
     assert (ladder["mine"], ladder[SHORT], ladder[ANEW]) == ("slower", "none: the gate", "none: the guard")
 
 
 def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
-    trials = own.strict(made())
-    table = own.table(trials, ["step", "mine", NESTED.name])
+    trials = measure.strict(made())
+    table = measure.table(trials, ["step", "mine", NESTED.name])
 
     def draw():
-        return figures.own_ladder(trials, table, "mine")
+        return chart.own_ladder(trials, table, "mine")
 
     drawn = words(draw())
     refused = (
@@ -225,18 +226,18 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
 )
 def test_mistakes_are_named_before_anything_runs(mine, ladder, words):
     with pytest.raises(UserError, match=words):
-        own.measure(Job(TINY, WORK, Journal()), mine, ladder, 1, 1)
+        measure.measure(Job(TINY, WORK, Journal()), mine, ladder, 1, 1)
 
 
 @given(st.lists(st.sampled_from(sorted(TREE)), unique=True), st.sampled_from(["fixed", "none"]), st.booleans())
 def test_the_line_makes_the_placement_and_json_brings_it_back(jit, cache, aot):
     p = Placement("mine", jit=tuple(jit), cache=cache, compile="aot" if aot and jit else "lazy")
-    assert eval(own.line(p), {"Placement": Placement}) == p
+    assert eval(measure.line(p), {"Placement": Placement}) == p
     meta = dict(placement=json.loads(json.dumps(asdict(p))))
-    assert own.as_recorded(p, meta) == p
+    assert measure.as_recorded(p, meta) == p
     other = replace(p, jit=("rope",) if p.jit != ("rope",) else ("norm",), compile="lazy")
     with pytest.raises(UserError, match='source = "measure"'):
-        own.as_recorded(other, meta)
+        measure.as_recorded(other, meta)
 
 
 @pytest.mark.slow
@@ -244,7 +245,7 @@ def test_measuring_goes_through_children_and_goes_on_where_it_stopped(tmp_path):
     """Placements cross as data, specimens by name; nothing that is measured is measured again."""
     journal = Journal(tmp_path / "j.jsonl", {})
     job = Job(TINY, WORK, journal)
-    own.measure(job, MINE, ["step"], 1, 1)
+    measure.measure(job, MINE, ["step"], 1, 1)
     assert {t.subject for t in journal.trials} == {"step", "step" + AGAIN, "mine", NESTED.name, SHORT, ANEW}
     assert {t.subject for t in journal.trials if t.placement == "mine"} == {"mine"}
     anew = of(journal.trials, ANEW)[0]
@@ -252,7 +253,7 @@ def test_measuring_goes_through_children_and_goes_on_where_it_stopped(tmp_path):
     assert "never seen function: <lambda>" in anew.cause
     assert not re.search(r" id=\d|(?<!\w)/", anew.cause)  # no object's number, no machine's path
     processes = len(journal.notes)
-    own.measure(job, MINE, ["step"], 1, 1)
+    measure.measure(job, MINE, ["step"], 1, 1)
     assert len(journal.notes) == processes
     path = record.write(tmp_path / "t.csv", journal.trials)
     assert record.read(path)[0] == journal.trials

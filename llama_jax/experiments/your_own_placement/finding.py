@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_jax.bench import own
+from llama_jax.experiments.your_own_placement import measure
 
-KINDS = {own.SHORT: "a wrong one", own.ANEW: "one that compiles", own.NESTED.name: "one too close to call"}
+KINDS = {measure.SHORT: "a wrong one", measure.ANEW: "one that compiles", measure.NESTED.name: "one too close to call"}
 
 
 def own_placement(table: Sequence[dict], mine: str, said: str) -> str:
@@ -15,13 +15,13 @@ def own_placement(table: Sequence[dict], mine: str, said: str) -> str:
     said: the line that makes the placement.
     """
     entries = {e["name"]: e for e in table}
-    outcomes = [outcome(own.fate(entries[name]), kind) for name, kind in KINDS.items() if name in entries]
+    outcomes = [outcome(measure.fate(entries[name]), kind) for name, kind in KINDS.items() if name in entries]
     return f"With one line, {said}: {placed(entries[mine])}; {'; '.join(outcomes)}."
 
 
 def placed(entry: dict) -> str:
     """What became of one's own placement."""
-    fate = own.fate(entry)
+    fate = measure.fate(entry)
     if not entry["valid_trials"]:
         return f"it has no time, {fate.caught} caught it ({fate.why})"
     rate, mbu = entry["tokens_per_second"], entry["mbu"]
@@ -29,9 +29,9 @@ def placed(entry: dict) -> str:
     return f"it decodes {rate['median']:.1f} tokens/s [{rate['low']:.1f}, {rate['high']:.1f}]{limit} ({fate.why})"
 
 
-def outcome(fate: own.Fate, kind: str) -> str:
+def outcome(fate: measure.Fate, kind: str) -> str:
     """What became of a specimen: who caught it and what it therefore lacks, or its verdict."""
     if not fate.caught:
         return f"“{fate.name}”, meant as {kind}, has a verdict here ({fate.why})"
-    lacks = "verdict" if fate.caught == own.INTERVAL else "time"
+    lacks = "verdict" if fate.caught == measure.INTERVAL else "time"
     return f"{kind} (“{fate.name}”) gets no {lacks} from {fate.caught} ({fate.why})"
