@@ -1,6 +1,5 @@
 """Figures: one style, one `save`, one function a chart. Every number drawn is computed from records."""
 
-from llama_jax.figures.growth import growth
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
@@ -13,7 +12,6 @@ __all__ = [
     "conclude",
     "display",
     "footprint",
-    "growth",
     "model_label",
     "read_manifest",
     "save",

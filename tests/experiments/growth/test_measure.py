@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.bench import findings, growth
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
+from llama_jax.experiments.growth import finding, measure
 from tests.bench.test_record import trial
 
 SMALL = ("random:smollm2-135m,num_hidden_layers={},hidden_size=48,intermediate_size=96,num_attention_heads=3,num_key_value_heads=1,"
@@ -14,14 +14,14 @@ SMALL = ("random:smollm2-135m,num_hidden_layers={},hidden_size=48,intermediate_s
 
 def test_a_point_changes_one_size_alone():
     base = checkpoint.load_config("random:smollm2-135m")
-    layers, slots, batch = growth.point("layers", 7)
+    layers, slots, batch = measure.point("layers", 7)
     assert (checkpoint.load_config(layers).num_hidden_layers, slots, batch) == (7, 64, 1)
-    width = checkpoint.load_config(growth.point("width", 384)[0])
+    width = checkpoint.load_config(measure.point("width", 384)[0])
     assert (width.hidden_size, width.intermediate_size, width.num_attention_heads, width.num_key_value_heads) == (384, 1024, 6, 2)
     assert width.head_dim == base.head_dim
-    assert checkpoint.load_config(growth.point("width", base.hidden_size)[0]) == base
-    assert growth.point("context", 8192) == ("random:smollm2-135m", 8192, 1)
-    assert growth.point("batch", 32) == ("random:smollm2-135m", 64, 32)
+    assert checkpoint.load_config(measure.point("width", base.hidden_size)[0]) == base
+    assert measure.point("context", 8192) == ("random:smollm2-135m", 8192, 1)
+    assert measure.point("batch", 32) == ("random:smollm2-135m", 64, 32)
 
 
 @pytest.mark.parametrize(
@@ -31,25 +31,25 @@ def test_a_point_changes_one_size_alone():
 )  # fmt: skip
 def test_points_that_cannot_be(axis, value, words):
     with pytest.raises(UserError, match=words):
-        growth.point(axis, value)
+        measure.point(axis, value)
 
 
 def test_growth_starts_from_a_preset():
-    assert growth.preset("random:gpt2") == "gpt2"
-    assert checkpoint.load_config(growth.point("width", 128, "gpt2")[0]).num_attention_heads == 2
+    assert measure.preset("random:gpt2") == "gpt2"
+    assert checkpoint.load_config(measure.point("width", 128, "gpt2")[0]).num_attention_heads == 2
     for wrong in ("smollm2-135m-instruct", "random:nothing", "gpt2"):
         with pytest.raises(UserError, match="random:smollm2-135m"):
-            growth.preset(wrong)
+            measure.preset(wrong)
 
 
 def test_everything_is_checked_before_anything_is_measured():
     job = Job("m", None, Journal())
     with pytest.raises(UserError, match="new_tokens is 16"):
-        growth.measure(job, {"layers": [2]}, 1, 1, 16, 0)
+        measure.measure(job, {"layers": [2]}, 1, 1, 16, 0)
     with pytest.raises(UserError, match="answers is 0"):
-        growth.measure(job, {"layers": [2]}, 0, 1, 17, 0)
+        measure.measure(job, {"layers": [2]}, 0, 1, 17, 0)
     with pytest.raises(UserError, match="9000"):
-        growth.measure(job, {"layers": [2], "context": [9000]}, 1, 1, 17, 0)
+        measure.measure(job, {"layers": [2], "context": [9000]}, 1, 1, 17, 0)
 
 
 def made():
@@ -64,29 +64,29 @@ def made():
 
 
 def test_an_axis_in_the_order_of_its_sizes():
-    one, four, sixteen = growth.axis_of(made()[::-1], "batch", gflops=100.0)
+    one, four, sixteen = measure.axis_of(made()[::-1], "batch", gflops=100.0)
     assert [p["value"] for p in (one, four, sixteen)] == ["1", "4", "16"]
     assert (one["median"], one["n"], one["processes"]) == (pytest.approx(120), 3, 1)
     assert one["bytes_ms"] == pytest.approx(100)
     assert [p["flops_ms"] for p in (one, four, sixteen)] == pytest.approx([50, 200, 800])
-    assert growth.crossing([one, four, sixteen]) == pytest.approx(2, rel=1e-6)
-    assert np.isnan(growth.crossing([four, sixteen]))
-    assert growth.over_prediction([one, four]) == pytest.approx(2)  # the bytes are the same here
-    assert growth.axis_of(made(), "batch")[0]["flops_ms"] is None
+    assert measure.crossing([one, four, sixteen]) == pytest.approx(2, rel=1e-6)
+    assert np.isnan(measure.crossing([four, sixteen]))
+    assert measure.over_prediction([one, four]) == pytest.approx(2)  # the bytes are the same here
+    assert measure.axis_of(made(), "batch")[0]["flops_ms"] is None
 
 
 def test_void_answers_do_not_count():
     spoilt = [t.model_copy(update=dict(valid=False)) if t.run == "batch 4" else t for t in made()]
-    assert [p["value"] for p in growth.axis_of(spoilt, "batch")] == ["1", "16"]
+    assert [p["value"] for p in measure.axis_of(spoilt, "batch")] == ["1", "16"]
 
 
 def test_the_finding_names_what_grew():
-    points = {axis: growth.axis_of(made(), axis, 100.0) for axis in ("batch", "layers")}
-    sentence = findings.growth(points, {}, 2.0)
+    points = {axis: measure.axis_of(made(), axis, 100.0) for axis in ("batch", "layers")}
+    sentence = finding.growth(points, {}, 2.0)
     assert "a batch of 16 makes 2.0 times as many tokens/s as a batch of 1" in sentence
     assert "about 2 rows" in sentence
     points["context"] = [dict(value="64", median=10, bytes=1), dict(value="8192", median=25, bytes=2)]
-    sentence = findings.growth(points, {"context": 1.25}, np.nan)
+    sentence = finding.growth(points, {"context": 1.25}, np.nan)
     assert "A token's time grows 1.25 times as much as its bytes from 64 to 8192 cache slots" in sentence
 
 
@@ -94,11 +94,11 @@ def test_the_finding_names_what_grew():
 def test_points_are_measured_in_processes_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     job = Job("", None, Journal())
-    growth.measure(job, {"model": [SMALL.format(1), SMALL.format(3)]}, answers=2, processes=1, new_tokens=17, seed=0)
+    measure.measure(job, {"model": [SMALL.format(1), SMALL.format(3)]}, answers=2, processes=1, new_tokens=17, seed=0)
     trials = job.journal.trials
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert len({t.process for t in trials}) == 2
     assert all(note["gflops"] > 0 for note in job.journal.notes)
-    small, large = growth.axis_of(trials, "model", 1.0)
+    small, large = measure.axis_of(trials, "model", 1.0)
     assert small["bytes"] < large["bytes"]
     assert (small["n"], small["value"]) == (2, SMALL.format(1))
