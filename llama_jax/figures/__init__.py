@@ -3,7 +3,6 @@
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
 from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
-from llama_jax.figures.xlacpu import xla_findings
 
 __all__ = [
     "COLOURS",
@@ -17,5 +16,4 @@ __all__ = [
     "save",
     "spread_labels",
     "update_manifest",
-    "xla_findings",
 ]

@@ -1,8 +1,8 @@
 """The chart of findings about XLA:CPU: the same bytes for the same rows, and it says what is in them."""
 
 from llama_jax import figures
-from llama_jax.bench import xlacpu
-from tests.bench.test_xlacpu import blocks, made
+from llama_jax.experiments.xla_cpu import chart, measure
+from tests.experiments.xla_cpu.test_measure import blocks, made
 from tests.test_figures import META
 
 
@@ -17,14 +17,14 @@ def rows():
 
 
 def test_the_chart_draws_the_same_bytes_twice(tmp_path):
-    files = [figures.save(figures.xla_findings(xlacpu.told(rows())), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    files = [figures.save(chart.xla_findings(measure.told(rows())), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
     for kind in ("svg", "png"):
         assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
 
 
 def test_the_chart_says_what_the_rows_say():
-    found = xlacpu.told(rows())
-    drawn = words(figures.xla_findings(found))
+    found = measure.told(rows())
+    drawn = words(chart.xla_findings(found))
     expected = (
         f"{found[0].ratio.words}, n = 6",
         "10.2 ms against 2 ms",
@@ -39,7 +39,7 @@ def test_the_chart_says_what_the_rows_say():
 
 
 def test_it_can_be_drawn_from_nothing_from_one_block_and_from_void_ones():
-    figures.xla_findings([])
-    assert "5.00x, n = 1" in words(figures.xla_findings(xlacpu.told(made())))
-    drawn = words(figures.xla_findings(xlacpu.told(made(valid=False, reason="wrong: the two programs compute different numbers"))))
+    chart.xla_findings([])
+    assert "5.00x, n = 1" in words(chart.xla_findings(measure.told(made())))
+    drawn = words(chart.xla_findings(measure.told(made(valid=False, reason="wrong: the two programs compute different numbers"))))
     assert "void: other numbers" in drawn

@@ -20,8 +20,8 @@ from llama_jax.bench import AGAIN, statistics
 from llama_jax.bench.job import Job, check, watched, whole
 from llama_jax.bench.record import Row
 from llama_jax.bench.statistics import Ratio
-from llama_jax.bench.xlacases import FINDINGS, Finding, Program
 from llama_jax.errors import UserError, near
+from llama_jax.experiments.xla_cpu.cases import FINDINGS, Finding, Program
 
 RUN = "xla"
 REPEATS = 5  # timed units of work of each program in a block

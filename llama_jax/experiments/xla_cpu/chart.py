@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from llama_jax.bench.xlacpu import Told
+from llama_jax.experiments.xla_cpu.measure import Told
 from llama_jax.figures.style import PALETTE, new, plain_ticks, rows, styled
 
 GREY = "#555555"

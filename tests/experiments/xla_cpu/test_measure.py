@@ -6,11 +6,12 @@ import jaxlib
 import numpy as np
 import pytest
 
-from llama_jax.bench import record, statistics, xlacases, xlacpu
+from llama_jax.bench import record, statistics
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.xlacases import FEW, FINDINGS, LONG, TOKENS, D, F, Finding, H, K, L, Program, S, V, temporaries
 from llama_jax.errors import UserError
+from llama_jax.experiments.xla_cpu import cases, measure
+from llama_jax.experiments.xla_cpu.cases import FEW, FINDINGS, LONG, TOKENS, D, F, Finding, H, K, L, Program, S, V, temporaries
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -61,15 +62,15 @@ PRODUCERS = {
 
 
 @pytest.mark.parametrize("op", PRODUCERS)
-@pytest.mark.parametrize("product", [xlacases.reduced, lambda x, w: xlacases.as_vector(x[None], w)[0]], ids=["reduced", "dot"])
+@pytest.mark.parametrize("product", [cases.reduced, lambda x, w: cases.as_vector(x[None], w)[0]], ids=["reduced", "dot"])
 def test_a_vectors_producer_is_not_computed_again_for_each_row(op, product):
     """What was thought to be a finding and is none: docs/xla-cpu.md, What did not hold."""
     x, w = jax.ShapeDtypeStruct((D,), jnp.float32), jax.ShapeDtypeStruct((F, D), jnp.bfloat16)
     compiled = jax.jit(lambda x, w: product(PRODUCERS[op](x), w)).lower(x, w).compile()
-    made = {n: xlacases.times(compiled, op, n) for n in (1, D, F * D)}
+    made = {n: cases.times(compiled, op, n) for n in (1, D, F * D)}
     assert made[F * D] == 0, f"jaxlib {jaxlib.__version__} computes {op} for each row: it belongs into xlacases.FINDINGS"
     assert made[1] + made[D] == 1
-    apart = [part for part in xlacases.computations(compiled.as_text()).values() if any(f" {op}(" in line for line in part)]
+    apart = [part for part in cases.computations(compiled.as_text()).values() if any(f" {op}(" in line for line in part)]
     assert not any(f"[{F},{D}]" in line for part in apart for line in part), f"{op} is in one fusion with the product"
 
 
@@ -81,7 +82,7 @@ def pair(slow, fast, told=temporaries, **options) -> Finding:
 
 
 def test_both_programs_are_timed_as_often_and_checked():
-    rows = xlacpu.compare(pair(lambda a, b: a @ b, lambda a, b: jnp.einsum("ij,jk", a, b)), IDENTITY, 6, repeats=4)
+    rows = measure.compare(pair(lambda a, b: a @ b, lambda a, b: jnp.einsum("ij,jk", a, b)), IDENTITY, 6, repeats=4)
     assert [(r.program, r.order, r.valid, len(r.unit_ns)) for r in rows] == [
         ("slow", 6, True, 4), ("fast", 7, True, 4), ("fast (again)", 8, True, 4)]  # fmt: skip
     assert all(ns > 0 for r in rows for ns in r.unit_ns)
@@ -90,14 +91,14 @@ def test_both_programs_are_timed_as_often_and_checked():
 
 @pytest.mark.parametrize("other", [lambda a, b: a @ b + 1, lambda a, b: a * jnp.nan, lambda a, b: a[0]])
 def test_programs_that_compute_other_numbers_make_void_rows(other):
-    rows = xlacpu.compare(pair(lambda a, b: a @ b, other), IDENTITY, repeats=1)
+    rows = measure.compare(pair(lambda a, b: a @ b, other), IDENTITY, repeats=1)
     assert [(r.valid, r.reason) for r in rows] == [(False, "wrong: the two programs compute different numbers")] * 3
 
 
 def test_what_is_fed_comes_back_as_the_next_argument_and_donation_hurts_nobody():
     finding = pair(lambda a, b: (a + 1, a @ b), lambda a, b: (a + 1, a @ b), feeds=True, donated=True, calls=3)
     base = finding.base(jax.random.key(0))
-    subject = xlacpu.Subject(finding.slow, base)
+    subject = measure.Subject(finding.slow, base)
     for units in (1, 2):
         results = subject.unit()
         np.testing.assert_allclose(results[0], base[0] + 3 * units)
@@ -107,7 +108,7 @@ def test_what_is_fed_comes_back_as_the_next_argument_and_donation_hurts_nobody()
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_slow_and_fast_compute_the_same_numbers(name):
-    rows = xlacpu.compare(BY_NAME[name], IDENTITY, repeats=1)
+    rows = measure.compare(BY_NAME[name], IDENTITY, repeats=1)
     assert [r.valid for r in rows] == [True] * 3, rows[0].reason
 
 
@@ -140,16 +141,16 @@ class Text:
 
 
 def test_instructions_are_counted_as_often_as_they_run():
-    assert list(xlacases.computations(HLO)) == ["inner", "body", "ENTRY"]
-    assert xlacases.times(Text(HLO), "convert", 32, trips=10) == 2 + 10
-    assert xlacases.times(Text(HLO), "convert", 32) == 3
-    assert xlacases.times(Text(HLO), "convert", 4, trips=10) == 10
-    assert xlacases.times(Text(HLO), "copy", 32) == 0
+    assert list(cases.computations(HLO)) == ["inner", "body", "ENTRY"]
+    assert cases.times(Text(HLO), "convert", 32, trips=10) == 2 + 10
+    assert cases.times(Text(HLO), "convert", 32) == 3
+    assert cases.times(Text(HLO), "convert", 4, trips=10) == 10
+    assert cases.times(Text(HLO), "copy", 32) == 0
 
 
 @pytest.mark.parametrize(("text", "count"), [("copy", 1), ("copy-start", 0)])
 def test_only_the_instruction_itself_is_counted(text, count):
-    assert xlacases.times(Text(f"ENTRY %m (p: f32[2]) -> f32[2] {{\n  ROOT %x = f32[1,2]{{1,0}} {text}(%p)\n}}\n"), "copy", 2) == count
+    assert cases.times(Text(f"ENTRY %m (p: f32[2]) -> f32[2] {{\n  ROOT %x = f32[1,2]{{1,0}} {text}(%p)\n}}\n"), "copy", 2) == count
 
 
 def made(finding="int8 product", block=0, slow=10.0, fast=2.0, again=2.0, shown=(100, 0), faults=0, **changes):
@@ -157,7 +158,7 @@ def made(finding="int8 product", block=0, slow=10.0, fast=2.0, again=2.0, shown=
     fields = dict(IDENTITY, block=block, order=0, process=block + 1, phase="warm", valid=True, finding=finding, argument_bytes=1, calls=1,
                   output_bytes=1, alias_bytes=0, page_faults=faults)  # fmt: skip
     programs = zip(("slow", "fast", "fast (again)"), (slow, fast, again), (shown[0], shown[1], shown[1]), strict=True)
-    return [xlacpu.Compared(**{**fields, **changes}, program=name, evidence=seen, temp_bytes=seen,
+    return [measure.Compared(**{**fields, **changes}, program=name, evidence=seen, temp_bytes=seen,
                             unit_ns=[round(ms * 1e6 * k) for k in (0.9, 1, 5)]) for name, ms, seen in programs]  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def blocks(n=6, **options):
 
 
 def test_the_ratio_is_of_medians_block_by_block():
-    (found,) = xlacpu.told(blocks(faults=30))
+    (found,) = measure.told(blocks(faults=30))
     assert found.pairs == pytest.approx([(10 + b / 10) / 2 for b in range(6)])
     assert found.ratio.value == pytest.approx(statistics.ratio(found.pairs, [1] * 6).value)
     assert (found.ratio.verdict, found.ratio.n, found.holds, found.wrong) == ("faster", 6, True, 0)
@@ -174,56 +175,56 @@ def test_the_ratio_is_of_medians_block_by_block():
 
 
 def test_a_restless_control_takes_the_verdict_away():
-    (found,) = xlacpu.told([row for b in range(6) for row in made(block=b, slow=2.1, fast=2.0, again=2.6)])
+    (found,) = measure.told([row for b in range(6) for row in made(block=b, slow=2.1, fast=2.0, again=2.6)])
     assert found.ratio.verdict == "unstable"
 
 
 def test_void_blocks_give_no_time():
     rows = [*blocks(5), *made(block=5, slow=999, valid=False, reason="wrong")]
-    (found,) = xlacpu.told(rows)
+    (found,) = measure.told(rows)
     assert (found.ratio.n, found.wrong) == (5, 1)
-    (found,) = xlacpu.told(made(valid=False, reason="wrong"))
+    (found,) = measure.told(made(valid=False, reason="wrong"))
     assert (found.ratio.n, found.wrong, found.pairs) == (0, 1, ())
     assert np.isnan(found.ms).all()
 
 
 def test_evidence_that_differs_between_processes_is_none():
-    assert not xlacpu.told([*made(block=0), *made(block=1, shown=(101, 0))])[0].holds
-    assert not xlacpu.told(made(shown=(5, 5)))[0].holds
+    assert not measure.told([*made(block=0), *made(block=1, shown=(101, 0))])[0].holds
+    assert not measure.told(made(shown=(5, 5)))[0].holds
 
 
 def test_an_interrupted_block_is_left_out():
-    assert xlacpu.told(made()[:2]) == []
-    assert xlacpu.told([*made(), *made(block=1)[:1]])[0].ratio.n == 1
+    assert measure.told(made()[:2]) == []
+    assert measure.told([*made(), *made(block=1)[:1]])[0].ratio.n == 1
 
 
 def test_the_sentence_says_what_the_rows_say():
-    found = xlacpu.told([*blocks(), *blocks(finding="shared vector", shown=(7, 7)), *blocks(finding="cache of one row", slow=2.0)])
-    said = xlacpu.sentence(found, "jaxlib 1.2")
+    found = measure.told([*blocks(), *blocks(finding="shared vector", shown=(7, 7)), *blocks(finding="cache of one row", slow=2.0)])
+    said = measure.sentence(found, "jaxlib 1.2")
     assert said.startswith("2 of 3 findings about XLA:CPU show in the compiled programs of jaxlib 1.2.")
     assert f"int8 product {found[0].ratio.words}" in said
     assert "shared vector" not in said
     assert "Not told apart by time: cache of one row." in said
-    assert "none of them costs time" in xlacpu.sentence(xlacpu.told(blocks(slow=2.0)))
-    assert xlacpu.sentence([]) == "No finding about XLA:CPU was measured."
+    assert "none of them costs time" in measure.sentence(measure.told(blocks(slow=2.0)))
+    assert measure.sentence([]) == "No finding about XLA:CPU was measured."
 
 
 @pytest.mark.parametrize(("options", "words"), [(dict(blocks=0), "blocks is 0"), (dict(blocks=1, names=["int8 prodct"]), "int8 product")])
 def test_a_wrong_plan_is_refused_before_anything_is_measured(options, words):
-    journal = Journal(kind=xlacpu.Compared)
+    journal = Journal(kind=measure.Compared)
     with pytest.raises(UserError, match=words):
-        xlacpu.measure(Job("random:smollm2-135m", None, journal), **options)
+        measure.measure(Job("random:smollm2-135m", None, journal), **options)
     assert journal.trials == []
 
 
 def test_measured_in_a_process_of_its_own_once(tmp_path):
     names = ["cache of one row", "shared vector"]
     for _ in range(2):  # the second time nothing is left to do
-        journal = Journal(tmp_path / "j.jsonl", dict(plan=1), kind=xlacpu.Compared)
-        rows = xlacpu.measure(Job("random:smollm2-135m", None, journal, progress=lambda *what: None), 1, names=names)
+        journal = Journal(tmp_path / "j.jsonl", dict(plan=1), kind=measure.Compared)
+        rows = measure.measure(Job("random:smollm2-135m", None, journal, progress=lambda *what: None), 1, names=names)
         assert sorted({r.finding for r in rows}) == names
         assert len(rows) == len(journal.trials) == 6
         assert {r.process for r in rows} == {1}
-        assert all(r.valid and len(r.unit_ns) == xlacpu.REPEATS for r in rows)
-    path = record.write(tmp_path / "x.csv", rows, xlacpu.Compared)
-    assert record.read(path, kind=xlacpu.Compared)[0] == rows
+        assert all(r.valid and len(r.unit_ns) == measure.REPEATS for r in rows)
+    path = record.write(tmp_path / "x.csv", rows, measure.Compared)
+    assert record.read(path, kind=measure.Compared)[0] == rows

@@ -8,7 +8,7 @@ import jaxlib
 import pytest
 
 from llama_jax import paths
-from llama_jax.bench import xlacases
+from llama_jax.experiments.xla_cpu import cases
 
 TEXT = (paths.ROOT / "docs" / "xla-cpu.md").read_text(encoding="utf-8")
 SECTIONS = re.findall(r"^## \d+\. (.+?)\n(.*?)(?=^## )", TEXT, re.M | re.S)
@@ -21,14 +21,14 @@ def blocks(section, kind):
 
 def test_the_document_has_each_finding_once_in_order():
     named = [re.search(r"^In data and figure: \*(.+)\*\.$", section, re.M)[1] for _, section in SECTIONS]
-    assert named == [f.name for f in xlacases.FINDINGS]
+    assert named == [f.name for f in cases.FINDINGS]
     for _, section in SECTIONS:
         assert len(blocks(section, "python")) == len(blocks(section, "text")) == 1
         for part in ("What one sees.", "What one would expect.", "Why it matters."):
             assert section.count(f"**{part}**") == 1
 
 
-@pytest.mark.parametrize(("title", "section"), SECTIONS, ids=[f.name for f in xlacases.FINDINGS])
+@pytest.mark.parametrize(("title", "section"), SECTIONS, ids=[f.name for f in cases.FINDINGS])
 def test_each_script_prints_what_stands_below_it(title, section):
     (script,), (expected,), printed = blocks(section, "python"), blocks(section, "text"), io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -38,7 +38,7 @@ def test_each_script_prints_what_stands_below_it(title, section):
     )
 
 
-@pytest.mark.parametrize(("title", "section"), SECTIONS, ids=[f.name for f in xlacases.FINDINGS])
+@pytest.mark.parametrize(("title", "section"), SECTIONS, ids=[f.name for f in cases.FINDINGS])
 def test_each_script_stands_for_itself(title, section):
     (script,) = blocks(section, "python")
     assert set(re.findall(r"^(?:import|from) (\w+)", script, re.M)) <= {"re", "jax"}
@@ -50,8 +50,6 @@ def version():
 
 
 def test_the_numbers_in_the_text_are_those_of_the_shapes():
-    assert f"D {xlacases.D}, feed-forward {xlacases.F:,}, vocabulary {xlacases.V:,}, {xlacases.K} key heads of {xlacases.H}" in " ".join(
-        TEXT.split()
-    )
-    assert f"{round(4 * xlacases.V * xlacases.D / PAGE / 1000)} thousand faults" in " ".join(TEXT.split())
-    assert 4 * xlacases.LONG == 16 * 1024
+    assert f"D {cases.D}, feed-forward {cases.F:,}, vocabulary {cases.V:,}, {cases.K} key heads of {cases.H}" in " ".join(TEXT.split())
+    assert f"{round(4 * cases.V * cases.D / PAGE / 1000)} thousand faults" in " ".join(TEXT.split())
+    assert 4 * cases.LONG == 16 * 1024
