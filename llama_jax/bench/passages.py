@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
-from llama_jax import corpus
+from llama_jax import checkpoint, corpus, generate, prompts
+from llama_jax.bench import protocol
+from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.tokenizer import Tokenizer
+
+PROMPTS = 4  # different prompts, so that no subject can live off one
 
 TRIES = 20  # places in the text at which a passage may begin with a given token
 
@@ -58,3 +63,38 @@ def random_passages(vocabulary: int, lengths: Sequence[int], seed: int) -> list[
             pass
         found[passage] = True
     return list(found)
+
+
+def science(loaded: checkpoint.Checkpoint, questions: Sequence[str], new_tokens: int, seed: int = 0) -> Workload:
+    """Questions as chat prompts; for a model without a tokenizer, as many prompts of random ids of like length."""
+    if loaded.tokenizer is None:
+        ids = random_prompts(loaded.config.vocab_size, 40, seed, len(questions))
+        return Workload(ids, new_tokens, generate.bucket(40), seed=seed)
+    texts = prompts.as_chat(loaded.tokenizer, questions)
+    longest = max(len(loaded.tokenizer.encode(text, special=False)) for text in texts)
+    return Workload(texts, new_tokens, generate.bucket(longest), seed=seed)
+
+
+def exact_length(loaded: checkpoint.Checkpoint, workload: Workload) -> Workload:
+    """The workload with its first prompt alone, and no padding before it."""
+    first = workload.prompts[0]
+    return replace(workload, prompts=(first,), length=len(protocol.encoder(loaded)(first)))
+
+
+def random_prompts(vocabulary: int, tokens: int, seed: int, count: int = PROMPTS) -> tuple[tuple[int, ...], ...]:
+    """Prompts of exactly the wanted length: seeded random ids."""
+    rng = random.Random(seed)
+    return tuple(tuple(rng.randrange(vocabulary) for _ in range(tokens)) for _ in range(count))
+
+
+def check_context(config, workload: Workload) -> None:
+    needed, room = workload.length + workload.new_tokens, config.max_position_embeddings
+    if needed > room:
+        raise UserError(f"{needed} tokens of prompt and answer exceed the model's context of {room}; ask for fewer.")
+
+
+def english(loaded: checkpoint.Checkpoint, tokens: int, seed: int = 0) -> list[int]:
+    """Ids of an English text of so many tokens, the manual that every Python carries; random ids for a model without a tokenizer."""
+    if loaded.tokenizer is None:
+        return list(random_prompts(loaded.config.vocab_size, tokens, seed, 1)[0])
+    return loaded.tokenizer.encode(corpus.manual()[: 12 * tokens])[:tokens]

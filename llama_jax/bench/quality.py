@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from llama_jax import generate
-from llama_jax.bench import phases, statistics, suite
+from llama_jax.bench import passages, phases, statistics
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint
@@ -131,7 +131,7 @@ def compared(say: Callable, job: dict, identity: dict, names: Sequence[str], tok
 
     with watched(say):
         loaded, *_ = opened(job)
-        text = suite.english(loaded, tokens, seed)
+        text = passages.english(loaded, tokens, seed)
         truth, found = reader(loaded, REFERENCE), {}
         for name in names:
             try:

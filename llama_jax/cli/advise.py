@@ -54,14 +54,14 @@ def advise(
 def measured(model: str, wish, names: tuple[str, ...], out: Sequence[Path], seed: int) -> list[tuple[str, list, dict]]:
     """As `recorded`, of a measurement made now."""
     from llama_jax import kernels
-    from llama_jax.bench import export, progress, suite
+    from llama_jax.bench import export, progress, run
     from llama_jax.placement import LADDER
 
     check_outputs(None, out, None)
     ours = names or (*LADDER, *(() if kernels.missing() else ("loop+gemv", "step+fused", "loop+fused")))
-    settings = suite.Settings(model, ours, (), None, wish.prompt_tokens, wish.new_tokens, BLOCKS, 1, seed, PROCESSES, COLD)
+    settings = run.Settings(model, ours, (), None, wish.prompt_tokens, wish.new_tokens, BLOCKS, 1, seed, PROCESSES, COLD)
     with progress.bar(bars_shown()) as tell_progress:
-        result, trials, meta = suite.run(settings, tell_progress)
+        result, trials, meta = run.run(settings, tell_progress)
     for path in out:
         tell(f"wrote {export.write(path, trials, meta, result)}")
     return [("now", trials, meta)]

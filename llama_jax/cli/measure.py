@@ -50,18 +50,18 @@ def bench(
         from llama_jax.cli import suite as programme
 
         return programme.run(suite_name, out or (), any_device)
-    from llama_jax.bench import export, progress, suite, table
+    from llama_jax.bench import console, export, progress, run
 
     if self_test:
         return check_harness(json_)
-    settings = suite.Settings(model, split(placements), split(peers), baseline or None, prompt_tokens, new_tokens, blocks, batch, seed,
+    settings = run.Settings(model, split(placements), split(peers), baseline or None, prompt_tokens, new_tokens, blocks, batch, seed,
                               processes, int(cold), int(cached), threads, explain, journal, limit, skip_corrupt)  # fmt: skip
     check_outputs(journal, out or (), profile)
     if profile is not None:
         return profile_placements(settings, profile, json_)
     with progress.bar(bars_shown()) as tell_progress:
-        result, trials, meta = suite.run(settings, tell_progress)
-    table.show(result)
+        result, trials, meta = run.run(settings, tell_progress)
+    console.show(result)
     for path in out or ():
         tell(f"wrote {export.write(path, trials, meta, result)}")
     if json_:
@@ -100,9 +100,9 @@ def check_harness(json_: bool) -> None:
 
 def profile_placements(settings, folder: Path, json_: bool) -> None:
     """`bench --profile DIR`."""
-    from llama_jax.bench import suite
+    from llama_jax.bench import run
 
-    found = suite.profile(settings, folder, tell)
+    found = run.profile(settings, folder, tell)
     if json_:
         emit({"profiles": found})
 

@@ -7,12 +7,13 @@ import shutil
 import pytest
 
 from llama_jax import paths
-from llama_jax.bench import AGAIN, overview, precision, record, summary
+from llama_jax.bench import AGAIN, overview, record, summary
 from llama_jax.bench.cold import Start
 from llama_jax.errors import UserError
 from llama_jax.experiments.activation_extraction import table as extraction
 from llama_jax.experiments.activation_extraction.plan import Extraction
 from llama_jax.experiments.host_loop.clock import HostTrial
+from llama_jax.experiments.precision_and_kernels import table as ladders
 from llama_jax.experiments.time_to_first_token import table
 
 DATA = paths.ROOT / "data"
@@ -58,11 +59,11 @@ def test_rates_at_a_context_are_notebook_eights():
     lines = read("08-precision-and-kernels")
     for context in meta["parameters"]["contexts"]:
         here = {line.subject: line for line in lines if line.words == f"context {context}"}
-        for e in precision.table.ladder(trials, meta["subjects"], context, [], meta["processes"]):
+        for e in ladders.ladder(trials, meta["subjects"], context, [], meta["processes"]):
             line = here[e["name"]]
             assert (line.middle, line.void, line.weights) == (e["decode"], e["void"], e["dtype"])
             if e["name"] != meta["baseline"]:
-                assert line.ratio == precision.table.ratio(trials, e["name"], meta["baseline"], context)
+                assert line.ratio == ladders.ratio(trials, e["name"], meta["baseline"], context)
 
 
 def test_passes_are_notebook_elevens():

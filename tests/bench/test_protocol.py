@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config, generate
-from llama_jax.bench import AGAIN, gate, guard, harness, job, protocol, roofline, suite, summary
+from llama_jax.bench import AGAIN, gate, guard, harness, job, protocol, roofline, summary
+from llama_jax.bench import run as suite
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import parse

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import phases, protocol, quality, record, suite
+from llama_jax.bench import passages, phases, protocol, quality, record
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.quality import Window
@@ -125,7 +125,7 @@ def test_windows_cover_every_position_once(tokens, size):
 
 
 def test_the_default_text_is_long_enough(packaged):
-    assert len(suite.english(packaged, 1024)) == 1024
+    assert len(passages.english(packaged, 1024)) == 1024
 
 
 def test_rows_come_back_from_a_table(tmp_path):

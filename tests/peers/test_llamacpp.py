@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config, generate, peers
-from llama_jax.bench import protocol, suite
+from llama_jax.bench import passages, protocol
 from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint.tensors import named
 from llama_jax.peers import llamacpp
@@ -236,7 +236,7 @@ def test_tests_of_llama_cpp_are_skipped_only_where_it_may_be_absent(monkeypatch,
 @here
 @pytest.mark.slow
 def test_the_packaged_models_logits_and_tokens_agree_within_its_rounding(packaged, record_property):
-    ids = suite.english(packaged, 200)
+    ids = passages.english(packaged, 200)
     theirs, expected = llamacpp.logits(packaged)(ids), ours(packaged, ids)
     error, agree = relative_error(theirs, expected), float((theirs.argmax(1) == expected.argmax(1)).mean())
     record_property("relative_error", float(error))

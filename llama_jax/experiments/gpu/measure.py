@@ -16,9 +16,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from llama_jax import bench as llama_jax_bench
 from llama_jax import peers
-from llama_jax.bench import SCHEMA, environment, memory, protocol
+from llama_jax.bench import AGAIN, SCHEMA, environment, memory, protocol
 from llama_jax.bench.guard import TorchCounter, TorchGuard
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.checkpoint import Checkpoint
@@ -217,7 +216,7 @@ def decode(session: Session, bench: Bench, subjects: Sequence[Subject], until: f
     """Whole answers: in each block every subject once, the baseline twice, in seeded random order."""
     suite = session.suite
     work = workload(suite, bench.shape.config, suite.prompt_tokens, suite.new_tokens)
-    twin = replace(subjects[0], name=subjects[0].name + llama_jax_bench.AGAIN)
+    twin = replace(subjects[0], name=subjects[0].name + AGAIN)
     probe = gpudevice.Probe(suite.probe_bytes, gpudevice.torch_device(session.device["platform"]))
     interleaved(session, bench, [*subjects, twin], work, suite.blocks, until, "decode", probe)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import protocol, roofline, suite
+from llama_jax.bench import passages, protocol, roofline
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Subject, Workload
@@ -88,7 +88,7 @@ def answers_of(say: Callable, job: dict, identity: dict, slots: int, batch: int,
     """Warm answers of one model, cache size and batch; the bandwidth is probed between them."""
     with watched(say) as more:
         loaded, _, _, _ = opened(job)
-        work = Workload(suite.random_prompts(loaded.config.vocab_size, PROMPT, seed), new_tokens, PROMPT, batch, seed)
+        work = Workload(passages.random_prompts(loaded.config.vocab_size, PROMPT, seed), new_tokens, PROMPT, batch, seed)
         who = with_slots(loaded, slots)
         probe, reference = roofline.Probe(), protocol.Reference(loaded, work)
         protocol.warm_up(who, work)

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from llama_jax import checkpoint
-from llama_jax.bench import AGAIN, gate, protocol, roofline, statistics, suite, summary
+from llama_jax.bench import AGAIN, gate, passages, protocol, roofline, statistics, summary
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
@@ -77,7 +77,7 @@ def known(sizes: Sequence[str], model: str) -> list[str]:
 def sized(job: Job, size: str) -> Job:
     """The job on a random model: prompts of random ids, as long as the job's are when padded."""
     work, config = job.workload, checkpoint.load_config(SIZES[size])
-    ids = suite.random_prompts(config.vocab_size, work.length, work.seed, len(work.prompts))
+    ids = passages.random_prompts(config.vocab_size, work.length, work.seed, len(work.prompts))
     return replace(job, model=SIZES[size], workload=replace(work, prompts=ids))
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax import attention, checkpoint, generate, kvc, transforms
-from llama_jax.bench import AGAIN, statistics, suite, summary
+from llama_jax.bench import AGAIN, passages, statistics, summary
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.published import figure_of
 from llama_jax.bench.quality import against
@@ -31,8 +31,8 @@ def random_plan(
 ) -> Plan:
     """Placements on prompts of random ids of one length, without padding. Raises UserError for a text longer than the context."""
     config = checkpoint.load_config(model)
-    workload = Workload(suite.random_prompts(config.vocab_size, prompt, seed), new_tokens, prompt, seed=seed)
-    suite.check_context(config, workload)
+    workload = Workload(passages.random_prompts(config.vocab_size, prompt, seed), new_tokens, prompt, seed=seed)
+    passages.check_context(config, workload)
     return Plan(model, tuple(map(parse, placements)), workload, placements[0], blocks=blocks, processes=processes, run=run)
 
 

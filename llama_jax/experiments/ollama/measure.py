@@ -17,7 +17,8 @@ import numpy as np
 
 from llama_jax import chat as template
 from llama_jax import checkpoint, generate, prompts
-from llama_jax.bench import available, phases, protocol, roofline, suite, summary
+from llama_jax.bench import available, passages, phases, protocol, roofline, summary
+from llama_jax.bench import run as suite
 from llama_jax.bench.available import built
 from llama_jax.bench.footprints import file_bytes, memory
 from llama_jax.bench.job import Job, check, opened, watched, whole
@@ -100,9 +101,9 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
     absent = {gap["name"] for gap in gaps}
     placements, others = (tuple(n for n in names if n not in absent) for names in (contest.placements, contest.peers))
     loaded = checkpoint.load(contest.model)
-    work = suite.science(loaded, prompts.load(contest.questions), contest.new_tokens, contest.seed)
+    work = passages.science(loaded, prompts.load(contest.questions), contest.new_tokens, contest.seed)
     turns = conversation(loaded, contest.turns, contest.turn_tokens, contest.seed)
-    suite.check_context(loaded.config, turns)
+    passages.check_context(loaded.config, turns)
     plan = Plan(contest.model, tuple(map(parse, placements)), work, contest.placements[0], blocks=contest.blocks,
                 processes=contest.processes, run=MAIN, peers=others)  # fmt: skip
     main, job = suite.collect(plan, journal), Job(contest.model, work, journal)
@@ -126,7 +127,7 @@ def conversation(loaded: Checkpoint, turns: int, new_tokens: int, seed: int = 0)
     Its `length` is the longest one's: for one turn use `turn`.
     """
     if loaded.tokenizer is None:
-        ids = suite.random_prompts(loaded.config.vocab_size, FIRST_IDS + MORE_IDS * (turns - 1), seed, 1)[0]
+        ids = passages.random_prompts(loaded.config.vocab_size, FIRST_IDS + MORE_IDS * (turns - 1), seed, 1)[0]
         texts = tuple(ids[: FIRST_IDS + MORE_IDS * i] for i in range(turns))
     else:
         said, texts = [{"role": "system", "content": SYSTEM}], ()

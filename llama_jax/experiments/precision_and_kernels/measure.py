@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax import checkpoint
-from llama_jax.bench import available, footprints, phases, suite, summary
+from llama_jax.bench import available, footprints, phases, summary
+from llama_jax.bench import passages as bench_passages
+from llama_jax.bench import run as suite
 from llama_jax.bench.job import Job, check, watched, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.passages import passages
@@ -80,7 +82,7 @@ def check_contexts(model: str, contexts: Sequence[int], new_tokens: int) -> None
 def workload(loaded: Checkpoint, context: int, new_tokens: int, seed: int = 0) -> Workload:
     """Prompts of exactly so many tokens that a context is full after `new_tokens` more."""
     length = context - new_tokens
-    return Workload(tuple(passages(loaded, [length] * suite.PROMPTS, seed)), new_tokens, length, seed=seed)
+    return Workload(tuple(passages(loaded, [length] * bench_passages.PROMPTS, seed)), new_tokens, length, seed=seed)
 
 
 def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from llama_jax import checkpoint, corpus
-from llama_jax.bench import available, quality, statistics, suite
+from llama_jax.bench import available, passages, quality, statistics
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.quality import PICO, POSITIONS, REFERENCE, Window
 from llama_jax.checkpoint import Checkpoint
@@ -41,7 +41,7 @@ class Reading(Window):
 def texts(loaded: Checkpoint, tokens: int, seed: int = 0) -> dict[str, list[int]]:
     """`tokens` + 1 ids of each text, so that each of the first `tokens` has a successor; random ids for a model without a tokenizer."""
     if loaded.tokenizer is None:
-        return {name: list(suite.random_prompts(loaded.config.vocab_size, tokens + 1, seed + i, 1)[0]) for i, name in enumerate(TEXTS)}
+        return {name: list(passages.random_prompts(loaded.config.vocab_size, tokens + 1, seed + i, 1)[0]) for i, name in enumerate(TEXTS)}
     found = {PROSE: corpus.manual(), CODE: corpus.code()}
     ids = {name: loaded.tokenizer.encode(text[: 12 * (tokens + 1)])[: tokens + 1] for name, text in found.items()}
     if short := [name for name in ids if len(ids[name]) <= tokens]:

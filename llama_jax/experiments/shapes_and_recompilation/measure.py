@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from llama_jax import checkpoint, generate, prompts
-from llama_jax.bench import causes, protocol, suite
+from llama_jax.bench import compile_causes, passages, protocol
 from llama_jax.bench.job import Job, check, opened, watched
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
@@ -102,7 +102,7 @@ def ragged(loaded: checkpoint.Checkpoint, count: int, requests: int, new_tokens:
         ids = tuple(tuple(loaded.tokenizer.encode(text, special=False)) for text in prompts.as_chat(loaded.tokenizer, questions))
     arrivals = rng.permutation([*range(count), *rng.integers(count, size=requests - count)])
     stream = Stream(ids, tuple(arrivals.tolist()), new_tokens, batch, seed)
-    suite.check_context(loaded.config, reference_work(stream))
+    passages.check_context(loaded.config, reference_work(stream))
     return stream
 
 
@@ -209,7 +209,7 @@ def request(engine, base: Subject, ask: Ask, stream: Stream, reference: Referenc
         record = reference.judge(record.model_copy(update=dict(prompt=prompt)), tokens[:, [row]])
     asked = dict(padded_tokens=ask.length, rows_asked=len(ask.prompts), change=ask.change,
                  tokens_asked=sum(len(stream.prompts[p]) for p in ask.prompts))  # fmt: skip
-    return Served(**{**record.model_dump(), "prompt": ask.prompts[0], "cause": causes.shorten(record.cause)}, **asked)
+    return Served(**{**record.model_dump(), "prompt": ask.prompts[0], "cause": compile_causes.shorten(record.cause)}, **asked)
 
 
 def run(engine, ask: Ask, stream: Stream, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_jax.bench import causes, statistics, summary, workload
+from llama_jax.bench import compile_causes, statistics, summary, workload
 from llama_jax.experiments.shapes_and_recompilation import measure
 from llama_jax.experiments.shapes_and_recompilation.measure import Served
 
@@ -73,7 +73,7 @@ def account(rows: Sequence[Served], experiment: str, subject: str) -> Account:
         raise KeyError(f"{experiment}: {subject}")
     first = next(iter(cold.values()))
     every = [r for stream in cold.values() for r in stream]
-    why = next((causes.condense(r.cause) for r in first[1:] if r.cause), "")
+    why = next((compile_causes.condense(r.cause) for r in first[1:] if r.cause), "")
     return Account(
         subject=subject, requests=len(first), blocks=tuple(cold), programs=programs(cold, 0), surprises=programs(cold, 1),
         lost=tuple(sum(map(summary.compile_seconds, stream)) for stream in cold.values()),
@@ -215,13 +215,13 @@ def cause_frame(rows: Sequence[Served], width: int = 300):
     found: dict[tuple[str, str], dict] = {}
     cold = [r for r in rows if r.phase == "cold" and r.cause]
     for r in sorted(cold, key=lambda r: (*place(r.run), r.order)):
-        words = causes.condense(r.cause)
+        words = compile_causes.condense(r.cause)
         fresh = {
             "run": r.run,
-            "cause": causes.kinds(words),
+            "cause": compile_causes.kinds(words),
             "requests": 0,
             "first example": words,
-            "in JAX's words": causes.quote(r.cause)[:width],
+            "in JAX's words": compile_causes.quote(r.cause)[:width],
         }
         found.setdefault((r.run, fresh["cause"]), fresh)["requests"] += 1
     return pd.DataFrame(list(found.values()))

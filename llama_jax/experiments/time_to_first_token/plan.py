@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llama_jax import checkpoint
-from llama_jax.bench import AGAIN, suite, workload
+from llama_jax.bench import AGAIN, workload
+from llama_jax.bench import passages as bench_passages
 from llama_jax.bench.job import check
 from llama_jax.bench.passages import passages
 from llama_jax.bench.workload import Shaped, Workload
@@ -77,7 +78,7 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
     for name in plan.tail_subjects:
         if name not in plan.subjects:
             raise UserError(f"tail_subjects names {name!r}, which is not measured.{near(name, plan.subjects)}")
-    suite.check_context(config, Workload((), plan.new_tokens, max(plan.lengths)))
+    bench_passages.check_context(config, Workload((), plan.new_tokens, max(plan.lengths)))
 
 
 def workloads(loaded: checkpoint.Checkpoint, plan: Plan) -> dict[tuple[str, int], Workload]:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from llama_jax import generate
-from llama_jax.bench import AGAIN, causes, protocol, summary
+from llama_jax.bench import AGAIN, compile_causes, protocol, summary
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
@@ -94,7 +94,7 @@ def interleaved(say: Callable, job: dict, identity: dict, asked: Sequence[dict],
     """What a child runs. asked: the fields of each placement."""
 
     def keep(trial: Trial) -> None:
-        say("trial", {**trial.model_dump(), "cause": causes.shorten(trial.cause)})
+        say("trial", {**trial.model_dump(), "cause": compile_causes.shorten(trial.cause)})
 
     with watched(say):
         loaded, _, workload, _ = opened(job)

@@ -8,12 +8,13 @@ import pytest
 
 from llama_jax import checkpoint, config
 from llama_jax.activations import ActivationSpec, ActivationStore
-from llama_jax.bench import AGAIN, extraction, suite
+from llama_jax.bench import AGAIN, recorded
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.experiments.activation_extraction import finding, probing, rungs
+from llama_jax.experiments.activation_extraction import measure as experiment
 from llama_jax.experiments.activation_extraction import table as extraction_table
 from llama_jax.experiments.activation_extraction.gate import LIMIT, Reference, beyond_rounding
 from llama_jax.experiments.activation_extraction.measure import Passes
@@ -253,13 +254,13 @@ def test_rounding_is_forgiven_and_nothing_else(dtype):
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
     """A ladder of a few rungs in a process of its own, the probe, and two processes by command; the rows come back."""
-    monkeypatch.setattr(extraction.passes.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(experiment.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     plan = Plan(batch=2, length=LENGTH, unit=3, examples=7, eager=2, blocks=2, starts=1, probe=10, subjects=(BASE, PRODUCT, FORWARD, DISK))
 
     def measure(journal):
-        return journal.trials, dict(missing=extraction.passes.measure(Job(TINY, None, journal), checkpoint.load(TINY), plan))
+        return journal.trials, dict(missing=experiment.measure(Job(TINY, None, journal), checkpoint.load(TINY), plan))
 
-    rows, meta = suite.obtain("measure", "77-extraction", tmp_path, dict(model=TINY), measure, kind=Extraction)
+    rows, meta = recorded.obtain("measure", "77-extraction", tmp_path, dict(model=TINY), measure, kind=Extraction)
     assert all(r.valid for r in rows), [r.reason for r in rows]
     warm = [(r.block, r.subject) for r in rows if r.run == LADDER and r.phase == "warm"]
     assert sorted(warm) == sorted((b, name) for b in range(2) for name in (*plan.subjects, BASE + AGAIN))
@@ -272,9 +273,9 @@ def test_really_measured(tmp_path, monkeypatch):
 
 def test_a_command_that_fails_is_a_void_row_with_its_own_words(tmp_path, passes, setting):
     job = Job("random:nothing", None, Journal(kind=Extraction))
-    report, why = extraction.passes.by_command(job, Plan(), setting.loaded, passes.examples, 1, tmp_path)
+    report, why = experiment.by_command(job, Plan(), setting.loaded, passes.examples, 1, tmp_path)
     assert report == {}
     assert "nothing" in why
-    row = extraction.passes.scaled_row(passes, 2, report, why, tmp_path / "store", {**WHO, "run": "scaling 2"})
+    row = experiment.scaled_row(passes, 2, report, why, tmp_path / "store", {**WHO, "run": "scaling 2"})
     assert (row.valid, row.workers, row.reason) == (False, 2, why)
     assert extraction_table.scaled([row]) == []

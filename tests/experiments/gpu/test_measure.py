@@ -171,8 +171,8 @@ def test_time_that_is_up_leaves_out_and_says_so(tmp_path):
     log = measure.Log(tmp_path / "x.jsonl", {})
     said = []
     shapes = (Shape("random:first", TINY, 0.5), Shape("random:second", TINY, 1.0))
-    session = measure.Session(replace(SUITE, shapes=shapes), dict(kind="cpu", platform="cpu"), Budget(10, Clock()), log, measure.Watchdog(60, log),
-                          said.append)  # fmt: skip
+    session = measure.Session(replace(SUITE, shapes=shapes), dict(kind="cpu", platform="cpu"), Budget(10, Clock()), log,
+                              measure.Watchdog(60, log), said.append)  # fmt: skip
     session.costs.learn("weights", TINY.num_hidden_layers, 8)
     measure.measure(session, shapes[0])
     assert "random:first" in log.path.read_text()

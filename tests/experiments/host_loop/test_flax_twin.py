@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_jax import figures
-from llama_jax.bench import protocol, record, suite
+from llama_jax.bench import protocol, record, recorded
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
@@ -138,7 +138,7 @@ def test_really_measured(tmp_path, monkeypatch):
         flax_twin.per_call(Job(TINY, None, journal), [], 1, 2, 4)
         return journal.trials, {}
 
-    made, meta = suite.obtain("measure", "77-calls", tmp_path, dict(model=TINY), measure, kind=CallRow)
+    made, meta = recorded.obtain("measure", "77-calls", tmp_path, dict(model=TINY), measure, kind=CallRow)
     assert all(r.valid for r in made), [r.reason for r in made]
     assert sorted((r.subject, r.round) for r in made) == sorted((way, turn) for way in flax_twin.WAYS for turn in range(2))
     assert len({r.tokens_sha256 for r in made}) == 1
@@ -151,4 +151,4 @@ def test_really_measured(tmp_path, monkeypatch):
         assert (r.output_bytes or 0) < 4 * r.parameters or r.subject == flax_twin.NNX_JITTED
     assert meta["processes"][0]["watch"]
     assert flax_twin.table(made)
-    assert suite.obtain("recorded", "77-calls", tmp_path, {}, measure, kind=CallRow)[0] == made
+    assert recorded.obtain("recorded", "77-calls", tmp_path, {}, measure, kind=CallRow)[0] == made

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config
-from llama_jax.bench import AGAIN, suite
+from llama_jax.bench import AGAIN, passages
+from llama_jax.bench import run as suite
 from llama_jax.errors import UserError
 from llama_jax.experiments.kv_cache import finding, measure
 from tests.bench.test_record import trial
@@ -89,7 +90,7 @@ def test_the_cache_has_the_bytes_that_were_predicted():
 
 def test_a_smaller_cache_is_further_from_float32(tiny):
     loaded = checkpoint.Checkpoint("tiny", *tiny, None, "hash", "random:tiny", "float32")
-    full, brain, half, eighth = measure.quality(loaded, suite.english(loaded, 70, seed=3))
+    full, brain, half, eighth = measure.quality(loaded, passages.english(loaded, 70, seed=3))
     assert [e["kv"] for e in (full, brain, half, eighth)] == ["f32", "bf16", "f16", "int8"]
     assert (full["kl"], full["top1"], full["error"]) == (0, 1, 0)
     assert 0 < half["kl"] < brain["kl"] < eighth["kl"] < 0.1
@@ -100,7 +101,7 @@ def test_a_smaller_cache_is_further_from_float32(tiny):
 
 
 def test_english_is_text_of_the_asked_length(packaged):
-    ids = suite.english(packaged, 300)
+    ids = passages.english(packaged, 300)
     assert len(ids) == 300
     assert " the " in packaged.tokenizer.decode(ids)
 

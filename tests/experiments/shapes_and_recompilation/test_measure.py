@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import causes, job, record, workload
+from llama_jax.bench import compile_causes, job, record, workload
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
 from llama_jax.experiments.shapes_and_recompilation import measure, table
@@ -163,10 +163,11 @@ def test_rows_say_what_ran_and_what_was_asked(policies):
 
 def test_causes_are_those_of_the_policy(policies):
     causes_of = {
-        name: [causes.kinds(causes.condense(r.cause)) for r in rows if r.phase == "cold" and r.cause] for name, rows in policies.items()
+        name: [compile_causes.kinds(compile_causes.condense(r.cause)) for r in rows if r.phase == "cold" and r.cause]
+        for name, rows in policies.items()
     }
-    assert causes_of[workload.ONE] == [causes.FIRST]
-    assert causes_of[workload.EXACT] == [causes.FIRST, "static argument; shape"]
+    assert causes_of[workload.ONE] == [compile_causes.FIRST]
+    assert causes_of[workload.EXACT] == [compile_causes.FIRST, "static argument; shape"]
     assert causes_of[workload.GROWING] == ["shape", "static argument; shape"]  # each token is a shape within the first request
     assert not any("/llama_jax/" in r.cause or " id=" in r.cause for rows in policies.values() for r in rows)
 
@@ -178,7 +179,7 @@ def test_settings_as_arguments_compile_once(stream):
     assert [bool(r.compiled) for r in traced[:4]] == [True, False, False, False]
     assert all(r.valid for r in static + traced)
     assert [r.change for r in traced[:4]] == ["greedy", "temperature 0.7", "temperature 1, top-p 0.9", "greedy"]
-    assert causes.condense(static[1].cause) == "static argument: temperature=0.7, before 0.0"
+    assert compile_causes.condense(static[1].cause) == "static argument: temperature=0.7, before 0.0"
 
 
 @pytest.mark.slow
@@ -186,7 +187,7 @@ def test_committed_weights_compile_again_without_a_trace(stream):
     uncommitted, always = (served(stream, measure.COMMITTED, s) for s in (measure.UNCOMMITTED, measure.ALWAYS))
     assert [r.compiled for r in uncommitted] == [2, 0, 2, 0] + [0] * 4
     assert (uncommitted[2].trace_ns, uncommitted[2].lowered) == (0, 2)
-    assert causes.condense(uncommitted[2].cause) == causes.COMMITTED
+    assert compile_causes.condense(uncommitted[2].cause) == compile_causes.COMMITTED
     assert [r.compiled for r in always] == [2] + [0] * 7
     assert {r.tokens_sha256 for r in uncommitted} == {r.tokens_sha256 for r in always}
 

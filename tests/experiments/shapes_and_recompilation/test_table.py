@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from llama_jax.bench import causes, workload
+from llama_jax.bench import compile_causes, workload
 from llama_jax.experiments.shapes_and_recompilation import finding, measure, table
 from llama_jax.experiments.shapes_and_recompilation.measure import Served
 from tests.bench.test_record import trial
@@ -152,7 +152,7 @@ def test_tables_for_people():
     assert list(frame["programs"]) == [9, 6, 4, 3, 2]
     why = table.cause_frame(rows).set_index(["run", "cause"])
     assert why.loc[(f"{measure.SHAPES}: {workload.GROWING}", "shape"), "requests"] == 4
-    assert why.loc[(f"{measure.SHAPES}: {workload.ONE}", causes.FIRST), "requests"] == 2
+    assert why.loc[(f"{measure.SHAPES}: {workload.ONE}", compile_causes.FIRST), "requests"] == 2
     assert why["in JAX's words"].str.startswith("(decode): different input types").any()
     assert "2 programs and" in table.cure_words("x", *table.surprises(rows)["reloaded weights"])
 

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from llama_jax.bench import record, suite, summary, table
+from llama_jax.bench import console, record, recorded, run, summary
 from llama_jax.bench.phases import Plan
 from llama_jax.errors import UserError
 from tests.bench.test_record import trial
@@ -24,7 +24,7 @@ def interrupted(journal):
 
 def test_a_notebook_that_was_interrupted_goes_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        suite.obtain("measure", "77-x", tmp_path, {"n": 1}, interrupted)
+        recorded.obtain("measure", "77-x", tmp_path, {"n": 1}, interrupted)
     assert not (tmp_path / "data").exists()
 
     def rest(journal):
@@ -32,7 +32,7 @@ def test_a_notebook_that_was_interrupted_goes_on(tmp_path):
         journal.note(**NOTE, watch=watch())
         return journal.trials, {"weights_hash": "w"}
 
-    trials, meta = suite.obtain("measure", "77-x", tmp_path, {"n": 1}, rest)
+    trials, meta = recorded.obtain("measure", "77-x", tmp_path, {"n": 1}, rest)
     assert [t.block for t in trials] == [0, 1]
     assert meta["resumed_trials"] == 1
     assert meta["parameters"] == {"n": 1}
@@ -40,13 +40,13 @@ def test_a_notebook_that_was_interrupted_goes_on(tmp_path):
     assert meta["environment"]["settings"] == {"OMP_NUM_THREADS": "1"}  # the measuring process's, not this one's
     assert meta["environment"]["gflops"] == 5.0
     assert list((tmp_path / "out" / "journal").iterdir()) == []
-    assert suite.obtain("recorded", "77-x", tmp_path, {}, interrupted)[0] == trials
+    assert recorded.obtain("recorded", "77-x", tmp_path, {}, interrupted)[0] == trials
 
 
 def test_other_parameters_start_anew(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        suite.obtain("measure", "77-x", tmp_path, {"n": 1}, interrupted)
-    trials, meta = suite.obtain("measure", "77-x", tmp_path, {"n": 2}, lambda journal: ([*journal.trials, trial(block=5)], {}))
+        recorded.obtain("measure", "77-x", tmp_path, {"n": 1}, interrupted)
+    trials, meta = recorded.obtain("measure", "77-x", tmp_path, {"n": 2}, lambda journal: ([*journal.trials, trial(block=5)], {}))
     assert [t.block for t in trials] == [5]
     assert meta["resumed_trials"] == 0
     assert len(list((tmp_path / "out" / "journal").iterdir())) == 1  # the other run may still go on
@@ -54,20 +54,20 @@ def test_other_parameters_start_anew(tmp_path):
 
 def test_an_unknown_source_is_named(tmp_path):
     with pytest.raises(UserError, match="source is 'memory'"):
-        suite.obtain("memory", "77-x", tmp_path, {}, interrupted)
+        recorded.obtain("memory", "77-x", tmp_path, {}, interrupted)
 
 
 def test_the_worst_of_all_processes_is_what_counts():
     notes = [{**NOTE, "watch": watch(others_cpu=0.3, load_after=5.0)}, {**NOTE, "watch": watch(load_before=9.0, steal="unknown")}]
-    found = suite.measured_in(notes)["watch"]
+    found = recorded.measured_in(notes)["watch"]
     assert found == dict(load_before=0.1, load_after=0.2, others_cpu=0.3, steal=0.0)
-    assert suite.measured_in([]) == {}
+    assert recorded.measured_in([]) == {}
 
 
 def test_a_table_beside_the_trials_comes_back(tmp_path):
     rows = [{"scenario": "base", "coverage": 0.5}, {"scenario": "x", "coverage": 0.25}]
-    pd.testing.assert_frame_equal(suite.table_beside("77-x-more", tmp_path, rows), pd.DataFrame(rows))
-    assert suite.table_beside("77-x-more", tmp_path).to_dict("records") == rows
+    pd.testing.assert_frame_equal(recorded.table_beside("77-x-more", tmp_path, rows), pd.DataFrame(rows))
+    assert recorded.table_beside("77-x-more", tmp_path).to_dict("records") == rows
 
 
 def test_what_a_reader_should_know_is_said():
@@ -77,9 +77,9 @@ def test_what_a_reader_should_know_is_said():
     )
 
     meta = dict(parameters={"processes": 1}, resumed_trials=4, torn_line=True, environment={"cores": 2, "watch": watch(others_cpu=0.5)})
-    result = suite.document(trials, summary.table(trials, "step"), "step", meta)
+    result = run.document(trials, summary.table(trials, "step"), "step", meta)
     json.dumps(result)
-    said = "\n".join(table.remarks(result))
+    said = "\n".join(console.remarks(result))
     for words in ("others used 50 %", "One process", "loop: 1 void: compiled", "loop: a new shape", "step: its rate drifted by -",
                   "4 trials come from an interrupted run. Its last line was torn"):  # fmt: skip
         assert words in said
@@ -90,27 +90,27 @@ def test_placements_peers_and_gaps_are_told_apart():
               for n, backend in (("step", "jax"), ("step (again)", "jax"), ("flax-nnx", "flax"))]  # fmt: skip
     gaps = [dict(name="ollama", reason="No server answers.", remedy="Run `ollama serve`.")]
     meta = dict(parameters={"processes": 2}, missing=gaps, environment={"cores": 2, "watch": watch()})
-    result = suite.document(trials, summary.table(trials, "step"), "step", meta)
+    result = run.document(trials, summary.table(trials, "step"), "step", meta)
     assert {s["name"]: s["kind"] for s in result["subjects"]} == {"step": "placement", "step (again)": "placement", "flax-nnx": "peer"}
     assert result["missing"] == gaps
-    assert "ollama is missing: No server answers. Run `ollama serve`." in table.remarks(result)
+    assert "ollama is missing: No server answers. Run `ollama serve`." in console.remarks(result)
 
 
 def test_a_peer_is_checked_by_name():
-    assert suite.chosen(suite.Settings("m", ("step",), ("flax-linen", "flax-nnx")))[1] == "step"
+    assert run.chosen(run.Settings("m", ("step",), ("flax-linen", "flax-nnx")))[1] == "step"
     for given, words in ((("flax-nxn",), "Did you mean .*'flax-nnx'"), (("flax-nnx", "flax-nnx"), "A peer is named twice")):
         with pytest.raises(UserError, match=words):
-            suite.chosen(suite.Settings("m", ("step",), given))
+            run.chosen(run.Settings("m", ("step",), given))
 
 
 def test_a_plan_is_checked_before_anything_runs(tmp_path):
     assert Plan("m", (), None, "step").run == "main"
     with pytest.raises(UserError, match="named twice"):
-        suite.chosen(suite.Settings("m", ("step", "step")))
+        run.chosen(run.Settings("m", ("step", "step")))
     assert record.SCHEMA == 2
 
 
 def test_a_ratio_without_an_interval_has_no_brackets():
     nan = float("nan")
-    assert table.interval(dict(value=1.25, low=1.2, high=1.3)) == "1.25 [1.20, 1.30]"
-    assert table.interval(dict(value=1.25, low=nan, high=nan)) == table.interval(dict(value=1.25, low=None, high=None)) == "1.25"
+    assert console.interval(dict(value=1.25, low=1.2, high=1.3)) == "1.25 [1.20, 1.30]"
+    assert console.interval(dict(value=1.25, low=nan, high=nan)) == console.interval(dict(value=1.25, low=None, high=None)) == "1.25"

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax.bench import Guard, causes
+from llama_jax.bench import Guard, compile_causes
 from llama_jax.sampling import Sampler
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -30,7 +30,7 @@ def cause(*calls):
     for args in calls:
         with Guard(explain=True) as guard:
             f(*args)
-    return causes.shorten(guard.cause)
+    return compile_causes.shorten(guard.cause)
 
 
 def array(n, dtype=np.float32):
@@ -43,20 +43,20 @@ ONE = {"scale": np.float32(2)}
 @pytest.mark.parametrize(
     ("calls", "words"),
     [
-        ([(array(7), ONE)], causes.FIRST),
+        ([(array(7), ONE)], compile_causes.FIRST),
         ([(array(7), ONE), (array(9), ONE)], "shape: f32[9], before f32[7]"),
         ([(array(7), ONE), (array(7, np.int32), ONE)], "type: i32[7], before f32[7]"),
         ([(array(7), ONE), (array(7), ONE | {"more": np.float32(1)})], "another structure of the arguments"),
         ([(array(7), ONE, None, 1), (array(7), ONE, None, 2)], "static argument: 2, before 1"),
         ([(array(7), ONE, Sampler()), (array(7), ONE, Sampler(temperature=0.5, top_k=4))],
          "static argument: temperature=0.5, before 0.0, top_k=4, before 0"),
-        ([(array(7), ONE), (jax.device_put(array(7), jax.devices()[0]), ONE)], causes.COMMITTED),
+        ([(array(7), ONE), (jax.device_put(array(7), jax.devices()[0]), ONE)], compile_causes.COMMITTED),
         ([(array(7), ONE), (array(7), ONE)], ""),
     ],
     ids=["first call", "shape", "dtype", "tree", "static value", "static settings", "committed", "known"],
 )  # fmt: skip
 def test_what_jax_says_today_is_understood(calls, words):
-    assert causes.condense(cause(*calls)) == words
+    assert compile_causes.condense(cause(*calls)) == words
 
 
 def test_a_helper_that_lowering_makes_does_not_hide_that_nothing_was_retraced():
@@ -67,33 +67,35 @@ def test_a_helper_that_lowering_makes_does_not_hide_that_nothing_was_retraced():
         f(jax.device_put(x, jax.devices()[0]))
     assert guard.explanations.messages
     assert (guard.count("trace"), guard.count("lower")) == (0, 1)
-    assert causes.condense(guard.cause) == causes.COMMITTED
+    assert compile_causes.condense(guard.cause) == compile_causes.COMMITTED
 
 
 def test_shortened_is_the_same_on_every_machine_and_in_every_run():
-    here = causes.shorten(causes.SEPARATOR.join([SHAPE, HELPER.format(140), HELPER.format(141)]))
-    there = causes.shorten(causes.SEPARATOR.join([SHAPE, HELPER.format(7), HELPER.format(8)]).replace("/home/me/", "/srv/x/"))
+    here = compile_causes.shorten(compile_causes.SEPARATOR.join([SHAPE, HELPER.format(140), HELPER.format(141)]))
+    there = compile_causes.shorten(
+        compile_causes.SEPARATOR.join([SHAPE, HELPER.format(7), HELPER.format(8)]).replace("/home/me/", "/srv/x/")
+    )
     assert here == there
     assert "/home" not in here
     assert "llama_jax/generate.py:150:27" in here
-    assert here.count("* at") == causes.KEPT
+    assert here.count("* at") == compile_causes.KEPT
     assert "… and 28 more" in here
     assert here.endswith("<unknown> (2 times)")
-    assert causes.shorten(here) == here
-    assert causes.shorten("") == ""
+    assert compile_causes.shorten(here) == here
+    assert compile_causes.shorten("") == ""
 
 
 def test_condensed_says_each_class_once_and_leaves_helpers_out():
-    whole = causes.SEPARATOR.join([STATIC, HELPER.format(1), SHAPE, SHAPE])
+    whole = compile_causes.SEPARATOR.join([STATIC, HELPER.format(1), SHAPE, SHAPE])
     words = "static argument: 56, before 43; shape: f32[1,3,56,64], before f32[1,3,43,64]"
-    assert causes.condense(whole) == causes.condense(causes.shorten(whole)) == words
-    assert causes.kinds(words) == "static argument; shape"
-    assert causes.kinds(causes.COMMITTED) == causes.COMMITTED
-    assert causes.condense(HELPER.format(1)) == causes.FIRST
-    assert causes.condense("a message of another version of JAX") == "a message of another version of JAX"
+    assert compile_causes.condense(whole) == compile_causes.condense(compile_causes.shorten(whole)) == words
+    assert compile_causes.kinds(words) == "static argument; shape"
+    assert compile_causes.kinds(compile_causes.COMMITTED) == compile_causes.COMMITTED
+    assert compile_causes.condense(HELPER.format(1)) == compile_causes.FIRST
+    assert compile_causes.condense("a message of another version of JAX") == "a message of another version of JAX"
 
 
 def test_a_quote_begins_with_what_differs():
-    quoted = causes.quote(causes.shorten(causes.SEPARATOR.join([HELPER.format(1), SHAPE])))
+    quoted = compile_causes.quote(compile_causes.shorten(compile_causes.SEPARATOR.join([HELPER.format(1), SHAPE])))
     assert quoted.startswith("(decode): different input types: * at carry.cache.entries[0][0], now f32[1,3,56,64]")
-    assert causes.quote(HELPER.format(1)) == "(greedy): never seen function: <unknown> id=1"
+    assert compile_causes.quote(HELPER.format(1)) == "(greedy): never seen function: <unknown> id=1"
