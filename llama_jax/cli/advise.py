@@ -35,8 +35,8 @@ def advise(
     json_: Json = False,
 ) -> None:
     """Say which placement suits a workload, by which trials, who comes second, and what would change the answer."""
-    from llama_jax.bench import advice, counsel
     from llama_jax.errors import UserError
+    from llama_jax.reporting import advice, counsel
 
     wish = advice.Wish(prompt_tokens, new_tokens, requests, streaming, lengths, warm, memory_mb and memory_mb * 10**6, exact)
     if (placements or out) and not measure:
@@ -54,8 +54,9 @@ def advise(
 def measured(model: str, wish, names: tuple[str, ...], out: Sequence[Path], seed: int) -> list[tuple[str, list, dict]]:
     """As `recorded`, of a measurement made now."""
     from llama_jax import kernels
-    from llama_jax.bench import export, progress, run
+    from llama_jax.bench import progress, run
     from llama_jax.placement import LADDER
+    from llama_jax.reporting import export
 
     check_outputs(None, out, None)
     ours = names or (*LADDER, *(() if kernels.missing() else ("loop+gemv", "step+fused", "loop+fused")))

@@ -50,7 +50,8 @@ def bench(
         from llama_jax.cli import suite as programme
 
         return programme.run(suite_name, out or (), any_device)
-    from llama_jax.bench import console, export, progress, run
+    from llama_jax.bench import console, progress, run
+    from llama_jax.reporting import export
 
     if self_test:
         return check_harness(json_)
@@ -70,8 +71,8 @@ def bench(
 
 def check_outputs(journal: Path | None, out: Sequence[Path], profile: Path | None) -> None:
     """Raises UserError for files that cannot be written, or not both, before minutes of measuring."""
-    from llama_jax.bench import export
     from llama_jax.errors import UserError
+    from llama_jax.reporting import export
 
     if profile is not None and (journal or out):
         raise UserError("--profile measures nothing; leave --journal and --out away.")
@@ -116,8 +117,8 @@ def compare(
     json_: Json = False,
 ) -> None:
     """Compare two recorded runs; refuses what cannot be compared."""
-    from llama_jax.bench.comparison import compare as between
-    from llama_jax.bench.comparison import lines
+    from llama_jax.reporting.comparison import compare as between
+    from llama_jax.reporting.comparison import lines
 
     found = between(old, new, anyway=anyway, skip_corrupt=skip_corrupt)
     for line in lines(found):

@@ -33,8 +33,8 @@ def run(
     json_: Json = False,
 ) -> None:
     """Execute notebooks without a browser: measure or redraw, check what they leave, print what they found."""
-    from llama_jax import notebooks as runner
     from llama_jax import paths
+    from llama_jax.reporting import notebooks as runner
 
     given = read_pairs(parameter or [])
     results = runner.run(notebooks or (), given, "measure" if measure else "recorded", profile, out or paths.ROOT, tell)
@@ -53,7 +53,7 @@ def report(
 ) -> None:
     """Write docs/index.html from the figures and findings of the last runs."""
     from llama_jax import paths
-    from llama_jax import report as page
+    from llama_jax.reporting import report as page
 
     path = page.write(out or paths.ROOT)
     if json_:

@@ -10,7 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from llama_jax import notebooks, paths
+from llama_jax import paths
+from llama_jax.reporting import notebooks
 from tests.browser import lab
 
 SOME = ("00-start-here", "03-jit-placement", "12-gpu")  # the door, the main one, and one that draws nothing for want of data

@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from llama_jax import figures, notebooks, paths, report
+from llama_jax import figures, paths
 from llama_jax.__main__ import main
 from llama_jax.experiments.gpu import data
+from llama_jax.reporting import notebooks, report
 
 # What a GPU machine is not promised to have. jax, torch, transformers, numpy, pandas, scipy and what these need are there.
 ABSENT = ["pydantic", "gguf", "jaxtyping", "psutil", "threadpoolctl", "pyarrow", "matplotlib", "seaborn", "papermill", "nbformat",

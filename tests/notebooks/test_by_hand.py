@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from llama_jax import notebooks, paths
+from llama_jax.reporting import notebooks
+from llama_jax import paths
 
 PAPERMILL = Path(sys.executable).with_name("papermill")
 

@@ -12,7 +12,8 @@ import markupsafe
 import nbformat
 import pytest
 
-from llama_jax import figures, notebooks, paths, report
+from llama_jax import figures, paths
+from llama_jax.reporting import notebooks, report
 from llama_jax.errors import UserError
 
 SOURCES = notebooks.find()

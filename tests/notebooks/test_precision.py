@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from llama_jax import notebooks
+from llama_jax.reporting import notebooks
 from llama_jax.bench import protocol, record
 from llama_jax.experiments.precision_and_kernels import reading
 from llama_jax.bench.cold import Start

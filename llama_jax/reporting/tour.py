@@ -10,7 +10,8 @@ from pathlib import Path
 
 import nbformat
 
-from llama_jax import figures, notebooks, paths, report
+from llama_jax import figures, paths
+from llama_jax.reporting import notebooks, report
 
 ROOM = 180  # characters of an answer in the map
 

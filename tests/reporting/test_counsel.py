@@ -2,10 +2,11 @@
 
 import pytest
 
-from llama_jax.bench import counsel, environment
-from llama_jax.bench.advice import Wish
+from llama_jax.bench import environment
 from llama_jax.errors import UserError
-from tests.bench.test_advice import QUICK_START, QUICK_TOKENS, subject
+from llama_jax.reporting import counsel
+from llama_jax.reporting.advice import Wish
+from tests.reporting.test_advice import QUICK_START, QUICK_TOKENS, subject
 
 WISH = Wish(prompt_tokens=4, new_tokens=11, requests=7)
 

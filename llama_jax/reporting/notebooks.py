@@ -162,7 +162,7 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
     spec = json.dumps(dict(source=str(path), executed=str(executed), parameters=chosen))
     with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as said:  # files: nobody need read them at once
         told = {"TQDM_DISABLE": "1", PROGRESS: said.name}
-        child = subprocess.Popen([sys.executable, "-m", "llama_jax.notebooks", spec], stdout=subprocess.PIPE, stderr=complaints,
+        child = subprocess.Popen([sys.executable, "-m", "llama_jax.reporting.notebooks", spec], stdout=subprocess.PIPE, stderr=complaints,
                                  text=True, start_new_session=True, env={**os.environ, **told})  # fmt: skip
         try:
             with listening(Path(said.name), lambda line: progress(f"{path.stem}: {line} ({time.time() - began:.0f} s)")):
@@ -178,7 +178,7 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
     if not error and (missing := [a for a in artifacts if not Path(a).is_file() or Path(a).stat().st_mtime < began - 1]):
         error = f"it ended without writing {', '.join(missing)}"
     if not error:
-        from llama_jax import pages  # here, because the child needs none of it
+        from llama_jax.reporting import pages  # here, because the child needs none of it
 
         pages.write(executed, out_dir)
     return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)

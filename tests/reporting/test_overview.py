@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from llama_jax import paths
-from llama_jax.bench import AGAIN, overview, record, summary
+from llama_jax.bench import AGAIN, record, summary
 from llama_jax.bench.cold import Start
 from llama_jax.errors import UserError
 from llama_jax.experiments.activation_extraction import table as extraction
@@ -15,6 +15,7 @@ from llama_jax.experiments.activation_extraction.plan import Extraction
 from llama_jax.experiments.host_loop.clock import HostTrial
 from llama_jax.experiments.precision_and_kernels import table as ladders
 from llama_jax.experiments.time_to_first_token import table
+from llama_jax.reporting import overview
 
 DATA = paths.ROOT / "data"
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from llama_jax.bench import AGAIN, record
-from llama_jax.bench.comparison import compare, lines
 from llama_jax.errors import UserError
+from llama_jax.reporting.comparison import compare, lines
 from tests.bench.test_record import trial
 
 MACHINE = {"cpu": "A", "cores": 2, "affinity": [0, 1], "ram_bytes": 2**30, "devices": ["cpu:cpu"]}

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import markupsafe
 
-from llama_jax import files, notebooks, pages, paths
-from llama_jax.bench import environment, overview
-from llama_jax.bench.overview import Line
+from llama_jax import files, paths
+from llama_jax.bench import environment
 from llama_jax.errors import UserError
 from llama_jax.figures import model_label, read_manifest
 from llama_jax.figures.svg import compact
+from llama_jax.reporting import notebooks, overview, pages
+from llama_jax.reporting.overview import Line
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
 MAIN = ("03", "06", "08", "09", "10")  # notebooks whose findings the README shows

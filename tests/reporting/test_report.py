@@ -6,10 +6,11 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from llama_jax import figures, paths, report
-from llama_jax.bench import overview, record
+from llama_jax import figures, paths
+from llama_jax.bench import record
 from llama_jax.errors import UserError
 from llama_jax.figures.svg import compact
+from llama_jax.reporting import overview, report
 
 PICTURES = sorted((paths.ROOT / "figures").glob("0[389]-*.svg"))
 LARGEST = 5_000_000  # bytes of a page that opens at once from a disk or a mail

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from llama_jax import figures, notebooks, paths, tour
-from llama_jax.tour import Question
+from llama_jax import figures, paths
+from llama_jax.reporting import notebooks, tour
+from llama_jax.reporting.tour import Question
 
 ASKED = tour.questions()
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llama_jax import paths
-from llama_jax.bench import advice, environment, record
-from llama_jax.bench.advice import Wish
+from llama_jax.bench import environment, record
 from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError
+from llama_jax.reporting import advice
+from llama_jax.reporting.advice import Wish
 
 RECORDED = ("03-jit-placement", "08-precision-and-kernels")
 Tables = Sequence[tuple[str, Sequence[Trial], dict]]  # name, trials, meta
