@@ -21,9 +21,9 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import Model
+from llama_jax.model.quantize import FORMS
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import Placement, parse
-from llama_jax.quantize import FORMS
-from llama_jax.sampling import Sampler
 from llama_jax.transforms import Programs, assemble, new_cache, prepare, settings
 
 GREEDY = Sampler()

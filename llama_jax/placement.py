@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from llama_jax import kvc, model, quantize
+from llama_jax import model
 from llama_jax.errors import UserError, near
+from llama_jax.model import kvc, quantize
 
 TREE = {  # name: the function that calls it
     "decode": None,

@@ -17,8 +17,8 @@ from llama_jax.bench.guard import Guard
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import LADDER, MODIFIERS, parse
-from llama_jax.sampling import Sampler
 from llama_jax.threads import Channel, Worker
 
 EVERY_S = 0.05  # between two drawings of a text that grows: drawing each token would cost more than making some

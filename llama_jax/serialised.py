@@ -38,10 +38,10 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine
-from llama_jax.kvc import Cache
 from llama_jax.model import kinds
+from llama_jax.model.kvc import Cache
+from llama_jax.model.sampling import Draw, Sampler, TracedSampler
 from llama_jax.placement import Placement, parse
-from llama_jax.sampling import Draw, Sampler, TracedSampler
 from llama_jax.transforms import AheadOfTime, Carry
 
 MAGIC = b"llama-jax executables 1"

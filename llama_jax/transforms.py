@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from jax.experimental import io_callback
 from jax.experimental.compilation_cache import compilation_cache
 
-from llama_jax import attention, embeddings, ffn, head, kvc, layer, model, norm, paths, rope, sampling
+from llama_jax import model, paths
 from llama_jax.config import ModelConfig
-from llama_jax.kvc import Cache
+from llama_jax.model import attention, embeddings, ffn, head, kvc, layer, norm, rope, sampling
+from llama_jax.model.kvc import Cache
+from llama_jax.model.quantize import is_quantised
+from llama_jax.model.sampling import Draw, Sampler, TracedSampler
 from llama_jax.placement import Placement
-from llama_jax.quantize import is_quantised
-from llama_jax.sampling import Draw, Sampler, TracedSampler
 from llama_jax.threads import Receiver
 
 CACHE_ARGUMENT = {"decode": 2, "extend": 2, "step": 2, "transform": 2, "layer": 3, "attend": 3}  # what `donate` gives away

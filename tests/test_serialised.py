@@ -13,7 +13,7 @@ import llama_jax as ll
 from llama_jax import serialised
 from llama_jax.bench import Guard
 from llama_jax.errors import UserError
-from llama_jax.sampling import Sampler
+from llama_jax.model.sampling import Sampler
 from tests.conftest import build
 
 pytestmark = pytest.mark.usefixtures("compiling")

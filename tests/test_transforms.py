@@ -11,9 +11,9 @@ import pytest
 from llama_jax import generate, placement, transforms
 from llama_jax.bench import Guard
 from llama_jax.errors import UserError
+from llama_jax.model.quantize import FORMS
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import LADDER, MODIFIERS, Placement, parse
-from llama_jax.quantize import FORMS
-from llama_jax.sampling import Sampler
 
 N = 10  # one from the prefill, a chunk of eight, one more
 PROMPTS = [[5, 9, 33, 60, 2, 7, 1], [8, 3], [44] * 11]

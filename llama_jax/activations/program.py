@@ -11,18 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from llama_jax import attention, embeddings, ffn, head, kvc, layer, norm, rope
 from llama_jax.activations import batches, sharding
 from llama_jax.activations.batches import Batch, Unit
 from llama_jax.activations.spec import ROW_LIMIT, ActivationSpec, Site, check_size, row_shape, whole
-from llama_jax.attention import Where
-from llama_jax.axes import Array, Bool, Int
 from llama_jax.bench.guard import Guard
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
-from llama_jax.model import Model
-from llama_jax.quantize import is_quantised
+from llama_jax.model import Model, attention, embeddings, ffn, head, kvc, layer, norm, rope
+from llama_jax.model.attention import Where
+from llama_jax.model.axes import Array, Bool, Int
+from llama_jax.model.quantize import is_quantised
 
 Values = dict[str, jax.Array]
 

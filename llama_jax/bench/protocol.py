@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from llama_jax import generate, kvc
+from llama_jax import generate
 from llama_jax.bench import AGAIN, gate, memory, roofline
 from llama_jax.bench.guard import Guard, TorchGuard
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
-from llama_jax.model import Model
+from llama_jax.model import Model, kvc
+from llama_jax.model.quantize import FORMS
 from llama_jax.placement import LADDER, Placement
-from llama_jax.quantize import FORMS
 
 if TYPE_CHECKING:
     from llama_jax.bench.record import Trial

@@ -27,7 +27,7 @@ from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError, near
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
-from llama_jax.quantize import FORMS, LAYOUTS
+from llama_jax.model.quantize import FORMS, LAYOUTS
 from llama_jax.tokenizer import Tokenizer
 
 __all__ = ["DEFAULT", "Checkpoint", "from_flax", "from_torch", "gguf_file", "load", "load_config", "load_params", "load_tokenizer",

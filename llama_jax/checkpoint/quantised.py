@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import quantize
 from llama_jax.checkpoint.tensors import Rows, Source, is_matrix
 from llama_jax.errors import UserError
-from llama_jax.quantize import LAYOUTS
+from llama_jax.model import quantize
+from llama_jax.model.quantize import LAYOUTS
 
 VOCABULARY = ("wte", "embed_tokens", "lm_head")
 

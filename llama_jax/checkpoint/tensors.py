@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.attention import Attention
 from llama_jax.config import ModelConfig
-from llama_jax.embeddings import Embedding
 from llama_jax.errors import UserError
-from llama_jax.ffn import FFN
-from llama_jax.head import Head
-from llama_jax.layer import Layer
 from llama_jax.model import Model
-from llama_jax.norm import Norm
-from llama_jax.quantize import FORMS, is_quantised
+from llama_jax.model.attention import Attention
+from llama_jax.model.embeddings import Embedding
+from llama_jax.model.ffn import FFN
+from llama_jax.model.head import Head
+from llama_jax.model.layer import Layer
+from llama_jax.model.norm import Norm
+from llama_jax.model.quantize import FORMS, is_quantised
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ def generate(
 
     from llama_jax import checkpoint, render
     from llama_jax.generate import build, check_seeds, stream
+    from llama_jax.model.sampling import Sampler
     from llama_jax.placement import parse
-    from llama_jax.sampling import Sampler
 
     sampler, placed = Sampler(temperature, top_k, top_p, min_p, repetition_penalty), parse(placement)
     check_seeds(seed, 1)
@@ -141,8 +141,8 @@ def converse(
     from llama_jax import chat, checkpoint, render
     from llama_jax.errors import UserError
     from llama_jax.generate import build, stream
+    from llama_jax.model.sampling import Sampler
     from llama_jax.placement import parse
-    from llama_jax.sampling import Sampler
 
     sampler, placed = Sampler(temperature, top_k, top_p, min_p, repetition_penalty), parse(placement)
     loaded = checkpoint.load(model)

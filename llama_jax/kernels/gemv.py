@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.axes import Array, Float
 from llama_jax.kernels.registry import registered
-from llama_jax.quantize import LAYOUTS
+from llama_jax.model.axes import Array, Float
+from llama_jax.model.quantize import LAYOUTS
 
 
 def product(x: Float[Array, "... K"], blocks, place: int = 0) -> Float[Array, "... N"]:

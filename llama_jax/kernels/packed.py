@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.attention import Attention
-from llama_jax.axes import Array, Float
-from llama_jax.ffn import FFN
 from llama_jax.kernels import gemv
-from llama_jax.layer import Layer
-from llama_jax.norm import Norm
-from llama_jax.quantize import COLUMNS, LAYOUTS, ROWS, Blocks
+from llama_jax.model.attention import Attention
+from llama_jax.model.axes import Array, Float
+from llama_jax.model.ffn import FFN
+from llama_jax.model.layer import Layer
+from llama_jax.model.norm import Norm
+from llama_jax.model.quantize import COLUMNS, LAYOUTS, ROWS, Blocks
 
 UNIT = 64  # bytes: a matrix begins at a multiple of this
 

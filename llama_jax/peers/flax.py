@@ -22,11 +22,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import attention, checkpoint, generate, kvc, rope, sampling
-from llama_jax.attention import Where
-from llama_jax.axes import Array, Float
+from llama_jax import checkpoint, generate
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.config import ModelConfig
+from llama_jax.model import attention, kvc, rope, sampling
+from llama_jax.model.attention import Where
+from llama_jax.model.axes import Array, Float
 
 WAYS = {  # peer: (module, its function)
     "flax-linen": ("flax_linen", "applied"),

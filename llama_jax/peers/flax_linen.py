@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from llama_jax.attention import Where
 from llama_jax.config import ModelConfig
+from llama_jax.model.attention import Where
 from llama_jax.peers.flax import Twin, activate, as_rows, attend, empty_cache, greedy, names, qkv_widths, standing, up_widths
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llama_jax.bench import Guard, compile_causes
-from llama_jax.sampling import Sampler
+from llama_jax.model.sampling import Sampler
 
 pytestmark = pytest.mark.usefixtures("compiling")
 

@@ -10,14 +10,15 @@ import numpy as np
 import psutil
 import pytest
 
-from llama_jax import checkpoint, config, generate, quantize
+from llama_jax import checkpoint, config, generate
 from llama_jax.checkpoint import quantised, random, tensors
 from llama_jax.checkpoint.tensors import Tensor, names
 from llama_jax.errors import UserError
-from llama_jax.quantize import FORMS, Blocks, Int8, is_quantised
+from llama_jax.model import quantize
+from llama_jax.model.quantize import FORMS, Blocks, Int8, is_quantised
 from tests.checkpoint.test_gguf import CONFIG, write
 from tests.conftest import build
-from tests.test_families import write_gguf
+from tests.model.test_families import write_gguf
 
 SMALL = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
          "head_dim=16,vocab_size=97")  # fmt: skip

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from llama_jax import quantize
 from llama_jax.kernels import build
 from llama_jax.kernels.native import ffi
+from llama_jax.model import quantize
 from tests.kernels.test_gemv import weight
 
 HEADER = "\n".join(line.split("//")[0] for line in (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text().splitlines())

@@ -81,7 +81,7 @@ def test_kinds_of_four_bits_with_a_vocabulary_of_eight(kind, family):
 @pytest.mark.parametrize("kind", ["q4_0", "q4_1"])
 def test_an_embedding_of_four_bits(kind):
     """As files of other makers have it."""
-    from llama_jax import quantize
+    from llama_jax.model import quantize
 
     cfg = small()
     model = quantised(cfg, kind)
@@ -140,7 +140,7 @@ def test_what_is_outside_the_seen_positions_changes_no_bit():
 
 def test_the_best_is_the_first_of_equals():
     """Twin rows of the head give twin logits; jnp.argmax takes the first, and so does the kernel, across lanes and parts."""
-    from llama_jax import quantize
+    from llama_jax.model import quantize
 
     cfg = small(vocab_size=1000, tie_word_embeddings=False)
     model = quantised(cfg)

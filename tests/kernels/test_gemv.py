@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_jax import quantize
 from llama_jax.kernels import gemv
-from llama_jax.quantize import COLUMNS, LAYOUTS, Blocks
+from llama_jax.model import quantize
+from llama_jax.model.quantize import COLUMNS, LAYOUTS, Blocks
 from tests.conftest import relative_error
 
 KINDS = sorted(LAYOUTS)

@@ -11,7 +11,7 @@ import llama_jax as ll
 from llama_jax import generate, serialised
 from llama_jax.errors import UserError
 from llama_jax.kernels import fused
-from llama_jax.sampling import Sampler
+from llama_jax.model.sampling import Sampler
 from tests.conftest import relative_error
 from tests.kernels.models import random_model, small, unpacked
 

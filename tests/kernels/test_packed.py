@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import generate, quantize
+from llama_jax import generate
 from llama_jax.kernels import packed
-from llama_jax.model import kinds
+from llama_jax.model import kinds, quantize
 from llama_jax.placement import parse
 from tests.kernels.models import quantised, random_model, small, with_packed_layers
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_jax import kvc
+from llama_jax.model import kvc
 from llama_jax.reporting import notebooks
 from llama_jax.bench import protocol, record
 from llama_jax.experiments.kv_cache.measure import TYPES

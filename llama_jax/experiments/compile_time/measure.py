@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import serialize_executable
 
-from llama_jax import generate, kvc
+from llama_jax import generate
 from llama_jax.bench import memory, profiling, protocol, roofline
 from llama_jax.bench.gate import tokens_hash
 from llama_jax.bench.guard import Guard
@@ -29,8 +29,9 @@ from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint, find
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine
+from llama_jax.model import kvc
+from llama_jax.model.sampling import Draw
 from llama_jax.placement import Placement, parse
-from llama_jax.sampling import Draw
 from llama_jax.transforms import Carry
 
 STAGES = {"trace": "trace", "lower": "lower", "compile": "backend"}  # the stage: the one kind of event that belongs in it

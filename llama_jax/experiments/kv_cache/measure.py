@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import attention, checkpoint, generate, kvc, transforms
+from llama_jax import checkpoint, generate, transforms
 from llama_jax.bench import AGAIN, passages, statistics, summary
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.published import figure_of
@@ -18,6 +18,7 @@ from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
+from llama_jax.model import attention, kvc
 from llama_jax.placement import Placement, parse
 
 COMBINATIONS = {"step": "cache, jit", "eager": "cache, eager", "step+nocache": "no cache, jit", "eager+nocache": "no cache, eager"}

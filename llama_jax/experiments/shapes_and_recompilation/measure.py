@@ -29,8 +29,8 @@ from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import ONE, POLICIES, Shaped, Subject, Workload
 from llama_jax.errors import UserError, near
 from llama_jax.generate import GREEDY
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
-from llama_jax.sampling import Sampler
 
 SHAPES, SAMPLING, COMMITTED, LAST = "shapes", "sampling", "committed", "last batch"
 STATIC, TRACED = "static settings", "traced settings"

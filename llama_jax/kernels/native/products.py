@@ -1,4 +1,4 @@
-"""Products with quantised blocks of 16 rows × 32 columns (`llama_jax.quantize.Blocks`).
+"""Products with quantised blocks of 16 rows × 32 columns (`llama_jax.model.quantize.Blocks`).
 
 Activations are rounded to int8 per 32 columns, as llama.cpp does, but with float32 scales; products of bytes are summed exactly in
 int32 within a block, and blocks in float32, in order. Activations of a row of K columns, n = K/32 blocks:

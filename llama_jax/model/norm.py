@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Float
+from llama_jax.model.axes import Array, Float
 
 
 @jax.tree_util.register_dataclass

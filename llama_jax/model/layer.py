@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import jax
 
-from llama_jax.attention import Attention, Where
-from llama_jax.axes import Array, Float
-from llama_jax.ffn import FFN
-from llama_jax.norm import Norm
-from llama_jax.taps import closed
+from llama_jax.model.attention import Attention, Where
+from llama_jax.model.axes import Array, Float
+from llama_jax.model.ffn import FFN
+from llama_jax.model.norm import Norm
+from llama_jax.model.taps import closed
 
 
 @jax.tree_util.register_dataclass

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import linear, quantize
+from llama_jax.model import linear, quantize
 
 
 def parts(k=64, n=48):

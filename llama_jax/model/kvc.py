@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Bool, Float, Int
 from llama_jax.config import ModelConfig
+from llama_jax.model.axes import Array, Bool, Float, Int
 
 POLICIES = ("fixed", "growing", "none")
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "int8": jnp.int8}

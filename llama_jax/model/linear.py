@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Float
+from llama_jax.model.axes import Array, Float
 
 
 def linear(x: Float[Array, "... I"], weight, bias: Float[Array, " O"] | None = None) -> Float[Array, "... O"]:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_jax import config, generate, kvc, prompts, transforms
+from llama_jax import config, generate, prompts, transforms
+from llama_jax.model import kvc
 from llama_jax.placement import Placement
 from tests.conftest import relative_error
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Bool, Float, Int
 from llama_jax.errors import UserError
+from llama_jax.model.axes import Array, Bool, Float, Int
 
 
 @dataclass(frozen=True)

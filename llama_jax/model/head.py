@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Float
-from llama_jax.linear import matmul
-from llama_jax.norm import Norm
+from llama_jax.model.axes import Array, Float
+from llama_jax.model.linear import matmul
+from llama_jax.model.norm import Norm
 
 
 @jax.tree_util.register_dataclass

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError, jaxtyped
 
-from llama_jax import attention, ffn, kvc, norm
+from llama_jax.model import attention, ffn, kvc, norm
 
 
 @settings(max_examples=12, deadline=None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import jax
 
-from llama_jax.axes import Array, Float, Int
+from llama_jax.model.axes import Array, Float, Int
 
 
 @jax.tree_util.register_dataclass

@@ -10,10 +10,10 @@ from gguf import GGMLQuantizationType, dequantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_jax import quantize
 from llama_jax.errors import UserError
-from llama_jax.linear import matmul
-from llama_jax.quantize import COLUMNS, LAYOUTS, ROWS, Blocks
+from llama_jax.model import quantize
+from llama_jax.model.linear import matmul
+from llama_jax.model.quantize import COLUMNS, LAYOUTS, ROWS, Blocks
 
 KINDS = sorted(LAYOUTS)
 SHAPES = [(16, 32), (48, 64), (50257 % 97, 32), (33, 96)]

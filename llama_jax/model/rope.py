@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.axes import Array, Float, Int
 from llama_jax.config import ModelConfig, RopeScaling
+from llama_jax.model.axes import Array, Float, Int
 
 
 def frequencies(config: ModelConfig) -> np.ndarray:

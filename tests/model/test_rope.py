@@ -6,7 +6,8 @@ from jaxtyping import TypeCheckError, jaxtyped
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from llama_jax import config, rope
+from llama_jax import config
+from llama_jax.model import rope
 
 LLAMA3 = config.RopeScaling("llama3", 8.0, 1.0, 4.0, 64)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Float
-from llama_jax.linear import linear
+from llama_jax.model.axes import Array, Float
+from llama_jax.model.linear import linear
 
 
 @jax.tree_util.register_dataclass

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import attention, config, ffn, kvc, layer, norm, rope, transforms
+from llama_jax import config, transforms
 from llama_jax.activations.spec import OF_A_LAYER
-from llama_jax.attention import Where
+from llama_jax.model import attention, ffn, kvc, layer, norm, rope
+from llama_jax.model.attention import Where
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
-from llama_jax.sampling import Sampler
 from tests.conftest import build
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 
-from llama_jax import sampling
 from llama_jax.errors import UserError
-from llama_jax.sampling import Draw, Sampler
+from llama_jax.model import sampling
+from llama_jax.model.sampling import Draw, Sampler
 
 V = 12
 

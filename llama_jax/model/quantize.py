@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.axes import Array, Float, Int
 from llama_jax.errors import UserError
-from llama_jax.linear import matmul, narrow, row_product, single_row
+from llama_jax.model.axes import Array, Float, Int
+from llama_jax.model.linear import matmul, narrow, row_product, single_row
 
 ROWS, COLUMNS = 16, 32  # of one group of blocks
 FAINT = 1e-30  # an activation block whose largest value is below this counts as zeros: 127 / max would overflow

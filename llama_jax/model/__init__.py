@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import kvc, quantize, rope
-from llama_jax.attention import Where
-from llama_jax.axes import Array, Int
-from llama_jax.embeddings import Embedding
 from llama_jax.errors import UserError
-from llama_jax.head import Head
-from llama_jax.kvc import Cache
-from llama_jax.layer import Layer
-from llama_jax.quantize import Blocks, is_quantised
+from llama_jax.model import kvc, quantize, rope
+from llama_jax.model.attention import Where
+from llama_jax.model.axes import Array, Int
+from llama_jax.model.embeddings import Embedding
+from llama_jax.model.head import Head
+from llama_jax.model.kvc import Cache
+from llama_jax.model.layer import Layer
+from llama_jax.model.quantize import Blocks, is_quantised
 
 
 @jax.tree_util.register_dataclass

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Bool, Float
-from llama_jax.linear import linear
-from llama_jax.taps import closed
+from llama_jax.model.axes import Array, Bool, Float
+from llama_jax.model.linear import linear
+from llama_jax.model.taps import closed
 
 
 @jax.tree_util.register_dataclass
