@@ -16,8 +16,8 @@ from tokenizers.decoders import DecodeStream
 from llama_jax import generate
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine
+from llama_jax.text.tokenizer import Tokenizer
 from llama_jax.threads import ahead
-from llama_jax.tokenizer import Tokenizer
 
 BOUND = 8  # items between two stages
 

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from llama_jax import chat, checkpoint, generate, render
+from llama_jax import checkpoint, generate, render
 from llama_jax.bench.guard import Guard
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import LADDER, MODIFIERS, parse
+from llama_jax.text import chat
 from llama_jax.threads import Channel, Worker
 
 EVERY_S = 0.05  # between two drawings of a text that grows: drawing each token would cost more than making some

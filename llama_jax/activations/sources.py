@@ -1,6 +1,6 @@
 """Where examples come from: files of several formats, the packaged manual, Python iterables, Hugging Face datasets.
 
-    manual                      the paragraphs of Python's own manual (`llama_jax.corpus`): nothing to download
+    manual                      the paragraphs of Python's own manual (`llama_jax.text.corpus`): nothing to download
     texts.txt texts.jsonl …     one file; `readers` says what an example is in each format
     texts/  texts/*.parquet     the files of a folder and those below, or of a glob (** too), in order of their names
     -                           standard input as JSON Lines, once
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from llama_jax import corpus
 from llama_jax.activations import hub, readers
 from llama_jax.activations.readers import READERS, Example, example
 from llama_jax.errors import UserError, near
+from llama_jax.text import corpus
 
 FIELD = "text"  # of records, where no other is named
 SHOWN = 12  # names in a message

@@ -6,12 +6,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llama_jax import checkpoint, corpus, generate, prompts
+from llama_jax import checkpoint, generate
 from llama_jax.bench import protocol
 from llama_jax.bench.workload import Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.text import corpus, prompts
+from llama_jax.text.tokenizer import Tokenizer
 
 PROMPTS = 4  # different prompts, so that no subject can live off one
 

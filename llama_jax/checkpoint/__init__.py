@@ -28,7 +28,7 @@ from llama_jax.errors import UserError, near
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
 from llama_jax.model.quantize import FORMS, LAYOUTS
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.text.tokenizer import Tokenizer
 
 __all__ = ["DEFAULT", "Checkpoint", "from_flax", "from_torch", "gguf_file", "load", "load_config", "load_params", "load_tokenizer",
            "models", "to_flax", "to_torch"]  # fmt: skip

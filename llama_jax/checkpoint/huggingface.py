@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from llama_jax.checkpoint.tensors import Source, Tensor, hash_files
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.errors import UserError
-from llama_jax.tokenizer import Tokenizer, from_folder
+from llama_jax.text.tokenizer import Tokenizer, from_folder
 
 FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
          "*.safetensors", "model.safetensors.index.json"]  # fmt: skip

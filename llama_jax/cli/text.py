@@ -110,8 +110,8 @@ def read_prompt(prompt: str | None, token_ids: str | None) -> str | list[int]:
 
 def encode_prompt(loaded, given: str | list[int], chat_template: bool) -> list[int]:
     """Token ids of a prompt."""
-    from llama_jax import chat
     from llama_jax.errors import UserError
+    from llama_jax.text import chat
 
     if isinstance(given, list):
         return given
@@ -138,11 +138,12 @@ def converse(
 
     from rich.console import Console
 
-    from llama_jax import chat, checkpoint, render
+    from llama_jax import checkpoint, render
     from llama_jax.errors import UserError
     from llama_jax.generate import build, stream
     from llama_jax.model.sampling import Sampler
     from llama_jax.placement import parse
+    from llama_jax.text import chat
 
     sampler, placed = Sampler(temperature, top_k, top_p, min_p, repetition_penalty), parse(placement)
     loaded = checkpoint.load(model)

@@ -13,7 +13,7 @@ from llama_jax import config
 from llama_jax.activations import ActivationSpec, Extractor, program
 from llama_jax.bench.guard import Guard
 from llama_jax.errors import UserError
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.text.tokenizer import Tokenizer
 from tests.activations.reference import random_checkpoint
 from tests.conftest import relative_error
 

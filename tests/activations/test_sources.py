@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from llama_jax import corpus
 from llama_jax.activations import readers, sources
 from llama_jax.activations.sources import open_source, units
 from llama_jax.errors import UserError
+from llama_jax.text import corpus
 
 TEXTS = ["One.", "Zwei — drei 四.", "Five\nsix."]
 

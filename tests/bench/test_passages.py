@@ -29,7 +29,7 @@ def test_passages_are_english_and_follow_the_seed(packaged):
 
 
 def test_a_text_that_is_used_up_is_said_so(packaged, monkeypatch):
-    monkeypatch.setattr("llama_jax.corpus.manual", lambda: "one two three four five six seven " * 9)
+    monkeypatch.setattr("llama_jax.text.corpus.manual", lambda: "one two three four five six seven " * 9)
     assert len(passages.passages(packaged, [5] * 6)) == 6
     with pytest.raises(UserError, match="the text has [67] that begin differently"):
         passages.passages(packaged, [5] * 9)

@@ -157,7 +157,7 @@ def test_generate_text(call):
 def test_chat_keeps_the_conversation(call, monkeypatch):
     lines = iter(["My name is Ada.", "What is my name?", ""])
     seen = []
-    from llama_jax import chat
+    from llama_jax.text import chat
 
     encode = chat.encode
     monkeypatch.setattr("llama_jax.cli.text.read_line", lambda console: next(lines))

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_jax import config, generate, prompts, transforms
+from llama_jax import config, generate, transforms
 from llama_jax.model import kvc
 from llama_jax.placement import Placement
+from llama_jax.text import prompts
 from tests.conftest import relative_error
 
 

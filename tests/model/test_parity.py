@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from llama_jax import chat, checkpoint, generate, prompts
+from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import gguf
+from llama_jax.text import chat, prompts
 from tests.conftest import relative_error
 
 NEW = 64

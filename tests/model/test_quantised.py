@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config, generate, model, prompts, transforms
+from llama_jax import checkpoint, config, generate, model, transforms
 from llama_jax.bench import Guard, quality
 from llama_jax.checkpoint import random, tensors
 from llama_jax.errors import UserError
@@ -16,6 +16,7 @@ from llama_jax.kernels import gemv
 from llama_jax.model import kvc, linear
 from llama_jax.model.quantize import Blocks, is_quantised
 from llama_jax.placement import parse
+from llama_jax.text import prompts
 from tests.conftest import build, relative_error
 
 N = 10

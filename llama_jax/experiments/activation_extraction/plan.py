@@ -6,7 +6,6 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from llama_jax import corpus
 from llama_jax.activations import program
 from llama_jax.activations.spec import DTYPES
 from llama_jax.bench.job import check
@@ -17,6 +16,7 @@ from llama_jax.errors import UserError, near
 from llama_jax.experiments.activation_extraction import probing
 from llama_jax.experiments.activation_extraction.pipeline import Example
 from llama_jax.experiments.activation_extraction.rungs import SUBJECTS
+from llama_jax.text import corpus
 
 LADDER, SCALING, PROBE = "ladder", "scaling", "probe"
 PROBED = "every layer"

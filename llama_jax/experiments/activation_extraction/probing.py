@@ -19,7 +19,7 @@ import numpy as np
 
 from llama_jax.activations.spec import Site
 from llama_jax.bench import statistics
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.text.tokenizer import Tokenizer
 
 FOLDS = 5
 SHRINKAGE = 0.1  # of the ridge, as a share of the number of tokens it is fitted on

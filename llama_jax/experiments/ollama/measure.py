@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llama_jax import chat as template
-from llama_jax import checkpoint, generate, prompts
+from llama_jax import checkpoint, generate
 from llama_jax.bench import available, passages, phases, protocol, roofline, summary
 from llama_jax.bench import run as suite
 from llama_jax.bench.available import built
@@ -30,6 +29,8 @@ from llama_jax.bench.workload import Workload, encoder
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError, near
 from llama_jax.placement import parse
+from llama_jax.text import chat as template
+from llama_jax.text import prompts
 
 CHAT = "chat"
 SYSTEM = "You answer questions about science for a curious reader."

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from llama_jax import checkpoint, corpus
+from llama_jax import checkpoint
 from llama_jax.bench import available, passages, quality, statistics
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.quality import PICO, POSITIONS, REFERENCE, Window
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
+from llama_jax.text import corpus
 
 PROSE, CODE = "manual", "code"
 TEXTS = {PROSE: "Python's manual", CODE: "Python's library"}

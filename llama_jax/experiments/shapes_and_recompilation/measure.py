@@ -21,7 +21,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from llama_jax import checkpoint, generate, prompts
+from llama_jax import checkpoint, generate
 from llama_jax.bench import compile_causes, passages, protocol
 from llama_jax.bench.job import Job, check, opened, watched
 from llama_jax.bench.protocol import Reference
@@ -31,6 +31,7 @@ from llama_jax.errors import UserError, near
 from llama_jax.generate import GREEDY
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
+from llama_jax.text import prompts
 
 SHAPES, SAMPLING, COMMITTED, LAST = "shapes", "sampling", "committed", "last batch"
 STATIC, TRACED = "static settings", "traced settings"

@@ -2,7 +2,7 @@
 
 import statistics
 
-from llama_jax import corpus
+from llama_jax.text import corpus
 
 
 def test_the_manual_is_its_topics_in_order():

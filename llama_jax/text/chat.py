@@ -9,7 +9,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llama_jax.errors import UserError
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.text.tokenizer import Tokenizer
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 

@@ -4,8 +4,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
-from llama_jax import checkpoint, tokenizer
+from llama_jax import checkpoint
 from llama_jax.errors import UserError
+from llama_jax.text import tokenizer
 from tests.conftest import edit_json, save_llama
 
 SPM = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["▁", "h", "i", "▁h", "hi", "▁hi", "!", "hi!"]

@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from llama_jax import prompts
 from llama_jax.errors import UserError
+from llama_jax.text import prompts
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 import pytest
 
-from llama_jax import chat
 from llama_jax.errors import UserError
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.text import chat
+from llama_jax.text.tokenizer import Tokenizer
 
 
 def with_template(template):

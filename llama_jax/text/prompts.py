@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pydantic
 
-from llama_jax import chat, files, paths
+from llama_jax import files, paths
 from llama_jax.errors import UserError
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.text import chat
+from llama_jax.text.tokenizer import Tokenizer
 
 FILE = paths.ROOT / "data" / "prompts.json"
 
