@@ -46,10 +46,11 @@ def generate(
     """Answer one prompt."""
     import time
 
-    from llama_jax import checkpoint, render
+    from llama_jax import checkpoint
     from llama_jax.generate import build, check_seeds, stream
     from llama_jax.model.sampling import Sampler
     from llama_jax.placement import parse
+    from llama_jax.playground import render
 
     sampler, placed = Sampler(temperature, top_k, top_p, min_p, repetition_penalty), parse(placement)
     check_seeds(seed, 1)
@@ -138,11 +139,12 @@ def converse(
 
     from rich.console import Console
 
-    from llama_jax import checkpoint, render
+    from llama_jax import checkpoint
     from llama_jax.errors import UserError
     from llama_jax.generate import build, stream
     from llama_jax.model.sampling import Sampler
     from llama_jax.placement import parse
+    from llama_jax.playground import render
     from llama_jax.text import chat
 
     sampler, placed = Sampler(temperature, top_k, top_p, min_p, repetition_penalty), parse(placement)

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from llama_jax import checkpoint, generate, render
+from llama_jax import checkpoint, generate
 from llama_jax.bench.guard import Guard
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import LADDER, MODIFIERS, parse
+from llama_jax.playground import render
 from llama_jax.text import chat
 from llama_jax.threads import Channel, Worker
 
@@ -132,7 +133,7 @@ class Playground:
     """
 
     def __init__(self, wish: Wish | None = None):
-        from llama_jax import playground_view as view
+        from llama_jax.playground import view
 
         self.fields = view.fields(wish or Wish(), tuple(checkpoint.models()), tuple(LADDER))
         self.go, self.halt, self.text, self.status, self.message, self.table = view.parts()
@@ -182,7 +183,7 @@ class Playground:
         self.end(said)
 
     def end(self, said: str) -> None:
-        from llama_jax import playground_view as view
+        from llama_jax.playground import view
 
         self.table.value = view.table(self.rows)
         if said:

@@ -11,7 +11,7 @@ import pytest
 from llama_jax import checkpoint, generate, playground
 from llama_jax.errors import UserError
 from llama_jax.playground import Moment, Playground, Wish
-from llama_jax.render import View
+from llama_jax.playground.render import View
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
         "head_dim=16,vocab_size=97")  # fmt: skip

@@ -4,7 +4,7 @@ import time
 import numpy as np
 from rich.console import Console
 
-from llama_jax import render
+from llama_jax.playground import render
 
 
 def blocks(ids):
