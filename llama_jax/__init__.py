@@ -6,24 +6,27 @@ K key-value heads, h head size, F feed-forward width, V vocabulary.
 
 import importlib
 
-MODULES = ("activations", "bench", "chat", "checkpoint", "figures", "generate", "kvc", "paths", "pipeline", "prompts", "render",
-           "serialised", "transforms")  # fmt: skip
+ROOMS = {  # name here: where that module lies
+    "chat": "text.chat", "kvc": "model.kvc", "prompts": "text.prompts", "render": "playground.render",
+    **{name: name for name in ("activations", "bench", "checkpoint", "experiments", "figures", "generate", "model", "paths", "pipeline",
+                               "playground", "serialised", "transforms")},
+}  # fmt: skip
 HOME = {name: module for module, names in {
     "checkpoint": ("Checkpoint", "load"),
     "config": ("PRESETS", "ModelConfig"),
     "errors": ("UserError",),
     "generate": ("Answer", "Engine", "answer", "bind", "build", "logits", "stream"),
     "placement": ("LADDER", "Placement", "parse"),
-    "sampling": ("Sampler",),
-    "tokenizer": ("Tokenizer",),
+    "model.sampling": ("Sampler",),
+    "text.tokenizer": ("Tokenizer",),
 }.items() for name in names}  # fmt: skip
-__all__ = sorted((*MODULES, *HOME))
+__all__ = sorted((*ROOMS, *HOME))
 
 
 def __getattr__(name: str):
     """Imported when first asked for: neither `--help` nor a measured process waits for what it does not use."""
-    if name in MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+    if name in ROOMS:
+        return importlib.import_module(f"{__name__}.{ROOMS[name]}")
     if name in HOME:
         found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{HOME[name]}"), name)
         return found

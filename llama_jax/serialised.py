@@ -155,7 +155,8 @@ def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
     """What must be the same for a program to be the right one here, by names that a person knows."""
     device = jax.devices()[0]
     where = [device.platform, device.device_kind, device.client.platform_version, cpu() if device.platform == "cpu" else ""]
-    source = hashlib.sha256(b"\0".join(f.read_bytes() for f in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:12]
+    home = Path(__file__).parent
+    source = hashlib.sha256(b"\0".join(f.read_bytes() for f in sorted(f for folder in (home, home / "model") for f in folder.glob("*.py")))).hexdigest()[:12]
     chosen = {k: v for k, v in asdict(placement).items() if k not in ("name", "compile")}
     found = {"jax": f"{jax.__version__}, jaxlib {jaxlib.__version__}", "device": " ".join(filter(None, where)), "model": asdict(config),
              "placement": chosen, "dtype of weights": weights, "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
