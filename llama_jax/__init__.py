@@ -7,19 +7,41 @@ K key-value heads, h head size, F feed-forward width, V vocabulary.
 import importlib
 
 ROOMS = {  # name here: where that module lies
-    "chat": "text.chat", "kvc": "model.kvc", "prompts": "text.prompts", "render": "playground.render",
-    **{name: name for name in ("activations", "bench", "checkpoint", "experiments", "figures", "generate", "model", "paths", "pipeline",
-                               "playground", "serialised", "transforms")},
-}  # fmt: skip
-HOME = {name: module for module, names in {
-    "checkpoint": ("Checkpoint", "load"),
-    "config": ("PRESETS", "ModelConfig"),
-    "errors": ("UserError",),
-    "generate": ("Answer", "Engine", "answer", "bind", "build", "logits", "stream"),
-    "placement": ("LADDER", "Placement", "parse"),
-    "model.sampling": ("Sampler",),
-    "text.tokenizer": ("Tokenizer",),
-}.items() for name in names}  # fmt: skip
+    "chat": "text.chat",
+    "kvc": "model.kvc",
+    "prompts": "text.prompts",
+    "render": "playground.render",
+    **{
+        name: name
+        for name in (
+            "activations",
+            "bench",
+            "checkpoint",
+            "experiments",
+            "figures",
+            "generate",
+            "model",
+            "paths",
+            "pipeline",
+            "playground",
+            "serialised",
+            "transforms",
+        )
+    },
+}
+HOME = {
+    name: module
+    for module, names in {
+        "checkpoint": ("Checkpoint", "load"),
+        "config": ("PRESETS", "ModelConfig"),
+        "errors": ("UserError",),
+        "generate": ("Answer", "Engine", "answer", "bind", "build", "logits", "stream"),
+        "placement": ("LADDER", "Placement", "parse"),
+        "model.sampling": ("Sampler",),
+        "text.tokenizer": ("Tokenizer",),
+    }.items()
+    for name in names
+}
 __all__ = sorted((*ROOMS, *HOME))
 
 

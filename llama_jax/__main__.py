@@ -1,4 +1,5 @@
-"""`python -m llama_jax` and `llama-jax`: the command line, with a person's mistakes turned into one line and exit code 2."""
+"""`python -m llama_jax` and `llama-jax`: the command line, with a person's mistakes turned into one line and exit code
+2."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def run(arguments: list[str]) -> int | None:
         return suite.main(arguments)
     from llama_jax.cli.common import join_pairs
 
-    return cli.program()(join_pairs(arguments), standalone_mode=False, obj=arguments)  # a verb may start itself again, in several processes
+    return cli.program()(
+        join_pairs(arguments), standalone_mode=False, obj=arguments
+    )  # a verb may start itself again, in several processes
 
 
 if __name__ == "__main__":

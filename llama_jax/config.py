@@ -29,10 +29,11 @@ class RopeScaling:
 class ModelConfig:
     """Shape of one transformer. Static under `jax.jit`: a new value is a new program.
 
-    The last six fields are what tells the families apart (`FAMILIES`). model_type: whose checkpoints these are, which decides
-    the names of the tensors. norm: "rms", or "layer" with a bias. positions: "rope", or "learned" ones in a table.
-    hidden_act: "silu", gated (SwiGLU), or "gelu_new", GELU by its tanh formula, not gated. qkv_bias: biases of query, key
-    and value. bias: biases of all other products.
+    The last six fields are what tells the families apart (`FAMILIES`). model_type: whose checkpoints these are, which
+    decides the names of the tensors. norm: "rms", or "layer" with a bias. positions: "rope", or "learned" ones in a
+    table.
+    hidden_act: "silu", gated (SwiGLU), or "gelu_new", GELU by its tanh formula, not gated. qkv_bias: biases of query,
+    key and value. bias: biases of all other products.
     """
 
     hidden_size: int
@@ -81,7 +82,8 @@ class ModelConfig:
 
     @property
     def weights_read_per_token(self) -> int:
-        """Number of weights one decode step must read: every layer, the final norm, the head (not the embedding tables)."""
+        """Number of weights one decode step must read: every layer, the final norm, the head (not the embedding
+        tables)."""
         head = self.vocab_size * self.hidden_size + self.parameters_per_norm
         return self.num_hidden_layers * self.parameters_per_layer + head
 
@@ -116,6 +118,9 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def tiny(family: str = "llama", **changes) -> ModelConfig:
-    """A very small model of a family, for tests and experiments of a few milliseconds. Grouped-query attention but for GPT-2."""
-    small = ModelConfig(32, 64, 2, 4, 4 if family == "gpt2" else 2, 8, 97, 1e-5, 1e4, None, 256, True, **FAMILIES[family])
+    """A very small model of a family, for tests and experiments of a few milliseconds. Grouped-query attention but for
+    GPT-2."""
+    small = ModelConfig(
+        32, 64, 2, 4, 4 if family == "gpt2" else 2, 8, 97, 1e-5, 1e4, None, 256, True, **FAMILIES[family]
+    )
     return replace(small, **changes)

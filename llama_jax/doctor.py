@@ -17,12 +17,20 @@ PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "gguf", "safetensors", 
 
 
 def examine(probe: bool = True) -> dict:
-    """Packages, devices, kernels, peers, bandwidth, weights and advice, as plain values. probe: measure the memory bandwidth."""
+    """Packages, devices, kernels, peers, bandwidth, weights and advice, as plain values. probe: measure the memory
+    bandwidth."""
     packages = {name: environment.version(name) for name in PACKAGES}
-    advice = [remedy for found, remedy in (
-        (packages["torch"], "torch is missing: PyTorch checkpoints and references need it; run `make setup`."),
-        (packages["transformers"], "transformers is missing: the test suite needs it as reference; run `make setup`."),
-    ) if not found]  # fmt: skip
+    advice = [
+        remedy
+        for found, remedy in (
+            (packages["torch"], "torch is missing: PyTorch checkpoints and references need it; run `make setup`."),
+            (
+                packages["transformers"],
+                "transformers is missing: the test suite needs it as reference; run `make setup`.",
+            ),
+        )
+        if not found
+    ]
     others, hints = find_peers()
     compiled = kernels.status()
     hints += [compiled["reason"]] if compiled["reason"] else []
@@ -31,8 +39,14 @@ def examine(probe: bool = True) -> dict:
     if busy > 0.5 * (os.cpu_count() or 1):
         advice.append(f"The machine is busy (load {busy:.1f}): measurements will be noisy; stop other work first.")
     return {
-        "machine": {"cpu": environment.cpu_model(), "cores": os.cpu_count(), "ram_bytes": psutil.virtual_memory().total,
-                    "free_bytes": psutil.virtual_memory().available, "os": platform.platform(), "python": platform.python_version()},
+        "machine": {
+            "cpu": environment.cpu_model(),
+            "cores": os.cpu_count(),
+            "ram_bytes": psutil.virtual_memory().total,
+            "free_bytes": psutil.virtual_memory().available,
+            "os": platform.platform(),
+            "python": platform.python_version(),
+        },
         "packages": packages,
         "devices": [str(d) for d in jax.devices()],
         "kernels": compiled,
@@ -40,7 +54,7 @@ def examine(probe: bool = True) -> dict:
         "bandwidth_gbps": round(roofline.bandwidth(), 1) if probe else None,
         "weights": weights,
         "advice": advice + hints + ([hint] if hint else []),
-    }  # fmt: skip
+    }
 
 
 def find_weights() -> tuple[dict, str]:
@@ -52,7 +66,8 @@ def find_weights() -> tuple[dict, str]:
 
 
 def find_peers() -> tuple[dict, list[str]]:
-    """(what each runtime has to say of the packaged model, a remedy for each gap): as `peers.missing` says it of each peer."""
+    """(what each runtime has to say of the packaged model, a remedy for each gap): as `peers.missing` says it of each
+    peer."""
     here: dict[str, str] = {}
     remedies: list[str] = []
     for backend in dict.fromkeys(peer.backend for peer in peers.PEERS.values()):

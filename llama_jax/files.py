@@ -11,7 +11,8 @@ from llama_jax.errors import UserError
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Replace a file's content, folders made as needed. Raises UserError when it cannot be written; nothing is left behind."""
+    """Replace a file's content, folders made as needed. Raises UserError when it cannot be written; nothing is left
+    behind."""
     write_together({Path(path): content})
     return path
 

@@ -37,7 +37,8 @@ def fetch(tokens: jax.Array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Engine:
-    """A model under a placement. fetch: how tokens come to the host, so that a measurement can put a clock around it."""
+    """A model under a placement. fetch: how tokens come to the host, so that a measurement can put a clock around
+    it."""
 
     config: ModelConfig
     params: Model
@@ -119,7 +120,8 @@ def request(
 ) -> Request:
     """Check a batch and pad it. length: padded prompt length, default `bucket` of the longest. slots: cache positions.
 
-    Raises UserError for an empty prompt, an id outside the vocabulary, or more positions than the cache or the model has.
+    Raises UserError for an empty prompt, an id outside the vocabulary, or more positions than the cache or the model
+    has.
     """
     longest = max((len(p) for p in prompts), default=0)
     if not prompts or not all(len(p) for p in prompts):
@@ -129,20 +131,26 @@ def request(
     if bad := [i for p in prompts for i in p if not 0 <= i < engine.config.vocab_size]:
         raise UserError(f"Token id {bad[0]} is outside the vocabulary of {engine.config.vocab_size}.")
     if longest + new_tokens > engine.config.max_position_embeddings:
-        raise UserError(f"{longest} prompt tokens and {new_tokens} new ones exceed the model's context of"
-                        f" {engine.config.max_position_embeddings}; ask for fewer.")  # fmt: skip
+        raise UserError(
+            f"{longest} prompt tokens and {new_tokens} new ones exceed the model's context of"
+            f" {engine.config.max_position_embeddings}; ask for fewer."
+        )
     length = bucket(longest) if length is None else length
     if length < longest:
         raise UserError(f"The prompt has {longest} tokens, more than the padded length of {length}.")
     needed = length + new_tokens - 1  # the last token is given out but never goes into the cache
     slots = bucket(needed) if slots is None else slots
     if needed > slots:
-        raise UserError(f"{length} padded prompt tokens and {new_tokens} new ones need {needed} cache slots; the cache has {slots}.")
+        raise UserError(
+            f"{length} padded prompt tokens and {new_tokens} new ones need {needed} cache slots; the cache has {slots}."
+        )
     ids = np.zeros((len(prompts), length), np.int32)
     for row, prompt in zip(ids, prompts, strict=True):
         row[length - len(prompt) :] = prompt
     pad = np.array([length - len(p) for p in prompts], np.int32)
-    return Request(ids, pad, check_seeds(seeds, len(prompts)), np.array(sorted(stop) or [-1], np.int32), new_tokens, slots)
+    return Request(
+        ids, pad, check_seeds(seeds, len(prompts)), np.array(sorted(stop) or [-1], np.int32), new_tokens, slots
+    )
 
 
 def check_seeds(seeds: Sequence[int] | int, rows: int) -> np.ndarray:
@@ -173,7 +181,8 @@ def decode(engine: Engine, batch: Request, token, carry, sampler: Sampler = GREE
 
 
 def in_one_thread(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
-    """host="sync" and "async": the reader's thread starts the calls, one or `in_flight` of them before it looks at a token."""
+    """host="sync" and "async": the reader's thread starts the calls, one or `in_flight` of them before it looks at a
+    token."""
     if engine.placement.until == "stop":
         yield decode_until_stop(engine, batch, token, carry, sampler)
         return
@@ -190,14 +199,16 @@ def in_one_thread(engine: Engine, batch: Request, token, carry, sampler) -> Iter
 
 
 def in_three_threads(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
-    """host="queue": one thread starts calls, one fetches their tokens, the reader's does nothing but read; bounded queues between."""
+    """host="queue": one thread starts calls, one fetches their tokens, the reader's does nothing but read; bounded
+    queues between."""
     bound = engine.placement.in_flight
     started = threads.ahead(dispatched(engine, batch, token, carry, sampler), bound, "decode")
     yield from threads.ahead(fetched(engine, started), bound, "fetch")
 
 
 def called_back(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
-    """host="callback": a thread sits in the calls, which on a CPU return only when they are done; tokens come from within them.
+    """host="callback": a thread sits in the calls, which on a CPU return only when they are done; tokens come from
+    within them.
 
     Nothing bounds how far the device is ahead of the reader: it never waits for one, and a token is a few bytes.
     """
@@ -221,11 +232,14 @@ HOSTS = {"sync": in_one_thread, "async": in_one_thread, "queue": in_three_thread
 
 
 def dispatched(engine: Engine, batch: Request, token, carry, sampler, number=None) -> Iterator[tuple[jax.Array, bool]]:
-    """Start the calls one after the other: (their tokens on the device, whether it was `decode`, which may send them itself)."""
+    """Start the calls one after the other: (their tokens on the device, whether it was `decode`, which may send them
+    itself)."""
     for size in calls(engine.placement, batch.new_tokens - 1):
         whole = engine.placement.jits_decode and size == engine.placement.tokens_per_call
         if whole:
-            tokens, _, token, carry = engine.programs.decode(engine.params, token, carry, sampler, batch.stop, 0, None, number)
+            tokens, _, token, carry = engine.programs.decode(
+                engine.params, token, carry, sampler, batch.stop, 0, None, number
+            )
         else:
             token, carry = engine.programs.step(engine.params, token, carry, sampler)
             tokens = token
@@ -249,7 +263,9 @@ def decode_until_stop(engine: Engine, batch: Request, token, carry, sampler, num
     """All remaining tokens of the batch from one call."""
     wanted = batch.new_tokens - 1
     out = np.zeros((bucket(wanted), batch.ids.shape[0]), np.int32)
-    tokens, made, *_ = engine.programs.decode(engine.params, token, carry, sampler, batch.stop, np.int32(wanted), out, number)
+    tokens, made, *_ = engine.programs.decode(
+        engine.params, token, carry, sampler, batch.stop, np.int32(wanted), out, number
+    )
     return engine.fetch(tokens)[: int(made)]
 
 
@@ -269,7 +285,9 @@ def stream(
     """
     batch = request(engine, prompts, new_tokens, seeds, stop, slots, length)
     token, carry = prefill(engine, batch, sampler)
-    with contextlib.closing(decode(engine, batch, token, carry, sampler)) as further:  # ends its threads, whoever leaves first
+    with contextlib.closing(
+        decode(engine, batch, token, carry, sampler)
+    ) as further:  # ends its threads, whoever leaves first
         blocks = itertools.chain([engine.fetch(token)], further)
         yield from until_all_have_met(blocks, batch.stop) if len(stop) else blocks
 
@@ -303,7 +321,9 @@ def cut(tokens: np.ndarray, stop: Sequence[int]) -> Answer:
     return Answer(tuple(int(t) for t in kept), "stop" if len(hits) else "length")
 
 
-def answer(engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Sequence[int] = (), **options) -> list[Answer]:
+def answer(
+    engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Sequence[int] = (), **options
+) -> list[Answer]:
     """Answers to a batch of prompts (lists of token ids). Options as for `stream`."""
     blocks = np.concatenate(list(stream(engine, prompts, new_tokens, stop=stop, **options)))
     return [cut(row, stop) for row in blocks.T]

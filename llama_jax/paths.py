@@ -9,7 +9,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def cache(*parts: str) -> Path:
-    """A path in the user's cache folder: `$LLAMA_JAX_CACHE`, else `$XDG_CACHE_HOME/llama-jax`, else `~/.cache/llama-jax`.
+    """A path in the user's cache folder: `$LLAMA_JAX_CACHE`, else `$XDG_CACHE_HOME/llama-jax`, else
+    `~/.cache/llama-jax`.
 
     What lies there may be deleted at any time: it is made again.
     """

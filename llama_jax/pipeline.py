@@ -64,11 +64,12 @@ def serve(
     stop: Sequence[int] | None = None,
     **options,
 ) -> Iterator[Piece]:
-    """Answers to prompts (texts that hold their own special tokens, or token ids), piece by piece, one request after the other.
+    """Answers to prompts (texts that hold their own special tokens, or token ids), piece by piece, one request after
+    the other.
 
-    bound: items that wait between two stages; 0 does the same work in the reader's own thread, one step after the other. stop:
-    tokens that end an answer, the tokenizer's by default. Further options as for `generate.stream`; any placement will do.
-    An error in any stage is raised here at once. Closing the iterator ends all threads.
+    bound: items that wait between two stages; 0 does the same work in the reader's own thread, one step after the
+    other. stop: tokens that end an answer, the tokenizer's by default. Further options as for `generate.stream`; any
+    placement will do. An error in any stage is raised here at once. Closing the iterator ends all threads.
     """
     if bound < 0:
         raise UserError(f"bound is {bound}; it must be 0 (one thread) or more.")
@@ -87,7 +88,9 @@ def tokenise(tokenizer: Tokenizer | Numbers, prompts: Iterable[str | Sequence[in
         yield tokenizer.encode(prompt, special=False) if isinstance(prompt, str) else list(prompt)
 
 
-def transform(engine: Engine, requests: Iterator[list[int]], new_tokens: int, **options) -> Iterator[tuple[int, np.ndarray, bool]]:
+def transform(
+    engine: Engine, requests: Iterator[list[int]], new_tokens: int, **options
+) -> Iterator[tuple[int, np.ndarray, bool]]:
     """(index of the request, tokens [n], False) as they come, and (index, no tokens, True) where its answer ends."""
     with contextlib.closing(requests):
         for i, ids in enumerate(requests):

@@ -1,4 +1,5 @@
-"""Placements as values: a placement is a set of names at which `jax.jit` is applied, and the switches that cross with it.
+"""Placements as values: a placement is a set of names at which `jax.jit` is applied, and the switches that cross with
+it.
 
 The names are the functions of the model's call tree, which `transforms.assemble` builds:
 
@@ -47,10 +48,11 @@ class Placement:
 
     jit: names of `TREE`. donate: give the jitted function its KV cache to overwrite. tokens_per_call: tokens that one
     call of a jitted `decode` makes (`lax.scan`). until="stop": one call runs to the stop token (`lax.while_loop`).
-    weights, kernels, layers, cache, kv, sampling, compile, host: see `SWITCHES`. weights="gguf" are the file's own blocks, "q8_0",
-    "q4_0", "q4_1" and "int8" are quantised here; with kernels, "loaded" means the file's own blocks where it has them, else q8_0.
-    host="sync" reads each call's tokens before it starts the next; "async" runs `in_flight` calls ahead in one thread; "queue"
-    starts calls, fetches and reads in three; "callback" has each token sent from within the compiled decode while it goes on.
+    weights, kernels, layers, cache, kv, sampling, compile, host: see `SWITCHES`. weights="gguf" are the file's own
+    blocks, "q8_0", "q4_0", "q4_1" and "int8" are quantised here; with kernels, "loaded" means the file's own blocks
+    where it has them, else q8_0. host="sync" reads each call's tokens before it starts the next; "async" runs
+    `in_flight` calls ahead in one thread; "queue" starts calls, fetches and reads in three; "callback" has each token
+    sent from within the compiled decode while it goes on.
     Raises UserError for an unknown name or a set that contradicts itself.
     """
 
@@ -78,7 +80,9 @@ class Placement:
                 raise UserError(f"Placement {self.name!r}: jit names an unknown function {name!r}.{near(name, TREE)}")
         for switch, values in SWITCHES.items():
             if getattr(self, switch) not in values:
-                raise UserError(f"Placement {self.name!r}: {switch}={getattr(self, switch)!r} is not one of {', '.join(values)}.")
+                raise UserError(
+                    f"Placement {self.name!r}: {switch}={getattr(self, switch)!r} is not one of {', '.join(values)}."
+                )
         for wrong, why in _contradictions(self):
             if wrong:
                 raise UserError(f"Placement {self.name!r}: {why}")
@@ -107,29 +111,60 @@ def _contradictions(p: Placement):
     whole = {"transform", "step", "decode"} & set(p.jit)
     yield p.tokens_per_call < 1, f"tokens_per_call is {p.tokens_per_call}; it must be 1 or more."
     yield p.until not in (None, "stop"), f"until={p.until!r}; it can only be 'stop'."
-    yield not decode and p.tokens_per_call > 1, "tokens_per_call needs 'decode' in jit: only a jitted decode makes several tokens a call."
-    yield not decode and p.until is not None, "until='stop' needs 'decode' in jit: only a jitted decode can find the stop token itself."
-    yield p.until is not None and p.tokens_per_call > 1, "until='stop' runs to the end in one call; leave tokens_per_call out."
-    yield decode and growing, "a jitted 'decode' needs one cache shape, a growing cache has a new one every token; use cache='fixed'."
-    yield p.donate and growing, "a growing cache cannot be donated, its next shape does not fit the old buffer; use cache='fixed'."
-    yield p.donate and p.cache == "none", "donate=True has no KV cache to give away with cache='none'; leave donate out."
-    yield p.kv != "loaded" and p.cache == "none", f"kv={p.kv!r} has no KV cache to keep with cache='none'; leave one out."
+    yield (
+        not decode and p.tokens_per_call > 1,
+        "tokens_per_call needs 'decode' in jit: only a jitted decode makes several tokens a call.",
+    )
+    yield (
+        not decode and p.until is not None,
+        "until='stop' needs 'decode' in jit: only a jitted decode can find the stop token itself.",
+    )
+    yield (
+        p.until is not None and p.tokens_per_call > 1,
+        "until='stop' runs to the end in one call; leave tokens_per_call out.",
+    )
+    yield (
+        decode and growing,
+        "a jitted 'decode' needs one cache shape, a growing cache has a new one every token; use cache='fixed'.",
+    )
+    yield (
+        p.donate and growing,
+        "a growing cache cannot be donated, its next shape does not fit the old buffer; use cache='fixed'.",
+    )
+    yield (
+        p.donate and p.cache == "none",
+        "donate=True has no KV cache to give away with cache='none'; leave donate out.",
+    )
+    yield (
+        p.kv != "loaded" and p.cache == "none",
+        f"kv={p.kv!r} has no KV cache to keep with cache='none'; leave one out.",
+    )
     yield (
         p.donate and not set(TAKES_CACHE) & set(p.jit),
         f"donate=True needs one of {', '.join(TAKES_CACHE)} in jit: only they take a cache.",
     )
     yield from _against_kernels(p)
-    yield p.layers == "scan" and not whole, "layers='scan' compiles the stack as one loop; put 'transform', 'step' or 'decode' in jit."
+    yield (
+        p.layers == "scan" and not whole,
+        "layers='scan' compiles the stack as one loop; put 'transform', 'step' or 'decode' in jit.",
+    )
     yield p.compile != "lazy" and not p.jit, f"compile={p.compile!r} has nothing to compile; put a name in jit."
     ahead = p.host in ("async", "queue")
     yield ahead and p.until is not None, f"host={p.host!r} has nothing to overlap with until='stop'; leave one out."
     yield p.in_flight < 1, f"in_flight is {p.in_flight}; it must be 1 or more."
-    yield not ahead and p.in_flight != IN_FLIGHT, "in_flight needs host='async' or host='queue': only they start calls ahead."
+    yield (
+        not ahead and p.in_flight != IN_FLIGHT,
+        "in_flight needs host='async' or host='queue': only they start calls ahead.",
+    )
     back = p.host == "callback"
-    yield back and not decode, "host='callback' needs 'decode' in jit: only a compiled loop can call the host while it runs."
+    yield (
+        back and not decode,
+        "host='callback' needs 'decode' in jit: only a compiled loop can call the host while it runs.",
+    )
     yield (
         back and p.compile == "persistent",
-        "host='callback' calls into this very process, so JAX keeps no such program on disk; leave compile='persistent' out.",
+        "host='callback' calls into this very process, so JAX keeps no such program on disk; leave"
+        " compile='persistent' out.",
     )
 
 
@@ -138,13 +173,23 @@ def _against_kernels(p: Placement):
     fused = p.kernels == "fused"
     yield (
         p.kernels != "none" and p.weights in ("f32", "bf16", "int8"),
-        f"kernels={p.kernels!r} multiply by blocks, not by {p.weights} weights; use weights='gguf', 'q8_0', 'q4_0' or 'q4_1', or leave"
+        f"kernels={p.kernels!r} multiply by blocks, not by {p.weights} weights; use weights='gguf', 'q8_0',"
+        " 'q4_0' or 'q4_1', or leave"
         " weights out.",
     )
-    yield fused and not {"step", "decode"} & set(p.jit), "kernels='fused' is one call a token; put 'step' or 'decode' in jit."
-    yield fused and p.cache != "fixed", f"kernels='fused' writes a cache of fixed size in place; leave cache={p.cache!r} out."
+    yield (
+        fused and not {"step", "decode"} & set(p.jit),
+        "kernels='fused' is one call a token; put 'step' or 'decode' in jit.",
+    )
+    yield (
+        fused and p.cache != "fixed",
+        f"kernels='fused' writes a cache of fixed size in place; leave cache={p.cache!r} out.",
+    )
     yield fused and p.layers == "scan", "kernels='fused' runs all layers in one call; leave layers='scan' out."
-    yield fused and p.kv != "loaded", f"kernels='fused' keeps keys and values in a layout of its own; leave kv={p.kv!r} out."
+    yield (
+        fused and p.kv != "loaded",
+        f"kernels='fused' keeps keys and values in a layout of its own; leave kv={p.kv!r} out.",
+    )
 
 
 LADDER: dict[str, Placement] = {
@@ -193,8 +238,8 @@ MODIFIERS: dict[str, dict] = {
 
 
 def parse(name: str) -> Placement:
-    """A placement by its name: one of the ladder, chunkK, or `jit:` and names of `TREE` with dots between them, each with +modifiers, such
-    as `step+scan+donate`, `chunk16` or `jit:attend.head`.
+    """A placement by its name: one of the ladder, chunkK, or `jit:` and names of `TREE` with dots between them, each
+    with +modifiers, such as `step+scan+donate`, `chunk16` or `jit:attend.head`.
 
     `+async4` and `+queue4` keep four calls in flight.
     """

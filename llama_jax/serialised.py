@@ -1,20 +1,21 @@
 """Compiled programs in a file: a new process that loads them traces nothing, lowers nothing and compiles nothing.
 
-An engine compiled ahead of time (`+aot`) keeps one executable for each shape it has met. `save` writes them, `load` gives an
-engine that has them:
+An engine compiled ahead of time (`+aot`) keeps one executable for each shape it has met. `save` writes them, `load`
+gives an engine that has them:
 
     engine = ll.build(checkpoint, "step+aot")
     ll.answer(engine, [prompt], 64)                                # compiles what such a request needs
     ll.serialised.save(engine, "step.bin")
     engine = ll.serialised.load(checkpoint, "step", "step.bin")    # later, in another process
 
-The weights are not in the file: they are arguments of the programs, so any weights of the same shapes will do. A request of
-a shape that is not in the file compiles, as it does in any engine compiled ahead of time.
+The weights are not in the file: they are arguments of the programs, so any weights of the same shapes will do. A
+request of a shape that is not in the file compiles, as it does in any engine compiled ahead of time.
 
-Trust such a file as you trust a program. It holds machine code, and `jax.experimental.serialize_executable` wraps that in a
-pickle: who can write the file can run code in your process. The SHA-256 in its first line finds damage, not malice. All that is
-checked (damage, another jax, machine, model, placement or version of this package) is checked before anything is unpickled,
-and the trees of arguments and results are rebuilt from the configuration, never read.
+Trust such a file as you trust a program. It holds machine code, and `jax.experimental.serialize_executable` wraps that
+in a
+pickle: who can write the file can run code in your process. The SHA-256 in its first line finds damage, not malice. All
+that is checked (damage, another jax, machine, model, placement or version of this package) is checked before anything
+is unpickled, and the trees of arguments and results are rebuilt from the configuration, never read.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ A = object()  # stands for an array in a tree of arguments
 def save(engine: Engine, path: str | Path) -> Path:
     """Write a program for every shape that this engine has met so far, in one piece or not at all.
 
-    Each is compiled once more: XLA on CPU cannot serialise a sort that has run, and what it serialises of a program that came
-    from a file or from JAX's persistent cache fails when it is run. Raises UserError when the engine is not compiled ahead of
-    time as whole programs, has compiled nothing yet, or has programs that this device cannot serialise.
+    Each is compiled once more: XLA on CPU cannot serialise a sort that has run, and what it serialises of a program
+    that came from a file or from JAX's persistent cache fails when it is run. Raises UserError when the engine is not
+    compiled ahead of time as whole programs, has compiled nothing yet, or has programs that this device cannot
+    serialise.
     """
     fresh, entries, blobs = transforms.assemble(engine.config, engine.placement), [], []
     for name in NAMES:
@@ -94,8 +96,8 @@ def without_persistent_cache() -> Iterator[None]:
 def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path) -> Engine:
     """An engine whose programs are the executables of a file that `save` wrote for the same placement.
 
-    placement: with or without `+aot`; the engine has it. Raises UserError for a file that is missing, damaged, or made by
-    another jax, on another kind of machine, for another model or placement, or by another version of this package.
+    placement: with or without `+aot`; the engine has it. Raises UserError for a file that is missing, damaged, or made
+    by another jax, on another kind of machine, for another model or placement, or by another version of this package.
     """
     placement = parse(placement) if isinstance(placement, str) else placement
     about, entries, blobs = read(Path(path))
@@ -107,8 +109,11 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path) -
     here = identity(checkpoint.config, placement, kinds(engine.params))
     for what in here:
         if about.get(what) != here[what]:
-            raise UserError(f"{path} was made with another {what} ({short(about.get(what), here[what])}); answer a request with this"
-                            " one and save it again.")  # fmt: skip
+            raise UserError(
+                f"{path} was made with another {what} ({short(about.get(what), here[what])}); answer a request with"
+                " this"
+                " one and save it again."
+            )
     for entry, blob in zip(entries, blobs, strict=True):
         entry = {k: v for k, v in entry.items() if k != "bytes"}
         arguments = skeleton(engine, **entry)
@@ -116,14 +121,18 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path) -
             expected = trees(engine, entry["name"], arguments)
             executable = serialize_executable.deserialize_and_load(blob, *expected, execution_devices=jax.devices()[:1])
         except Exception as error:  # whatever XLA says of a program that it will not take
-            why = f"{path}: this device does not take the program {entry['name']!r} ({type(error).__name__}); save it again."
+            why = (
+                f"{path}: this device does not take the program {entry['name']!r} ({type(error).__name__}); save it"
+                " again."
+            )
             raise UserError(why) from error
         programs(engine, entry["name"])[key(shaped(arguments, executable))] = executable
     return engine
 
 
 def read(path: Path) -> tuple[dict, list[dict], list[bytes]]:
-    """(what it was made with, an entry a program, the programs) of a file, its SHA-256 checked; nothing is unpickled."""
+    """(what it was made with, an entry a program, the programs) of a file, its SHA-256 checked; nothing is
+    unpickled."""
     try:
         first, _, body = path.read_bytes().partition(b"\n")
     except OSError as error:
@@ -142,25 +151,42 @@ def read(path: Path) -> tuple[dict, list[dict], list[bytes]]:
 
 
 def programs(engine: Engine, name: str) -> dict:
-    """The executables of one of the engine's programs by the shapes they are for. Raises UserError when it keeps none."""
+    """The executables of one of the engine's programs by the shapes they are for. Raises UserError when it keeps
+    none."""
     program = getattr(engine.programs, name)
     if program is None:
         return {}
     if not isinstance(program, AheadOfTime):
-        raise UserError(f"Placement {engine.placement.name!r} has no executables to keep: use one that jits step or decode, with +aot.")
+        raise UserError(
+            f"Placement {engine.placement.name!r} has no executables to keep: use one that jits step or decode,"
+            " with +aot."
+        )
     return program.executables
 
 
 def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
     """What must be the same for a program to be the right one here, by names that a person knows."""
     device = jax.devices()[0]
-    where = [device.platform, device.device_kind, device.client.platform_version, cpu() if device.platform == "cpu" else ""]
+    where = [
+        device.platform,
+        device.device_kind,
+        device.client.platform_version,
+        cpu() if device.platform == "cpu" else "",
+    ]
     home = Path(__file__).parent
-    source = hashlib.sha256(b"\0".join(f.read_bytes() for f in sorted(f for folder in (home, home / "model") for f in folder.glob("*.py")))).hexdigest()[:12]
+    source = hashlib.sha256(
+        b"\0".join(f.read_bytes() for f in sorted(f for folder in (home, home / "model") for f in folder.glob("*.py")))
+    ).hexdigest()[:12]
     chosen = {k: v for k, v in asdict(placement).items() if k not in ("name", "compile")}
-    found = {"jax": f"{jax.__version__}, jaxlib {jaxlib.__version__}", "device": " ".join(filter(None, where)), "model": asdict(config),
-             "placement": chosen, "dtype of weights": weights, "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-             "version of this package": source}  # fmt: skip
+    found = {
+        "jax": f"{jax.__version__}, jaxlib {jaxlib.__version__}",
+        "device": " ".join(filter(None, where)),
+        "model": asdict(config),
+        "placement": chosen,
+        "dtype of weights": weights,
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "version of this package": source,
+    }
     return json.loads(json.dumps(found))
 
 
@@ -182,13 +208,18 @@ def short(there, here) -> str:
     return f"{there}, here {here}"
 
 
-# Trees of arguments -----------------------------------------------------------------------------------------------------
+# Trees of arguments
+# -----------------------------------------------------------------------------------------------------
 
 
 def call(name: str, arguments: tuple) -> dict:
-    """The part of a call that decides its tree: {sampler: its settings, None where they are arguments; slots: of a prefill}."""
+    """The part of a call that decides its tree: {sampler: its settings, None where they are arguments; slots: of a
+    prefill}."""
     sampler = arguments[3] if name == "prefill" else arguments[2]
-    return dict(sampler=None if isinstance(sampler, TracedSampler) else asdict(sampler), slots=arguments[4] if name == "prefill" else None)
+    return dict(
+        sampler=None if isinstance(sampler, TracedSampler) else asdict(sampler),
+        slots=arguments[4] if name == "prefill" else None,
+    )
 
 
 def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None) -> tuple:
@@ -198,7 +229,15 @@ def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None)
         return A, A, A, settings, slots
     if name == "decode":
         to_stop = engine.placement.until == "stop"
-        return A, carry, settings, A, A if to_stop else 0, A if to_stop else None, None  # the last numbers a callback's request
+        return (
+            A,
+            carry,
+            settings,
+            A,
+            A if to_stop else 0,
+            A if to_stop else None,
+            None,
+        )  # the last numbers a callback's request
     return A, carry, settings
 
 
@@ -206,7 +245,13 @@ def carried(engine: Engine, sampler: dict | None) -> Carry:
     """A carry of As, as `transforms.first` makes it."""
     placement = engine.placement
     parts = (A,) * (4 if placement.kv == "int8" else 2)  # keys and values, and the scales of both
-    entries = None if placement.cache == "none" else parts if placement.layers == "scan" else (parts,) * engine.config.num_hidden_layers
+    entries = (
+        None
+        if placement.cache == "none"
+        else parts
+        if placement.layers == "scan"
+        else (parts,) * engine.config.num_hidden_layers
+    )
     remembers = sampler is None or sampler["repetition_penalty"] != 1.0
     return Carry(Cache(entries, A if placement.cache == "none" else None, A, A), Draw(A, A, A if remembers else None))
 
@@ -214,7 +259,10 @@ def carried(engine: Engine, sampler: dict | None) -> Carry:
 def trees(engine: Engine, name: str, arguments: tuple) -> tuple:
     """(tree of the executable's arguments, tree of its results): the weights come first, what is static is left out."""
     traced = arguments[:-1] if name == "prefill" else arguments
-    carry = carried(engine, None if isinstance(settings := traced[-1 if name == "prefill" else 2], TracedSampler) else asdict(settings))
+    carry = carried(
+        engine,
+        None if isinstance(settings := traced[-1 if name == "prefill" else 2], TracedSampler) else asdict(settings),
+    )
     results = (A, A, A, carry) if name == "decode" else (A, carry)
     return jax.tree.structure(((engine.params, *traced), {})), jax.tree.structure(results)
 
@@ -223,11 +271,15 @@ def shaped(arguments: tuple, executable) -> tuple:
     """The arguments with the shape and dtype of the executable's own in the place of each A."""
     leaves, tree = jax.tree.flatten(arguments)
     infos = jax.tree.leaves(executable.args_info[0][1:])  # all but the weights; a prefill's slots, the last, are static
-    found = [jax.ShapeDtypeStruct(info.shape, info.dtype) if leaf is A else leaf for leaf, info in zip(leaves, infos, strict=False)]
+    found = [
+        jax.ShapeDtypeStruct(info.shape, info.dtype) if leaf is A else leaf
+        for leaf, info in zip(leaves, infos, strict=False)
+    ]
     return jax.tree.unflatten(tree, found + leaves[len(infos) :])
 
 
 def key(arguments: tuple) -> tuple:
-    """What `AheadOfTime` knows an executable by: the tree of its arguments, and the shape and dtype of each array in it."""
+    """What `AheadOfTime` knows an executable by: the tree of its arguments, and the shape and dtype of each array in
+    it."""
     leaves, tree = jax.tree.flatten(arguments)
     return (tree, *((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves))

@@ -1,7 +1,9 @@
-"""Work in threads of its own, handed over in order: what the host strategies "queue" and "callback" and the pipeline are made of.
+"""Work in threads of its own, handed over in order: what the host strategies "queue" and "callback" and the pipeline
+are made of.
 
-One thread makes, one reads, and whichever ends first ends the other: an error in the making thread is raised where the reader
-reads, a reader that leaves (a stop token, Ctrl-C, a dropped generator) stops the making thread after the item it is at.
+One thread makes, one reads, and whichever ends first ends the other: an error in the making thread is raised where the
+reader reads, a reader that leaves (a stop token, Ctrl-C, a dropped generator) stops the making thread after the item it
+is at.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ END = object()
 
 
 class Channel:
-    """The way from a making thread to the one reader. An item counts against the bound until the reader asks for the next."""
+    """The way from a making thread to the one reader. An item counts against the bound until the reader asks for the
+    next."""
 
     def __init__(self, bound: int | None):
         self.items: SimpleQueue = SimpleQueue()
@@ -92,7 +95,8 @@ ALIVE: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 @atexit.register
 def end_all() -> None:
-    """End the threads of open iterators when Python leaves: a compiled loop must not call into an interpreter that is gone."""
+    """End the threads of open iterators when Python leaves: a compiled loop must not call into an interpreter that is
+    gone."""
     workers = [w for w in ALIVE if w.is_alive()]
     for worker in workers:
         worker.channel.close()
@@ -101,10 +105,11 @@ def end_all() -> None:
 
 
 def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -> Iterator:
-    """What `produce(channel)` puts into its channel from a thread of its own, in order; the thread starts with the first item asked for.
+    """What `produce(channel)` puts into its channel from a thread of its own, in order; the thread starts with the
+    first item asked for.
 
-    bound: items made and not yet done with, None for any number. Raises at once what is raised in the thread. Closing the iterator
-    ends the thread, and returns when it has ended.
+    bound: items made and not yet done with, None for any number. Raises at once what is raised in the thread. Closing
+    the iterator ends the thread, and returns when it has ended.
     """
     channel = Channel(bound)
     worker = Worker(produce, channel, name)
@@ -113,7 +118,8 @@ def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -
         yield from channel
     finally:
         channel.close()
-        # in another worker this may be the garbage collector, where waiting could be for ever: a worker joins at its end
+        # in another worker this may be the garbage collector, where waiting could be for ever: a worker joins at its
+        # end
         if worker.is_alive() and not isinstance(threading.current_thread(), Worker):
             worker.join()
 
@@ -132,8 +138,8 @@ def ahead(items: Generator[T], bound: int, name: str = "ahead") -> Iterator[T]:
 class Receiver:
     """Takes tokens out of compiled programs while they run, for `jax.experimental.io_callback`.
 
-    A program holds on to one receiver for good, so that a new request is no new program; the number that a request passes as an
-    argument says whose the tokens are. Requests may run side by side.
+    A program holds on to one receiver for good, so that a new request is no new program; the number that a request
+    passes as an argument says whose the tokens are. Requests may run side by side.
     """
 
     def __init__(self):
@@ -142,7 +148,8 @@ class Receiver:
 
     @contextlib.contextmanager
     def taking(self, take: Callable[[np.ndarray], bool]) -> Iterator[np.int32]:
-        """A request's number, int32, while its tokens go to `take(tokens [1 B])`, which says whether more are wanted."""
+        """A request's number, int32, while its tokens go to `take(tokens [1 B])`, which says whether more are
+        wanted."""
         number = next(self.numbers)
         self.takers[number] = take
         try:

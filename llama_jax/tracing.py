@@ -42,7 +42,8 @@ def taken(folder: str) -> bytes:
 
 @contextlib.contextmanager
 def recorded(path: Path) -> Iterator[None]:
-    """Everything within goes into the file `path` (.json.gz), which is written when it ends well. Raises UserError where it cannot be."""
+    """Everything within goes into the file `path` (.json.gz), which is written when it ends well. Raises UserError
+    where it cannot be."""
     path = Path(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder; a trace is a file, such as {path / 'trace.json.gz'}.")

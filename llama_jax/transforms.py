@@ -23,7 +23,14 @@ from llama_jax.model.sampling import Draw, Sampler, TracedSampler
 from llama_jax.placement import Placement
 from llama_jax.threads import Receiver
 
-CACHE_ARGUMENT = {"decode": 2, "extend": 2, "step": 2, "transform": 2, "layer": 3, "attend": 3}  # what `donate` gives away
+CACHE_ARGUMENT = {
+    "decode": 2,
+    "extend": 2,
+    "step": 2,
+    "transform": 2,
+    "layer": 3,
+    "attend": 3,
+}  # what `donate` gives away
 
 
 @jax.tree_util.register_dataclass
@@ -37,14 +44,16 @@ class Carry:
 
 @dataclass(frozen=True)
 class Programs:
-    """The functions a host loop calls; the same five under every placement. `token` is int32 [B], the newest of each row.
+    """The functions a host loop calls; the same five under every placement. `token` is int32 [B], the newest of each
+    row.
 
     prefill(model, ids [B T], pad [B], seeds [B], sampler, slots) → (token, carry): a new cache with the prompt in it.
     extend(model, ids [B T], carry, sampler) → (token, carry): T more tokens of prompt into a cache.
     step(model, token, carry, sampler) → (token, carry)
-    decode(model, token, carry, sampler, stop [N], limit, out [n B], request) → (tokens [n B], made, token, carry): several
-        steps a call; None unless the placement jits `decode`. `limit` and `out` serve until="stop" only, `request` (int32, a
-        number that `receiver` gave) host="callback" only.
+    decode(model, token, carry, sampler, stop [N], limit, out [n B], request) → (tokens [n B], made, token, carry):
+    several
+        steps a call; None unless the placement jits `decode`. `limit` and `out` serve until="stop" only, `request`
+        (int32, a number that `receiver` gave) host="callback" only.
     logits(model, ids [B T], cache) → (float32 [B T V], cache): every position, for evaluation; never jitted here.
     """
 
@@ -73,7 +82,9 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     rotate = place("rope", rope.rotate) if rotary else rope.leave
     normalise = place("norm", partial(norm.NORMS[config.norm], eps=config.norm_eps))
     attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache])
-    block = partial(layer.layer, norm=normalise, attend=place("attend", attend), ffn=place("ffn", ffn.FFNS[config.hidden_act]))
+    block = partial(
+        layer.layer, norm=normalise, attend=place("attend", attend), ffn=place("ffn", ffn.FFNS[config.hidden_act])
+    )
     parts = dict(
         inverse=rope.frequencies(config) if rotary else None,
         policy=placement.cache,
@@ -124,7 +135,9 @@ def fused_steps(config: ModelConfig, placement: Placement, onward: Callable, sam
         return token, replace(carry, cache=fused.pack(carry.cache, slots))
 
     def step(params, token, carry: Carry, sampler):
-        draw = replace(carry.draw, seen=sampling.mark(carry.draw.seen, token[:, None], carry.cache.length, carry.cache.pad))
+        draw = replace(
+            carry.draw, seen=sampling.mark(carry.draw.seen, token[:, None], carry.cache.length, carry.cache.pad)
+        )
         logits, best, cache = transform(params, token, carry.cache)
         chosen, draw = sample(logits, draw, sampler)
         return best if sampling.is_greedy(sampler) else chosen, Carry(cache, draw)
@@ -168,7 +181,8 @@ def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placeme
 
 
 def more(params, ids, carry: Carry, sampler, *, onward: Callable):
-    """T more tokens of prompt. What is drawn after them is again the answer's first token, whatever was drawn before."""
+    """T more tokens of prompt. What is drawn after them is again the answer's first token, whatever was drawn
+    before."""
     return onward(params, ids, replace(carry, draw=replace(carry.draw, index=jnp.zeros((), jnp.int32))), sampler)
 
 
@@ -182,7 +196,20 @@ def silent(request, token) -> bool:
     return False
 
 
-def chunk(params, token, carry: Carry, sampler, stop, limit, out, request=None, *, step: Callable, tokens_per_call: int, send: Callable):
+def chunk(
+    params,
+    token,
+    carry: Carry,
+    sampler,
+    stop,
+    limit,
+    out,
+    request=None,
+    *,
+    step: Callable,
+    tokens_per_call: int,
+    send: Callable,
+):
     """`tokens_per_call` steps as one `lax.scan`: tokens still stream, dispatch is paid once a chunk."""
 
     def body(state, _):
@@ -195,9 +222,21 @@ def chunk(params, token, carry: Carry, sampler, stop, limit, out, request=None, 
 
 
 def until_stop(
-    params, token, carry: Carry, sampler, stop, limit, out, request=None, *, step: Callable, tokens_per_call: int, send: Callable
+    params,
+    token,
+    carry: Carry,
+    sampler,
+    stop,
+    limit,
+    out,
+    request=None,
+    *,
+    step: Callable,
+    tokens_per_call: int,
+    send: Callable,
 ):
-    """Steps as one `lax.while_loop` until every row has met a stop token, `limit` tokens are made, or nobody waits for more."""
+    """Steps as one `lax.while_loop` until every row has met a stop token, `limit` tokens are made, or nobody waits for
+    more."""
 
     def unfinished(state):
         made, done, *_ = state

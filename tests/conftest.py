@@ -24,7 +24,8 @@ def build(cfg, seed=0):
     """Random weights, larger than the usual 0.02 so that greedy choices are far from ties."""
     source = random.open_random(cfg, seed)
     bigger = {
-        k: tensors.Tensor(t.shape, lambda t=t: np.asarray(t.read()) * (1 if len(t.shape) == 1 else 10)) for k, t in source.tensors.items()
+        k: tensors.Tensor(t.shape, lambda t=t: np.asarray(t.read()) * (1 if len(t.shape) == 1 else 10))
+        for k, t in source.tensors.items()
     }
     return tensors.assemble(replace(source, tensors=bigger), "float32")
 
@@ -35,8 +36,9 @@ WEEK = 7 * 24 * 3600
 def pytest_configure(config):
     """Most of the fast tests' time is XLA's: where only they run, compile less well, and nothing twice.
 
-    The flag leaves the graph's passes alone and skips LLVM's; the slow tests, parity at full size among them, run what users run.
-    Compiled programs lie in pytest's cache (`--cache-clear` empties it) for this process alone: children compile for themselves.
+    The flag leaves the graph's passes alone and skips LLVM's; the slow tests, parity at full size among them, run what
+    users run. Compiled programs lie in pytest's cache (`--cache-clear` empties it) for this process alone: children
+    compile for themselves.
     """
     if config.option.markexpr != "not slow" or not hasattr(config, "cache"):  # -p no:cacheprovider
         return
@@ -65,7 +67,8 @@ def compiling():
 
 
 def pytest_collection_finish():
-    """What the imports made stays until the end: collecting garbage, as each trial of the protocol does, need not look at it."""
+    """What the imports made stays until the end: collecting garbage, as each trial of the protocol does, need not look
+    at it."""
     gc.freeze()
 
 
@@ -113,9 +116,19 @@ def save_llama(folder, shards=None, **changes):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    shape = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                 vocab_size=97, max_position_embeddings=256, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
-                 initializer_range=0.3)  # fmt: skip
+    shape = dict(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=97,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+        initializer_range=0.3,
+    )
     model = LlamaForCausalLM(LlamaConfig(**{**shape, **changes})).eval()
     model.save_pretrained(folder, **({"max_shard_size": shards} if shards else {}))
     return folder, model

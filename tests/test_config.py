@@ -9,16 +9,36 @@ from llama_jax.checkpoint.tensors import shapes
 @pytest.mark.parametrize("tied", [True, False])
 def test_parameter_count_equals_transformers(tied):
     cfg = config.tiny(tie_word_embeddings=tied)
-    hf = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                     vocab_size=97, tie_word_embeddings=tied)  # fmt: skip
+    hf = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=97,
+        tie_word_embeddings=tied,
+    )
     assert cfg.num_parameters == sum(p.numel() for p in LlamaForCausalLM(hf).parameters())
 
 
-@pytest.mark.parametrize(("name", "billions"), [("smollm2-135m", 0.1345), ("smollm2-360m", 0.3618), ("smollm2-1.7b", 1.7114),
-                                               ("llama-2-7b", 6.7384), ("llama-3.2-1b", 1.2358), ("llama-3.2-3b", 3.2127),
-                                               ("qwen2.5-0.5b", 0.4940), ("qwen2.5-1.5b", 1.5437), ("qwen2.5-7b", 7.6156),
-                                               ("gpt2", 0.124440), ("gpt2-medium", 0.354823), ("gpt2-large", 0.774030),
-                                               ("gpt2-xl", 1.557611)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("smollm2-135m", 0.1345),
+        ("smollm2-360m", 0.3618),
+        ("smollm2-1.7b", 1.7114),
+        ("llama-2-7b", 6.7384),
+        ("llama-3.2-1b", 1.2358),
+        ("llama-3.2-3b", 3.2127),
+        ("qwen2.5-0.5b", 0.4940),
+        ("qwen2.5-1.5b", 1.5437),
+        ("qwen2.5-7b", 7.6156),
+        ("gpt2", 0.124440),
+        ("gpt2-medium", 0.354823),
+        ("gpt2-large", 0.774030),
+        ("gpt2-xl", 1.557611),
+    ],
+)
 def test_presets_have_the_published_sizes(name, billions):
     assert config.PRESETS[name].num_parameters / 1e9 == pytest.approx(billions, rel=1e-3)
 

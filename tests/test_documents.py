@@ -14,21 +14,30 @@ from llama_jax.bench import gate, phases, protocol, statistics
 from llama_jax.cli.common import join_pairs
 
 MODULES = dict(gate=gate, phases=phases, protocol=protocol, statistics=statistics)
-TEXTS = {path.relative_to(paths.ROOT).as_posix(): path.read_text(encoding="utf-8")
-         for folder in (".", "docs", "data") for path in sorted((paths.ROOT / folder).glob("*.md"))}  # fmt: skip
+TEXTS = {
+    path.relative_to(paths.ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for folder in (".", "docs", "data")
+    for path in sorted((paths.ROOT / folder).glob("*.md"))
+}
 HOUSE = ("llama_jax/", "tests/", "notebooks/", "docs/", "data/", "figures/", ".ci/")
 
 
 def commands(text):
     """Lines of shell blocks, continued ones joined, comments cut."""
     for block in re.findall(r"```bash\n(.*?)```", text, re.S):
-        yield from (shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines() if line.strip())
+        yield from (
+            shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines() if line.strip()
+        )
 
 
 def places(text):
     """What stands between backticks or in a link and looks like a place in the repository."""
     found = re.findall(r"`([\w./-]+)`", text) + re.findall(r"\]\(([^)#]+)\)", text)
-    return {name for name in found if (name.startswith(HOUSE) or ("/" in name and name.endswith(".py"))) and "NN" not in name}
+    return {
+        name
+        for name in found
+        if (name.startswith(HOUSE) or ("/" in name and name.endswith(".py"))) and "NN" not in name
+    }
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -50,15 +59,23 @@ def test_every_command_line_is_understood(name):
     """Parsed as the command would, and not run."""
     app = typer.main.get_command(cli.program())
     for words in commands(TEXTS[name]):
-        if (at := next((i for i, word in enumerate(words) if word.rpartition("/")[2] == "llama-jax"), None)) is not None:
+        if (
+            at := next((i for i, word in enumerate(words) if word.rpartition("/")[2] == "llama-jax"), None)
+        ) is not None:
             words = words[at + 1 :]
             verb = app.commands[words[0]]
             verb.make_context(words[0], join_pairs(words)[1:])
 
 
 def test_every_placement_named_in_a_command_exists():
-    named = [name for text in TEXTS.values() for words in commands(text) for option, value in itertools.pairwise(words)
-             if option in ("--placement", "--placements") for name in value.split(",")]  # fmt: skip
+    named = [
+        name
+        for text in TEXTS.values()
+        for words in commands(text)
+        for option, value in itertools.pairwise(words)
+        if option in ("--placement", "--placements")
+        for name in value.split(",")
+    ]
     assert any(name.startswith("jit:") for name in named)
     assert [placement.parse(name).name for name in named] == named
 
@@ -89,6 +106,8 @@ def test_constants_of_the_protocol_are_the_codes():
 
 def test_what_is_looked_at_would_be_missed():
     assert places("`docs/no-such.md`, [a](figures/b.svg), `llama_jax/x.py`, `notebooks/NN-topic.ipynb`, `words`") == {
-        "docs/no-such.md", "figures/b.svg", "llama_jax/x.py",
-    }  # fmt: skip
+        "docs/no-such.md",
+        "figures/b.svg",
+        "llama_jax/x.py",
+    }
     assert list(commands("```bash\nmake a  # b\nx \\\n  --y\n```")) == [["make", "a"], ["x", "--y"]]

@@ -1,4 +1,5 @@
-"""docs/extraction.md: its numbers are those of the code, its commands have the options that they use, its Python runs."""
+"""docs/extraction.md: its numbers are those of the code, its commands have the options that they use, its Python
+runs."""
 
 import json
 import re
@@ -36,7 +37,10 @@ def test_bytes_per_token():
     for model, *numbers in rows:
         assert numbers == [f"{size(model, site):,}" for site in sites], model
     shape = PRESETS["qwen2.5-7b"]
-    as_large = {name: row_bytes([Site(name)], shape, 256, 2) for name in ("resid_pre", "resid_mid", "attn_out", "mlp_out", "ln_final", "v")}
+    as_large = {
+        name: row_bytes([Site(name)], shape, 256, 2)
+        for name in ("resid_pre", "resid_mid", "attn_out", "mlp_out", "ln_final", "v")
+    }
     assert set(as_large.values()) == {size("qwen2.5-7b", "resid_post:0"), size("qwen2.5-7b", "k:0")}
     assert as_large["v"] == size("qwen2.5-7b", "k:0")
 
@@ -87,7 +91,9 @@ def test_there_are_commands_for_each_way_to_run():
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_the_command_line_takes_each_command(words):
     verb = typer.main.get_command(cli.program()).commands[words[0]]
-    parsed = verb.make_context(words[0], list(words[1:])).params  # raises for an option that is not there, or a value of another type
+    parsed = verb.make_context(
+        words[0], list(words[1:])
+    ).params  # raises for an option that is not there, or a value of another type
     if words[0] == "extract":
         ActivationSpec(" ".join(parsed["sites"]), dtype=parsed["keep"])
         rows = int((parsed["mesh"] or "1x1").partition("x")[0])
@@ -119,7 +125,9 @@ def test_the_python_runs_as_it_stands(tmp_path, monkeypatch):
 def test_the_folder_is_as_drawn(tmp_path, monkeypatch):
     test_the_python_runs_as_it_stands(tmp_path, monkeypatch)
     drawn = {line.split()[0].removeprefix("OUT/") for line in re.findall(r"^OUT/.*$", TEXT, re.M)}
-    written = {p.relative_to(tmp_path / "activations").as_posix() for p in (tmp_path / "activations").rglob("*") if p.is_file()}
+    written = {
+        p.relative_to(tmp_path / "activations").as_posix() for p in (tmp_path / "activations").rglob("*") if p.is_file()
+    }
     assert written == {name.replace("000012", "000000") for name in drawn}
     fields = json.loads((tmp_path / "activations" / "run.json").read_text())
     assert {"model", "tokenizer", "spec", "source", "unit", "batch", "mesh", "versions", "device"} <= fields.keys()

@@ -24,8 +24,13 @@ META = {
 
 def trials():
     rng = np.random.default_rng(0)
-    made = [trial(n, b, (10, 20, 30 + rng.random())) for n in ("eager", "step", "step (again)", "loop") for b in range(6)]
-    return made + [trial(n, phase="cold", compiled=3, trace_ns=10**8, lower_ns=10**8, backend_ns=10**9) for n in ("eager", "step", "loop")]
+    made = [
+        trial(n, b, (10, 20, 30 + rng.random())) for n in ("eager", "step", "step (again)", "loop") for b in range(6)
+    ]
+    return made + [
+        trial(n, phase="cold", compiled=3, trace_ns=10**8, lower_ns=10**8, backend_ns=10**9)
+        for n in ("eager", "step", "loop")
+    ]
 
 
 def test_every_rung_has_a_colour_of_its_own():
@@ -35,11 +40,26 @@ def test_every_rung_has_a_colour_of_its_own():
     assert figures.colour("mine") not in figures.COLOURS.values()
 
 
-SIMULATED = [dict(scenario=s, protocol=p, runs=9, coverage=0.9, aa_false_positive_rate=0.1, power=0.5) for s in ("base", "other")
-             for p in ("ours", "naive")]  # fmt: skip
-THRESHOLDS = dict(coverage=simulation.COVERAGE, aa_false_positive_rate=simulation.FALSE_POSITIVES, power=simulation.POWER)
-CHARTS = ("throughput", "latency", "compilation", "break_even", "pipelines", "arrivals", "speed_ups", "first_tokens", "two_ways",
-          "validation")  # fmt: skip
+SIMULATED = [
+    dict(scenario=s, protocol=p, runs=9, coverage=0.9, aa_false_positive_rate=0.1, power=0.5)
+    for s in ("base", "other")
+    for p in ("ours", "naive")
+]
+THRESHOLDS = dict(
+    coverage=simulation.COVERAGE, aa_false_positive_rate=simulation.FALSE_POSITIVES, power=simulation.POWER
+)
+CHARTS = (
+    "throughput",
+    "latency",
+    "compilation",
+    "break_even",
+    "pipelines",
+    "arrivals",
+    "speed_ups",
+    "first_tokens",
+    "two_ways",
+    "validation",
+)
 
 
 @pytest.mark.parametrize("chart", CHARTS)
@@ -66,7 +86,9 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
 
 
 def test_a_subject_without_a_valid_trial_says_so_in_the_figure(tmp_path):
-    data = [t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials()]
+    data = [
+        t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials()
+    ]
     figure = jit_placement_chart.throughput(data, summary.table(data, "step"))
     assert any("no valid trial" in text.get_text() for text in figure.axes[0].texts)
 
@@ -88,7 +110,13 @@ def test_the_claims_say_what_was_published_and_what_counts():
     for text in ("published 16.32x", "here 30.00x", "never published", "guard on", "memory-bandwidth limit 60"):
         assert text in drawn
     drawn = words(honest_measurement_chart.first_tokens(measure.first_tokens(first_token_claim()), 50.0))
-    for text in ("76.04", "59.25", "mean 260 ms", "no p99: p99 needs 1,000 values, there are 100", "arithmetic limit 50 ms"):
+    for text in (
+        "76.04",
+        "59.25",
+        "mean 260 ms",
+        "no p99: p99 needs 1,000 values, there are 100",
+        "arithmetic limit 50 ms",
+    ):
         assert text in drawn
     drawn = words(honest_measurement_chart.two_ways(measure.two_ways(order_claim()), 10, "A 1, B 2"))
     assert "1 of 1 rounds (x) call one program two" in drawn
@@ -106,7 +134,10 @@ def test_a_busy_machine_is_flagged_in_the_figure(tmp_path):
 def test_a_control_that_differs_is_a_phrase_for_the_figure():
     data = trials()
     assert summary.disturbed(summary.table(data, "step")) == ""
-    slow = [t.model_copy(update=dict(token_times_ns=[10**7, 2 * 10**7, 9 * 10**7])) if t.subject == "step (again)" else t for t in data]
+    slow = [
+        t.model_copy(update=dict(token_times_ns=[10**7, 2 * 10**7, 9 * 10**7])) if t.subject == "step (again)" else t
+        for t in data
+    ]
     assert summary.disturbed(summary.table(slow, "step")).startswith("A/A control slower: 0.2")
 
 

@@ -1,4 +1,5 @@
-"""Labels find room: none covers another or a mark, whatever the points; where there is no room each is still written."""
+"""Labels find room: none covers another or a mark, whatever the points; where there is no room each is still
+written."""
 
 import itertools
 import math
@@ -22,7 +23,9 @@ def chart(points):
 
 
 def boxes(figure, axes):
-    return [Text.get_window_extent(text, figure.canvas.get_renderer()) for text in axes.texts]  # without the lines to the points
+    return [
+        Text.get_window_extent(text, figure.canvas.get_renderer()) for text in axes.texts
+    ]  # without the lines to the points
 
 
 @settings(max_examples=10, deadline=None)
@@ -40,14 +43,17 @@ def test_a_label_alone_stands_beside_its_point_and_a_moved_one_has_a_line():
     assert axes.texts[0].xyann == (9, 0)
     assert axes.texts[0].arrow_patch is None
     plt.close(figure)
-    figure, axes = chart([("subject a", 10, 0.1, "black"), ("subject b", 10.1, 0.1, "black"), ("subject c", 10.2, 0.1, "black")])
+    figure, axes = chart(
+        [("subject a", 10, 0.1, "black"), ("subject b", 10.1, 0.1, "black"), ("subject c", 10.2, 0.1, "black")]
+    )
     assert axes.texts[2].xyann[1] != 0
     assert axes.texts[2].arrow_patch is not None
     plt.close(figure)
 
 
 def across(lines):
-    """How many labels lie on the line from the chart's left upper to its right lower corner, where they know of `lines`."""
+    """How many labels lie on the line from the chart's left upper to its right lower corner, where they know of
+    `lines`."""
     figure, axes = chart([])
     labelled(axes, [("a subject: 123", 28.0, 2e-3, "black"), ("another: 45", 100.0, 1.5e-4, "black")], lines)
     figure.canvas.draw()
@@ -84,7 +90,9 @@ def test_where_there_is_no_room_every_label_is_written():
     plt.close(figure)
 
 
-@pytest.mark.parametrize(("box", "free"), [((0, 0, 4, 4), True), ((0, 0, 6, 6), False), ((-1, 0, 3, 3), False), ((8, 8, 11, 9), False),
-                                           ((0, 0, 5, 5), True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("box", "free"),
+    [((0, 0, 4, 4), True), ((0, 0, 6, 6), False), ((-1, 0, 3, 3), False), ((8, 8, 11, 9), False), ((0, 0, 5, 5), True)],
+)
 def test_a_box_fits_where_nothing_is(box, free):
     assert fits(box, [(5, 5, 7, 7)], 10, 10) is free

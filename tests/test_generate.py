@@ -122,7 +122,9 @@ def test_the_growing_cache_compiles_every_token(tiny):
     assert sum(e.kind == "backend" and e.name == "step" for e in guard.events) == 8
 
 
-@pytest.mark.parametrize(("name", "most"), [("step", 1), ("step+async", 2), ("step+async8", 8), ("step+queue", 2), ("step+queue4", 4)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("step", 1), ("step+async", 2), ("step+async8", 8), ("step+queue", 2), ("step+queue4", 4)]
+)
 def test_the_host_keeps_a_bounded_number_in_flight(engines, name, most):
     engine, lock, flying, seen = engines["step"], threading.Lock(), 1, 0  # the prefill is in flight
 
@@ -249,7 +251,9 @@ def test_requests_side_by_side_do_not_mix(engines, name):
 
 
 def test_a_callback_streams_each_token_of_a_loop(engines):
-    sizes = {name: [len(b) for b in generate.stream(engines[name], [[1, 2, 3]], 20)] for name in ("loop", "loop+callback")}
+    sizes = {
+        name: [len(b) for b in generate.stream(engines[name], [[1, 2, 3]], 20)] for name in ("loop", "loop+callback")
+    }
     assert sizes == {"loop": [1, 19], "loop+callback": [1] * 20}
     blocks = generate.stream(engines["loop+callback"], [[1, 2, 3]], 20)
     first = [int(b[0, 0]) for b in islice(blocks, 5)]

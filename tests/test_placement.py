@@ -62,15 +62,25 @@ def test_outermost_is_what_no_other_listed_name_contains():
 
 def test_names_carry_switches():
     p = parse("chunk16+scan+donate+traced")
-    assert (p.tokens_per_call, p.layers, p.donate, p.sampling, p.name) == (16, "scan", True, "traced", "chunk16+scan+donate+traced")
+    assert (p.tokens_per_call, p.layers, p.donate, p.sampling, p.name) == (
+        16,
+        "scan",
+        True,
+        "traced",
+        "chunk16+scan+donate+traced",
+    )
     assert parse("step+donate") is LADDER["step+donate"]
 
 
 def test_names_carry_weights_and_kernels():
     for name, (weights, kernels) in {
-        "step+gguf": ("gguf", "none"), "loop+int8": ("int8", "none"), "chunk8+gemv": ("loaded", "gemv"),
-        "loop+fused": ("loaded", "fused"), "step+fused+q4_0": ("q4_0", "fused"), "eager+q4_1+gemv": ("q4_1", "gemv"),
-    }.items():  # fmt: skip
+        "step+gguf": ("gguf", "none"),
+        "loop+int8": ("int8", "none"),
+        "chunk8+gemv": ("loaded", "gemv"),
+        "loop+fused": ("loaded", "fused"),
+        "step+fused+q4_0": ("q4_0", "fused"),
+        "eager+q4_1+gemv": ("q4_1", "gemv"),
+    }.items():
         assert (parse(name).weights, parse(name).kernels) == (weights, kernels)
     assert parse("step+kvf16").kv == "f16"
     for name in ("step+gguf+q8_0", "step+gemv+fused"):
@@ -84,9 +94,13 @@ def test_a_name_makes_ones_own():
     assert parse("jit:layer").jit == ("layer",)  # and not the ladder's
     assert (parse("jit:step").jit, parse("jit:step+scan").layers) == (("step",), "scan")
     mistakes = {
-        "jit:attention.head": "'attend'", "jit:": "unknown function ''", "jit:attend+donat": "donate", "attend": "'jit:attend'",
-        "jit:attend+scan": "layers='scan'", "jit:attend.head+aot+persistent": "contradicts",
-    }  # fmt: skip
+        "jit:attention.head": "'attend'",
+        "jit:": "unknown function ''",
+        "jit:attend+donat": "donate",
+        "attend": "'jit:attend'",
+        "jit:attend+scan": "layers='scan'",
+        "jit:attend.head+aot+persistent": "contradicts",
+    }
     for name, hint in mistakes.items():
         with pytest.raises(UserError, match=hint):
             parse(name)
@@ -98,7 +112,9 @@ def test_names_carry_the_number_in_flight():
     assert parse("loop+callback").host == "callback"
 
 
-@pytest.mark.parametrize("name", ["step+async+queue", "chunk8+callback+async4", "step+growing+nocache", "step+async4+async8"])
+@pytest.mark.parametrize(
+    "name", ["step+async+queue", "chunk8+callback+async4", "step+growing+nocache", "step+async4+async8"]
+)
 def test_modifiers_that_contradict_each_other_are_refused(name):
     with pytest.raises(UserError, match="contradicts a modifier before it"):
         parse(name)
@@ -106,7 +122,13 @@ def test_modifiers_that_contradict_each_other_are_refused(name):
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("stpe", "step"), ("step+scann", "scan"), ("chunk0", "chunk8"), ("step+async0", "async"), ("loop+growing", "growing")],
+    [
+        ("stpe", "step"),
+        ("step+scann", "scan"),
+        ("chunk0", "chunk8"),
+        ("step+async0", "async"),
+        ("loop+growing", "growing"),
+    ],
 )
 def test_unknown_names_get_a_hint(name, hint):
     with pytest.raises(UserError, match=hint):

@@ -19,7 +19,9 @@ from tests.conftest import build
 pytestmark = pytest.mark.usefixtures("compiling")
 
 PROMPTS, N = [[5, 9, 33], [8]], 10  # one from the prefill, a chunk of eight, one more
-TOP_K = Sampler(0.8, top_k=5, repetition_penalty=1.2)  # its top-k is a sort, which XLA on CPU cannot serialise once it has run
+TOP_K = Sampler(
+    0.8, top_k=5, repetition_penalty=1.2
+)  # its top-k is a sort, which XLA on CPU cannot serialise once it has run
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +55,20 @@ def rewritten(path, tmp_path, change):
 
 @pytest.mark.parametrize(
     ("name", "sampler"),
-    [("chunk8+donate", Sampler()), ("loop+scan", Sampler()), ("step", TOP_K), ("loop+kvint8", Sampler()), ("step+q4_1", Sampler())],
+    [
+        ("chunk8+donate", Sampler()),
+        ("loop+scan", Sampler()),
+        ("step", TOP_K),
+        ("loop+kvint8", Sampler()),
+        ("step+q4_1", Sampler()),
+    ],
 )
 def test_loaded_programs_make_the_same_tokens_and_compile_nothing(checkpoint, greedy, tmp_path, name, sampler):
     engine, prompts = ll.build(checkpoint, name + "+aot"), PROMPTS if sampler == Sampler() else PROMPTS[:1]
     expected = ll.answer(engine, prompts, N, sampler=sampler)
-    assert sampler == TOP_K or name in ("loop+kvint8", "step+q4_1") or expected == greedy  # fewer bits may mean other tokens
+    assert (
+        sampler == TOP_K or name in ("loop+kvint8", "step+q4_1") or expected == greedy
+    )  # fewer bits may mean other tokens
     path = serialised.save(engine, tmp_path / "x.bin")
     with Guard() as guard:
         loaded = serialised.load(checkpoint, name, path)
@@ -85,15 +95,20 @@ def test_what_was_loaded_or_came_from_the_persistent_cache_can_be_saved_again(ch
     expected = ll.answer(loaded, PROMPTS, N)
     again = serialised.load(checkpoint, "step", serialised.save(loaded, tmp_path / "again.bin"))
     assert ll.answer(again, PROMPTS, N) == expected
-    code = ("import sys, llama_jax as ll\nfrom tests.conftest import build\nfrom llama_jax import config\n"
-            "cfg = config.tiny()\nmodel = ll.Checkpoint('tiny', cfg, build(cfg), None, '', 'random:', 'float32')\n"
-            "engine = ll.build(model, 'step+persistent') if sys.argv[2] == 'fill' else ll.build(model, 'step+aot')\n"
-            "ll.transforms.use_persistent_cache()\nprompts = [[5, 9, 33], [8]]\nexpected = ll.answer(engine, prompts, 10)\n"
-            "if sys.argv[2] == 'save':\n    path = ll.serialised.save(engine, sys.argv[1])\n"
-            "    assert ll.answer(ll.serialised.load(model, 'step', path), prompts, 10) == expected")  # fmt: skip
+    code = (
+        "import sys, llama_jax as ll\nfrom tests.conftest import build\nfrom llama_jax import config\n"
+        "cfg = config.tiny()\nmodel = ll.Checkpoint('tiny', cfg, build(cfg), None, '', 'random:', 'float32')\n"
+        "engine = ll.build(model, 'step+persistent') if sys.argv[2] == 'fill' else ll.build(model, 'step+aot')\n"
+        "ll.transforms.use_persistent_cache()\nprompts = [[5, 9, 33], [8]]\nexpected = ll.answer(engine, prompts, 10)\n"
+        "if sys.argv[2] == 'save':\n    path = ll.serialised.save(engine, sys.argv[1])\n"
+        "    assert ll.answer(ll.serialised.load(model, 'step', path), prompts, 10) == expected"
+    )
     for what in ("fill", "save"):
-        subprocess.run([sys.executable, "-c", code, str(tmp_path / "c.bin"), what], check=True, env={
-            **os.environ, "LLAMA_JAX_CACHE": str(tmp_path)})  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "c.bin"), what],
+            check=True,
+            env={**os.environ, "LLAMA_JAX_CACHE": str(tmp_path)},
+        )
     assert ll.answer(serialised.load(checkpoint, "step", tmp_path / "c.bin"), PROMPTS, N) == expected
 
 
@@ -103,7 +118,9 @@ def test_the_persistent_cache_is_as_it_was_after_saving(saved):
 
 @pytest.mark.parametrize("where", [0, 40, 120, -1])
 def test_a_damaged_file_is_refused_before_anything_is_unpickled(checkpoint, saved, tmp_path, monkeypatch, where):
-    monkeypatch.setattr(serialised.serialize_executable, "deserialize_and_load", lambda *a, **k: pytest.fail("unpickled"))
+    monkeypatch.setattr(
+        serialised.serialize_executable, "deserialize_and_load", lambda *a, **k: pytest.fail("unpickled")
+    )
     raw = bytearray(saved.read_bytes())
     raw[where] ^= 1
     (tmp_path / "x.bin").write_bytes(raw)
@@ -116,7 +133,9 @@ def test_a_damaged_file_is_refused_before_anything_is_unpickled(checkpoint, save
 
 @pytest.mark.parametrize("what", ["jax", "device", "XLA_FLAGS", "version of this package", "dtype of weights"])
 def test_a_file_made_elsewhere_is_refused_before_anything_is_unpickled(checkpoint, saved, tmp_path, monkeypatch, what):
-    monkeypatch.setattr(serialised.serialize_executable, "deserialize_and_load", lambda *a, **k: pytest.fail("unpickled"))
+    monkeypatch.setattr(
+        serialised.serialize_executable, "deserialize_and_load", lambda *a, **k: pytest.fail("unpickled")
+    )
     other = rewritten(saved, tmp_path, lambda header: header["about"].update({what: "0.0"}))
     with pytest.raises(UserError, match=f"another {what} .*0.0, here "):
         serialised.load(checkpoint, "step", other)
@@ -141,7 +160,11 @@ def test_a_program_that_the_device_does_not_take_is_one_line(checkpoint, saved, 
 
 
 def test_what_cannot_be_saved_or_read_is_one_line(checkpoint, tmp_path):
-    for name, words in (("step", "with \\+aot"), ("layer+aot", "jits step or decode"), ("step+aot", "compiled nothing yet")):
+    for name, words in (
+        ("step", "with \\+aot"),
+        ("layer+aot", "jits step or decode"),
+        ("step+aot", "compiled nothing yet"),
+    ):
         with pytest.raises(UserError, match=words):
             serialised.save(ll.build(checkpoint, name), tmp_path / "x.bin")
     assert not list(tmp_path.iterdir())

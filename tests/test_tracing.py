@@ -24,7 +24,17 @@ def test_a_trace_is_bytes_or_a_file_gzipped_or_plain(tmp_path):
 
 @pytest.mark.parametrize(
     "broken",
-    [b"", b"no JSON", b"[]", b"{}", b"5", gzip.compress(b"{", mtime=0), CONTENT[:-9], CONTENT[:2] + b"\xff" + CONTENT[3:], b"\xff\xfe"],
+    [
+        b"",
+        b"no JSON",
+        b"[]",
+        b"{}",
+        b"5",
+        gzip.compress(b"{", mtime=0),
+        CONTENT[:-9],
+        CONTENT[:2] + b"\xff" + CONTENT[3:],
+        b"\xff\xfe",
+    ],
 )
 def test_what_is_no_trace_is_one_line(tmp_path, broken):
     (tmp_path / "t.json.gz").write_bytes(broken)
@@ -40,7 +50,11 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path):
 
 
 def test_only_one_trace_at_a_time(tmp_path):
-    with tracing.traced(str(tmp_path)), pytest.raises(UserError, match="No trace can be taken"), tracing.traced(str(tmp_path)):
+    with (
+        tracing.traced(str(tmp_path)),
+        pytest.raises(UserError, match="No trace can be taken"),
+        tracing.traced(str(tmp_path)),
+    ):
         pass
 
 
@@ -56,6 +70,9 @@ def test_what_happens_within_is_recorded_and_an_error_records_nothing(tmp_path):
 
 def test_what_cannot_be_written_is_one_line_before_any_work(tmp_path):
     (tmp_path / "file").write_text("")
-    for path, words in ((tmp_path / "file" / "t.json.gz", "Cannot write"), (tmp_path, "is a folder; a trace is a file")):
+    for path, words in (
+        (tmp_path / "file" / "t.json.gz", "Cannot write"),
+        (tmp_path, "is a folder; a trace is a file"),
+    ):
         with pytest.raises(UserError, match=words), tracing.recorded(path):
             pytest.fail("it ran")

@@ -25,7 +25,9 @@ SWITCHED = [m for m in MODIFIERS if m not in {"persistent", *FEWER_BITS}]
 def valid_names():
     """Each ladder placement alone, three of them with each switch, and a seeded sample of the whole cross product."""
     names = list(LADDER) + [f"{p}+{m}" for p in ("layer", "step", "loop") for m in SWITCHED]
-    everything = ["+".join([p, *chosen]) for p in LADDER for n in (1, 2, 3) for chosen in itertools.combinations(SWITCHED, n)]
+    everything = [
+        "+".join([p, *chosen]) for p in LADDER for n in (1, 2, 3) for chosen in itertools.combinations(SWITCHED, n)
+    ]
     names += random.Random(0).sample([name for name in everything if is_valid(name)], 16)
     return [name for name in dict.fromkeys(names) if is_valid(name)]
 
@@ -39,7 +41,10 @@ def is_valid(name):
 
 def answers(tiny, name, sampler=generate.GREEDY, prompts=PROMPTS, n=N, engine=None, **options):
     engine = engine or generate.bind(*tiny, parse(name) if isinstance(name, str) else name)
-    return [a.token_ids for a in generate.answer(engine, prompts, n, sampler=sampler, seeds=[1, 2, 3][: len(prompts)], **options)]
+    return [
+        a.token_ids
+        for a in generate.answer(engine, prompts, n, sampler=sampler, seeds=[1, 2, 3][: len(prompts)], **options)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,17 @@ def test_same_tokens_everywhere(tiny, expected, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["eager+traced", "ops", "layer+aot", "split+traced+scan", "step+nocache", "step+aot+donate", "chunk8+async", "loop"]
+    "name",
+    [
+        "eager+traced",
+        "ops",
+        "layer+aot",
+        "split+traced+scan",
+        "step+nocache",
+        "step+aot+donate",
+        "chunk8+async",
+        "loop",
+    ],
 )
 def test_nothing_compiles_after_the_first_request(tiny, name):
     engine = generate.bind(*tiny, parse(name))
@@ -103,7 +118,10 @@ def test_bfloat16_runs_in_bfloat16(tiny):
 def test_a_ragged_batch_equals_its_rows_alone(tiny, name, sampler):
     engine, n = generate.bind(*tiny, parse(name)), 3 if "growing" in name else 9
     together = [a.token_ids for a in generate.answer(engine, PROMPTS, n, sampler=sampler, seeds=[7, 8, 9])]
-    alone = [generate.answer(engine, [p], n, sampler=sampler, seeds=[s])[0].token_ids for p, s in zip(PROMPTS, (7, 8, 9), strict=True)]
+    alone = [
+        generate.answer(engine, [p], n, sampler=sampler, seeds=[s])[0].token_ids
+        for p, s in zip(PROMPTS, (7, 8, 9), strict=True)
+    ]
     assert together == alone
 
 
@@ -141,7 +159,10 @@ def test_donation_reuses_the_buffers(tiny):
     engine = generate.bind(*tiny, parse("step+donate"))
     token, carry = generate.prefill(engine, generate.request(engine, PROMPTS, 8))
     program = engine.programs.step.lower(engine.params, token, carry, generate.GREEDY).compile()
-    assert program.as_text().count("may-alias") + program.as_text().count("must-alias") >= 2 * engine.config.num_hidden_layers
+    assert (
+        program.as_text().count("may-alias") + program.as_text().count("must-alias")
+        >= 2 * engine.config.num_hidden_layers
+    )
     cached = jax.tree.leaves(carry.cache.entries)
     engine.programs.step(engine.params, token, carry, generate.GREEDY)
     assert all(a.is_deleted() for a in cached)

@@ -1,7 +1,8 @@
 """Examples of any length in, batches of one fixed shape [B, T] out, with a record of where each value belongs.
 
-A unit is a fixed range of examples, planned from these alone: which process runs it, and what ran before, change nothing.
-An example longer than T is cut into pieces of T tokens, each a context of its own. Packed, several pieces share a row:
+A unit is a fixed range of examples, planned from these alone: which process runs it, and what ran before, change
+nothing. An example longer than T is cut into pieces of T tokens, each a context of its own. Packed, several pieces
+share a row:
 
     ids        5 6 7 8 9 4 4 .        pad is id 0
     segments   1 1 1 2 2 3 3 0        0 marks padding; a token sees its own segment only
@@ -23,7 +24,8 @@ SHORTEST = 8  # a packed row holds T / SHORTEST segments at most where not all p
 
 @dataclass(frozen=True)
 class Batch:
-    """One call of the model. `at` and `to` say where its kept tokens are: in the batch, and among the rows of the unit."""
+    """One call of the model. `at` and `to` say where its kept tokens are: in the batch, and among the rows of the
+    unit."""
 
     ids: np.ndarray  # int32 [B T]
     positions: np.ndarray  # int32 [B T], in the context
@@ -40,7 +42,9 @@ class Unit:
     first: int  # the first example
     count: int  # examples
     tokens: int  # that the model reads, padding left out
-    rows: dict[str, np.ndarray]  # token int32, example int64, segment int32 (piece of the example), position int32 (in its piece): [n]
+    rows: dict[
+        str, np.ndarray
+    ]  # token int32, example int64, segment int32 (piece of the example), position int32 (in its piece): [n]
     batches: tuple[Batch, ...]
 
     @property
@@ -58,8 +62,11 @@ class Piece:
     row: int  # of the unit, of the first kept one
 
 
-def plan(number: int, first: int, examples: Sequence[Sequence[int]], spec: ActivationSpec, shape: tuple[int, int], pack: bool) -> Unit:
-    """The batches of the examples `first`, `first` + 1, …, given as token ids, and the rows that they will fill, in order."""
+def plan(
+    number: int, first: int, examples: Sequence[Sequence[int]], spec: ActivationSpec, shape: tuple[int, int], pack: bool
+) -> Unit:
+    """The batches of the examples `first`, `first` + 1, …, given as token ids, and the rows that they will fill, in
+    order."""
     pieces, rows = [], {"token": [], "example": [], "segment": [], "position": []}
     size = 0
     for example, ids in enumerate(examples, first):
@@ -73,12 +80,19 @@ def plan(number: int, first: int, examples: Sequence[Sequence[int]], spec: Activ
             piece = Piece(ids[start : start + inside[-1] + 1], inside, size)
             pieces.append(piece)
             size += len(inside)
-            for name, values in (("token", piece.ids[inside]), ("example", np.full(len(inside), example)),
-                                 ("segment", np.full(len(inside), segment)), ("position", inside)):  # fmt: skip
+            for name, values in (
+                ("token", piece.ids[inside]),
+                ("example", np.full(len(inside), example)),
+                ("segment", np.full(len(inside), segment)),
+                ("position", inside),
+            ):
                 rows[name].append(values)
     most = most_segments(spec, shape[1]) if pack else 1
     filled = best_fit([len(p.ids) for p in pieces], shape[1], most)
-    batches = tuple(lay([[pieces[i] for i in row] for row in filled[b : b + shape[0]]], shape) for b in range(0, len(filled), shape[0]))
+    batches = tuple(
+        lay([[pieces[i] for i in row] for row in filled[b : b + shape[0]]], shape)
+        for b in range(0, len(filled), shape[0])
+    )
     types = {"token": np.int32, "example": np.int64, "segment": np.int32, "position": np.int32}
     joined = {name: np.concatenate([np.empty(0, kind), *rows[name]]).astype(kind) for name, kind in types.items()}
     return Unit(number, first, len(examples), sum(len(p.ids) for p in pieces), joined, batches)
@@ -98,10 +112,11 @@ def capacity(spec: ActivationSpec, shape: tuple[int, int], pack: bool) -> int:
 
 
 def best_fit(lengths: Sequence[int], room: int, most: int) -> list[list[int]]:
-    """Rows of piece indices with at most `room` tokens and `most` pieces each: longest first, each into the fullest row that takes it.
+    """Rows of piece indices with at most `room` tokens and `most` pieces each: longest first, each into the fullest row
+    that takes it.
 
-    Best-fit decreasing (Johnson 1973, https://hdl.handle.net/1721.1/57819): where `most` does not bind, at most 11/9 of the fewest
-    rows possible, and one.
+    Best-fit decreasing (Johnson 1973, https://hdl.handle.net/1721.1/57819): where `most` does not bind, at most 11/9 of
+    the fewest rows possible, and one.
     """
     rows: list[list[int]] = []
     open_rows: list[tuple[int, int]] = []  # (free tokens, row), ascending

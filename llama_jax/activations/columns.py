@@ -12,10 +12,12 @@ Read = Callable[[int, int, int], np.ndarray]  # (unit, start, stop) → rows of 
 
 
 class Column:
-    """Rows `[rows ...]` of a store, as an array is sliced: a number, `a:b`, indices or a mask; what follows a comma slices the rows.
+    """Rows `[rows ...]` of a store, as an array is sliced: a number, `a:b`, indices or a mask; what follows a comma
+    slices the rows.
 
-    A slice that lies in one shard is a read-only view of the file, nothing is copied. bfloat16 values are `ml_dtypes.bfloat16`: JAX
-    takes them as they are, and `torch.from_numpy(x.copy().view(numpy.int16)).view(torch.bfloat16)` makes them PyTorch's.
+    A slice that lies in one shard is a read-only view of the file, nothing is copied. bfloat16 values are
+    `ml_dtypes.bfloat16`: JAX takes them as they are, and
+    `torch.from_numpy(x.copy().view(numpy.int16)).view(torch.bfloat16)` makes them PyTorch's.
     """
 
     def __init__(self, name: str, dtype: np.dtype, row: Sequence[int], ends: np.ndarray, read: Read):
@@ -58,7 +60,8 @@ class Column:
             return np.flatnonzero(rows)
         if rows.ndim != 1 or not (np.issubdtype(rows.dtype, np.integer) or not rows.size):
             raise UserError(
-                f"Rows of {self.name} are asked for as {rows.dtype} {list(rows.shape)}; give whole numbers, or a mask of {len(self)}."
+                f"Rows of {self.name} are asked for as {rows.dtype} {list(rows.shape)}; give whole numbers, or a mask"
+                f" of {len(self)}."
             )
         rows = rows.astype(np.int64)
         if (outside := rows[(rows < -len(self)) | (rows >= len(self))]).size:

@@ -1,8 +1,9 @@
-"""The pipeline: read and plan → run → copy → write, each stage ahead of the next by a bounded amount, and every unit committed.
+"""The pipeline: read and plan → run → copy → write, each stage ahead of the next by a bounded amount, and every unit
+committed.
 
-A thread reads the source, tokenises and packs; the caller's thread keeps up to `depth` batches in flight on the device and gathers
-their values into units; writer threads put each unit on the disk. Whatever fails in a thread is raised to the caller, and what is
-committed by then stays valid: the same call goes on from there.
+A thread reads the source, tokenises and packs; the caller's thread keeps up to `depth` batches in flight on the device
+and gathers their values into units; writer threads put each unit on the disk. Whatever fails in a thread is raised to
+the caller, and what is committed by then stays valid: the same call goes on from there.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ AHEAD = 2  # planned units that wait for the device
 
 
 class Progress(NamedTuple):
-    """How far a run is: what this process has committed in it and since when, and how many examples were committed before."""
+    """How far a run is: what this process has committed in it and since when, and how many examples were committed
+    before."""
 
     units: int
     examples: int
@@ -51,10 +53,12 @@ class Progress(NamedTuple):
 class RunReport:
     """What a run left and what it took.
 
-    units, rows, bytes: of the whole store. written, tokens: units committed by this call, and the tokens that the model read for
-    them, padding left out. padding: share of the model's work that went to padding. compilations: programs compiled for the run,
-    its extractor's included. seconds: from the start to the last fsync, without compiling; tokens_per_second: tokens / seconds.
-    complete: whether every unit of the source is committed. device_idle: share of the traced time in which the device ran nothing.
+    units, rows, bytes: of the whole store. written, tokens: units committed by this call, and the tokens that the model
+    read for them, padding left out. padding: share of the model's work that went to padding. compilations: programs
+    compiled for the run, its extractor's included. seconds: from the start to the last fsync, without compiling;
+    tokens_per_second: tokens / seconds.
+    complete: whether every unit of the source is committed. device_idle: share of the traced time in which the device
+    ran nothing.
     """
 
     out: str
@@ -86,12 +90,15 @@ def extract(
 ) -> RunReport:
     """Write the activations of every example of a source into the folder `out`; goes on where an earlier run stopped.
 
-    source: see `sources.open_source`. depth: batches in flight while the next is prepared, 0 to wait for each. writers: threads that
-    write, 0 to write in between. unit: examples that are committed together. share: (index, count) of this process, which runs the
-    units with number % count == index, over a mesh runs all and writes those; JAX's own process index and count by default.
-    trace: a file for a Perfetto trace of the first batches, from which the device's idle share is computed (`activations.trace`).
-    Raises UserError, one line each, for a folder that holds another run (naming what differs) or, without `resume`, any; a source that
-    cannot be read or has changed; a disk that is full or not writable; too little memory; values that the dtype cannot hold.
+    source: see `sources.open_source`. depth: batches in flight while the next is prepared, 0 to wait for each. writers:
+    threads that write, 0 to write in between. unit: examples that are committed together. share: (index, count) of this
+    process, which runs the units with number % count == index, over a mesh runs all and writes those; JAX's own process
+    index and count by default.
+    trace: a file for a Perfetto trace of the first batches, from which the device's idle share is computed
+    (`activations.trace`).
+    Raises UserError, one line each, for a folder that holds another run (naming what differs) or, without `resume`,
+    any; a source that cannot be read or has changed; a disk that is full or not writable; too little memory; values
+    that the dtype cannot hold.
     """
     for name, value, least in (("depth", depth, 0), ("writers", writers, 0), ("unit", unit, 1)):
         if value < least:
@@ -129,10 +136,19 @@ def extract(
         seconds = time.perf_counter() - start
     whole = committed.values()
     return RunReport(
-        str(out), len(whole), sum(c.rows for c in whole), sum(c.bytes for c in whole), run.units, run.tokens,
-        1 - run.tokens / run.slots if run.slots else 0.0, extractor.compilations + guard.compilations, seconds,
-        run.tokens / seconds, complete, idle_share(trace) if trace and run.slots else None,
-    )  # fmt: skip
+        str(out),
+        len(whole),
+        sum(c.rows for c in whole),
+        sum(c.bytes for c in whole),
+        run.units,
+        run.tokens,
+        1 - run.tokens / run.slots if run.slots else 0.0,
+        extractor.compilations + guard.compilations,
+        seconds,
+        run.tokens / seconds,
+        complete,
+        idle_share(trace) if trace and run.slots else None,
+    )
 
 
 def fingerprint(extractor: Extractor, source: Source, unit: int) -> dict:
@@ -142,14 +158,22 @@ def fingerprint(extractor: Extractor, source: Source, unit: int) -> dict:
     packages = {name: importlib.metadata.version(name) for name in ("llama-jax", "jax", "jaxlib", "tokenizers")}
     return {
         "format": FORMAT,
-        "model": {"name": Path(checkpoint.name).name, "weights_hash": checkpoint.weights_hash, "dtype": checkpoint.dtype,
-                  "config": asdict(checkpoint.config)},
+        "model": {
+            "name": Path(checkpoint.name).name,
+            "weights_hash": checkpoint.weights_hash,
+            "dtype": checkpoint.dtype,
+            "config": asdict(checkpoint.config),
+        },
         "tokenizer": tokenizer,
         "spec": store.describe(extractor.spec, extractor.row_shapes),
-        "source": source.about, "unit": unit, "batch": list(extractor.shape), "pack": extractor.pack,
+        "source": source.about,
+        "unit": unit,
+        "batch": list(extractor.shape),
+        "pack": extractor.pack,
         "mesh": dict(extractor.mesh.shape) if extractor.mesh is not None else None,
-        "versions": packages, "device": f"{device.platform} {device.device_kind}",
-    }  # fmt: skip
+        "versions": packages,
+        "device": f"{device.platform} {device.device_kind}",
+    }
 
 
 @dataclass
@@ -163,15 +187,19 @@ class Chunks:
     count: int = 0
 
     def planned(self, extractor: Extractor) -> Iterator[tuple[Unit, Chunk]]:
-        """(unit, its examples) of what is not yet committed. Raises UserError where committed examples are no longer the source's."""
+        """(unit, its examples) of what is not yet committed. Raises UserError where committed examples are no longer
+        the source's."""
         ids = encode(extractor.checkpoint)
         for chunk in units(self.source, self.size):
             self.count += 1
             if (commit := self.done.get(chunk.number)) is not None:
                 if commit.source_sha256 != chunk.sha256:
                     last = chunk.first + len(chunk.examples) - 1
-                    raise UserError(f"The source has changed: examples {chunk.first} to {last} are not those of unit {chunk.number}."
-                                    " Bring the old source back, or extract into a new folder.")  # fmt: skip
+                    raise UserError(
+                        f"The source has changed: examples {chunk.first} to {last} are not those of unit"
+                        f" {chunk.number}."
+                        " Bring the old source back, or extract into a new folder."
+                    )
             elif self.mine(chunk.number):
                 yield extractor.plan(chunk.number, chunk.first, [ids(example) for example in chunk.examples]), chunk
 
@@ -179,7 +207,9 @@ class Chunks:
 class Run:
     """What is committed so far; `write` is called in any thread."""
 
-    def __init__(self, extractor: Extractor, folder: Folder, progress: Callable[[Progress], None], start: float, before: int):
+    def __init__(
+        self, extractor: Extractor, folder: Folder, progress: Callable[[Progress], None], start: float, before: int
+    ):
         self.extractor, self.folder, self.progress, self.start, self.before = extractor, folder, progress, start, before
         self.lock = threading.Lock()
         self.units = self.examples = self.tokens = self.slots = self.bytes = 0
@@ -189,12 +219,19 @@ class Run:
         unit, chunk = work.unit, work.chunk
         for site, found in work.moments.items():
             if not (np.isfinite(found.mean).all() and np.isfinite(found.m2).all()):
-                raise UserError(f"{site} has values in unit {unit.number} that {self.extractor.spec.dtype} cannot hold (not finite);"
-                                " choose bfloat16 or float32.")  # fmt: skip
+                raise UserError(
+                    f"{site} has values in unit {unit.number} that {self.extractor.spec.dtype} cannot hold (not"
+                    " finite);"
+                    " choose bfloat16 or float32."
+                )
         about = dict(first=unit.first, examples=unit.count, tokens=unit.tokens, source_sha256=chunk.sha256)
         commit = store.write_unit(self.folder, unit.number, work.values | unit.rows, about, work.moments)
         with self.lock:
-            self.units, self.examples, self.tokens = self.units + 1, self.examples + unit.count, self.tokens + unit.tokens
+            self.units, self.examples, self.tokens = (
+                self.units + 1,
+                self.examples + unit.count,
+                self.tokens + unit.tokens,
+            )
             self.slots += len(unit.batches) * self.extractor.shape[0] * self.extractor.shape[1]
             self.bytes += commit.bytes
             self.tell()

@@ -1,4 +1,5 @@
-"""The middle of the pipeline: planned units go in, batches run with a bounded number in flight, and full units come out to be written."""
+"""The middle of the pipeline: planned units go in, batches run with a bounded number in flight, and full units come out
+to be written."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def to_the_end(planned: Iterator[tuple[Unit, Chunk]]) -> Iterator[tuple[Unit, Ch
         yield error
 
 
-def gathered(extractor: Extractor, planned: Iterable[tuple[Unit, Chunk] | Exception], depth: int, tracing: Trace) -> Iterator[Work]:
+def gathered(
+    extractor: Extractor, planned: Iterable[tuple[Unit, Chunk] | Exception], depth: int, tracing: Trace
+) -> Iterator[Work]:
     """Run every batch, `depth` of them in flight, and hand each unit over as soon as its last batch has arrived.
 
     Raises the error that ended the planning once everything planned before it has been handed over.
@@ -52,7 +55,9 @@ def gathered(extractor: Extractor, planned: Iterable[tuple[Unit, Chunk] | Except
         work, batch, (values, moments), last = waiting.popleft()
         for site, value in values.items():
             work.values[site][batch.to] = extractor.kept(batch, value)
-        work.moments.update(joined(work.moments, {site: summed(site, len(batch.to), *both) for site, both in moments.items()}))
+        work.moments.update(
+            joined(work.moments, {site: summed(site, len(batch.to), *both) for site, both in moments.items()})
+        )
         if last:
             yield work
 
@@ -78,9 +83,14 @@ def gathered(extractor: Extractor, planned: Iterable[tuple[Unit, Chunk] | Except
 def empty(extractor: Extractor, unit: Unit) -> dict[str, np.ndarray]:
     """Room for a unit's values. Raises UserError where there is none."""
     try:
-        return {site: np.empty((unit.size, *shape), jnp.dtype(extractor.spec.dtype)) for site, shape in extractor.row_shapes.items()}
+        return {
+            site: np.empty((unit.size, *shape), jnp.dtype(extractor.spec.dtype))
+            for site, shape in extractor.row_shapes.items()
+        }
     except MemoryError:
-        raise UserError(f"Not enough memory for the {unit.size:,} rows of unit {unit.number}; make units smaller (--unit).") from None
+        raise UserError(
+            f"Not enough memory for the {unit.size:,} rows of unit {unit.number}; make units smaller (--unit)."
+        ) from None
 
 
 def summed(site: str, count: int, mean: jax.Array, m2: jax.Array) -> Moments:
@@ -93,7 +103,8 @@ def summed(site: str, count: int, mean: jax.Array, m2: jax.Array) -> Moments:
 
 
 class Writers:
-    """Threads that write units, as many waiting as writing. An error in one is raised by the next `put`, or at the end."""
+    """Threads that write units, as many waiting as writing. An error in one is raised by the next `put`, or at the
+    end."""
 
     def __init__(self, write: Callable[[Work], None], threads: int):
         self.write = write

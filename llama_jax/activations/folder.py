@@ -1,8 +1,11 @@
-"""A folder that results are put into, here or behind any fsspec URL: each file appears whole, and for good, or not at all.
+"""A folder that results are put into, here or behind any fsspec URL: each file appears whole, and for good, or not at
+all.
 
-Here: write a temporary file beside the target, fsync it, rename it over the target, fsync the folder. A file that `write` has returned
-from survives a power cut; one that was being written when the process died is a temporary file, which `sweep` removes.
-Elsewhere: an object store shows an object once its upload is complete; any other protocol writes a temporary file and moves it.
+Here: write a temporary file beside the target, fsync it, rename it over the target, fsync the folder. A file that
+`write` has returned from survives a power cut; one that was being written when the process died is a temporary file,
+which `sweep` removes.
+Elsewhere: an object store shows an object once its upload is complete; any other protocol writes a temporary file and
+moves it.
 """
 
 from __future__ import annotations
@@ -21,10 +24,17 @@ import numpy as np
 
 from llama_jax.errors import UserError
 
-REMEDY = {errno.ENOSPC: "make room", errno.EDQUOT: "make room in your quota", errno.EROFS: "choose a folder that can be written",
-          errno.EACCES: "choose a folder that you may write to", errno.EPERM: "choose a folder that you may write to",
-          errno.ENOTDIR: "choose a path with no file in its way", errno.EEXIST: "choose a path with no file in its way",
-          errno.EMFILE: "raise the limit of open files", errno.EIO: "check the disk"}  # fmt: skip
+REMEDY = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room in your quota",
+    errno.EROFS: "choose a folder that can be written",
+    errno.EACCES: "choose a folder that you may write to",
+    errno.EPERM: "choose a folder that you may write to",
+    errno.ENOTDIR: "choose a path with no file in its way",
+    errno.EEXIST: "choose a path with no file in its way",
+    errno.EMFILE: "raise the limit of open files",
+    errno.EIO: "check the disk",
+}
 
 
 Content = bytes | Sequence[memoryview]
@@ -36,7 +46,8 @@ class Folder(Protocol):
     where: str
 
     def write(self, name: str, content: Content) -> None:
-        """Put a file there, or in the place of one, durably and in one piece. Several buffers are one after the other."""
+        """Put a file there, or in the place of one, durably and in one piece. Several buffers are one after the
+        other."""
 
     def read(self, name: str) -> bytes | None:
         """Its content, None where there is no such file."""
@@ -63,11 +74,13 @@ class Folder(Protocol):
         """Remove the leftovers, and say which. Only while no one else writes: theirs would go too."""
 
     def lock(self, shared: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Refuse to run beside another run in this folder; `shared`: beside any but those that share as well, the workers of one run."""
+        """Refuse to run beside another run in this folder; `shared`: beside any but those that share as well, the
+        workers of one run."""
 
 
 def open_folder(out: str | os.PathLike) -> Folder:
-    """A local path or an fsspec URL such as `s3://bucket/run`. Nothing is made yet. Raises UserError for an unknown protocol."""
+    """A local path or an fsspec URL such as `s3://bucket/run`. Nothing is made yet. Raises UserError for an unknown
+    protocol."""
     text = os.fspath(out)
     protocol, separator, path = text.partition("://")
     if not separator:
@@ -164,7 +177,8 @@ class LocalFolder(Listed):
 
     @contextlib.contextmanager
     def lock(self, shared: bool = False) -> Iterator[None]:
-        """By flock on the folder itself: it leaves no file, and goes with the process. File systems that have no locks give none."""
+        """By flock on the folder itself: it leaves no file, and goes with the process. File systems that have no locks
+        give none."""
         with self._told(f"Cannot write to {self.path}"):
             make_folder(self.path)
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -172,7 +186,9 @@ class LocalFolder(Listed):
             try:
                 fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise UserError(f"Another run writes to {self.path} right now; wait for it, or choose another folder.") from error
+                raise UserError(
+                    f"Another run writes to {self.path} right now; wait for it, or choose another folder."
+                ) from error
             except OSError as error:  # NFS locks no folders, Lustre may be mounted without locks
                 if error.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                     raise
@@ -198,7 +214,9 @@ class LocalFolder(Listed):
             yield
         except OSError as error:
             remedy = REMEDY.get(error.errno, "")
-            ends = [part[0].upper() + part[1:] + "." for part in (comfort, remedy and f"{remedy} and run again") if part]
+            ends = [
+                part[0].upper() + part[1:] + "." for part in (comfort, remedy and f"{remedy} and run again") if part
+            ]
             raise UserError(" ".join([f"{what}: {error.strerror or error}.", *ends])) from error
 
 

@@ -1,8 +1,11 @@
 """Datasets of the Hugging Face `datasets` library as sources: objects at hand, and those of the hub by name, streamed.
 
-    hf:HuggingFaceFW/fineweb:sample-10BT:train      owner/name, configuration (left out: the default), split (left out: train)
-    hf:HuggingFaceFW/fineweb@REVISION:sample-10BT   at a revision: a run of weeks is not stopped by a change of the dataset's card
-    hf:/data/mine   hf:mine::test                   a local folder of data files, its only configuration, its split "test"
+    hf:HuggingFaceFW/fineweb:sample-10BT:train      owner/name, configuration (left out: the default), split (left out:
+    train)
+    hf:HuggingFaceFW/fineweb@REVISION:sample-10BT   at a revision: a run of weeks is not stopped by a change of the
+    dataset's card
+    hf:/data/mine   hf:mine::test                   a local folder of data files, its only configuration, its split
+    "test"
 
 Nothing is downloaded but what is read. No code of a dataset is run: `trust_remote_code` is never given.
 Source: https://huggingface.co/docs/datasets/stream
@@ -32,7 +35,8 @@ class Loaded:
 
 
 def is_dataset(value) -> bool:
-    """Whether a value is a dataset, or several by split, of the `datasets` library, which is not imported to find out."""
+    """Whether a value is a dataset, or several by split, of the `datasets` library, which is not imported to find
+    out."""
     library = sys.modules.get("datasets")
     kinds = ("Dataset", "IterableDataset", "DatasetDict", "IterableDatasetDict")
     return library is not None and isinstance(value, tuple(getattr(library, kind) for kind in kinds))
@@ -54,7 +58,8 @@ def about(dataset, field: str) -> dict:
 
 
 def rows(dataset, field: str, name: str) -> Iterator[Example]:
-    """The examples of a dataset, one at a time. Raises UserError where the field is missing, or the rest cannot be had."""
+    """The examples of a dataset, one at a time. Raises UserError where the field is missing, or the rest cannot be
+    had."""
     names = dataset.column_names
     if names is not None and field not in names:
         raise UserError(f"{name} has no column {field!r}.{near(field, names)} Name another (--field).")
@@ -67,11 +72,14 @@ def rows(dataset, field: str, name: str) -> Iterator[Example]:
 
 
 def load(source: str) -> Loaded:
-    """The dataset that `hf:PATH[@REVISION][:CONFIG[:SPLIT]]` names. Raises UserError where it cannot be reached or has no such part."""
+    """The dataset that `hf:PATH[@REVISION][:CONFIG[:SPLIT]]` names. Raises UserError where it cannot be reached or has
+    no such part."""
     parts = source.removeprefix("hf:").split(":")
     path, config, split = (parts + ["", ""])[:3]
     if len(parts) > 3 or not path:
-        raise UserError(f"{source!r} is no dataset; it must read hf:OWNER/NAME, hf:OWNER/NAME:CONFIG or hf:OWNER/NAME:CONFIG:SPLIT.")
+        raise UserError(
+            f"{source!r} is no dataset; it must read hf:OWNER/NAME, hf:OWNER/NAME:CONFIG or hf:OWNER/NAME:CONFIG:SPLIT."
+        )
     path, _, revision = (path, "", "") if Path(path).is_dir() else path.partition("@")
     try:
         import datasets
@@ -87,7 +95,9 @@ def load(source: str) -> Loaded:
 
 def identity(builder, path: str, split: str) -> dict:
     """What identifies a dataset by name: of the hub its revision, of a local folder its files' names and contents."""
-    found = dict(kind="hub", name=Path(path).name if Path(path).is_dir() else path, config=builder.config.name, split=split)
+    found = dict(
+        kind="hub", name=Path(path).name if Path(path).is_dir() else path, config=builder.config.name, split=split
+    )
     if not Path(path).is_dir():
         return found | dict(revision=builder.hash)
     local = [Path(p) for p in builder.config.data_files[split]]

@@ -34,8 +34,9 @@ def of(values: np.ndarray, axes: int | tuple[int, ...] | None = 0) -> Moments:
 def merge(a: Moments, b: Moments) -> Moments:
     """Moments of two sets of values together. Nothing (count 0) changes nothing.
 
-    Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", Stanford STAN-CS-79-773, 1979,
-    eq. 2.1, with M2 in place of S. Not associative to the last bit: what must be reproducible is merged in one order.
+    Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", Stanford
+    STAN-CS-79-773, 1979, eq. 2.1, with M2 in place of S. Not associative to the last bit: what must be reproducible is
+    merged in one order.
     """
     if not a.count or not b.count:
         return a if a.count else b

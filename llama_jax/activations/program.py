@@ -1,4 +1,5 @@
-"""The model cut after the last site that is asked for and tapped at each of them: one program, compiled once, for every batch."""
+"""The model cut after the last site that is asked for and tapped at each of them: one program, compiled once, for every
+batch."""
 
 from __future__ import annotations
 
@@ -29,11 +30,14 @@ Values = dict[str, jax.Array]
 def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
     """True where a token may look: back, and within its own segment. Padding sees nothing."""
     t = segments.shape[1]
-    return jnp.tril(jnp.ones((t, t), bool)) & (segments[:, :, None] == segments[:, None, :]) & (segments[:, :, None] > 0)
+    return (
+        jnp.tril(jnp.ones((t, t), bool)) & (segments[:, :, None] == segments[:, None, :]) & (segments[:, :, None] > 0)
+    )
 
 
 def needed(params: Model, sites: Sequence[Site]) -> Model:
-    """The weights that these sites depend on: layers up to the last of them; the head only for what comes after the layers."""
+    """The weights that these sites depend on: layers up to the last of them; the head only for what comes after the
+    layers."""
     names = {site.name for site in sites}
     after = bool(names & {"ln_final", "logits"})
     layers = params.layers if after else params.layers[: 1 + max(site.layer for site in sites)]
@@ -54,7 +58,9 @@ def tapped(
     rotation = rope.angles(positions, rope.frequencies(config)) if rotary else (None, None)
     where = Where(jnp.zeros((), jnp.int32), *rotation, segment_mask(segments))
     normalise = partial(norm.NORMS[config.norm], eps=config.norm_eps)
-    attend = partial(attention.attend, head_dim=config.head_dim, rope=rope.rotate if rotary else rope.leave, append=kvc.append_none)
+    attend = partial(
+        attention.attend, head_dim=config.head_dim, rope=rope.rotate if rotary else rope.leave, append=kvc.append_none
+    )
     x, found = embeddings.embed(params.embedding, ids, positions), {}
     for i, weights in enumerate(params.layers):
         seen: Values = {}
@@ -64,7 +70,14 @@ def tapped(
             return value
 
         x, _ = layer.layer(
-            weights, x, where, None, norm=normalise, attend=partial(attend, tap=tap), ffn=ffn.FFNS[config.hidden_act], tap=tap
+            weights,
+            x,
+            where,
+            None,
+            norm=normalise,
+            attend=partial(attend, tap=tap),
+            ffn=ffn.FFNS[config.hidden_act],
+            tap=tap,
         )
         found |= {str(s): laid_out(s.name, seen[s.name], positions) for s in sites if s.layer == i}
     if Site("ln_final") in sites:
@@ -102,7 +115,8 @@ def program(
 ) -> tuple[Values, dict]:
     """({site: values [R ...] in the dtype they are kept in}, {site: (mean, M2)}): what one batch gives.
 
-    at: the kept tokens, -1 where there are fewer than R; with all positions R is B * T and the values stay where they are.
+    at: the kept tokens, -1 where there are fewer than R; with all positions R is B * T and the values stay where they
+    are.
     """
     dtype, everywhere = jnp.dtype(spec.dtype), spec.positions == "all"
     real = segments.reshape(-1) > 0 if everywhere else at >= 0
@@ -114,14 +128,15 @@ def program(
 
 
 class Extractor:
-    """The activations that `spec` asks for, of any batch [B T]. Everything is compiled here, once: layers above the last site and
-    an unused head are not part of the program.
+    """The activations that `spec` asks for, of any batch [B T]. Everything is compiled here, once: layers above the
+    last site and an unused head are not part of the program.
 
     checkpoint: its weights decide the dtype of the computation. batch: (B, T). pack: let several examples share a row.
-    row_limit: bytes that one token may take. mesh: of `sharding.mesh`, for a model larger than a device: its weights are spread over it,
-    from where they were loaded, which should be the host; every process then makes the same calls in the same order, and has all results.
-    Raises UserError for quantised weights, for sites that the model has not, or that are too large, and for a batch that the mesh cannot
-    share out.
+    row_limit: bytes that one token may take. mesh: of `sharding.mesh`, for a model larger than a device: its weights
+    are spread over it, from where they were loaded, which should be the host; every process then makes the same calls
+    in the same order, and has all results.
+    Raises UserError for quantised weights, for sites that the model has not, or that are too large, and for a batch
+    that the mesh cannot share out.
     """
 
     def __init__(
@@ -135,7 +150,9 @@ class Extractor:
     ):
         config = checkpoint.config
         if is_quantised(checkpoint.params.embedding.weight):
-            raise UserError(f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}.")
+            raise UserError(
+                f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}."
+            )
         batch = checked_shape(batch, config.max_position_embeddings)
         check_size(spec, config, batch[1], row_limit)
         self.checkpoint, self.spec, self.shape, self.pack = checkpoint, spec, batch, pack
@@ -186,7 +203,9 @@ class Extractor:
         if isinstance(examples, str):
             raise UserError("One text is given where several are expected; put it in a list.")
         unit = self.plan(0, 0, [encode(self.checkpoint)(example) for example in examples])
-        found = {site: np.empty((unit.size, *shape), jnp.dtype(self.spec.dtype)) for site, shape in self.row_shapes.items()}
+        found = {
+            site: np.empty((unit.size, *shape), jnp.dtype(self.spec.dtype)) for site, shape in self.row_shapes.items()
+        }
         for batch in unit.batches:
             for site, value in self.dispatch(batch)[0].items():
                 found[site][batch.to] = self.kept(batch, value)
@@ -197,7 +216,9 @@ def checked_shape(batch: Sequence[int], context: int) -> tuple[int, int]:
     """(B, T). Raises UserError where it is not that, or longer than the model's context."""
     numbers = whole(batch)
     if len(numbers) != 2 or min(numbers) < 1 or numbers[1] > context:
-        raise UserError(f"batch is {batch!r}; give (B, T), at least (1, 1), with T no longer than the model's context of {context}.")
+        raise UserError(
+            f"batch is {batch!r}; give (B, T), at least (1, 1), with T no longer than the model's context of {context}."
+        )
     return numbers
 
 
@@ -210,12 +231,16 @@ def checked_ids(example: int, ids: Sequence[int], vocabulary: int) -> np.ndarray
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UserError(f"Example {example} is not a list of token ids.")
     if found.size and not (found.min() >= 0 and found.max() < vocabulary):
-        raise UserError(f"Example {example} has a token id outside the vocabulary of {vocabulary}; it was made by another tokenizer.")
+        raise UserError(
+            f"Example {example} has a token id outside the vocabulary of {vocabulary}; it was made by another"
+            " tokenizer."
+        )
     return found.astype(np.int32)
 
 
 def encode(checkpoint: Checkpoint) -> Callable[[str | Sequence[int]], Sequence[int]]:
-    """Example → token ids: a text as the model expects a plain one, ids as they are. Raises UserError for a text without a tokenizer."""
+    """Example → token ids: a text as the model expects a plain one, ids as they are. Raises UserError for a text
+    without a tokenizer."""
 
     def of(example: str | Sequence[int]) -> Sequence[int]:
         if not isinstance(example, str):

@@ -1,7 +1,8 @@
 """Files of texts or token ids, read a piece at a time: memory does not grow with their length.
 
     .txt .md    an example is a paragraph: lines between blank ones, as UTF-8
-    .jsonl      an example is a line: a JSON object with the field, a plain string, or a list of token ids (https://jsonlines.org)
+    .jsonl      an example is a line: a JSON object with the field, a plain string, or a list of token ids
+    (https://jsonlines.org)
     .parquet    an example is a row, of the column that the field names: strings, or lists of integers
 
 Whatever cannot be an example ends with one line that names the file and the line or row.
@@ -22,14 +23,19 @@ from llama_jax.errors import UserError, near
 Example = str | list[int]
 
 ROWS = 64  # of a parquet file at a time: some megabytes even where they are long
-BUFFER = 1 << 20  # bytes of a column that are read at a time: a row group may be the whole file, and pre_buffer would hold it
+BUFFER = (
+    1 << 20
+)  # bytes of a column that are read at a time: a row group may be the whole file, and pre_buffer would hold it
 
 
 def example(value, field: str, where: str) -> Example:
     """What one value stands for: a text, or token ids; of a mapping its `field`. Raises UserError, naming `where`."""
     if isinstance(value, Mapping):
         if field not in value:
-            raise UserError(f"{where} has no field {field!r}; it has {', '.join(map(repr, value)) or 'none'}. Name another (--field).")
+            raise UserError(
+                f"{where} has no field {field!r}; it has {', '.join(map(repr, value)) or 'none'}. Name another"
+                " (--field)."
+            )
         value, where = value[field], f"{where}, field {field!r}"
     if isinstance(value, str):
         return whole(value, where)
@@ -44,7 +50,9 @@ def whole(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{where} has half a surrogate pair at character {error.start + 1}, which is no text.") from error
+        raise UserError(
+            f"{where} has half a surrogate pair at character {error.start + 1}, which is no text."
+        ) from error
     return text
 
 
@@ -60,8 +68,11 @@ def lines(file: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
         try:
             yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise UserError(f"{name}, line {number} is not UTF-8: byte 0x{raw[error.start]:02x} at column {error.start + 1}. Convert it,"
-                            " for example with iconv.") from error  # fmt: skip
+            raise UserError(
+                f"{name}, line {number} is not UTF-8: byte 0x{raw[error.start]:02x} at column {error.start + 1}."
+                " Convert it,"
+                " for example with iconv."
+            ) from error
 
 
 def paragraphs(path: Path, field: str) -> Iterator[str]:
@@ -94,7 +105,9 @@ def parsed(file: Iterable[bytes], name: str, field: str) -> Iterator[Example]:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-            raise UserError(f"{where} is not JSON: {reason}. Each line must be one JSON object, string or list.") from error
+            raise UserError(
+                f"{where} is not JSON: {reason}. Each line must be one JSON object, string or list."
+            ) from error
         yield example(value, field, where)
 
 
@@ -108,8 +121,12 @@ def rows(path: Path, field: str) -> Iterator[Example]:
             names = file.schema_arrow.names
             if field not in names:
                 raise UserError(f"{path} has no column {field!r}.{near(field, names)} Name another (--field).")
-            batches = file.iter_batches(ROWS, columns=[field], use_threads=False)  # one column: threads only hold memory
-            for number, value in enumerate(itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in batches), 1):
+            batches = file.iter_batches(
+                ROWS, columns=[field], use_threads=False
+            )  # one column: threads only hold memory
+            for number, value in enumerate(
+                itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in batches), 1
+            ):
                 yield example(value, field, f"{path}, row {number}, column {field!r}")
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as parquet: {error}") from error
@@ -127,7 +144,8 @@ def read(path: Path, field: str) -> Iterator[Example]:
 
 
 def count(paths: Sequence[Path]) -> int | None:
-    """How many examples files have, as their lines or their footers say; None for paragraphs, which only reading would tell."""
+    """How many examples files have, as their lines or their footers say; None for paragraphs, which only reading would
+    tell."""
     kinds = {path.suffix.lower() for path in paths}
     if kinds == {".parquet"}:
         from pyarrow import parquet
@@ -137,7 +155,8 @@ def count(paths: Sequence[Path]) -> int | None:
 
 
 def line_count(path: Path) -> int:
-    """Lines of a file that are not empty, blank ones of other spaces counted too: for a forecast this is near enough."""
+    """Lines of a file that are not empty, blank ones of other spaces counted too: for a forecast this is near
+    enough."""
     with path.open("rb") as file:
         return sum(line not in (b"\n", b"\r\n") for line in file)
 

@@ -1,4 +1,5 @@
-"""Reading a store: lazy columns, rows of an example or of a token, batches in stored or shuffled order, means without reading a shard."""
+"""Reading a store: lazy columns, rows of an example or of a token, batches in stored or shuffled order, means without
+reading a shard."""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ class ActivationStore:
         store["mlp_out:7"][store.rows_where(token=262)]          # of every token with this id
         for batch in store.batches("resid_post:3", 4096, shuffle=True): batch["resid_post:3"], batch["token"]
 
-    run: the fingerprint. sites: names such as `resid_post:3`. units, examples, rows, tokens, bytes: what there is. complete: whether the
-    run has finished; the rows of an unfinished one are those of the units committed so far, in order of units.
+    run: the fingerprint. sites: names such as `resid_post:3`. units, examples, rows, tokens, bytes: what there is.
+    complete: whether the run has finished; the rows of an unfinished one are those of the units committed so far, in
+    order of units.
     """
 
     def __init__(self, folder: Folder, run: dict, whole: dict | None, units: Sequence[Commit]):
@@ -48,10 +50,14 @@ class ActivationStore:
 
     @classmethod
     def open(cls, out: str | os.PathLike) -> ActivationStore:
-        """A store that `extract` wrote, finished or not. Raises UserError where there is none, or a record of it is damaged."""
+        """A store that `extract` wrote, finished or not. Raises UserError where there is none, or a record of it is
+        damaged."""
         folder = open_folder(out)
         if (run := read_run(folder)) is None:
-            raise UserError(f"There are no activations in {folder.where}: it has no {RUN}. `llama-jax extract --out` makes such a folder.")
+            raise UserError(
+                f"There are no activations in {folder.where}: it has no {RUN}. `llama-jax extract --out` makes such a"
+                " folder."
+            )
         content = folder.read(COMPLETE)
         whole = None if content is None else checked_whole(record(content, f"{folder.where}/{COMPLETE}"), folder.where)
         units = indexed(folder, whole) if whole else None
@@ -65,19 +71,27 @@ class ActivationStore:
         return f"ActivationStore({self.folder.where!r}: {self.rows:,} rows, {', '.join(self.sites)}{state})"
 
     def __getitem__(self, name: str) -> Column:
-        """A site's column [rows ...], or `token`, `example`, `segment`, `position` [rows]. Raises UserError for one that is not there."""
+        """A site's column [rows ...], or `token`, `example`, `segment`, `position` [rows]. Raises UserError for one
+        that is not there."""
         if name not in (known := (*self.sites, *shards.LABELS)):
             raise UserError(f"No {name!r} in {self.folder.where}.{near(str(name), known)}")
         label = name in shards.LABELS
         dtype = shards.LABELS[name] if label else shards.kept_as(self.run["spec"]["dtype"])
-        return Column(name, dtype, () if label else self.run["spec"]["sites"][name], self._ends, functools.partial(self._read, name))
+        return Column(
+            name,
+            dtype,
+            () if label else self.run["spec"]["sites"][name],
+            self._ends,
+            functools.partial(self._read, name),
+        )
 
     def site(self, name: str, layer: int | None = None) -> Column:
         """`site("resid_post", 3)` is `store["resid_post:3"]`."""
         return self[name if layer is None else f"{name}:{layer}"]
 
     def rows_of(self, example: int | Sequence[int]) -> np.ndarray:
-        """Rows int64 of an example, or of several one after the other. Raises UserError for one that is not in the store."""
+        """Rows int64 of an example, or of several one after the other. Raises UserError for one that is not in the
+        store."""
         return np.concatenate([np.empty(0, np.int64), *map(self._rows_of, np.atleast_1d(example).tolist())])
 
     def _rows_of(self, example: int) -> np.ndarray:
@@ -90,7 +104,8 @@ class ActivationStore:
         return self._ends[unit] - commit.rows + np.arange(start, stop)
 
     def rows_where(self, **wanted: int | Sequence[int]) -> np.ndarray:
-        """Rows int64 whose token, example, segment and position are what is asked for, or among it: `rows_where(token=262, position=0)`."""
+        """Rows int64 whose token, example, segment and position are what is asked for, or among it:
+        `rows_where(token=262, position=0)`."""
         for name in wanted:
             if name not in shards.LABELS:
                 raise UserError(f"Rows have no {name!r}.{near(name, shards.LABELS)}")
@@ -103,19 +118,27 @@ class ActivationStore:
         return np.concatenate(found)
 
     def example(self, number: int) -> dict[str, np.ndarray]:
-        """All that is kept of one example: each site [rows ...], and its token, example, segment and position [rows]."""
+        """All that is kept of one example: each site [rows ...], and its token, example, segment and position
+        [rows]."""
         rows = self.rows_of(number)
         return {name: self[name][rows] for name in (*self.sites, *shards.LABELS)}
 
     def batches(
-        self, sites: str | Sequence[str] | None = None, size: int = 4096, shuffle: bool = False, seed: int = 0, mix: int = 8
+        self,
+        sites: str | Sequence[str] | None = None,
+        size: int = 4096,
+        shuffle: bool = False,
+        seed: int = 0,
+        mix: int = 8,
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Every row once, `size` at a time (the last batch may be shorter): {site: [size ...], token, example, segment, position: [size]}.
+        """Every row once, `size` at a time (the last batch may be shorter): {site: [size ...], token, example, segment,
+        position: [size]}.
 
-        sites: one, several, or all when None. shuffle: units in an order drawn from `seed`, and rows mixed across `mix` units at a time,
-        which are read one after the other and held in memory: a disk reads in long runs, and memory is bounded by `mix` units and two
-        batches. Rows further apart than `mix` units in the drawn order never meet in a batch but at the seams; more units mix better.
-        The same seed gives the same order. Raises UserError at once for an unknown site, a size or a mix below 1.
+        sites: one, several, or all when None. shuffle: units in an order drawn from `seed`, and rows mixed across `mix`
+        units at a time, which are read one after the other and held in memory: a disk reads in long runs, and memory is
+        bounded by `mix` units and two batches. Rows further apart than `mix` units in the drawn order never meet in a
+        batch but at the seams; more units mix better. The same seed gives the same order. Raises UserError at once for
+        an unknown site, a size or a mix below 1.
         """
         if size < 1 or mix < 1:
             raise UserError(f"size is {size} and mix is {mix}; both must be at least 1.")
@@ -123,14 +146,22 @@ class ActivationStore:
         columns = {name: self[name] for name in (*names, *shards.LABELS)}
         if shuffle:
             return self._shuffled(columns, size, np.random.default_rng(seed), mix)
-        return ({name: column[start : start + size] for name, column in columns.items()} for start in range(0, self.rows, size))
+        return (
+            {name: column[start : start + size] for name, column in columns.items()}
+            for start in range(0, self.rows, size)
+        )
 
-    def _shuffled(self, columns: dict[str, Column], size: int, rng: np.random.Generator, mix: int) -> Iterator[dict[str, np.ndarray]]:
+    def _shuffled(
+        self, columns: dict[str, Column], size: int, rng: np.random.Generator, mix: int
+    ) -> Iterator[dict[str, np.ndarray]]:
         left = {name: column[:0] for name, column in columns.items()}
         order = rng.permutation(self.units)
         for at in range(0, self.units, mix):
             group = [(int(unit), self._units[unit].rows) for unit in order[at : at + mix]]
-            pool = {name: np.concatenate([left[name], *(self._read(name, u, 0, rows) for u, rows in group)]) for name in columns}
+            pool = {
+                name: np.concatenate([left[name], *(self._read(name, u, 0, rows) for u, rows in group)])
+                for name in columns
+            }
             drawn = rng.permutation(len(pool["token"]))
             full = len(drawn) if at + mix >= self.units else len(drawn) - len(drawn) % size
             for start in range(0, full, size):
@@ -138,7 +169,8 @@ class ActivationStore:
             left = {name: values[drawn[full:]] for name, values in pool.items()}
 
     def mean(self, site: str) -> np.ndarray:
-        """Mean of a site over all rows, float64 [...] (one number for `pattern` and `logits`), from the commits: no shard is read."""
+        """Mean of a site over all rows, float64 [...] (one number for `pattern` and `logits`), from the commits: no
+        shard is read."""
         return self.moments(site).mean
 
     def std(self, site: str) -> np.ndarray:
@@ -146,7 +178,8 @@ class ActivationStore:
         return self.moments(site).std
 
     def moments(self, site: str) -> Moments:
-        """Count, mean and M2 of a site over all rows. Raises UserError for an unknown site, or when there are no rows."""
+        """Count, mean and M2 of a site over all rows. Raises UserError for an unknown site, or when there are no
+        rows."""
         if site not in self.sites:
             raise UserError(f"No site {site!r} in {self.folder.where}.{near(str(site), self.sites)}")
         if site not in self._moments:
@@ -174,7 +207,10 @@ class ActivationStore:
         commit = self._units[unit]
         tensors = shards.read_header(self.folder, shard_name(commit.unit))
         for difference in shards.unlike(tensors, commit.rows, self.run["spec"]):
-            raise UserError(f"{self.folder.where}/{shard_name(commit.unit)} is not this run's: {difference}. See `llama-jax verify`.")
+            raise UserError(
+                f"{self.folder.where}/{shard_name(commit.unit)} is not this run's: {difference}. See `llama-jax"
+                " verify`."
+            )
         return tensors
 
 
@@ -187,7 +223,9 @@ def checked_whole(whole: dict, where: str) -> dict:
             return whole
         raise ValueError("its units are not counted")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{where}/{COMPLETE} is damaged: {error}. Remove it, and resume the run to have it again.") from error
+        raise UserError(
+            f"{where}/{COMPLETE} is damaged: {error}. Remove it, and resume the run to have it again."
+        ) from error
 
 
 def indexed(folder: Folder, whole: dict) -> list[Commit] | None:

@@ -42,10 +42,11 @@ def commit_name(unit: int) -> str:
 
 
 def commits(folder: Folder) -> dict[int, Commit]:
-    """Unit → commit, in order, of all units whose shard is there in full size; without their moments, which `read_commit` gives.
+    """Unit → commit, in order, of all units whose shard is there in full size; without their moments, which
+    `read_commit` gives.
 
-    A commit whose shard is missing or cut short is left out, so that a resumed run does the unit again. Raises UserError for one that is
-    damaged itself.
+    A commit whose shard is missing or cut short is left out, so that a resumed run does the unit again. Raises
+    UserError for one that is damaged itself.
     """
     sizes, found = folder.sizes("units/"), {}
     for unit in committed(sizes):
@@ -85,7 +86,8 @@ def checked(name: str, value: object) -> object:
 
 
 def sealed(values: Mapping) -> bytes:
-    """JSON that ends with the sha256 of all before it: a bit that flips in a commit is noticed too, in the last digit of a mean."""
+    """JSON that ends with the sha256 of all before it: a bit that flips in a commit is noticed too, in the last digit
+    of a mean."""
     body = as_json(values)[:-2]
     return body + SEAL % hashlib.sha256(body).hexdigest().encode()
 
@@ -105,10 +107,17 @@ def plain(commit: Commit) -> dict:
 
 
 def packed(moments: Moments) -> dict:
-    """As JSON, to the last bit: Python writes a float64 so that it reads back the same; what is not finite as a string."""
+    """As JSON, to the last bit: Python writes a float64 so that it reads back the same; what is not finite as a
+    string."""
 
     def numbers(values: np.ndarray):
-        return [numbers(v) for v in values] if np.ndim(values) else float(values) if np.isfinite(values) else str(float(values))
+        return (
+            [numbers(v) for v in values]
+            if np.ndim(values)
+            else float(values)
+            if np.isfinite(values)
+            else str(float(values))
+        )
 
     return {
         "count": int(moments.count),

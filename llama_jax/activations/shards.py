@@ -1,9 +1,9 @@
 """A shard: the rows of one unit, one tensor a column, in a plain safetensors file that any reader of the format opens.
 
-The format is simple (https://github.com/huggingface/safetensors#format): 8 bytes length, a JSON header, then the tensors. It is
-written here to the byte as the safetensors library writes it, which however copies all tensors twice and holds up every other thread
-meanwhile; and numpy has no bfloat16, so that the library cannot read it back through numpy. The header of a file that comes from a disk
-is checked before a byte is believed.
+The format is simple (https://github.com/huggingface/safetensors#format): 8 bytes length, a JSON header, then the
+tensors. It is written here to the byte as the safetensors library writes it, which however copies all tensors twice and
+holds up every other thread meanwhile; and numpy has no bfloat16, so that the library cannot read it back through numpy.
+The header of a file that comes from a disk is checked before a byte is believed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from llama_jax.errors import UserError
 
 DTYPES = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "BF16": np.dtype(ml_dtypes.bfloat16),
           "F16": np.dtype("<f2")}  # fmt: skip # in the order in which tensors are laid out
-LABELS = {"token": np.dtype("int32"), "example": np.dtype("int64"), "segment": np.dtype("int32"), "position": np.dtype("int32")}
+LABELS = {
+    "token": np.dtype("int32"),
+    "example": np.dtype("int64"),
+    "segment": np.dtype("int32"),
+    "position": np.dtype("int32"),
+}
 LONGEST_HEADER = 100_000_000  # the library's own bound
 GUESS = 1 << 16  # bytes that hold most headers
 
@@ -44,7 +49,11 @@ def serialise(tensors: Mapping[str, np.ndarray]) -> list[memoryview]:
     entries, end = {}, 0
     for name in order:
         begin, end = end, end + tensors[name].nbytes
-        entries[name] = {"dtype": kinds[tensors[name].dtype], "shape": list(tensors[name].shape), "data_offsets": [begin, end]}
+        entries[name] = {
+            "dtype": kinds[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [begin, end],
+        }
     head = json.dumps(entries, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)  # tensors begin at a multiple of 8 bytes
     raw = [np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8) for name in order]
@@ -88,7 +97,8 @@ def read(folder: Folder, name: str, tensor: Tensor, start: int, stop: int) -> np
 
 
 def header_length(start: bytes, size: int, file: str) -> int:
-    """Bytes up to the first tensor, from the first 8 of a file of `size` bytes. Raises UserError when they are not the start of a shard."""
+    """Bytes up to the first tensor, from the first 8 of a file of `size` bytes. Raises UserError when they are not the
+    start of a shard."""
     length = int.from_bytes(start[:8], "little")
     if len(start) < 8 or not 2 <= length <= min(LONGEST_HEADER, size - 8):
         raise UserError(f"{file} is truncated or no safetensors file: its header does not fit in {size:,} bytes.")
@@ -96,7 +106,8 @@ def header_length(start: bytes, size: int, file: str) -> int:
 
 
 def parse(head: bytes, size: int, file: str) -> dict[str, Tensor]:
-    """Name → tensor, from a file's first bytes (`header_length`). Raises UserError unless the tensors fill the file exactly."""
+    """Name → tensor, from a file's first bytes (`header_length`). Raises UserError unless the tensors fill the file
+    exactly."""
     try:
         entries = json.loads(head[8:].decode())
         entries.pop("__metadata__", None)
@@ -106,10 +117,14 @@ def parse(head: bytes, size: int, file: str) -> dict[str, Tensor]:
     end = len(head)
     for name, one in sorted(found.items(), key=lambda item: (item[1].begin, item[1].end)):
         if one.begin != end or one.end - one.begin != math.prod(one.shape) * one.dtype.itemsize:
-            raise UserError(f"{file} has an invalid header: bytes {one.begin} to {one.end} cannot be {name} {list(one.shape)}.")
+            raise UserError(
+                f"{file} has an invalid header: bytes {one.begin} to {one.end} cannot be {name} {list(one.shape)}."
+            )
         end = one.end
     if end != size:
-        raise UserError(f"{file} is {size:,} bytes; its header says {end:,}. It is {'truncated' if size < end else 'damaged'}.")
+        raise UserError(
+            f"{file} is {size:,} bytes; its header says {end:,}. It is {'truncated' if size < end else 'damaged'}."
+        )
     return found
 
 

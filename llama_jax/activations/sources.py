@@ -4,7 +4,8 @@
     texts.txt texts.jsonl …     one file; `readers` says what an example is in each format
     texts/  texts/*.parquet     the files of a folder and those below, or of a glob (** too), in order of their names
     -                           standard input as JSON Lines, once
-    hf:OWNER/NAME:CONFIG:SPLIT  a dataset of the hub, streamed, such as hf:HuggingFaceFW/fineweb:sample-10BT:train; see `hub`
+    hf:OWNER/NAME:CONFIG:SPLIT  a dataset of the hub, streamed, such as hf:HuggingFaceFW/fineweb:sample-10BT:train; see
+    `hub`
     a Python object             an iterable of texts or of lists of token ids, or a dataset of the `datasets` library
 
 Examples are numbered from 0 in this order, whatever is done with them.
@@ -36,8 +37,10 @@ SHOWN = 12  # names in a message
 class Source:
     """Examples in a fixed order, each a text or a list of token ids.
 
-    name: for messages. read: an iterator of the examples from the first on. describe: what `about` says. limit: at most so many.
-    repeatable: False where the examples can be had only once. count: how many there are, None where only reading would tell.
+    name: for messages. read: an iterator of the examples from the first on. describe: what `about` says. limit: at most
+    so many.
+    repeatable: False where the examples can be had only once. count: how many there are, None where only reading would
+    tell.
     Raises UserError where there is no first example, or it is none.
     """
 
@@ -52,7 +55,14 @@ class Source:
     ):
         if limit is not None and limit < 1:
             raise UserError(f"limit is {limit}; it must be at least 1, or left out for all examples.")
-        self.name, self.read, self.describe, self.limit, self.repeatable, self.count = name, read, describe, limit, repeatable, count
+        self.name, self.read, self.describe, self.limit, self.repeatable, self.count = (
+            name,
+            read,
+            describe,
+            limit,
+            repeatable,
+            count,
+        )
         self.begun = False
         examples = read()
         try:
@@ -64,9 +74,11 @@ class Source:
 
     @cached_property
     def about(self) -> dict:
-        """JSON values that identify the source: kind, what it is called, limit, and a sha256 of the contents where there is one.
+        """JSON values that identify the source: kind, what it is called, limit, and a sha256 of the contents where
+        there is one.
 
-        Files are read whole for that, once. Their names are without folders: a source that was moved is the same source.
+        Files are read whole for that, once. Their names are without folders: a source that was moved is the same
+        source.
         """
         return {**self.describe(), "limit": self.limit}
 
@@ -110,10 +122,11 @@ def units(source: Iterable[Example], size: int) -> Iterator[Chunk]:
 
 
 def open_source(source, field: str | None = None, limit: int | None = None) -> Source:
-    """The examples of `source`, one of the kinds above; the first of them is read here, so that mistakes show before any work.
+    """The examples of `source`, one of the kinds above; the first of them is read here, so that mistakes show before
+    any work.
 
-    field: of records and columns, "text" unless named. limit: at most so many examples. Raises UserError for what is not there,
-    is empty or of no known format; iterating raises it for an example that is none, naming file and line.
+    field: of records and columns, "text" unless named. limit: at most so many examples. Raises UserError for what is
+    not there, is empty or of no known format; iterating raises it for an example that is none, naming file and line.
     """
     if isinstance(source, Source):
         if field is None and limit is None:
@@ -124,20 +137,30 @@ def open_source(source, field: str | None = None, limit: int | None = None) -> S
         return named(os.fspath(source), field, limit)
     if hub.is_dataset(source):
         name = hub.name_of(source)
-        return Source(name, partial(hub.rows, source, field, name), partial(hub.about, source, field), limit, count=partial(sized, source))
+        return Source(
+            name,
+            partial(hub.rows, source, field, name),
+            partial(hub.about, source, field),
+            limit,
+            count=partial(sized, source),
+        )
     return of_objects(source, field, limit)
 
 
 def named(source: str, field: str, limit: int | None) -> Source:
     """A source that a word on the command line names."""
     if source == "manual":
-        return Source("manual", lambda: iter(corpus.paragraphs()), manual, limit, count=lambda: len(corpus.paragraphs()))
+        return Source(
+            "manual", lambda: iter(corpus.paragraphs()), manual, limit, count=lambda: len(corpus.paragraphs())
+        )
     if source == "-":
         read = partial(readers.parsed, sys.stdin.buffer, "standard input", field)
         return Source("Standard input", read, lambda: dict(kind="stdin", field=field), limit, repeatable=False)
     if source.startswith("hf:"):
         loaded = hub.load(source)
-        return Source(source, partial(hub.rows, loaded.dataset, field, source), lambda: dict(loaded.about(), field=field), limit)
+        return Source(
+            source, partial(hub.rows, loaded.dataset, field, source), lambda: dict(loaded.about(), field=field), limit
+        )
     paths = find(source)
     read = lambda: itertools.chain.from_iterable(readers.read(p, field) for p in paths)  # noqa: E731
     return Source(source, read, partial(files, paths, field), limit, count=partial(readers.count, paths))
@@ -155,11 +178,14 @@ def files(paths: list[Path], field: str) -> dict:
 
 
 def find(source: str) -> list[Path]:
-    """The files that a path, a folder or a glob names, in order of their names. Raises UserError where there are none."""
+    """The files that a path, a folder or a glob names, in order of their names. Raises UserError where there are
+    none."""
     path = Path(source)
     if path.is_dir():
         return inside(path)
-    found = [path] if path.exists() else [Path(p) for p in sorted(glob.glob(source, recursive=True)) if Path(p).is_file()]
+    found = (
+        [path] if path.exists() else [Path(p) for p in sorted(glob.glob(source, recursive=True)) if Path(p).is_file()]
+    )
     if not found:
         raise UserError(f"No such source: {source!r}.{neighbours(path)}")
     for p in found:
@@ -169,15 +195,18 @@ def find(source: str) -> list[Path]:
 
 
 def inside(folder: Path) -> list[Path]:
-    """The files of known formats in a folder and below, hidden ones left out. Raises UserError for none, or several kinds."""
+    """The files of known formats in a folder and below, hidden ones left out. Raises UserError for none, or several
+    kinds."""
     kept = (p.relative_to(folder) for p in folder.rglob("*") if p.suffix.lower() in READERS and p.is_file())
     found = sorted((p for p in kept if not any(part.startswith(".") for part in p.parts)), key=lambda p: p.parts)
     kinds = {READERS[p.suffix.lower()]: f"*{p.suffix}" for p in found}
     if not found:
         raise UserError(f"{folder} has no file in a known format ({', '.join(READERS)}).")
     if len(kinds) > 1:
-        raise UserError(f"{folder} has files of several kinds: {', '.join(sorted(kinds.values()))}. Say which, such as"
-                        f" {folder / '**' / sorted(kinds.values())[0]}")  # fmt: skip
+        raise UserError(
+            f"{folder} has files of several kinds: {', '.join(sorted(kinds.values()))}. Say which, such as"
+            f" {folder / '**' / sorted(kinds.values())[0]}"
+        )
     return [folder / p for p in found]
 
 
@@ -186,14 +215,19 @@ def neighbours(path: Path) -> str:
     beside = [p.name for p in path.parent.iterdir() if p.suffix.lower() in READERS] if path.parent.is_dir() else []
     if close := difflib.get_close_matches(path.name, [*beside, "manual"], cutoff=0.55):
         return f" Did you mean {' or '.join(repr(c) for c in close)}?"
-    return f" A source is 'manual', a file ({', '.join(READERS)}), a folder or a glob of such files, '-', or 'hf:OWNER/NAME:CONFIG:SPLIT'."
+    return (
+        f" A source is 'manual', a file ({', '.join(READERS)}), a folder or a glob of such files, '-', or"
+        " 'hf:OWNER/NAME:CONFIG:SPLIT'."
+    )
 
 
 def of_objects(source, field: str, limit: int | None) -> Source:
     """A Python iterable of texts, of lists of token ids, or of records."""
     kind = type(source).__name__
     if not isinstance(source, Iterable) or isinstance(source, Mapping | Set):  # these two have no order, or keys first
-        raise UserError(f"A {kind} is no source: give a name, a path, a list or generator of texts or of token ids, or a dataset.")
+        raise UserError(
+            f"A {kind} is no source: give a name, a path, a list or generator of texts or of token ids, or a dataset."
+        )
     once = iter(source) is source
     name = getattr(source, "__name__", kind) if once else kind
     where = f"{name} (a Python {kind})" if name != kind else f"The {kind}"

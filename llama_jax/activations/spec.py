@@ -38,7 +38,8 @@ class ActivationSpec:
     """Which activations, of which tokens, kept as what. Hashable: equal specs make equal stores.
 
     sites: (name, layers) each: layers a number, several, a range or "all"; negative ones count from the end; None for
-        "ln_final" (the final norm's output) and "logits". q, k and v are taken before rotation, `pattern` is the attention weights.
+        "ln_final" (the final norm's output) and "logits". q, k and v are taken before rotation, `pattern` is the
+        attention weights.
     positions: "all" tokens of an example, its "last", or a tuple of numbers, negative ones from its end.
     dtype: "bfloat16", "float16" or "float32". The model computes in the dtype of its own weights.
     Raises UserError for what is no site, position or dtype.
@@ -51,12 +52,16 @@ class ActivationSpec:
     def __post_init__(self):
         if not isinstance(self.sites, str | Iterable):
             raise UserError(f"sites is {self.sites!r}; name some, such as resid_post:3,7.")
-        object.__setattr__(self, "sites", parse_sites(self.sites) if isinstance(self.sites, str) else tuple(map(checked, self.sites)))
+        object.__setattr__(
+            self, "sites", parse_sites(self.sites) if isinstance(self.sites, str) else tuple(map(checked, self.sites))
+        )
         if not self.sites:
             raise UserError("No sites are asked for; name some, such as resid_post:3,7.")
         if not (isinstance(self.positions, str) and self.positions in ("all", "last")):
             if not (numbers := whole(self.positions)):
-                raise UserError(f"positions is {self.positions!r}; it must be 'all', 'last' or whole numbers such as (0, -1).")
+                raise UserError(
+                    f"positions is {self.positions!r}; it must be 'all', 'last' or whole numbers such as (0, -1)."
+                )
             object.__setattr__(self, "positions", tuple(sorted(set(numbers), key=lambda p: (p < 0, p))))
         if self.dtype not in DTYPES:
             raise UserError(f"dtype is {self.dtype!r}; activations are kept as {', '.join(DTYPES)}.")
@@ -84,12 +89,15 @@ class ActivationSpec:
 
 
 def checked(site) -> tuple[str, Layers]:
-    """One entry of `ActivationSpec.sites`, its layers as a hashable value: None, "all" or numbers in the order given."""
+    """One entry of `ActivationSpec.sites`, its layers as a hashable value: None, "all" or numbers in the order
+    given."""
     name, layers = site if isinstance(site, tuple | list) and len(site) == 2 else (site, None)
     if name not in SITES:
         raise UserError(f"No such site: {name!r}.{near(str(name), SITES)}")
     if (layers is None) != (name in OF_THE_MODEL):
-        raise UserError(f"Site {name} {'belongs to no layer' if layers is not None else f'needs layers, such as {name}:3,7'}.")
+        raise UserError(
+            f"Site {name} {'belongs to no layer' if layers is not None else f'needs layers, such as {name}:3,7'}."
+        )
     if layers is None or (isinstance(layers, str) and layers == "all"):
         return name, layers
     if not (numbers := whole(layers)):
@@ -105,7 +113,8 @@ def whole(given) -> tuple[int, ...]:
 
 
 def parse_sites(text: str) -> tuple[tuple[str, Layers], ...]:
-    """Sites as a command line has them: `resid_post:3,7 mlp_out:0-5 q:all ln_final`; commas, semicolons or spaces between them."""
+    """Sites as a command line has them: `resid_post:3,7 mlp_out:0-5 q:all ln_final`; commas, semicolons or spaces
+    between them."""
     found: list[tuple[str, list[str]]] = []
     for word in filter(None, re.split(r"[\s,;]+", text)):
         name, colon, layer = word.partition(":")
@@ -125,13 +134,16 @@ def parse_layers(name: str, words: Sequence[str]) -> str | tuple[int, ...]:
         match = re.fullmatch(r"(-?\d{1,4})|(\d{1,4})-(\d{1,4})", word)
         some = match and ([int(match[1])] if match[1] else range(int(match[2]), int(match[3]) + 1))
         if not some:
-            raise UserError(f"Layers of {name}: {word!r} is neither a number, nor a range such as 0-5, nor 'all' by itself.")
+            raise UserError(
+                f"Layers of {name}: {word!r} is neither a number, nor a range such as 0-5, nor 'all' by itself."
+            )
         numbers += some
     return tuple(numbers)
 
 
 def row_shape(site: Site, config: ModelConfig, length: int) -> tuple[int, ...]:
-    """Shape of one token's value: (D,), (H, h), (K, h), (H, T) for the pattern over the T tokens of its context, (V,)."""
+    """Shape of one token's value: (D,), (H, h), (K, h), (H, T) for the pattern over the T tokens of its context,
+    (V,)."""
     shapes = {"q": (config.num_attention_heads, config.head_dim), "pattern": (config.num_attention_heads, length),
               "logits": (config.vocab_size,)}  # fmt: skip
     shapes["k"] = shapes["v"] = (config.num_key_value_heads, config.head_dim)
@@ -148,5 +160,8 @@ def check_size(spec: ActivationSpec, config: ModelConfig, length: int, limit: in
     sites = spec.resolve(config)
     if (size := row_bytes(sites, config, length, spec.itemsize)) > limit:
         largest = max(sites, key=lambda site: prod(row_shape(site, config, length)))
-        raise UserError(f"One token of these sites takes {size:,} bytes, more than {limit:,}; the largest is {largest}. Ask for fewer, for"
-                        " fewer positions, or raise row_limit (--row-limit).")  # fmt: skip
+        raise UserError(
+            f"One token of these sites takes {size:,} bytes, more than {limit:,}; the largest is {largest}. Ask"
+            " for fewer, for"
+            " fewer positions, or raise row_limit (--row-limit)."
+        )

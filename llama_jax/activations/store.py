@@ -6,8 +6,8 @@
     OUT/complete.json                   written once every unit is committed
     OUT/index.parquet                   one row a unit; derived, `rebuild_index` makes it anew
 
-Nothing in these files tells two runs of one fingerprint apart: no time, no host, no process. A unit without a commit does not exist; a
-shard that was left without one is overwritten when the unit is done again.
+Nothing in these files tells two runs of one fingerprint apart: no time, no host, no process. A unit without a commit
+does not exist; a shard that was left without one is overwritten when the unit is done again.
 """
 
 from __future__ import annotations
@@ -46,9 +46,14 @@ SHOWN = 4  # differing fields that a refusal spells out
 
 
 def describe(spec: ActivationSpec, row_shapes: Mapping[str, Sequence[int]]) -> dict:
-    """The field `spec` of a fingerprint: {sites: {site: shape of a row}, positions, dtype}; a store's columns are known from it."""
+    """The field `spec` of a fingerprint: {sites: {site: shape of a row}, positions, dtype}; a store's columns are known
+    from it."""
     positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
-    return {"sites": {site: list(shape) for site, shape in row_shapes.items()}, "positions": positions, "dtype": spec.dtype}
+    return {
+        "sites": {site: list(shape) for site, shape in row_shapes.items()},
+        "positions": positions,
+        "dtype": spec.dtype,
+    }
 
 
 def spec_of(run: Mapping) -> ActivationSpec:
@@ -56,11 +61,14 @@ def spec_of(run: Mapping) -> ActivationSpec:
     sites = [name.partition(":") for name in run["spec"]["sites"]]
     positions = run["spec"]["positions"]
     kept = positions if isinstance(positions, str) else tuple(positions)
-    return ActivationSpec(tuple(Site(name, int(layer) if colon else None) for name, colon, layer in sites), kept, run["spec"]["dtype"])
+    return ActivationSpec(
+        tuple(Site(name, int(layer) if colon else None) for name, colon, layer in sites), kept, run["spec"]["dtype"]
+    )
 
 
 def read_run(folder: Folder) -> dict | None:
-    """The fingerprint, None where there is none. Raises UserError when it is damaged or does not say what the store holds."""
+    """The fingerprint, None where there is none. Raises UserError when it is damaged or does not say what the store
+    holds."""
     if (content := folder.read(RUN)) is None:
         return None
     run = record(content, f"{folder.where}/{RUN}")
@@ -76,22 +84,28 @@ def read_run(folder: Folder) -> dict | None:
 def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
     """Make the folder this run's: write run.json, or find the same there.
 
-    fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError where a run is there and `resume` is not asked for,
-    where it is another run, naming the fields that differ, and where there are units but no run.json.
+    fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError where a run is there and `resume` is
+    not asked for, where it is another run, naming the fields that differ, and where there are units but no run.json.
     """
     wanted = json.loads(json.dumps(fingerprint))
     spec_of(wanted)
     content = folder.read(RUN)
     if content is None:
         if folder.names("units/"):
-            raise UserError(f"{folder.where} holds units but no {RUN}: whose they are is not known. Choose another folder.")
+            raise UserError(
+                f"{folder.where} holds units but no {RUN}: whose they are is not known. Choose another folder."
+            )
         return folder.write(RUN, as_json(wanted, indent=2))
     present = record(content, f"{folder.where}/{RUN}")
     if different := list(differences(present, wanted)):
         more = f", and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
-        raise UserError(f"{folder.where} holds another run: {'; '.join(different[:SHOWN])}{more}. Choose another folder.")
+        raise UserError(
+            f"{folder.where} holds another run: {'; '.join(different[:SHOWN])}{more}. Choose another folder."
+        )
     if not resume:
-        raise UserError(f"{folder.where} holds this run already. Resume it (--resume, resume=True), or choose another folder.")
+        raise UserError(
+            f"{folder.where} holds this run already. Resume it (--resume, resume=True), or choose another folder."
+        )
 
 
 def differences(there: object, here: object, path: str = "") -> Iterator[str]:
@@ -103,10 +117,13 @@ def differences(there: object, here: object, path: str = "") -> Iterator[str]:
         yield f"{path} is {short(there)} there, {short(here)} here"
 
 
-def write_unit(folder: Folder, unit: int, tensors: Mapping[str, np.ndarray], about: Mapping, moments: Mapping[str, Moments]) -> Commit:
+def write_unit(
+    folder: Folder, unit: int, tensors: Mapping[str, np.ndarray], about: Mapping, moments: Mapping[str, Moments]
+) -> Commit:
     """Write a unit's shard and, once that is on the disk, its commit.
 
-    tensors: each site [rows ...] and token, example, segment, position [rows]. about: first, examples, tokens, source_sha256.
+    tensors: each site [rows ...] and token, example, segment, position [rows]. about: first, examples, tokens,
+    source_sha256.
     moments: of each site, per feature or one for all; a unit without rows needs none.
     Raises UserError when it cannot be written; the unit then does not exist.
     """
@@ -119,33 +136,48 @@ def write_unit(folder: Folder, unit: int, tensors: Mapping[str, np.ndarray], abo
     for buffer in content:
         digest.update(buffer)
     commit = Commit(
-        unit, int(about["first"]), int(about["examples"]), len(tensors["token"]), int(about["tokens"]), size, digest.hexdigest(),
-        about["source_sha256"], dict(moments),
-    )  # fmt: skip
+        unit,
+        int(about["first"]),
+        int(about["examples"]),
+        len(tensors["token"]),
+        int(about["tokens"]),
+        size,
+        digest.hexdigest(),
+        about["source_sha256"],
+        dict(moments),
+    )
     folder.write(shard_name(unit), content)
-    folder.write(commit_name(unit), sealed(plain(commit) | {"moments": {site: packed(moments[site]) for site in sorted(moments)}}))
+    folder.write(
+        commit_name(unit),
+        sealed(plain(commit) | {"moments": {site: packed(moments[site]) for site in sorted(moments)}}),
+    )
     return commit
 
 
 def finish(folder: Folder, units: int | None = None) -> dict:
     """Write index.parquet, then complete.json, and return what it says. Doing it again changes nothing.
 
-    units: how many the source has; as many as are committed when None. Raises UserError when one of them is not committed, when there are
-    more, or when their examples do not follow each other.
+    units: how many the source has; as many as are committed when None. Raises UserError when one of them is not
+    committed, when there are more, or when their examples do not follow each other.
     """
     found = commits(folder)
     count = len(found) if units is None else units
     if missing := [unit for unit in range(count) if unit not in found]:
         raise UserError(
-            f"{folder.where} is not complete: unit {missing[0]}{' and others are' if missing[1:] else ' is'} not committed. Resume it."
+            f"{folder.where} is not complete: unit {missing[0]}{' and others are' if missing[1:] else ' is'} not"
+            " committed. Resume it."
         )
     if extra := [unit for unit in found if unit >= count]:
-        raise UserError(f"{folder.where} holds unit {extra[0]}, but the source ends after {count} units: it has changed since.")
+        raise UserError(
+            f"{folder.where} holds unit {extra[0]}, but the source ends after {count} units: it has changed since."
+        )
     first, merged = 0, {}  # a unit without rows may have no moments
     for unit in found:
         commit = read_commit(folder, unit)
         if commit.first != first:
-            raise UserError(f"{folder.where}/{commit_name(unit)} begins at example {commit.first}; {first} should follow.")
+            raise UserError(
+                f"{folder.where}/{commit_name(unit)} begins at example {commit.first}; {first} should follow."
+            )
         first += commit.examples
         merged = joined(merged, commit.moments)
     write_index(folder, list(found.values()))
@@ -155,10 +187,16 @@ def finish(folder: Folder, units: int | None = None) -> dict:
 
 
 def summary(folder: Folder, found: Sequence[Commit]) -> dict:
-    """What complete.json says of the units, moments apart: totals, and hashes of the fingerprint and of all commits' fields."""
+    """What complete.json says of the units, moments apart: totals, and hashes of the fingerprint and of all commits'
+    fields."""
     totals = {name: sum(getattr(c, name) for c in found) for name in ("examples", "rows", "tokens", "bytes")}
     digest = hashlib.sha256(as_json([plain(c) for c in found])).hexdigest()
-    return {"units": len(found), **totals, "run_sha256": hashlib.sha256(folder.read(RUN) or b"").hexdigest(), "commits_sha256": digest}
+    return {
+        "units": len(found),
+        **totals,
+        "run_sha256": hashlib.sha256(folder.read(RUN) or b"").hexdigest(),
+        "commits_sha256": digest,
+    }
 
 
 def rebuild_index(folder: Folder) -> None:

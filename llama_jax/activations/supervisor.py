@@ -1,7 +1,8 @@
 """Several processes of one command on this machine: started together, watched, summed up, and never left behind.
 
-Each worker is the same command line with its place in the environment. It writes JSON lines to its standard output, which is a pipe: how
-far it is, and at the end its report. Its standard input is a pipe that closes when the supervisor dies, however that happens.
+Each worker is the same command line with its place in the environment. It writes JSON lines to its standard output,
+which is a pipe: how far it is, and at the end its report. Its standard input is a pipe that closes when the supervisor
+dies, however that happens.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Worker:
     readers: list[threading.Thread] = field(default_factory=list)
 
     def hear(self, line: str, changed: Callable[[], None]) -> None:
-        """One line of its standard output; what is not ours, such as the torn line of a killed process, is passed over."""
+        """One line of its standard output; what is not ours, such as the torn line of a killed process, is passed
+        over."""
         with contextlib.suppress(ValueError):
             match json.loads(line):
                 case {"progress": said}:
@@ -51,7 +53,8 @@ class Worker:
                     self.report = RunReport(**said)
 
     def overhear(self, line: str, quiet: bool) -> None:
-        """One line of its standard error. quiet: something has failed already, and JAX's runtime says so in every process."""
+        """One line of its standard error. quiet: something has failed already, and JAX's runtime says so in every
+        process."""
         if line.startswith("error: "):
             self.error = line.removeprefix("error: ").strip()
         elif not quiet:
@@ -60,7 +63,8 @@ class Worker:
                 self.release()
 
     def release(self) -> None:
-        """Pass on what was held back: while workers start, the mistake that ends one makes JAX's runtime complain in the others."""
+        """Pass on what was held back: while workers start, the mistake that ends one makes JAX's runtime complain in
+        the others."""
         while self.held:
             print(f"[{self.index}] {self.held.pop(0)}", end="", file=sys.stderr, flush=True)
 
@@ -70,7 +74,8 @@ class Worker:
 
     @property
     def aftermath(self) -> int:
-        """How likely it ended because another did: a signal comes from outside, a broken connection ends in exit code 1 or an abort."""
+        """How likely it ended because another did: a signal comes from outside, a broken connection ends in exit code 1
+        or an abort."""
         code = self.process.returncode
         return 2 if code == -signal.SIGABRT else 0 if code < 0 else 1
 
@@ -81,12 +86,17 @@ class Worker:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def run_local(arguments: Sequence[str], processes: int, progress: Callable[[Progress], None] = lambda done: None,
-              together: bool = False) -> RunReport:  # fmt: skip
+def run_local(
+    arguments: Sequence[str],
+    processes: int,
+    progress: Callable[[Progress], None] = lambda done: None,
+    together: bool = False,
+) -> RunReport:
     """Run a command line `llama-jax extract …` in so many processes on this machine; returns the sums of their reports.
 
-    A worker that dies leaves the others their own units, unless they are still starting or work `together`, over a mesh. Raises UserError
-    when all have ended and one of them failed, saying which and how. Ctrl-C and SIGTERM end all of them, none is left behind.
+    A worker that dies leaves the others their own units, unless they are still starting or work `together`, over a
+    mesh. Raises UserError when all have ended and one of them failed, saying which and how. Ctrl-C and SIGTERM end all
+    of them, none is left behind.
     """
     with terminable(), started(arguments, processes) as workers:
         for worker in workers:
@@ -108,10 +118,15 @@ def started(arguments: Sequence[str], processes: int) -> Iterator[list[Worker]]:
     try:
         for index in range(processes):
             process = subprocess.Popen(
-                [sys.executable, "-m", "llama_jax", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                text=True, errors="replace", start_new_session=True,  # Ctrl-C is for the supervisor, which passes it on
+                [sys.executable, "-m", "llama_jax", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # Ctrl-C is for the supervisor, which passes it on
                 env={**os.environ, VARIABLE: f"{index}/{processes}/{coordinator}"},
-            )  # fmt: skip
+            )
             workers.append(Worker(index, process))
         yield workers
     except KeyboardInterrupt:
@@ -137,7 +152,8 @@ def wait(workers: Sequence[Worker], seconds: float) -> None:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM is an interruption like Ctrl-C: without this it would end the supervisor before it has ended its workers."""
+    """SIGTERM is an interruption like Ctrl-C: without this it would end the supervisor before it has ended its
+    workers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -179,7 +195,10 @@ def check(workers: Sequence[Worker]) -> None:
         return
     worker = min(bad, key=lambda w: (not w.error, w.aftermath, w.index))
     others = f" So did {len(bad) - 1} more." if len(bad) > 1 else ""
-    raise UserError(f"Worker {worker.index} of {len(workers)} {worker.end}{': ' + worker.error if worker.error else '.'}{others} {AGAIN}")
+    raise UserError(
+        f"Worker {worker.index} of {len(workers)}"
+        f" {worker.end}{': ' + worker.error if worker.error else '.'}{others} {AGAIN}"
+    )
 
 
 def summed_progress(workers: Sequence[Worker]) -> Progress:

@@ -28,9 +28,9 @@ Interval = tuple[float, float]  # microseconds
 class Trace:
     """A Perfetto trace of the first `batches` batches of what happens within, in a file. Without a path: nothing.
 
-    It ends when one more batch begins, or with the `with` block; then the file is written, which takes its time. Events are held in
-    memory until then, hence the bound. After an error nothing is written. Raises UserError where the file cannot be, or another
-    trace is being taken.
+    It ends when one more batch begins, or with the `with` block; then the file is written, which takes its time. Events
+    are held in memory until then, hence the bound. After an error nothing is written. Raises UserError where the file
+    cannot be, or another trace is being taken.
     """
 
     def __init__(self, path: str | Path | None, batches: int = BATCHES):
@@ -59,10 +59,11 @@ class Trace:
 def idle_share(trace: bytes | str | Path) -> float:
     """The share, 0 to 1, of the time from the first to the last piece of device work during which the device ran none.
 
-    With several devices: the mean of their shares of that same time. On a CPU, whose cores are the device, an instruction that
-    keeps one thread busy counts as work like one that keeps all: this is how long nothing ran, not how many cores were free.
-    Copies between host and device are not work, nor is anything before the first or after the last instruction. Tracing costs
-    time of its own, for short instructions a good part of theirs; a CUDA graph may show as one event, its own gaps not told apart.
+    With several devices: the mean of their shares of that same time. On a CPU, whose cores are the device, an
+    instruction that keeps one thread busy counts as work like one that keeps all: this is how long nothing ran, not how
+    many cores were free. Copies between host and device are not work, nor is anything before the first or after the
+    last instruction. Tracing costs time of its own, for short instructions a good part of theirs; a CUDA graph may show
+    as one event, its own gaps not told apart.
     Raises UserError for what is no trace, for one without device work, and for one that XLA has cut off at MOST_EVENTS.
     """
     found = tracing.events(trace)
@@ -80,14 +81,23 @@ def idle_share(trace: bytes | str | Path) -> float:
 def device_work(events: Iterable[dict]) -> dict[str, list[Interval]]:
     """Device → when it executed something, in any order, overlaps included.
 
-    GPUs and TPUs are processes named /device:KIND:N. Of a GPU the threads named `Stream #…` hold its kernels and copies; others,
-    such as `XLA Modules`, sum these up, gaps included. A TPU has the thread `XLA Ops` instead. On the CPU backend the instructions
-    run in threads of the host: an event with an `hlo_op` is one (XLA's thunk_executor.cc), with its device's number.
+    GPUs and TPUs are processes named /device:KIND:N. Of a GPU the threads named `Stream #…` hold its kernels and
+    copies; others, such as `XLA Modules`, sum these up, gaps included. A TPU has the thread `XLA Ops` instead. On the
+    CPU backend the instructions run in threads of the host: an event with an `hlo_op` is one (XLA's thunk_executor.cc),
+    with its device's number.
     """
     events = list(events)
-    named = {(e["name"], e.get("pid"), e.get("tid")): e["args"]["name"] for e in events if e.get("ph") == "M" and "name" in e["args"]}
-    processes = {pid: name for (kind, pid, _), name in named.items() if kind == "process_name" and name.startswith("/device:")}
-    threads = {(pid, tid): name for (kind, pid, tid), name in named.items() if kind == "thread_name" and pid in processes}
+    named = {
+        (e["name"], e.get("pid"), e.get("tid")): e["args"]["name"]
+        for e in events
+        if e.get("ph") == "M" and "name" in e["args"]
+    }
+    processes = {
+        pid: name for (kind, pid, _), name in named.items() if kind == "process_name" and name.startswith("/device:")
+    }
+    threads = {
+        (pid, tid): name for (kind, pid, tid), name in named.items() if kind == "thread_name" and pid in processes
+    }
     streamed = {pid for (pid, _), name in threads.items() if name.startswith("Stream #")}
     work: dict[str, list[Interval]] = {}
     host: dict[str, list[Interval]] = {}

@@ -45,9 +45,10 @@ class Check:
 def verify(out: str | os.PathLike) -> list[Problem]:
     """Every problem of the store in a folder or behind a URL; an empty list where all is well.
 
-    Found are: a flipped bit or a truncated, missing or foreign shard; a shard without a commit and a commit without its shard; gaps
-    between units, examples and rows; damaged records, a changed fingerprint, moments that are not those of the values; an index that
-    says otherwise; temporary files of killed writers; and a run that has not finished (complete.json is missing).
+    Found are: a flipped bit or a truncated, missing or foreign shard; a shard without a commit and a commit without its
+    shard; gaps between units, examples and rows; damaged records, a changed fingerprint, moments that are not those of
+    the values; an index that says otherwise; temporary files of killed writers; and a run that has not finished
+    (complete.json is missing).
     Raises UserError where there is no store at all, or it cannot be read.
     """
     return check(open_folder(out)).problems
@@ -57,7 +58,10 @@ def check(folder: Folder) -> Check:
     """See `verify`."""
     sizes, problems = folder.sizes(), []
     if not any(name in (RUN, COMPLETE) or name.startswith("units/") for name in sizes):
-        raise UserError(f"There are no activations in {folder.where}: it has no {RUN}. `llama-jax extract --out` makes such a folder.")
+        raise UserError(
+            f"There are no activations in {folder.where}: it has no {RUN}. `llama-jax extract --out` makes such a"
+            " folder."
+        )
     try:
         if (run := read_run(folder)) is None:
             problems.append(Problem(RUN, "missing"))
@@ -88,12 +92,16 @@ def told(folder: Folder, name: str, error: UserError) -> Problem:
 
 
 def of_shard(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Mapping | None) -> Iterator[str]:
-    """Missing, truncated, changed; another dtype, shape or site than the run's; labels out of order. The first is enough."""
+    """Missing, truncated, changed; another dtype, shape or site than the run's; labels out of order. The first is
+    enough."""
     name = shard_name(commit.unit)
     if name not in sizes:
         yield "missing, although its unit is committed"
     elif sizes[name] != commit.bytes:
-        yield f"{'truncated' if sizes[name] < commit.bytes else 'too long'}: {sizes[name]:,} bytes, {commit.bytes:,} were committed"
+        yield (
+            f"{'truncated' if sizes[name] < commit.bytes else 'too long'}: {sizes[name]:,} bytes, {commit.bytes:,}"
+            " were committed"
+        )
     elif digest(folder, name, commit.bytes) != commit.sha256:
         yield "changed since it was committed: its sha256 is another"
     else:
@@ -105,7 +113,9 @@ def of_shard(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Map
         different = list(shards.unlike(tensors, commit.rows, spec)) if spec else []
         yield from different
         if not different and set(shards.LABELS) <= tensors.keys():
-            yield from of_labels({label: shards.read(folder, name, tensors[label], 0, commit.rows) for label in shards.LABELS}, commit)
+            yield from of_labels(
+                {label: shards.read(folder, name, tensors[label], 0, commit.rows) for label in shards.LABELS}, commit
+            )
 
 
 def digest(folder: Folder, name: str, size: int) -> str:
@@ -120,7 +130,10 @@ def of_labels(labels: Mapping[str, np.ndarray], commit: Commit) -> Iterator[str]
     """Examples are the unit's, and rows in order of example, segment, position, each once."""
     example = labels["example"]
     if example.size and not commit.first <= example.min() <= example.max() < commit.first + commit.examples:
-        yield f"it has rows of examples {example.min()} to {example.max()}; the commit has {commit.examples} from {commit.first} on"
+        yield (
+            f"it has rows of examples {example.min()} to {example.max()}; the commit has {commit.examples} from"
+            f" {commit.first} on"
+        )
     if any(labels[name].size and labels[name].min() < 0 for name in labels):
         yield "it has a negative token, segment or position"
     after = np.zeros(max(len(example) - 1, 0), bool)
@@ -168,7 +181,9 @@ def same(stored: Moments, computed: Moments) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
         scale = np.sqrt(computed.m2 / computed.count + computed.mean**2)
         mean = np.abs(stored.mean - computed.mean) <= NEAR * scale + 1e-36
-        m2 = np.abs(stored.m2 - computed.m2) <= NEAR * computed.m2 + computed.count * ((0.1 * NEAR * scale) ** 2 + 1e-36)
+        m2 = np.abs(stored.m2 - computed.m2) <= NEAR * computed.m2 + computed.count * (
+            (0.1 * NEAR * scale) ** 2 + 1e-36
+        )
     unbounded = ~np.isfinite(computed.m2) & ~np.isfinite(stored.m2)
     return bool(((mean & m2) | unbounded).all())
 
@@ -226,4 +241,6 @@ def of_records(
         yield Problem(INDEX, f"no parquet file that can be read: {' '.join(str(error).split())}")
         return
     if table is None or not table.equals(index_table(found)):
-        yield Problem(INDEX, f"{'missing' if table is None else 'contradicts the commits'}; `store.rebuild_index` makes it again")
+        yield Problem(
+            INDEX, f"{'missing' if table is None else 'contradicts the commits'}; `store.rebuild_index` makes it again"
+        )

@@ -1,8 +1,9 @@
 """One of several processes: meeting the others on JAX's own distributed runtime, and parting from them.
 
-Where each process runs units of its own, the runtime is needed only until all have started: it gives each its index and count, and lets
-the first claim the folder before the others write. Then they part. A runtime that stays would end every process when one dies.
-Over a mesh they stay together: there each step needs all of them, and the death of one must end the others.
+Where each process runs units of its own, the runtime is needed only until all have started: it gives each its index and
+count, and lets the first claim the folder before the others write. Then they part. A runtime that stays would end every
+process when one dies. Over a mesh they stay together: there each step needs all of them, and the death of one must end
+the others.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
-from jax._src.distributed import global_state  # its key-value store: agreeing on a word takes no collective, and compiles nothing
+from jax._src.distributed import (
+    global_state,
+)  # its key-value store: agreeing on a word takes no collective, and compiles nothing
 
 from llama_jax.errors import UserError
 
-VARIABLE = "LLAMA_JAX_WORKER"  # INDEX/COUNT/ADDRESS, in the environment of a process that `supervisor.run_local` started
+VARIABLE = (
+    "LLAMA_JAX_WORKER"  # INDEX/COUNT/ADDRESS, in the environment of a process that `supervisor.run_local` started
+)
 JOIN = 120  # seconds that all processes have to meet
 START = 3600  # seconds between the first and the last that has loaded and compiled
 HEARTBEAT = 30  # seconds without one, and a process counts as dead
@@ -46,32 +51,50 @@ def place() -> Place | None:
     return Place(int(index), int(count), coordinator)
 
 
-def join(coordinator: str | None = None, processes: int | None = None, index: int | None = None, seconds: int = JOIN) -> None:
+def join(
+    coordinator: str | None = None, processes: int | None = None, index: int | None = None, seconds: int = JOIN
+) -> None:
     """Meet the other processes: from now on `jax.process_index()` and `jax.process_count()` are this one's.
 
-    With no arguments as the launcher says: SLURM, Open MPI, Kubernetes, a TPU pod, whatever `jax.distributed.initialize` detects. Must
-    come before anything that JAX computes. Raises UserError where no launcher is detected; where the others do not answer in time the
-    process ends with one line and exit code 2, because JAX's runtime would end it with a core dump.
+    With no arguments as the launcher says: SLURM, Open MPI, Kubernetes, a TPU pod, whatever
+    `jax.distributed.initialize` detects. Must come before anything that JAX computes. Raises UserError where no
+    launcher is detected; where the others do not answer in time the process ends with one line and exit code 2, because
+    JAX's runtime would end it with a core dump.
     """
     global ours
     explicit = {}
     if coordinator is not None:
         address, _, port = coordinator.rpartition(":")
-        explicit = dict(coordinator_address=coordinator, num_processes=processes, process_id=index, cluster_detection_method="deactivate")
+        explicit = dict(
+            coordinator_address=coordinator,
+            num_processes=processes,
+            process_id=index,
+            cluster_detection_method="deactivate",
+        )
         if address in ("127.0.0.1", "localhost"):  # local workers: listen to nobody else, and each has a GPU of its own
             explicit |= dict(coordinator_bind_address=coordinator, local_device_ids=index)
             check_port(address, int(port)) if index == 0 else None
     jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM from ending the process
-    with deadline(seconds, f"error: {coordinator or 'The coordinator'} or another process did not answer within {seconds} s; start all"
-                           " of them, and check that they reach each other."):  # fmt: skip
+    with deadline(
+        seconds,
+        f"error: {coordinator or 'The coordinator'} or another process did not answer within {seconds} s; start all"
+        " of them, and check that they reach each other.",
+    ):
         try:
-            jax.distributed.initialize(**explicit, initialization_timeout=2 * seconds, heartbeat_timeout_seconds=HEARTBEAT,
-                                       shutdown_timeout_seconds=START)  # fmt: skip
+            jax.distributed.initialize(
+                **explicit,
+                initialization_timeout=2 * seconds,
+                heartbeat_timeout_seconds=HEARTBEAT,
+                shutdown_timeout_seconds=START,
+            )
             ours = True
             jax.devices()  # here the processes tell each other their devices
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError("No launcher is detected here; start every process by srun, mpirun or on a TPU pod, or use --processes N on"
-                            f" one machine ({type(error).__name__}: {error}).") from error  # fmt: skip
+            raise UserError(
+                "No launcher is detected here; start every process by srun, mpirun or on a TPU pod, or use"
+                " --processes N on"
+                f" one machine ({type(error).__name__}: {error})."
+            ) from error
         except RuntimeError as error:
             raise UserError(f"JAX could not start as one of several processes: {str(error).splitlines()[0]}") from error
 
@@ -132,7 +155,8 @@ def meet() -> None:
 
 
 def part() -> None:
-    """Wait until all processes are here, then go on without the runtime: index and count stay, and no process depends on another.
+    """Wait until all processes are here, then go on without the runtime: index and count stay, and no process depends
+    on another.
 
     A runtime that somebody else started stays.
     """
@@ -159,7 +183,8 @@ def leaving() -> Iterator[None]:
 
 
 def settle(place: Place) -> None:
-    """Be a worker: on this process's share of the cores, and gone when the supervisor is. Must come before JAX is used."""
+    """Be a worker: on this process's share of the cores, and gone when the supervisor is. Must come before JAX is
+    used."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share_of(sorted(os.sched_getaffinity(0)), place.index, place.count))
 
@@ -172,7 +197,8 @@ def settle(place: Place) -> None:
 
 
 def share_of(cores: list[int], index: int, count: int) -> set[int]:
-    """Cores of one of `count` processes: neighbours, as even as can be; one core, shared with others, where there are too few."""
+    """Cores of one of `count` processes: neighbours, as even as can be; one core, shared with others, where there are
+    too few."""
     if count > len(cores):
         return {cores[index % len(cores)]}
     return set(cores[index * len(cores) // count : (index + 1) * len(cores) // count])

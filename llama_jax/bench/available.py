@@ -50,18 +50,26 @@ def without_kernels(names: Sequence[str]) -> list[dict]:
     from llama_jax import kernels
 
     why, _, remedy = (kernels.missing() or "").partition("; ")
-    return [dict(name=name, reason=why.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:]) for name in wanting] if why else []
+    return (
+        [dict(name=name, reason=why.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:]) for name in wanting]
+        if why
+        else []
+    )
 
 
 def bare(job: dict) -> tuple[Checkpoint, list, Workload | None, int]:
-    """As `opened`, with no weights loaded: for a subject that reads the file by itself. The workload is None where the job has none."""
+    """As `opened`, with no weights loaded: for a subject that reads the file by itself. The workload is None where the
+    job has none."""
     source, work = checkpoint.find(job["model"]), job["workload"]
-    loaded = Checkpoint(job["model"], source.config, None, source.tokenizer(), source.hash(), source.where, job["dtype"])
+    loaded = Checkpoint(
+        job["model"], source.config, None, source.tokenizer(), source.hash(), source.where, job["dtype"]
+    )
     return loaded, [], Workload.from_json(work) if work else None, 0
 
 
 def loaded_as(subject: str, model: str) -> str:
-    """The dtype in which `checkpoint.load` gives a subject what it computes on and nothing beside it; peers share float32 weights."""
+    """The dtype in which `checkpoint.load` gives a subject what it computes on and nothing beside it; peers share
+    float32 weights."""
     if subject in peer_names():
         return "float32"
     weights = weights_of(model, parse(subject))

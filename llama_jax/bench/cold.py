@@ -30,7 +30,8 @@ class Start(Trial):
 
     @property
     def compile_part(self) -> float:
-        """Seconds that having the programs took, over the whole request: read from a file, or traced, lowered and compiled."""
+        """Seconds that having the programs took, over the whole request: read from a file, or traced, lowered and
+        compiled."""
         return (self.bind_ns if self.phase == "serialised" else self.trace_ns + self.lower_ns + self.backend_ns) / 1e9
 
     @property
@@ -51,7 +52,8 @@ def subject(loaded: checkpoint.Checkpoint, name: str, file: Path | None = None) 
 
 
 def noting(run: Callable, guard: Region, first: dict[str, int], started: int) -> Callable:
-    """The same run; when its first block is there, `first` holds what that took. The guard is open, its earlier events do not count."""
+    """The same run; when its first block is there, `first` holds what that took. The guard is open, its earlier events
+    do not count."""
 
     def noted(ids: Sequence[int], work: Workload) -> Iterator:
         before = {kind: guard.seconds(kind) for kind in ("trace", "lower", "backend")}

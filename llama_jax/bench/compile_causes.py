@@ -1,7 +1,7 @@
 """JAX's explanations of compilations, shortened for a table and condensed for people.
 
-`shorten` keeps JAX's own words and leaves out what differs from run to run or repeats; `condense` names the class of the
-cause in a few words.
+`shorten` keeps JAX's own words and leaves out what differs from run to run or repeats; `condense` names the class of
+the cause in a few words.
 """
 
 from __future__ import annotations
@@ -53,11 +53,15 @@ def kinds(condensed: str) -> str:
 
 
 def quote(cause: str) -> str:
-    """The message of a cause that says most, in JAX's words, without where the call stands and what every message says."""
+    """The message of a cause that says most, in JAX's words, without where the call stands and what every message
+    says."""
     messages = cause.split(SEPARATOR)
     message = next((m for m in messages if condense_message(m) != FIRST), messages[0])
     return re.sub(
-        r"TRACING CACHE MISS at \S+ |(?<=: )for .+? all previously seen cache keys differ\. For the closest previous key: ", "", message
+        r"TRACING CACHE MISS at \S+ |(?<=: )for .+? all previously seen cache keys differ\. For the closest"
+        r" previous key: ",
+        "",
+        message,
     )
 
 

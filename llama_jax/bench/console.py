@@ -13,22 +13,44 @@ def show(result: dict) -> None:
     about, env = result["protocol"], result["environment"]
     title = f"{about['model']}, {about['prompt_tokens']} + {about['new_tokens']} tokens, batch {about['batch']}"
     table = Table(title=title + (" · random weights" if about["random_weights"] else ""))
-    for column in ("placement", "tokens/s", "IQR", "n", f"x {result['baseline']} [95 %]", "verdict", "MBU", "TTFT ms", "ITL p50 ms",
-                   "compiles", "s", "tokens"):  # fmt: skip
+    for column in (
+        "placement",
+        "tokens/s",
+        "IQR",
+        "n",
+        f"x {result['baseline']} [95 %]",
+        "verdict",
+        "MBU",
+        "TTFT ms",
+        "ITL p50 ms",
+        "compiles",
+        "s",
+        "tokens",
+    ):
         table.add_column(column, justify="left" if column in ("placement", "verdict") else "right")
     for s in result["subjects"]:
         rate, ratio, compiled = s["tokens_per_second"], s["ratio_to_baseline"], s["compile"]
         table.add_row(
-            s["name"], number(rate["median"], 1), number(rate["iqr"], 1), str(rate["n"]),
+            s["name"],
+            number(rate["median"], 1),
+            number(rate["iqr"], 1),
+            str(rate["n"]),
             interval(ratio),
-            "A/A control: " + ratio["verdict"] if s["name"].endswith(AGAIN) else ratio["verdict"] + (", unstable" if s["unstable"] else ""),
-            number(s["mbu"] and 100 * s["mbu"], 0, " %"), number(s["ttft_ms"], 0), number(s["itl_ms"]["p50"], 1),
-            str(compiled["n"]) if compiled else "", number(compiled and compiled["seconds"], 2), summary.tokens_word(s),
-        )  # fmt: skip
+            "A/A control: " + ratio["verdict"]
+            if s["name"].endswith(AGAIN)
+            else ratio["verdict"] + (", unstable" if s["unstable"] else ""),
+            number(s["mbu"] and 100 * s["mbu"], 0, " %"),
+            number(s["ttft_ms"], 0),
+            number(s["itl_ms"]["p50"], 1),
+            str(compiled["n"]) if compiled else "",
+            number(compiled and compiled["seconds"], 2),
+            summary.tokens_word(s),
+        )
     console = Console(stderr=True, width=None if Console(stderr=True).is_terminal else 160)
     console.print(table)
     console.print(
-        f"Limit {about['limit_tokens_per_second']:.0f} tok/s at {env['bandwidth_gbps']:.1f} GB/s · {environment.machine_line(env)}"
+        f"Limit {about['limit_tokens_per_second']:.0f} tok/s at {env['bandwidth_gbps']:.1f} GB/s ·"
+        f" {environment.machine_line(env)}"
     )
     for line in remarks(result):
         console.print(line)
@@ -54,11 +76,14 @@ def remarks(result: dict) -> list[str]:
             f"{s['name']}: about {ratio['more_blocks']} more blocks, in proportionally more processes, would decide it"
             if ratio["more_blocks"] and ratio["verdict"] == "inconclusive"
             else "",
-            f"{s['name']}: with its programs in the persistent cache, first token after {cached['ttft_ms'] / 1e3:.2f} s instead of"
+            f"{s['name']}: with its programs in the persistent cache, first token after"
+            f" {cached['ttft_ms'] / 1e3:.2f} s instead of"
             f" {s['compile']['ttft_ms'] / 1e3:.2f} s"
             if cached and s["compile"]
             else "",
-            f"{s['name']}: its rate drifted by {s['drift']['change']:+.0%} over the run" if s["drift"]["significant"] else "",
+            f"{s['name']}: its rate drifted by {s['drift']['change']:+.0%} over the run"
+            if s["drift"]["significant"]
+            else "",
             f"{s['name']}: leaves {s['leaked_buffers']} arrays behind" if s["leaked_buffers"] else "",
         ]
     lines += [f"{gap['name']} is missing: {gap['reason']} {gap['remedy']}".strip() for gap in result.get("missing", ())]

@@ -1,4 +1,5 @@
-"""What machine, what software, what settings, and what else was running: everything a number needs beside it to be repeated."""
+"""What machine, what software, what settings, and what else was running: everything a number needs beside it to be
+repeated."""
 
 from __future__ import annotations
 
@@ -23,8 +24,24 @@ try:
 except ImportError:  # a machine that has only what the GPU suite needs; what these two tell is "unknown" there
     psutil = threadpoolctl = None
 
-PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "transformers", "gguf", "tokenizers", "numba", "llvmlite", "flax", "pyarrow",
-            "pandas", "llama-cpp-python", "ollama", "llama-jax")  # fmt: skip
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "scipy",
+    "torch",
+    "transformers",
+    "gguf",
+    "tokenizers",
+    "numba",
+    "llvmlite",
+    "flax",
+    "pyarrow",
+    "pandas",
+    "llama-cpp-python",
+    "ollama",
+    "llama-jax",
+)
 PREFIXES = ("LLAMA_JAX_ISA", "XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC")
 TERRAFORM = ("TF_CLI_", "TF_TOKEN_", "TF_VAR_")  # not TensorFlow's, and may hold passwords; a record is published
 NO_LIMIT = 1 << 60  # cgroup v1 writes a number of this order where memory has no limit
@@ -91,7 +108,9 @@ def git_state() -> dict:
     """Commit of the source tree and whether code in it differs from that commit (data and figures do not count)."""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", str(paths.ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True).stdout
+        return subprocess.run(
+            ["git", "-C", str(paths.ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
 
     try:
         changed = git("status", "--porcelain", "--", "llama_jax", "notebooks", "requirements.txt", "pyproject.toml")
@@ -101,7 +120,8 @@ def git_state() -> dict:
 
 
 def settings() -> dict[str, str]:
-    """Every environment variable of XLA, JAX and the numeric libraries in this process; of folders only that they are set."""
+    """Every environment variable of XLA, JAX and the numeric libraries in this process; of folders only that they are
+    set."""
     found = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
     return {k: "a folder" if k.endswith("_DIR") else v for k, v in found.items()}
 
@@ -110,25 +130,33 @@ def blas_threads() -> list[dict] | str:
     """{library, version, threads} of each BLAS and OpenMP that this process has loaded."""
     if threadpoolctl is None:
         return "unknown"
-    return [dict(library=found["internal_api"], version=found["version"] or "unknown", threads=found["num_threads"])
-            for found in threadpoolctl.threadpool_info()]  # fmt: skip
+    return [
+        dict(library=found["internal_api"], version=found["version"] or "unknown", threads=found["num_threads"])
+        for found in threadpoolctl.threadpool_info()
+    ]
 
 
 def gpus() -> list[dict] | str:
-    """{name, driver, memory} of each GPU: as nvidia-smi lists them, else those JAX sees. "unknown": nvidia-smi is there but fails."""
+    """{name, driver, memory} of each GPU: as nvidia-smi lists them, else those JAX sees. "unknown": nvidia-smi is there
+    but fails."""
     seen = [dict(name=d.device_kind, driver="unknown", memory="unknown") for d in jax.devices() if d.platform == "gpu"]
     if not (program := shutil.which("nvidia-smi")):
         return seen
     query = [program, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
         lines = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
-        return [dict(zip(("name", "driver", "memory"), map(str.strip, line.rsplit(",", 2)), strict=True)) for line in lines if line.strip()]
+        return [
+            dict(zip(("name", "driver", "memory"), map(str.strip, line.rsplit(",", 2)), strict=True))
+            for line in lines
+            if line.strip()
+        ]
     except (OSError, subprocess.SubprocessError, ValueError):
         return seen or "unknown"
 
 
 def limits(root: str = "/") -> dict:
-    """What the container allows: {cpus, memory_bytes}, by cgroup v2 or v1. None: no limit. root: where /proc and /sys are."""
+    """What the container allows: {cpus, memory_bytes}, by cgroup v2 or v1. None: no limit. root: where /proc and /sys
+    are."""
     return dict(cpus=tightest("cpu", cpu_limit, root), memory_bytes=tightest("memory", memory_limit, root))
 
 
@@ -142,8 +170,12 @@ def tightest(controller: str, limit: Callable[[Path], float | None], root: str) 
 
 
 def control_groups(controller: str, root: str) -> list[Path]:
-    """Folders of this process's control group for a controller, innermost first. Raises LookupError where there is none."""
-    own = {names: path for _, names, path in (line.split(":", 2) for line in Path(root, "proc/self/cgroup").read_text().splitlines())}
+    """Folders of this process's control group for a controller, innermost first. Raises LookupError where there is
+    none."""
+    own = {
+        names: path
+        for _, names, path in (line.split(":", 2) for line in Path(root, "proc/self/cgroup").read_text().splitlines())
+    }
     names = next((names for names in own if controller in names.split(",")), "")  # version 2 names no controllers
     for line in Path(root, "proc/self/mountinfo").read_text().splitlines():
         mount, _, kind = line.partition(" - ")
@@ -152,7 +184,9 @@ def control_groups(controller: str, root: str) -> list[Path]:
             inside, at = mount.split()[3:5]
             top = Path(root, at.lstrip("/"))
             own_folder = top / own[names].removeprefix(inside.rstrip("/")).lstrip("/")
-            if found := [folder for folder in (own_folder, *own_folder.parents) if folder.is_relative_to(top) and folder.is_dir()]:
+            if found := [
+                folder for folder in (own_folder, *own_folder.parents) if folder.is_relative_to(top) and folder.is_dir()
+            ]:
                 return found
     raise LookupError(controller)
 
@@ -185,7 +219,12 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self.result: dict = {}
-        self.load, self.machine, self.own, self.start = load_average(), psutil.cpu_times(), own_cpu_seconds(), time.perf_counter()
+        self.load, self.machine, self.own, self.start = (
+            load_average(),
+            psutil.cpu_times(),
+            own_cpu_seconds(),
+            time.perf_counter(),
+        )
         return self
 
     def __exit__(self, *exception) -> None:
@@ -196,10 +235,12 @@ class Watch:
         room = max(wall, 1e-9) * (psutil.cpu_count() or 1)
         busy = sum(spent.get(kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))
         self.result = dict(
-            load_before=self.load, load_after=load_average(),
+            load_before=self.load,
+            load_after=load_average(),
             others_cpu=min(1.0, max(0.0, busy - own) / room) if known else "unknown",
-            steal=min(1.0, max(0.0, spent["steal"]) / room) if known and "steal" in spent else "unknown", wall_s=wall,
-        )  # fmt: skip
+            steal=min(1.0, max(0.0, spent["steal"]) / room) if known and "steal" in spent else "unknown",
+            wall_s=wall,
+        )
 
 
 def load_average() -> float | str:
@@ -218,7 +259,8 @@ def own_cpu_seconds() -> float:
 
 
 def busy(environment: dict) -> str:
-    """One short phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" where not, or not watched."""
+    """One short phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" where not, or not
+    watched."""
     watch, cores = environment.get("watch") or {}, environment.get("cores")
     found = (watch.get(key) for key in ("others_cpu", "steal", "load_before"))
     others, steal, load = (value if isinstance(value, int | float) else 0 for value in found)
@@ -249,4 +291,8 @@ def machine_line(environment: dict) -> str:
 
 def gpu_names(environment: dict) -> list[str]:
     """The GPUs that JAX ran on, as it names them; none where it ran on the processor."""
-    return [name for platform, _, name in (d.partition(":") for d in environment.get("devices", [])) if platform in GPU_PLATFORMS]
+    return [
+        name
+        for platform, _, name in (d.partition(":") for d in environment.get("devices", []))
+        if platform in GPU_PLATFORMS
+    ]

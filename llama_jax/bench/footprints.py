@@ -33,7 +33,8 @@ def memory(job: Job, names: Sequence[str], starts: int) -> None:
 
 
 def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) -> dict:
-    """One request; its peak memory is the subject's. The note says what the process held before the model, libraries imported."""
+    """One request; its peak memory is the subject's. The note says what the process held before the model, libraries
+    imported."""
     with watched(say) as more:
         backend = backend_of(subject)
         for library in LIBRARIES.get(backend, ()):
@@ -44,13 +45,16 @@ def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) ->
         for who in built(say, loaded, [subject]):
             record, _ = protocol.trial(who, workload, 0, **identity, order=order, phase="cold")
             failed = not record.token_times_ns  # what it compiled belongs to a first request
-            update = dict(valid=not failed, reason=record.reason if failed else "", peak_rss_bytes=environment.peak_rss())
+            update = dict(
+                valid=not failed, reason=record.reason if failed else "", peak_rss_bytes=environment.peak_rss()
+            )
             say("trial", record.model_copy(update=update).model_dump())
     return {}
 
 
 def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) -> list[dict]:
-    """One entry a subject: {name, backend, dtype, peak: bytes of each process, libraries: bytes held before the model (median), weights,
+    """One entry a subject: {name, backend, dtype, peak: bytes of each process, libraries: bytes held before the model
+    (median), weights,
     kv: bytes as predicted}. notes: of the measuring processes, as the meta file keeps them."""
     held, found = {}, []
     for note in notes:
@@ -60,6 +64,15 @@ def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) 
         mine = [t for t in of(trials, MEMORY) if t.subject == name and t.valid and t.peak_rss_bytes]
         if mine:
             t = mine[0]
-            found.append(dict(name=name, backend=t.backend, dtype=weights(t), peak=[t.peak_rss_bytes for t in mine],
-                              libraries=summary.median(held.get(name, [])), weights=t.weights_bytes, kv=t.kv_bytes))  # fmt: skip
+            found.append(
+                dict(
+                    name=name,
+                    backend=t.backend,
+                    dtype=weights(t),
+                    peak=[t.peak_rss_bytes for t in mine],
+                    libraries=summary.median(held.get(name, [])),
+                    weights=t.weights_bytes,
+                    kv=t.kv_bytes,
+                )
+            )
     return found

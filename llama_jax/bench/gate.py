@@ -10,8 +10,10 @@ import numpy as np
 
 PARTS = "parts from float32"  # how the reason of an approximate subject's trial begins
 NEAR_TIE = 1e-3  # logits this close to the reference's best: float32 rounding may decide either way
-# Where activations are rounded to 8 bits a float32 rounding takes one of them to its neighbour, and each layer makes more of it: at 1,024
-# positions of two texts the distance of the two best logits moved by 0.09 (median) and up to 0.71 between step+gemv and layer+gemv.
+# Where activations are rounded to 8 bits a float32 rounding takes one of them to its neighbour, and each layer makes
+# more of it: at 1,024
+# positions of two texts the distance of the two best logits moved by 0.09 (median) and up to 0.71 between step+gemv and
+# layer+gemv.
 FLIP = 0.75
 
 
@@ -21,17 +23,17 @@ def tokens_hash(tokens: np.ndarray) -> str:
 
 
 def behind(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """How far each token [n] is from the best under the reference's logits [n V], which it gives after the text up to there; infinite
-    for what is no token."""
+    """How far each token [n] is from the best under the reference's logits [n V], which it gives after the text up to
+    there; infinite for what is no token."""
     logits, known = np.asarray(logits, np.float64), (tokens >= 0) & (tokens < logits.shape[1])
     chosen = logits[np.arange(len(tokens)), np.where(known, tokens, 0)]
     return np.where(known, logits.max(-1) - chosen, np.inf)
 
 
 def approximate(quantisation: str) -> bool:
-    """Whether a subject of this quantisation need not make the reference's tokens: another program computes on a file's quantised
-    blocks ("gguf-q4_1"), or rounds activations itself ("int8-dynamic"). A placement of ours ("gguf+gemv") is held to the tokens of
-    its own arithmetic."""
+    """Whether a subject of this quantisation need not make the reference's tokens: another program computes on a file's
+    quantised blocks ("gguf-q4_1"), or rounds activations itself ("int8-dynamic"). A placement of ours ("gguf+gemv") is
+    held to the tokens of its own arithmetic."""
     return quantisation.startswith(("gguf-", "int8-"))
 
 
@@ -55,12 +57,14 @@ class Verdict:
     reason: str = ""
 
 
-def compare(tokens: np.ndarray, reference: np.ndarray, logits: Callable[[], np.ndarray], near: float = NEAR_TIE) -> Verdict:
+def compare(
+    tokens: np.ndarray, reference: np.ndarray, logits: Callable[[], np.ndarray], near: float = NEAR_TIE
+) -> Verdict:
     """Compare one row of greedy tokens [n] with the reference's.
 
-    logits(): the reference's [n V] before each of these tokens, asked for only where they differ. The first difference must stand at a
-    near-tie (`near`): both tokens that close to the best. After it the two texts are different texts, and every token must come close to
-    the reference's best there.
+    logits(): the reference's [n V] before each of these tokens, asked for only where they differ. The first difference
+    must stand at a near-tie (`near`): both tokens that close to the best. After it the two texts are different texts,
+    and every token must come close to the reference's best there.
     """
     if len(tokens) != len(reference):
         return Verdict(False, f"wrong: {len(tokens)} tokens, the reference has {len(reference)}")
@@ -73,5 +77,8 @@ def compare(tokens: np.ndarray, reference: np.ndarray, logits: Callable[[], np.n
         return Verdict(False, f"wrong: token {k} is {tokens[k]}, the reference has {reference[k]}")
     far = k + np.flatnonzero(~(distances[k:] <= max(near, FLIP)))
     if len(far):
-        return Verdict(False, f"wrong: after a near-tie at token {k}, token {far[0]} is {tokens[far[0]]}, far from the reference's best")
+        return Verdict(
+            False,
+            f"wrong: after a near-tie at token {k}, token {far[0]} is {tokens[far[0]]}, far from the reference's best",
+        )
     return Verdict(True, f"near-tie at token {k}")

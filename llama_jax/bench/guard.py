@@ -4,7 +4,8 @@ It listens to JAX's own monitoring events. A backend event also fires when the p
 so XLA's own compilations are `backend - cache_hits`. Any lowering or backend event in a timed region voids the trial:
 a committed argument where an uncommitted one was can compile with no trace event at all.
 
-`TorchCounter` and `TorchGuard` are its twins for PyTorch: one counts what is compiled or captured, the other forbids it as well.
+`TorchCounter` and `TorchGuard` are its twins for PyTorch: one counts what is compiled or captured, the other forbids it
+as well.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ DURATIONS = {
     "/jax/core/compile/backend_compile_duration": "backend",
 }
 COUNTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
-NO_RETRACE = "no retrace: an argument differs in where it lives or how it is laid out (committed or not, device, sharding)"
+NO_RETRACE = (
+    "no retrace: an argument differs in where it lives or how it is laid out (committed or not, device, sharding)"
+)
 NO_LOWERING = "compiled ahead of time, from a program that was lowered before"
 UNEXPLAINED = "traced anew; JAX gives no reason"
 
@@ -65,7 +68,8 @@ class Region:
 
     @property
     def compilations(self) -> int:
-        """Programs compiled, and CUDA graphs captured: backend events that no persistent-cache hit explains, and captures."""
+        """Programs compiled, and CUDA graphs captured: backend events that no persistent-cache hit explains, and
+        captures."""
         return self.count("backend") - self.count("hit") + self.count("capture")
 
     @property
@@ -92,12 +96,17 @@ class Region:
         others = sorted({e.thread for e in self.events} - {"MainThread"})
         where = f" in thread {', '.join(others)}" if others else ""
         captures = self.count("capture")
-        what = f"{captures} CUDA graphs captured" if captures else f"compiled in the timed region: {self.count('backend')} programs"
+        what = (
+            f"{captures} CUDA graphs captured"
+            if captures
+            else f"compiled in the timed region: {self.count('backend')} programs"
+        )
         return f"{what} ({names}){where}"
 
 
 class Guard(Region):
-    """Use as `with Guard() as guard: ...`, then read `guard.fired`, `guard.reason`, `guard.count(kind)`, `guard.seconds(kind)`.
+    """Use as `with Guard() as guard: ...`, then read `guard.fired`, `guard.reason`, `guard.count(kind)`,
+    `guard.seconds(kind)`.
 
     Guards nest: each sees all events of its own region. Events of every thread count. Other listeners stay registered.
     explain: also keep JAX's own explanation of each miss (`jax_explain_cache_misses`), see `cause`. It costs time only
@@ -132,7 +141,8 @@ class Guard(Region):
 
     @property
     def cause(self) -> str:
-        """Why things were compiled, as JAX explains it, one line a miss; "" when silent or when it was not asked for."""
+        """Why things were compiled, as JAX explains it, one line a miss; "" when silent or when it was not asked
+        for."""
         if not self.explanations or not self.fired:
             return ""
         if not self.count("trace"):  # JAX then speaks of helpers that lowering made at most, never of the program
@@ -165,9 +175,10 @@ class Explanations(logging.Handler):
 class TorchCounter(Region):
     """Counts what PyTorch compiles and captures, with the seconds it took, and forbids nothing: for a first request.
 
-    Dynamo says itself when it compiles (`torch._dynamo.callback`), Inductor's part included; of those within one another the
-    outermost counts. TorchScript and captures of CUDA graphs are seen by wrapping `torch.jit.script`,
-    `torch.cuda.CUDAGraph.capture_begin` and `capture_end`. A compiled program that is found in a cache on the disk counts too.
+    Dynamo says itself when it compiles (`torch._dynamo.callback`), Inductor's part included; of those within one
+    another the outermost counts. TorchScript and captures of CUDA graphs are seen by wrapping `torch.jit.script`,
+    `torch.cuda.CUDAGraph.capture_begin` and `capture_end`. A compiled program that is found in a cache on the disk
+    counts too.
     """
 
     def __enter__(self) -> TorchCounter:
@@ -235,8 +246,8 @@ class TorchCounter(Region):
 class TorchGuard(TorchCounter):
     """The guard for PyTorch subjects: what `TorchCounter` counts voids the trial.
 
-    Inside, `torch.compiler.set_stance("fail_on_recompile")` makes a recompilation raise; the region ends there, the error
-    is swallowed and becomes the event. Does not nest around code that sets a stance of its own.
+    Inside, `torch.compiler.set_stance("fail_on_recompile")` makes a recompilation raise; the region ends there, the
+    error is swallowed and becomes the event. Does not nest around code that sets a stance of its own.
     """
 
     def __enter__(self) -> TorchGuard:

@@ -16,12 +16,14 @@ from llama_jax.placement import parse
 def cost(loaded: checkpoint.Checkpoint, workload: Workload, pairs: int, placement: str = "step") -> dict:
     """What guard, time stamps and record add to a decode, found in two ways in one run.
 
-    ratio: whole answers with the harness over the same stream read to its end without it, in interleaved pairs. Its interval
-    holds the machine's noise too. own_us_per_token: the harness around a subject that answers at once, so that nothing else
-    is in the time; share_at_60: that over the 1/60 s which a token takes at 60 tokens/s.
+    ratio: whole answers with the harness over the same stream read to its end without it, in interleaved pairs. Its
+    interval holds the machine's noise too. own_us_per_token: the harness around a subject that answers at once, so that
+    nothing else is in the time; share_at_60: that over the 1/60 s which a token takes at 60 tokens/s.
     """
     who = protocol.subject(loaded, parse(placement))
-    instant = replace(who, run=lambda ids, work: iter(np.zeros((work.new_tokens, 1, work.batch), np.int32)), encode=lambda prompt: [1])
+    instant = replace(
+        who, run=lambda ids, work: iter(np.zeros((work.new_tokens, 1, work.batch), np.int32)), encode=lambda prompt: [1]
+    )
     where = dict(run="", block=0, order=0, process=0, phase="warm")
 
     def bare(prompt: int) -> float:
@@ -44,6 +46,15 @@ def cost(loaded: checkpoint.Checkpoint, workload: Workload, pairs: int, placemen
                     seconds[side].append(taken)
             own.append(harnessed(i % len(workload.prompts), instant) / workload.new_tokens)
     found = statistics.ratio(seconds[harnessed], seconds[bare], workload.seed)
-    return dict(value=found.value, low=found.low, high=found.high, n=found.n, own_us_per_token=float(np.median(own[2:]) * 1e6),
-                share_at_60=float(np.median(own[2:]) * 60), placement=placement, new_tokens=workload.new_tokens,
-                harness_s=seconds[harnessed], bare_s=seconds[bare])  # fmt: skip
+    return dict(
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        n=found.n,
+        own_us_per_token=float(np.median(own[2:]) * 1e6),
+        share_at_60=float(np.median(own[2:]) * 60),
+        placement=placement,
+        new_tokens=workload.new_tokens,
+        harness_s=seconds[harnessed],
+        bare_s=seconds[bare],
+    )

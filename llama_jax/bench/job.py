@@ -1,7 +1,8 @@
 """A job: measurements in fresh processes, one after the other, each filling its part of one journal.
 
-A measurement is a function of a module, `task(say, job, identity, **arguments)`, that runs in a process of its own and says
-its rows as it makes them: `say("trial", row.model_dump())`. `say("progress", [what, done, total])` tells how far it is.
+A measurement is a function of a module, `task(say, job, identity, **arguments)`, that runs in a process of its own and
+says its rows as it makes them: `say("trial", row.model_dump())`. `say("progress", [what, done, total])` tells how far
+it is.
 """
 
 from __future__ import annotations
@@ -36,9 +37,16 @@ class Job:
     dtype: str = "float32"
 
     def child(
-        self, run: str, block: int, task: str, expected: int, model: str | None = None, cache: Path | None = None,
-        threads: int | None = None, **arguments,
-    ) -> dict:  # fmt: skip
+        self,
+        run: str,
+        block: int,
+        task: str,
+        expected: int,
+        model: str | None = None,
+        cache: Path | None = None,
+        threads: int | None = None,
+        **arguments,
+    ) -> dict:
         """One process of a run, unless one has left all its rows in the journal; returns what its task returned.
 
         task: `module:function`. expected: rows it makes. model: another one than the job's. cache: folder of the
@@ -58,8 +66,15 @@ class Job:
                 self.progress(*value)
 
         with protocol.alone() as lock:
-            outcome = process.start(task, dict(job=job, identity=identity, **arguments), receive, self.limit, threads, cache,
-                                    held=(lock.fileno(),))  # fmt: skip
+            outcome = process.start(
+                task,
+                dict(job=job, identity=identity, **arguments),
+                receive,
+                self.limit,
+                threads,
+                cache,
+                held=(lock.fileno(),),
+            )
         if not outcome.ok:
             raise UserError(f"A measuring process ({run}) failed: {outcome.reason}")
         return outcome.result
@@ -80,7 +95,8 @@ def whole(rows: Sequence[Row]) -> list[Row]:
     return [t for t in rows if last[t.run, t.block] == t.process]
 
 
-# For the child ----------------------------------------------------------------------------------------------------------
+# For the child
+# ----------------------------------------------------------------------------------------------------------
 
 
 def opened(job: dict) -> tuple[checkpoint.Checkpoint, list[Placement], Workload | None, int]:
@@ -97,13 +113,15 @@ def opened(job: dict) -> tuple[checkpoint.Checkpoint, list[Placement], Workload 
 
 
 def form(model: str, dtype: str, placements: Sequence[Placement]) -> str:
-    """The dtype to load a model in: the one quantised form that all placements want, so that their process never holds float weights."""
+    """The dtype to load a model in: the one quantised form that all placements want, so that their process never holds
+    float weights."""
     wanted = {weights_of(model, p) for p in placements}
     return wanted.pop() if len(wanted) == 1 and wanted <= set(FORMS) else dtype
 
 
 def weights_of(model: str, placement: Placement) -> str:
-    """The form of weights that a placement computes on: kernels that are to take what was loaded take the file's own blocks."""
+    """The form of weights that a placement computes on: kernels that are to take what was loaded take the file's own
+    blocks."""
     if placement.weights == "loaded" and placement.kernels != "none":
         return checkpoint.own_blocks(checkpoint.find(model))
     return placement.weights
@@ -111,16 +129,26 @@ def weights_of(model: str, placement: Placement) -> str:
 
 @contextlib.contextmanager
 def watched(say: Callable) -> Iterator[dict]:
-    """Say afterwards what else the machine did meanwhile, what this process was given, and what was put into the dictionary."""
+    """Say afterwards what else the machine did meanwhile, what this process was given, and what was put into the
+    dictionary."""
     more: dict = {}
     with environment.Watch() as watch:
         yield more
-    say("note", dict(watch=watch.result, affinity=process.allowed_cores(), blas=environment.blas_threads(),
-                     settings=environment.settings(), **more))  # fmt: skip
+    say(
+        "note",
+        dict(
+            watch=watch.result,
+            affinity=process.allowed_cores(),
+            blas=environment.blas_threads(),
+            settings=environment.settings(),
+            **more,
+        ),
+    )
 
 
 def judging(say: Callable, workload: Workload, loaded: checkpoint.Checkpoint, identity: dict) -> Callable:
-    """timed(who, prompt, **more): one gated trial, said at once, beside the bandwidth that this process read at its start."""
+    """timed(who, prompt, **more): one gated trial, said at once, beside the bandwidth that this process read at its
+    start."""
     reference, bandwidth = protocol.Reference(loaded, workload), roofline.Probe().bandwidth()
 
     def timed(who: Subject, prompt: int, **more) -> None:

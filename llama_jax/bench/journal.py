@@ -16,16 +16,30 @@ from llama_jax.errors import UserError
 
 
 class Journal:
-    """Trials of one run in the order they were made: `append` adds one, flushed to the disk. Without a path, in memory only.
+    """Trials of one run in the order they were made: `append` adds one, flushed to the disk. Without a path, in memory
+    only.
 
-    plan: JSON values; a file that holds another plan is refused. skip_corrupt: leave out lines within that cannot be read.
-    kind: what its rows are. about: what else its first line should say. A last line that was torn when the run was stopped
-    is cut off (`torn`).
+    plan: JSON values; a file that holds another plan is refused. skip_corrupt: leave out lines within that cannot be
+    read.
+    kind: what its rows are. about: what else its first line should say. A last line that was torn when the run was
+    stopped is cut off (`torn`).
     Raises UserError for another plan, for unreadable lines within, and when the file cannot be written.
     """
 
-    def __init__(self, path: Path | None = None, plan: dict | None = None, skip_corrupt: bool = False, kind: type[Row] = Trial, **about):
-        self.path, self.plan, self.kind, self.about = path and Path(path), json.loads(json.dumps(plan or {})), kind, about
+    def __init__(
+        self,
+        path: Path | None = None,
+        plan: dict | None = None,
+        skip_corrupt: bool = False,
+        kind: type[Row] = Trial,
+        **about,
+    ):
+        self.path, self.plan, self.kind, self.about = (
+            path and Path(path),
+            json.loads(json.dumps(plan or {})),
+            kind,
+            about,
+        )
         self.trials: list[Row] = []
         self.notes: list[dict] = []
         self.torn = False
@@ -50,12 +64,16 @@ class Journal:
         before, now = flat(about["plan"]), flat(self.plan)
         if different := sorted(k for k in {*before, *now} if before.get(k) != now.get(k)):
             k = different[0]
-            raise UserError(f"{self.path} holds a run with another {k} ({before.get(k)!r}, now {now.get(k)!r});"
-                            " name another file or delete this one.")  # fmt: skip
+            raise UserError(
+                f"{self.path} holds a run with another {k} ({before.get(k)!r}, now {now.get(k)!r});"
+                " name another file or delete this one."
+            )
         self.notes = about.get("notes", [])
 
     def _begin(self) -> None:
-        self._write(json.dumps({"meta": record.describe(kind=self.kind.__name__, plan=self.plan, **self.about)}, sort_keys=True))
+        self._write(
+            json.dumps({"meta": record.describe(kind=self.kind.__name__, plan=self.plan, **self.about)}, sort_keys=True)
+        )
 
     def append(self, trial: Row) -> None:
         self.trials.append(trial)
@@ -69,7 +87,8 @@ class Journal:
             self._write(json.dumps({"note": about}))
 
     def receive(self, kind: str, value: dict, process: int) -> None:
-        """Keep what a measuring process says: its trials, and its notes under its number. Other messages are not the journal's."""
+        """Keep what a measuring process says: its trials, and its notes under its number. Other messages are not the
+        journal's."""
         if kind == "trial":
             self.append(self.kind(**value))
         elif kind == "note":
@@ -87,8 +106,9 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            safe = f" The {len(self.trials) - 1} trials before this one are safe; the same command goes on from there." * (
-                len(self.trials) > 1
+            safe = (
+                f" The {len(self.trials) - 1} trials before this one are safe; the same command goes on from there."
+                * (len(self.trials) > 1)
             )
             raise UserError(f"Cannot write {self.path}: {error.strerror}.{safe}") from error
 

@@ -1,4 +1,5 @@
-"""Memory in three views: what the configuration predicts, what XLA says of its programs, and how many arrays are alive."""
+"""Memory in three views: what the configuration predicts, what XLA says of its programs, and how many arrays are
+alive."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 PREFILL = ("prefill", "extend")  # programs that run a prompt, never a single new token
 
 
-def predicted(config: ModelConfig, weight_itemsize: float, cache_itemsize: float, batch: int, slots: int, policy: str = "fixed") -> dict:
+def predicted(
+    config: ModelConfig, weight_itemsize: float, cache_itemsize: float, batch: int, slots: int, policy: str = "fixed"
+) -> dict:
     """{weights_bytes, kv_bytes}: all parameters, and the keys and values of every slot of every row.
 
     A tied embedding counts once. policy: of the KV cache; "none" keeps no keys, "growing" is taken at its full length.
@@ -32,7 +35,8 @@ def predicted(config: ModelConfig, weight_itemsize: float, cache_itemsize: float
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program's buffers in bytes, as XLA's own analysis has them. alias: outputs that overwrite a donated argument."""
+    """A compiled program's buffers in bytes, as XLA's own analysis has them. alias: outputs that overwrite a donated
+    argument."""
 
     name: str  # of the jitted function
     argument_bytes: int
@@ -71,16 +75,17 @@ def analyse(executable) -> Program | None:
 
 
 def programs() -> list[Program]:
-    """All programs alive in this process whose sizes can be read, those of other subjects and of JAX itself included."""
+    """All programs alive in this process whose sizes can be read, those of other subjects and of JAX itself
+    included."""
     return [found for executable in executables() if (found := analyse(executable))]
 
 
 def decode_program(programs: Iterable[Program], outermost_names: Collection[str]) -> Program | None:
     """The program on the decode path that needs most memory; None when there is none.
 
-    outermost_names: `placement.outermost`. Give it the programs of a process that ran this placement alone. Below `step` a
-    prompt goes through the same functions, and the program that needs most may be the prompt's; a growing cache has one a
-    length.
+    outermost_names: `placement.outermost`. Give it the programs of a process that ran this placement alone. Below
+    `step` a prompt goes through the same functions, and the program that needs most may be the prompt's; a growing
+    cache has one a length.
     """
     wanted = set(outermost_names) - set(PREFILL)
     return max((p for p in programs if p.name in wanted), key=lambda p: p.need_bytes, default=None)
@@ -99,9 +104,9 @@ def device_peak() -> int | None:
 def leak(trials: Sequence[Trial]) -> int | None:
     """Arrays that one subject's trials left behind: 0 when their number is stable, None when no process has two trials.
 
-    In each process, in the order given: the median alive after the last third of the trials (at least one) less that after
-    the first third, but no more than the trials themselves added, since other subjects in the process may leak too. The largest of
-    all processes.
+    In each process, in the order given: the median alive after the last third of the trials (at least one) less that
+    after the first third, but no more than the trials themselves added, since other subjects in the process may leak
+    too. The largest of all processes.
     """
     of_process: dict[int, list[Trial]] = {}
     for trial in trials:

@@ -22,8 +22,8 @@ TRIES = 20  # places in the text at which a passage may begin with a given token
 def passages(loaded: Checkpoint, lengths: Sequence[int], seed: int = 0) -> list[str | tuple[int, ...]]:
     """One passage a length, of exactly so many tokens each; no two begin with the same token.
 
-    English from the manual that every Python carries, beginning where a word does, at places drawn from the seed. For a model
-    without a tokenizer random ids, no two alike. Raises UserError when the text has no more beginnings to offer.
+    English from the manual that every Python carries, beginning where a word does, at places drawn from the seed. For a
+    model without a tokenizer random ids, no two alike. Raises UserError when the text has no more beginnings to offer.
     """
     if loaded.tokenizer is None:
         return random_passages(loaded.config.vocab_size, lengths, seed)
@@ -36,17 +36,24 @@ def passages(loaded: Checkpoint, lengths: Sequence[int], seed: int = 0) -> list[
     beginnings = iter(rng.sample(sorted(places), len(places)))
     found = []
     for n in lengths:
-        cuts = (cut(loaded.tokenizer, ids, rng.sample(places[token], min(TRIES, len(places[token]))), n) for token in beginnings)
+        cuts = (
+            cut(loaded.tokenizer, ids, rng.sample(places[token], min(TRIES, len(places[token]))), n)
+            for token in beginnings
+        )
         passage = next(filter(None, cuts), None)
         if passage is None:
-            raise UserError(f"{len(lengths)} passages of up to {max(lengths)} tokens are asked for; the text has {len(found)} that begin"
-                            " differently. Ask for fewer blocks, starts or tail requests.")  # fmt: skip
+            raise UserError(
+                f"{len(lengths)} passages of up to {max(lengths)} tokens are asked for; the text has {len(found)} that"
+                " begin"
+                " differently. Ask for fewer blocks, starts or tail requests."
+            )
         found.append(passage)
     return found
 
 
 def cut(tokenizer: Tokenizer, ids: Sequence[int], places: Sequence[int], n: int) -> str | None:
-    """The first passage of n tokens at one of these places that reads back as the very same tokens; None where none does."""
+    """The first passage of n tokens at one of these places that reads back as the very same tokens; None where none
+    does."""
     for i in places:
         wanted = ids[i : i + n]
         if len(wanted) == n and tokenizer.encode(text := tokenizer.decode(wanted), special=False) == wanted:
@@ -59,7 +66,9 @@ def random_passages(vocabulary: int, lengths: Sequence[int], seed: int) -> list[
     rng, found = random.Random(seed), {}
     for n in lengths:
         if sum(len(passage) == n for passage in found) >= vocabulary**n:
-            raise UserError(f"There are no more than {vocabulary**n} different prompts of {n} tokens; ask for longer ones.")
+            raise UserError(
+                f"There are no more than {vocabulary**n} different prompts of {n} tokens; ask for longer ones."
+            )
         while (passage := tuple(rng.randrange(vocabulary) for _ in range(n))) in found:
             pass
         found[passage] = True
@@ -95,7 +104,8 @@ def check_context(config, workload: Workload) -> None:
 
 
 def english(loaded: checkpoint.Checkpoint, tokens: int, seed: int = 0) -> list[int]:
-    """Ids of an English text of so many tokens, the manual that every Python carries; random ids for a model without a tokenizer."""
+    """Ids of an English text of so many tokens, the manual that every Python carries; random ids for a model without a
+    tokenizer."""
     if loaded.tokenizer is None:
         return list(random_prompts(loaded.config.vocab_size, tokens, seed, 1)[0])
     return loaded.tokenizer.encode(corpus.manual()[: 12 * tokens])[:tokens]

@@ -57,8 +57,13 @@ class Plan:
 
     def job(self, subjects: Sequence[Placement | str]) -> dict:
         """The part every child needs, as JSON values."""
-        placements, names = [asdict(s) for s in subjects if not isinstance(s, str)], [s for s in subjects if isinstance(s, str)]
-        return dict(model=self.model, dtype=self.dtype, placements=placements, peers=names, workload=asdict(self.workload))
+        placements, names = (
+            [asdict(s) for s in subjects if not isinstance(s, str)],
+            [s for s in subjects if isinstance(s, str)],
+        )
+        return dict(
+            model=self.model, dtype=self.dtype, placements=placements, peers=names, workload=asdict(self.workload)
+        )
 
     @property
     def subjects(self) -> list[Placement | str]:
@@ -69,8 +74,8 @@ class Plan:
 def run(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
     """Everything the plan asks for that the journal does not hold yet; returns all trials, judged as a whole.
 
-    First requests are judged by the warm ones; what is left of a block that was cut off is void where the block was measured
-    again. Raises UserError for a mistake in the plan, and when the baseline itself cannot be measured.
+    First requests are judged by the warm ones; what is left of a block that was cut off is void where the block was
+    measured again. Raises UserError for a mistake in the plan, and when the baseline itself cannot be measured.
     """
     check(plan)
     journal = Journal() if journal is None else journal
@@ -85,9 +90,13 @@ def run(plan: Plan, journal: Journal | None = None, progress: Progress = announc
 def check(plan: Plan) -> None:
     """Raises UserError for a plan that cannot be carried out."""
     if plan.baseline not in [p.name for p in plan.placements]:
-        raise UserError(f"The baseline {plan.baseline!r} is not among the subjects ({', '.join(p.name for p in plan.placements)}).")
+        raise UserError(
+            f"The baseline {plan.baseline!r} is not among the subjects ({', '.join(p.name for p in plan.placements)})."
+        )
     if plan.blocks < 1 or plan.processes < 1:
-        raise UserError(f"{plan.blocks} blocks in {plan.processes} processes asked for; there must be at least one of each.")
+        raise UserError(
+            f"{plan.blocks} blocks in {plan.processes} processes asked for; there must be at least one of each."
+        )
     if plan.processes > plan.blocks:
         raise UserError(f"{plan.processes} processes for {plan.blocks} blocks; each process needs a block of its own.")
     from llama_jax import peers
@@ -117,7 +126,9 @@ class Bench:
     def tell(self, what: str) -> None:
         self.progress(what, min(len(self.trials), self.total), self.total)
 
-    def start(self, task: str, arguments: dict, cache: Path | None = None, silent: bool = False) -> tuple[process.Outcome, dict]:
+    def start(
+        self, task: str, arguments: dict, cache: Path | None = None, silent: bool = False
+    ) -> tuple[process.Outcome, dict]:
         """One child; its trials go to the journal. Returns its outcome and the last trial that it announced."""
         announced: dict = {}
 
@@ -138,10 +149,32 @@ class Bench:
         """Record a trial that never came to its end."""
         plan, work = self.plan, self.plan.workload
         backend = peer(subject).backend if subject in plan.peers else "jax"
-        base = dict(run=plan.run, seed=work.seed, valid=False, reason=DIED + reason, subject=subject, backend=backend,
-                    placement=subject.removesuffix(AGAIN), model=plan.model, weights_hash="", dtype="", batch=work.batch, prompt=0,
-                    prompt_tokens=0, new_tokens=0, cache_slots=work.slots, token_times_ns=[], tokenize_ns=0, trace_ns=0, lower_ns=0,
-                    backend_ns=0, lowered=0, compiled=0, cache_hits=0, tokens_sha256="")  # fmt: skip
+        base = dict(
+            run=plan.run,
+            seed=work.seed,
+            valid=False,
+            reason=DIED + reason,
+            subject=subject,
+            backend=backend,
+            placement=subject.removesuffix(AGAIN),
+            model=plan.model,
+            weights_hash="",
+            dtype="",
+            batch=work.batch,
+            prompt=0,
+            prompt_tokens=0,
+            new_tokens=0,
+            cache_slots=work.slots,
+            token_times_ns=[],
+            tokenize_ns=0,
+            trace_ns=0,
+            lower_ns=0,
+            backend_ns=0,
+            lowered=0,
+            compiled=0,
+            cache_hits=0,
+            tokens_sha256="",
+        )
         self.journal.append(Trial(**{**base, **identity}))
 
 
@@ -150,7 +183,8 @@ def name_of(subject: Placement | str) -> str:
 
 
 def peer(name: str):
-    """A peer's line in the registry, imported when one is asked for: peers know the protocol, the protocol knows no peer."""
+    """A peer's line in the registry, imported when one is asked for: peers know the protocol, the protocol knows no
+    peer."""
     from llama_jax import peers
 
     return peers.get(name)
@@ -165,8 +199,12 @@ def starts(bench: Bench, phase: str, count: int) -> None:
     """`count` first requests of each subject, interleaved, each in a process of its own."""
     plan = bench.plan
     done = {(t.subject, t.block) for t in bench.trials if t.phase == phase}
-    wanted = [(block, order, s) for block in range(count) for order, s in enumerate(plan.subjects)
-              if (name_of(s), block) not in done and (phase == "cold" or can_be_cached(s))]  # fmt: skip
+    wanted = [
+        (block, order, s)
+        for block in range(count)
+        for order, s in enumerate(plan.subjects)
+        if (name_of(s), block) not in done and (phase == "cold" or can_be_cached(s))
+    ]
     with tempfile.TemporaryDirectory() as folder:
         filled: set[str] = set()
         for block, order, subject in wanted:
@@ -174,7 +212,9 @@ def starts(bench: Bench, phase: str, count: int) -> None:
             if name in bench.missing:
                 continue
             home, persistent = Path(folder) / str(order), getattr(subject, "compile", "") == "persistent"
-            identity = dict(run=bench.plan.run, block=block, order=order, phase=phase, process=bench.journal.next_process())
+            identity = dict(
+                run=bench.plan.run, block=block, order=order, phase=phase, process=bench.journal.next_process()
+            )
             job = dict(job=plan.job([subject]), prompt=block % len(plan.workload.prompts), identity=identity)
             cache = home if phase == "cached" or persistent else None
             if phase == "cold" and cache:
@@ -193,13 +233,20 @@ def starts(bench: Bench, phase: str, count: int) -> None:
 
 
 def warm(bench: Bench) -> None:
-    """The blocks, spread over the plan's processes. A block that was cut off is measured again, whole, in a new process."""
+    """The blocks, spread over the plan's processes. A block that was cut off is measured again, whole, in a new
+    process."""
     plan = bench.plan
     for group in np.array_split(range(plan.blocks), plan.processes):
         while pending := [int(b) for b in group if not complete(bench, int(b))]:
             before = len(bench.trials)
             identity = dict(run=bench.plan.run, phase="warm", process=bench.journal.next_process())
-            job = dict(job=plan.job(alive(bench)), blocks=pending, baseline=plan.baseline, identity=identity, explain=plan.explain)
+            job = dict(
+                job=plan.job(alive(bench)),
+                blocks=pending,
+                baseline=plan.baseline,
+                identity=identity,
+                explain=plan.explain,
+            )
             outcome, announced = bench.start("interleaved_blocks", job)
             if outcome.ok:
                 break
@@ -207,7 +254,9 @@ def warm(bench: Bench) -> None:
                 if len(bench.trials) == before:
                     raise UserError(f"The measuring process died before its first trial: {outcome.reason}")
                 continue
-            bench.fail(announced["subject"], outcome.reason, **identity, block=announced["block"], order=announced["order"])
+            bench.fail(
+                announced["subject"], outcome.reason, **identity, block=announced["block"], order=announced["order"]
+            )
             if plan.baseline not in map(name_of, alive(bench)):
                 raise UserError(f"The baseline {plan.baseline!r} cannot be measured: {outcome.reason}")
 
@@ -219,7 +268,8 @@ def alive(bench: Bench) -> list[Placement | str]:
 
 
 def missing(journal: Journal) -> list[dict]:
-    """The peers that could not be built in a measuring process, as their notes say: {name, reason, remedy}, each once."""
+    """The peers that could not be built in a measuring process, as their notes say: {name, reason, remedy}, each
+    once."""
     return list({note["missing"]["name"]: note["missing"] for note in journal.notes if "missing" in note}.values())
 
 
@@ -234,7 +284,8 @@ def complete(bench: Bench, block: int) -> bool:
 
 
 def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
-    """First requests are judged by the warm ones: void where no valid warm trial of that prompt and dtype made the same tokens."""
+    """First requests are judged by the warm ones: void where no valid warm trial of that prompt and dtype made the same
+    tokens."""
     known: dict[tuple, set[str]] = {}
     for t in trials:
         if t.phase == "warm" and t.valid:
@@ -242,7 +293,13 @@ def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
 
     def judged(t: Trial) -> Trial:
         hashes = known.get((t.prompt, t.dtype, t.quantisation, t.new_tokens))
-        if t.phase == "warm" or not t.valid or gate.approximate(t.quantisation) or not hashes or t.tokens_sha256 in hashes:
+        if (
+            t.phase == "warm"
+            or not t.valid
+            or gate.approximate(t.quantisation)
+            or not hashes
+            or t.tokens_sha256 in hashes
+        ):
             return t
         return t.model_copy(update=dict(valid=False, reason="wrong: its tokens are not those of any valid warm trial"))
 
@@ -252,7 +309,9 @@ def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
 def supersede(trials: Sequence[Trial]) -> list[Trial]:
     """Of each block, the trials of the process that measured most of it count (of equals the last); others are void."""
     sizes = Counter((t.block, t.process) for t in trials if t.phase == "warm" and not t.reason.startswith(DIED))
-    winner = dict(sorted(sizes, key=lambda key: (sizes[key], key[1])))  # process by block; the largest comes last and stays
+    winner = dict(
+        sorted(sizes, key=lambda key: (sizes[key], key[1]))
+    )  # process by block; the largest comes last and stays
 
     def judged(t: Trial) -> Trial:
         if t.phase != "warm" or not t.valid or winner[t.block] == t.process:

@@ -1,9 +1,9 @@
 """Fresh processes: the harness starts them, pins them, hears them, and survives them.
 
 A child is a new Python that runs `main` with a clean environment and a fixed set of cores. It reads one job from
-standard input and answers in JSON lines; after each it waits for an empty line in return, so that whatever the parent does
-with a message (parse it, write it to the disk) is over before the child measures on. A child that crashes or falls silent is
-an outcome with its last lines, never a hang or a crash of the parent.
+standard input and answers in JSON lines; after each it waits for an empty line in return, so that whatever the parent
+does with a message (parse it, write it to the disk) is over before the child measures on. A child that crashes or falls
+silent is an outcome with its last lines, never a hang or a crash of the parent.
 """
 
 from __future__ import annotations
@@ -30,10 +30,27 @@ if hasattr(os, "sched_setaffinity"):  # before any library counts its threads
     os.sched_setaffinity(0, [int(core) for core in sys.argv[1].split(",")])
 from llama_jax.bench.process import main
 main()"""
-KEEP = {"PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "XDG_CACHE_HOME", "NPROC",
-        "LLAMA_JAX_CACHE", "OLLAMA_HOST", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "SYSTEMROOT"}  # fmt: skip
+KEEP = {
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "XDG_CACHE_HOME",
+    "NPROC",
+    "LLAMA_JAX_CACHE",
+    "OLLAMA_HOST",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_HOME",
+    "SYSTEMROOT",
+}
 KEEP_PREFIXES = ("XLA_", "JAX_", "TF_", "HF_", "NVIDIA_")
-INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"  # an empty folder of its own for each child: what `torch.compile` finds there it need not compile
+# an empty folder of its own for each child: what `torch.compile` finds there it need not compile
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -66,9 +83,18 @@ def clean_environment(threads: int, cache: Path | None = None) -> dict[str, str]
     kept = {k: v for k, v in os.environ.items() if k in KEEP or k.startswith(KEEP_PREFIXES)}
     kept.pop("JAX_COMPILATION_CACHE_DIR", None)
     if cache:
-        kept |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                 "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}  # fmt: skip
-    return {**kept, **dict.fromkeys(BLAS_THREADS, str(threads)), "PYTHONHASHSEED": "0", "TQDM_DISABLE": "1", "PYTHONUNBUFFERED": "1"}
+        kept |= {
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+    return {
+        **kept,
+        **dict.fromkeys(BLAS_THREADS, str(threads)),
+        "PYTHONHASHSEED": "0",
+        "TQDM_DISABLE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def start(
@@ -80,9 +106,11 @@ def start(
     cache: Path | None = None,
     held: tuple[int, ...] = (),
 ) -> Outcome:
-    """Run `module:function` of this package in a fresh process, as function(say, **arguments); its dictionary is the result.
+    """Run `module:function` of this package in a fresh process, as function(say, **arguments); its dictionary is the
+    result.
 
-    receive(kind, value): called for each message that the task says. limit: seconds of silence after which it is stopped.
+    receive(kind, value): called for each message that the task says. limit: seconds of silence after which it is
+    stopped.
     threads: cores it may use, all allowed ones by default. held: file descriptors it keeps open, such as a lock's.
     Raises UserError when the child ends with one: a user's mistake is the same mistake in any process.
     """
@@ -91,10 +119,21 @@ def start(
     job = json.dumps(dict(task=task, arguments=arguments))
     command = [sys.executable, "-c", CHILD, ",".join(map(str, cores))]
     said: dict[str, object] = {}
-    with tempfile.TemporaryFile("w+") as complaints, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as inductor:
+    with (
+        tempfile.TemporaryFile("w+") as complaints,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as inductor,
+    ):
         given = clean_environment(len(cores), cache) | {INDUCTOR: inductor}
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True, env=given,
-                                 start_new_session=True, pass_fds=held)  # fmt: skip
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            env=given,
+            start_new_session=True,
+            pass_fds=held,
+        )
         watchdog = Watchdog(child, limit)
         try:
             tell(child, job)

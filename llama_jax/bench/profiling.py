@@ -1,4 +1,5 @@
-"""Where a request spends its time, and what XLA made of its programs: a trace for ui.perfetto.dev and a summary of the HLO."""
+"""Where a request spends its time, and what XLA made of its programs: a trace for ui.perfetto.dev and a summary of the
+HLO."""
 
 from __future__ import annotations
 
@@ -18,22 +19,31 @@ from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
 
 LARGEST = 10
-CONTROL = ("while", "call", "conditional", "async-start")  # these run another computation's instructions; a fusion melts them into one
+CONTROL = (
+    "while",
+    "call",
+    "conditional",
+    "async-start",
+)  # these run another computation's instructions; a fusion melts them into one
 NO_BUFFER = (*CONTROL, "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "async-update", "async-done")
 SIZES = ("argument", "output", "temp", "alias")
 COUNTED = {"fusions": "fusion", "custom_calls": "custom-call", "while_loops": "while"}
 
 
-SMALL = Workload((tuple(range(1, 33)),), new_tokens=16, length=32)  # a request that shows every program and keeps the trace readable
+SMALL = Workload(
+    (tuple(range(1, 33)),), new_tokens=16, length=32
+)  # a request that shows every program and keeps the trace readable
 
 
 def profile(subject: Subject, out: Path, workload: Workload = SMALL) -> dict:
-    """Trace one warm request of a subject: {trace, summary, programs, compiled}, the first two being paths, which it prints too.
+    """Trace one warm request of a subject: {trace, summary, programs, compiled}, the first two being paths, which it
+    prints too.
 
-    Writes OUT/NAME/trace.json.gz (Perfetto), hlo.json and hlo.md (`summary`). programs: one dict a program that ran, largest
-    first, see `describe`. compiled: why the request was not warm after all, else "". Best with a subject that has not run in
-    this process: otherwise, and for the operations that JAX itself compiles and all subjects share, the programs of others
-    cannot be told from its own where their names are the same; they are listed too, with "own": "unknown".
+    Writes OUT/NAME/trace.json.gz (Perfetto), hlo.json and hlo.md (`summary`). programs: one dict a program that ran,
+    largest first, see `describe`. compiled: why the request was not warm after all, else "". Best with a subject that
+    has not run in this process: otherwise, and for the operations that JAX itself compiles and all subjects share, the
+    programs of others cannot be told from its own where their names are the same; they are listed too, with "own":
+    "unknown".
     Raises UserError when `out` cannot be written, or another trace is being taken.
     """
     folder = Path(out) / re.sub(r"[^\w.+-]+", "-", subject.name)
@@ -65,16 +75,25 @@ def those_run(trace: bytes, before: list) -> list[tuple]:
     A trace names programs, and several alive may share a name: those of that name that were not there `before` are the
     subject's. Where there is none, all of that name, own "unknown".
     """
-    ran = {event["args"]["hlo_module"].removeprefix("jit_") for event in tracing.events(trace) if "hlo_module" in event.get("args", {})}
+    ran = {
+        event["args"]["hlo_module"].removeprefix("jit_")
+        for event in tracing.events(trace)
+        if "hlo_module" in event.get("args", {})
+    }
     alive = [(executable, memory.name_of(executable)) for executable in memory.executables()]
     old = set(map(id, before))
     fresh = {name for executable, name in alive if id(executable) not in old}
-    return [(e, True if name in fresh else "unknown") for e, name in alive if name in ran and (name not in fresh or id(e) not in old)]
+    return [
+        (e, True if name in fresh else "unknown")
+        for e, name in alive
+        if name in ran and (name not in fresh or id(e) not in old)
+    ]
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of HLO text: its name, its output's shape as XLA writes it, its operation, and whether a fusion swallowed it."""
+    """One line of HLO text: its name, its output's shape as XLA writes it, its operation, and whether a fusion
+    swallowed it."""
 
     name: str
     shape: str
@@ -85,12 +104,15 @@ class Instruction:
 def describe(executable, own: bool | str = True) -> dict:
     """A program as plain values: counts of instructions, bytes of its buffers, and its LARGEST temporaries.
 
-    instructions are those outside fusions. temporaries: outputs of instructions (parameters, constants and what only renames
-    a buffer left out) by size, before XLA lets them share memory: together they may be far more than temp_bytes.
+    instructions are those outside fusions. temporaries: outputs of instructions (parameters, constants and what only
+    renames a buffer left out) by size, before XLA lets them share memory: together they may be far more than
+    temp_bytes.
     """
     kept = [i for i in instructions(executable.hlo_modules()[0].to_string()) if not i.fused]
     sizes = memory.analyse(executable)
-    outputs = [dict(name=i.name, shape=i.shape, bytes=shape_bytes(i.shape)) for i in kept if i.operation not in NO_BUFFER]
+    outputs = [
+        dict(name=i.name, shape=i.shape, bytes=shape_bytes(i.shape)) for i in kept if i.operation not in NO_BUFFER
+    ]
     return dict(
         name=memory.name_of(executable), own=own, instructions=len(kept),
         **{label: sum(i.operation == operation for i in kept) for label, operation in COUNTED.items()},
@@ -100,12 +122,15 @@ def describe(executable, own: bool | str = True) -> dict:
 
 
 def instructions(text: str) -> list[Instruction]:
-    """Every instruction of a module's text, in order. Syntax: https://openxla.org/xla/operation_semantics and XLA's hlo_parser.cc."""
+    """Every instruction of a module's text, in order. Syntax: https://openxla.org/xla/operation_semantics and XLA's
+    hlo_parser.cc."""
     found, inner, computation = [], set(), ""
     for line in text.splitlines():
         if header := re.match(r"(?:ENTRY )?%?([\w.-]+) .*\{$", line):
             computation = header[1]
-        elif (parts := re.match(r"\s+(?:ROOT )?%?([\w.-]+) = (.+)", line)) and (named := re.search(r"\s([a-z][\w-]*)\(", parts[2])):
+        elif (parts := re.match(r"\s+(?:ROOT )?%?([\w.-]+) = (.+)", line)) and (
+            named := re.search(r"\s([a-z][\w-]*)\(", parts[2])
+        ):
             found.append((computation, parts[1], re.sub(r"/\*.*?\*/", "", parts[2][: named.start()]), named[1]))
             if named[1] not in CONTROL:
                 inner |= set(re.findall(r"(?:calls|to_apply)=%?([\w.-]+)", parts[2]))
@@ -130,13 +155,22 @@ def readable(about: dict) -> str:
     heads = ("instructions", *COUNTED, *(f"{kind}_bytes" for kind in SIZES))
     lines = [f"# Programs of {about['subject']} ({about['backend']}, placement {about['placement']})", ""]
     lines += [f"The traced request was not warm: {about['compiled']}.", ""] if about["compiled"] else []
-    lines += [f"| program | {' | '.join(head.replace('_', ' ') for head in heads)} |", "| --- |" + " ---: |" * len(heads)]
+    lines += [
+        f"| program | {' | '.join(head.replace('_', ' ') for head in heads)} |",
+        "| --- |" + " ---: |" * len(heads),
+    ]
     lines += [f"| {p['name']} | {' | '.join(str(p[head]) for head in heads)} |" for p in shown]
     if more := len(about["programs"]) - len(shown):
         lines += ["", f"And {more} smaller ones, see hlo.json."]
     if any(p["own"] == "unknown" for p in shown):
         lines += ["", "Some may belong to another subject of the same process: it had programs of the same names."]
     for p in shown:
-        lines += ["", f"## Largest temporaries of {p['name']}", "", "| instruction | shape | bytes |", "| --- | --- | ---: |"]
+        lines += [
+            "",
+            f"## Largest temporaries of {p['name']}",
+            "",
+            "| instruction | shape | bytes |",
+            "| --- | --- | ---: |",
+        ]
         lines += [f"| {t['name']} | `{t['shape']}` | {t['bytes']} |" for t in p["temporaries"]]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,5 @@
-"""The protocol: warm up until the guard is silent, then paired, interleaved blocks in seeded random order, each trial gated."""
+"""The protocol: warm up until the guard is silent, then paired, interleaved blocks in seeded random order, each trial
+gated."""
 
 from __future__ import annotations
 
@@ -40,15 +41,25 @@ def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = Non
     engine = generate.build(checkpoint, placement)
 
     def run(ids, workload: Workload):
-        return generate.stream(engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots)
+        return generate.stream(
+            engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots
+        )
 
     dtype = engine.params.embedding.weight.dtype
     kind = kvc.DTYPES.get(kvc.FUSED if placement.kernels == "fused" else placement.kv, dtype)
     kept = kvc.itemsize(kind, checkpoint.config.head_dim)
     read, held = weight_bytes(engine.params, checkpoint.config)
-    identity = dict(model=checkpoint.name, weights_hash=checkpoint.weights_hash, dtype=dtype.name, weight_bytes=read, held_bytes=held,
-                    quantisation=quantisation(placement, generate.form(checkpoint, placement)), config=checkpoint.config,
-                    cache=placement.cache, cache_bytes=kept)  # fmt: skip
+    identity = dict(
+        model=checkpoint.name,
+        weights_hash=checkpoint.weights_hash,
+        dtype=dtype.name,
+        weight_bytes=read,
+        held_bytes=held,
+        quantisation=quantisation(placement, generate.form(checkpoint, placement)),
+        config=checkpoint.config,
+        cache=placement.cache,
+        cache_bytes=kept,
+    )
     return Subject(name or placement.name, "jax", placement.name, run, encoder(checkpoint), identity)
 
 
@@ -60,9 +71,13 @@ def weight_bytes(params: Model, config: ModelConfig) -> tuple[float, int]:
 
 
 def quantisation(placement: Placement, form: str | None = None) -> str:
-    """The arithmetic, beside the dtype: the form of quantised weights, the kernels, and what keys and values are kept as, joined by a
-    plus where they are not the plain ones: `kv-int8`, `gguf+gemv`, or `none`."""
-    parts = [form, placement.kernels if placement.kernels != "none" else None, f"kv-{placement.kv}" if placement.kv != "loaded" else None]
+    """The arithmetic, beside the dtype: the form of quantised weights, the kernels, and what keys and values are kept
+    as, joined by a plus where they are not the plain ones: `kv-int8`, `gguf+gemv`, or `none`."""
+    parts = [
+        form,
+        placement.kernels if placement.kernels != "none" else None,
+        f"kv-{placement.kv}" if placement.kv != "loaded" else None,
+    ]
     return "+".join(filter(None, parts)) or "none"
 
 
@@ -74,7 +89,13 @@ def plain(dtype: str, quantisation: str) -> Placement:
     return replace(LADDER["step"], weights=weights, kernels=next(iter(parts & {"gemv", "fused"}), "none"), kv=kv)
 
 
-OWN = ("config", "weight_bytes", "held_bytes", "cache", "cache_bytes")  # of an identity: what the sizes come from, not a Trial's fields
+OWN = (
+    "config",
+    "weight_bytes",
+    "held_bytes",
+    "cache",
+    "cache_bytes",
+)  # of an identity: what the sizes come from, not a Trial's fields
 
 
 def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, **identity) -> tuple[Trial, np.ndarray]:
@@ -86,7 +107,8 @@ def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, 
 
 
 def timed(who: Subject, workload: Workload, prompt: int, explain: bool = False) -> tuple[dict, np.ndarray]:
-    """One timed request: (the fields of a Trial that it fills, tokens [n B]). Void when anything compiled inside, or the subject raised.
+    """One timed request: (the fields of a Trial that it fills, tokens [n B]). Void when anything compiled inside, or
+    the subject raised.
 
     explain: keep JAX's explanation of each compilation in `cause`. Raises UserError where the subject does.
     """
@@ -112,20 +134,38 @@ def timed(who: Subject, workload: Workload, prompt: int, explain: bool = False) 
     times = [at for at, block in zip(arrivals, blocks, strict=True) for _ in range(len(block))] if ended else []
     known = {k: v for k, v in who.identity.items() if k not in OWN}
     seen = dict(
-        **{**known, **sizes(who, workload, len(ids), len(tokens)), **who.reported()}, valid=ended and not guard.fired,
-        reason=failure or guard.reason or ("" if ended else "failed: no token came"), cause=guard.cause,
-        seed=workload.seed, subject=who.name, backend=who.backend, placement=who.placement, batch=workload.batch, prompt=prompt,
-        prompt_tokens=len(ids), new_tokens=len(tokens), cache_slots=workload.slots, token_times_ns=times, tokenize_ns=tokenize_ns,
-        trace_ns=round(guard.seconds("trace") * 1e9), lower_ns=round(guard.seconds("lower") * 1e9),
-        backend_ns=round(guard.backend_seconds * 1e9), lowered=guard.count("lower"), compiled=guard.compilations,
-        cache_hits=guard.count("hit"), cache_misses=guard.count("miss"), tokens_sha256=gate.tokens_hash(tokens),
-        live_buffers_before=before, live_buffers_after=memory.live_buffers(),
-    )  # fmt: skip
+        **{**known, **sizes(who, workload, len(ids), len(tokens)), **who.reported()},
+        valid=ended and not guard.fired,
+        reason=failure or guard.reason or ("" if ended else "failed: no token came"),
+        cause=guard.cause,
+        seed=workload.seed,
+        subject=who.name,
+        backend=who.backend,
+        placement=who.placement,
+        batch=workload.batch,
+        prompt=prompt,
+        prompt_tokens=len(ids),
+        new_tokens=len(tokens),
+        cache_slots=workload.slots,
+        token_times_ns=times,
+        tokenize_ns=tokenize_ns,
+        trace_ns=round(guard.seconds("trace") * 1e9),
+        lower_ns=round(guard.seconds("lower") * 1e9),
+        backend_ns=round(guard.backend_seconds * 1e9),
+        lowered=guard.count("lower"),
+        compiled=guard.compilations,
+        cache_hits=guard.count("hit"),
+        cache_misses=guard.count("miss"),
+        tokens_sha256=gate.tokens_hash(tokens),
+        live_buffers_before=before,
+        live_buffers_after=memory.live_buffers(),
+    )
     return seen, tokens
 
 
 def sizes(who: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
-    """The Trial fields that follow from the configuration: bytes and operations a token, and what weights and cache occupy."""
+    """The Trial fields that follow from the configuration: bytes and operations a token, and what weights and cache
+    occupy."""
     config, width = who.identity["config"], who.identity["weight_bytes"]
     kept = who.identity.get("cache_bytes", width)
     context = prompt_tokens + new_tokens / 2
@@ -137,10 +177,13 @@ def sizes(who: Subject, workload: Workload, prompt_tokens: int, new_tokens: int)
     )
 
 
-def warm_up(who: Subject, workload: Workload, tell: Callable[[], None] = lambda: None, enough: int = SILENT_RUNS) -> bool:
+def warm_up(
+    who: Subject, workload: Workload, tell: Callable[[], None] = lambda: None, enough: int = SILENT_RUNS
+) -> bool:
     """Run at the exact shapes until nothing compiles `enough` times in a row; False when that never happens.
 
-    A guard that forbids compiling instead of counting it (`TorchGuard`) is left off for a run first. tell() before each run.
+    A guard that forbids compiling instead of counting it (`TorchGuard`) is left off for a run first. tell() before each
+    run.
     """
     silent = 0
     for i in range(MAX_WARMUP):
@@ -156,8 +199,8 @@ def warm_up(who: Subject, workload: Workload, tell: Callable[[], None] = lambda:
 
 
 class Reference:
-    """The tokens every subject must produce: greedy, from the `step` placement of the subject's own arithmetic: its dtypes and quantised
-    forms of weights and KV cache, its kernels.
+    """The tokens every subject must produce: greedy, from the `step` placement of the subject's own arithmetic: its
+    dtypes and quantised forms of weights and KV cache, its kernels.
 
     Its own logits say whether a difference stands at a near-tie.
     """
@@ -176,13 +219,18 @@ class Reference:
         key = (prompt, dtype, quantisation)
         if key not in self.known:
             ids, w = self.encode(self.workload.prompts[prompt]), self.workload
-            blocks = generate.stream(self.engine(dtype, quantisation), [ids], w.new_tokens, length=w.length, slots=w.slots)
+            blocks = generate.stream(
+                self.engine(dtype, quantisation), [ids], w.new_tokens, length=w.length, slots=w.slots
+            )
             self.known[key] = np.concatenate(list(blocks))[:, 0]
         return self.known[key]
 
     def logits(self, prompt: int, tokens: np.ndarray, dtype: str = "float32", quantisation: str = "none") -> jax.Array:
         """Logits [n V] before each of these tokens [n], given the prompt and the tokens before it."""
-        ids = self.encode(self.workload.prompts[prompt]) + np.clip(tokens[:-1], 0, self.checkpoint.config.vocab_size - 1).tolist()
+        ids = (
+            self.encode(self.workload.prompts[prompt])
+            + np.clip(tokens[:-1], 0, self.checkpoint.config.vocab_size - 1).tolist()
+        )
         return generate.logits(self.engine(dtype, quantisation), ids)[-len(tokens) :]
 
     def judge(self, record: Trial, tokens: np.ndarray) -> Trial:
@@ -195,13 +243,20 @@ class Reference:
             return record
         if gate.approximate(record.quantisation):
             reasons = [gate.parting(row, self.tokens(record.prompt)) for row in tokens.T]
-            return record.model_copy(update=dict(reason="; ".join(dict.fromkeys(r for r in (record.reason, *reasons) if r))))
+            return record.model_copy(
+                update=dict(reason="; ".join(dict.fromkeys(r for r in (record.reason, *reasons) if r)))
+            )
         kind = (record.dtype, record.quantisation)
         expected = self.tokens(record.prompt, *kind)
         near = gate.near_tie(record.quantisation)
-        verdicts = [gate.compare(row, expected, lambda row=row: self.logits(record.prompt, row, *kind), near) for row in tokens.T]
+        verdicts = [
+            gate.compare(row, expected, lambda row=row: self.logits(record.prompt, row, *kind), near)
+            for row in tokens.T
+        ]
         reasons = dict.fromkeys(r for r in (record.reason, *(v.reason for v in verdicts)) if r)
-        return record.model_copy(update=dict(valid=record.valid and all(v.passed for v in verdicts), reason="; ".join(reasons)))
+        return record.model_copy(
+            update=dict(valid=record.valid and all(v.passed for v in verdicts), reason="; ".join(reasons))
+        )
 
 
 @contextlib.contextmanager
@@ -218,7 +273,9 @@ def alone():
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise UserError(f"Another measurement is running (process {file.read().strip() or 'unknown'}); wait for it to end.") from None
+            raise UserError(
+                f"Another measurement is running (process {file.read().strip() or 'unknown'}); wait for it to end."
+            ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -237,12 +294,13 @@ def measure(
     keep: Callable[[Trial], None] = lambda trial: None,
     locked: bool = False,
 ) -> list[Trial]:
-    """All subjects in this process, interleaved: in each block every one once, the baseline twice, in seeded random order.
+    """All subjects in this process, interleaved: in each block every one once, the baseline twice, in seeded random
+    order.
 
-    blocks: how many, or their numbers. Block i asks prompt i (modulo the pool) in an order that follows from the seed and i
-    alone, so that a run may be split and resumed. The bandwidth is probed before each block; its trials carry what it read.
-    Void and wrong trials stay, with their reason. starting(what=, subject=, block=, order=) is called before each trial and
-    warm-up, keep(trial) after each trial. locked: the caller holds the measurement lock already.
+    blocks: how many, or their numbers. Block i asks prompt i (modulo the pool) in an order that follows from the seed
+    and i alone, so that a run may be split and resumed. The bandwidth is probed before each block; its trials carry
+    what it read. Void and wrong trials stay, with their reason. starting(what=, subject=, block=, order=) is called
+    before each trial and warm-up, keep(trial) after each trial. locked: the caller holds the measurement lock already.
     Raises UserError for an unknown baseline, and while another measurement runs.
     """
     if baseline not in [s.name for s in subjects]:
@@ -261,7 +319,9 @@ def measure(
             drawn = random.Random(f"{workload.seed} {block}").sample(everyone, len(everyone))
             for order, who in enumerate(drawn):
                 starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
-                record, tokens = trial(who, workload, block % len(workload.prompts), explain, block=block, order=order, **identity)
+                record, tokens = trial(
+                    who, workload, block % len(workload.prompts), explain, block=block, order=order, **identity
+                )
                 if reference:
                     record = reference.judge(record, tokens)
                 trials.append(record.model_copy(update=dict(bandwidth_gbps=bandwidth)))
@@ -271,4 +331,8 @@ def measure(
 
 def program_sizes(program) -> dict:
     """The Trial fields that say how large the compiled decode program is; none where it was not found."""
-    return {f"{k}_bytes": getattr(program, f"{k}_bytes") for k in ("argument", "output", "temp", "alias")} if program else {}
+    return (
+        {f"{k}_bytes": getattr(program, f"{k}_bytes") for k in ("argument", "output", "temp", "alias")}
+        if program
+        else {}
+    )

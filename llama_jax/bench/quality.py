@@ -1,8 +1,9 @@
-"""What an arithmetic does to the model: the next token's distribution against that of the float32 model on the same weights.
+"""What an arithmetic does to the model: the next token's distribution against that of the float32 model on the same
+weights.
 
-Texts cannot be compared once they part, distributions can: an English text is read in windows, every position is given all true
-tokens before it in its window (teacher forcing), and at each the two distributions are compared. A subject that makes other tokens
-than float32 has its quality here, and only here.
+Texts cannot be compared once they part, distributions can: an English text is read in windows, every position is given
+all true tokens before it in its window (teacher forcing), and at each the two distributions are compared. A subject
+that makes other tokens than float32 has its quality here, and only here.
 """
 
 from __future__ import annotations
@@ -21,31 +22,46 @@ from llama_jax.errors import UserError, near
 
 REFERENCE = "float32"
 PLACEMENTS = {  # arithmetic: a placement that computes so
-    REFERENCE: "step", "bfloat16": "step+bf16", "kv-int8": "step+kvint8", "kv-f16": "step+kvf16", "gguf": "step+gguf", "int8": "step+int8",
-    "q8_0": "step+q8_0", "q4_0": "step+q4_0", "gemv": "step+gemv", "fused": "step+fused",
-}  # fmt: skip
+    REFERENCE: "step",
+    "bfloat16": "step+bf16",
+    "kv-int8": "step+kvint8",
+    "kv-f16": "step+kvf16",
+    "gguf": "step+gguf",
+    "int8": "step+int8",
+    "q8_0": "step+q8_0",
+    "q4_0": "step+q4_0",
+    "gemv": "step+gemv",
+    "fused": "step+fused",
+}
 PEERS = ("torch", "torch-int8", "llamacpp", "llamacpp+q8_0", "llamacpp+q4_0", "ollama")
 ALONE = PEERS[2:]  # read in a process of their own: what goes wrong in a library or a server then costs no other
 ARITHMETICS = (*PLACEMENTS, *PEERS)
 BACKENDS = {"torch": "torch", "torch-int8": "torch", **dict.fromkeys(ALONE[:3], "llama.cpp"), "ollama": "ollama"}
 EXACT = 1e-6  # nats: as far as float32 rounding may take the mean
-SAME_MODEL = 0.1  # nats: a mean beyond this is another model, or one that was fed wrongly; 8-bit activations stay well below
-COARSE, COARSE_MODEL = ("q4_0", "int8"), 4.0  # what rounds a small model's weights or activations so that little may be left of it
+SAME_MODEL = (
+    0.1  # nats: a mean beyond this is another model, or one that was fed wrongly; 8-bit activations stay well below
+)
+COARSE, COARSE_MODEL = (
+    ("q4_0", "int8"),
+    4.0,
+)  # what rounds a small model's weights or activations so that little may be left of it
 LEAST_AGREEMENT = 0.5  # share of equal best tokens where there are no logits
 POSITIONS = 32  # neighbours share their context: the interval resamples them together
 PICO = 1e12
 
 
 class Window(Row):
-    """One window of the text under one arithmetic: an entry a position, the first of the window included. It is not valid where it
-    is further from the reference than the same model can be."""
+    """One window of the text under one arithmetic: an entry a position, the first of the window included. It is not
+    valid where it is further from the reference than the same model can be."""
 
     subject: str  # the arithmetic
     backend: str
     model: str
     weights_hash: str
     first: int  # position of the window's first token in the text
-    kl_pnat: list[int]  # KL(float32 || this) of each position in 1e-12 nats; empty where the subject hands out no logits
+    kl_pnat: list[
+        int
+    ]  # KL(float32 || this) of each position in 1e-12 nats; empty where the subject hands out no logits
     agree: list[int]  # 1 where both have the same best token, 0 where not, -1 where the subject's is not known
     text_sha256: str
 
@@ -69,10 +85,16 @@ def against(reference: np.ndarray, other: np.ndarray) -> dict[str, np.ndarray]:
     """
     reference, other = np.asarray(reference), np.asarray(other)
     if reference.shape != other.shape or reference.ndim != 2:
-        raise UserError(f"Logits of shape {other.shape} cannot be compared with {reference.shape}; both must be [tokens, vocabulary].")
+        raise UserError(
+            f"Logits of shape {other.shape} cannot be compared with {reference.shape}; both must be [tokens,"
+            " vocabulary]."
+        )
     for name, values in (("reference's", reference), ("other", other)):
         if not np.isfinite(values).all():
-            raise UserError(f"The {name} logits are not all finite: first at position {int(np.argmin(np.isfinite(values).all(-1)))}.")
+            raise UserError(
+                f"The {name} logits are not all finite: first at position"
+                f" {int(np.argmin(np.isfinite(values).all(-1)))}."
+            )
     ours, theirs = log_softmax(reference), log_softmax(other)
     kl = np.sum(np.exp(ours) * (ours - theirs), axis=-1)  # rounding may leave -1e-16 where it is zero
     return dict(kl=np.maximum(kl, 0), agree=reference.argmax(-1) == other.argmax(-1))
@@ -86,8 +108,8 @@ def windows(ids: Sequence[int], size: int) -> list[list[int]]:
 def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed: int = 0) -> list[Window]:
     """Each arithmetic over `tokens` tokens of English in windows; placements and PyTorch in one fresh process.
 
-    A peer that cannot run is said to be missing in the journal's notes (`phases.missing`). Raises UserError for an unknown
-    arithmetic, for too long a window, and when a process dies.
+    A peer that cannot run is said to be missing in the journal's notes (`phases.missing`). Raises UserError for an
+    unknown arithmetic, for too long a window, and when a process dies.
     """
     from llama_jax import checkpoint
 
@@ -105,7 +127,14 @@ def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed
         if not absent(job, group):
             expected = -(-tokens // window) * len(group)
             job.child(
-                f"quality {' '.join(group)}", 0, f"{__name__}:compared", expected, names=group, tokens=tokens, window=window, seed=seed
+                f"quality {' '.join(group)}",
+                0,
+                f"{__name__}:compared",
+                expected,
+                names=group,
+                tokens=tokens,
+                window=window,
+                seed=seed,
             )
     return whole(job.journal.trials)
 
@@ -122,10 +151,13 @@ def absent(job: Job, group: Sequence[str]) -> bool:
     return name in known
 
 
-# What the children run --------------------------------------------------------------------------------------------------
+# What the children run
+# --------------------------------------------------------------------------------------------------
 
 
-def compared(say: Callable, job: dict, identity: dict, names: Sequence[str], tokens: int, window: int, seed: int) -> dict:
+def compared(
+    say: Callable, job: dict, identity: dict, names: Sequence[str], tokens: int, window: int, seed: int
+) -> dict:
     """Every window under the reference and under each of these arithmetics."""
     from llama_jax import peers
 
@@ -145,15 +177,25 @@ def compared(say: Callable, job: dict, identity: dict, names: Sequence[str], tok
                 say("starting", {})
                 seen = compare(name, reference, read(ids))
                 row = Window(
-                    **identity, **seen, order=i * len(found) + order, seed=seed, phase="read", subject=name, text_sha256=digest,
-                    backend=BACKENDS.get(name, "jax"), model=loaded.name, weights_hash=loaded.weights_hash, first=i * window,
-                )  # fmt: skip
+                    **identity,
+                    **seen,
+                    order=i * len(found) + order,
+                    seed=seed,
+                    phase="read",
+                    subject=name,
+                    text_sha256=digest,
+                    backend=BACKENDS.get(name, "jax"),
+                    model=loaded.name,
+                    weights_hash=loaded.weights_hash,
+                    first=i * window,
+                )
                 say("trial", row.model_dump())
     return {}
 
 
 def reader(loaded: Checkpoint, name: str) -> Callable:
-    """ids → logits [T V] under an arithmetic, or any placement or peer; where there are none, best tokens [T], -1 for an unknown one.
+    """ids → logits [T V] under an arithmetic, or any placement or peer; where there are none, best tokens [T], -1 for
+    an unknown one.
 
     Raises UnavailableError for a peer that cannot run.
     """
@@ -181,28 +223,41 @@ def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
         kl, agree = against(reference, other).values()
         coarse = any(kind in name.replace("kv-int8", "").replace("kvint8", "") for kind in COARSE)
         bound = EXACT if name in (REFERENCE, "torch") else COARSE_MODEL if coarse else SAME_MODEL
-        strange = f"another model: mean KL {kl.mean():.2g} nats, at most {bound:g} expected" if kl.mean() > bound else ""
-    return dict(kl_pnat=np.round(kl * PICO).astype(np.int64).tolist(), agree=agree.astype(int).tolist(), valid=not strange, reason=strange)
+        strange = (
+            f"another model: mean KL {kl.mean():.2g} nats, at most {bound:g} expected" if kl.mean() > bound else ""
+        )
+    return dict(
+        kl_pnat=np.round(kl * PICO).astype(np.int64).tolist(),
+        agree=agree.astype(int).tolist(),
+        valid=not strange,
+        reason=strange,
+    )
 
 
-# What the rows say ------------------------------------------------------------------------------------------------------
+# What the rows say
+# ------------------------------------------------------------------------------------------------------
 
 
 def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str = "") -> str:
-    """The arithmetic of a trial, among those that are read here: what its rate is to be seen against. name: the subject's."""
+    """The arithmetic of a trial, among those that are read here: what its rate is to be seen against. name: the
+    subject's."""
     if name in PEERS:
         return name
     if backend != "jax":
         return next((name for name, of in BACKENDS.items() if of == backend), REFERENCE)
     form, _, kernels = quantisation.partition("+")
-    if kernels in ("gemv", "fused") and form in ("gguf", "q8_0"):  # the blocks that kernels take where nothing else is asked for
+    if kernels in ("gemv", "fused") and form in (
+        "gguf",
+        "q8_0",
+    ):  # the blocks that kernels take where nothing else is asked for
         return kernels
     return dtype if quantisation == "none" else quantisation
 
 
 def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
-    """One entry an arithmetic, in the order of `ARITHMETICS`: {subject, backend, tokens, kl, kl_low, kl_high (mean in nats and its 95 %
-    interval), median, worst, top1, top1_low, top1_high, valid, reasons}; None or NaN for what is not known."""
+    """One entry an arithmetic, in the order of `ARITHMETICS`: {subject, backend, tokens, kl, kl_low, kl_high (mean in
+    nats and its 95 % interval), median, worst, top1, top1_low, top1_high, valid, reasons}; None or NaN for what is not
+    known."""
     found = []
     for name in ARITHMETICS:
         mine = sorted((r for r in rows if r.subject == name), key=lambda r: r.first)
@@ -211,8 +266,13 @@ def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
         groups = [(r.first, i // POSITIONS) for r in mine for i in range(len(r.agree))]
         kl, agree = np.concatenate([r.kl for r in mine]), np.concatenate([r.agree for r in mine]).astype(float)
         known = agree >= 0
-        entry = dict(subject=name, backend=mine[0].backend, tokens=int(known.sum()), valid=all(r.valid for r in mine),
-                     reasons=sorted({r.reason for r in mine if r.reason}))  # fmt: skip
+        entry = dict(
+            subject=name,
+            backend=mine[0].backend,
+            tokens=int(known.sum()),
+            valid=all(r.valid for r in mine),
+            reasons=sorted({r.reason for r in mine if r.reason}),
+        )
         entry |= dict(zip(("kl", "kl_low", "kl_high"), mean_with_interval(kl, groups, seed), strict=True))
         sure = [group for group, k in zip(groups, known, strict=True) if k]
         entry |= dict(zip(("top1", "top1_low", "top1_high"), mean_with_interval(agree[known], sure, seed), strict=True))
@@ -233,8 +293,22 @@ def as_frame(entries: Sequence[dict]):
     """The table for a notebook, a pandas.DataFrame."""
     import pandas as pd
 
-    return pd.DataFrame([{
-        "arithmetic": e["subject"], "backend": e["backend"], "mean KL, nats": e["kl"], "low": e["kl_low"], "high": e["kl_high"],
-        "median KL": e["median"], "worst KL": e["worst"], "top-1": e["top1"], "top-1 low": e["top1_low"], "top-1 high": e["top1_high"],
-        "tokens": e["tokens"], "same model": "yes" if e["valid"] else "NO: " + "; ".join(e["reasons"]),
-    } for e in entries]).set_index("arithmetic")  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                "arithmetic": e["subject"],
+                "backend": e["backend"],
+                "mean KL, nats": e["kl"],
+                "low": e["kl_low"],
+                "high": e["kl_high"],
+                "median KL": e["median"],
+                "worst KL": e["worst"],
+                "top-1": e["top1"],
+                "top-1 low": e["top1_low"],
+                "top-1 high": e["top1_high"],
+                "tokens": e["tokens"],
+                "same model": "yes" if e["valid"] else "NO: " + "; ".join(e["reasons"]),
+            }
+            for e in entries
+        ]
+    ).set_index("arithmetic")

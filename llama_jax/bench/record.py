@@ -1,8 +1,8 @@
 """Records: one row a trial, with every token's time, and a meta document that says where they came from.
 
 Only what was seen is stored. Rates, percentiles and ratios are derived by the functions here, the same way everywhere.
-A table is CSV (meta in `NAME.meta.json` beside it), Parquet (meta in the file's own metadata) or JSONL (meta in the first
-line); `write` and `read` go by the suffix.
+A table is CSV (meta in `NAME.meta.json` beside it), Parquet (meta in the file's own metadata) or JSONL (meta in the
+first line); `write` and `read` go by the suffix.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ NAN = float("nan")
 
 
 class Row(pydantic.BaseModel):
-    """What every row of a table says of itself, whatever it measures. A row that is not valid stays, with its reason."""
+    """What every row of a table says of itself, whatever it measures. A row that is not valid stays, with its
+    reason."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +38,8 @@ class Row(pydantic.BaseModel):
     order: int  # place within its block
     process: int  # index of the process within the run; trials of one process share its luck and are not independent
     seed: int
-    phase: str  # cold: first request of a fresh process, nothing on disk · cached: the same, programs on disk · warm: after warm-up
+    # cold: first request of a fresh process, nothing on disk · cached: the same, programs on disk · warm: after warm-up
+    phase: str
     valid: bool
     reason: str = ""  # why a trial is void; or "near-tie at token k"
     cause: str = ""  # why its programs were compiled, in JAX's own words, where that was asked for
@@ -77,7 +79,8 @@ class Trial(Row):
     lower_ns: int
     backend_ns: int
     lowered: int
-    compiled: int  # XLA compilations: backend events less persistent-cache hits; of PyTorch, programs compiled and graphs captured
+    # XLA compilations: backend events less persistent-cache hits; of PyTorch, programs compiled and graphs captured
+    compiled: int
     cache_hits: int
     cache_misses: int = 0
     # memory
@@ -117,12 +120,20 @@ class Trial(Row):
     def tg(self) -> float:
         """Decode rate in tokens/s: (n - 1) / (t_last - t_first), times the batch. NaN for a single token."""
         times = self.token_times_ns
-        return self.batch * (len(times) - 1) / (times[-1] - times[0]) * 1e9 if len(times) > 1 and times[-1] > times[0] else NAN
+        return (
+            self.batch * (len(times) - 1) / (times[-1] - times[0]) * 1e9
+            if len(times) > 1 and times[-1] > times[0]
+            else NAN
+        )
 
     @property
     def pp(self) -> float:
         """Prefill rate in tokens/s: prompt tokens over the time to the first token less tokenisation."""
-        return self.batch * self.prompt_tokens / (self.token_times_ns[0] - self.tokenize_ns) * 1e9 if self.token_times_ns else NAN
+        return (
+            self.batch * self.prompt_tokens / (self.token_times_ns[0] - self.tokenize_ns) * 1e9
+            if self.token_times_ns
+            else NAN
+        )
 
     @property
     def itl(self) -> list[float]:
@@ -180,7 +191,9 @@ def as_parquet(rows: list[dict], about: dict, kind: type[Row] = Trial) -> bytes:
 
     table = pyarrow.Table.from_pylist(rows) if rows else pyarrow.table({name: [] for name in kind.model_fields})
     buffer = io.BytesIO()
-    parquet.write_table(table.replace_schema_metadata({PARQUET_KEY: json.dumps(about, sort_keys=True).encode()}), buffer)
+    parquet.write_table(
+        table.replace_schema_metadata({PARQUET_KEY: json.dumps(about, sort_keys=True).encode()}), buffer
+    )
     return buffer.getvalue()
 
 
@@ -191,11 +204,16 @@ def meta_path(path: Path) -> Path:
 def read(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tuple[list[Row], dict]:
     """Rows (trials, where no other kind is named) and meta of a table.
 
-    Raises UserError when it is missing, changed since it was written, of another schema, or (JSONL) has lines that are no
+    Raises UserError when it is missing, changed since it was written, of another schema, or (JSONL) has lines that are
+    no
     records: their numbers are named, and `skip_corrupt` leaves them out.
     """
     path = Path(path)
-    reader = {".csv": read_csv, ".jsonl": lambda p, kind: read_jsonl(p, skip_corrupt, kind)[:2], ".parquet": read_parquet}.get(path.suffix)
+    reader = {
+        ".csv": read_csv,
+        ".jsonl": lambda p, kind: read_jsonl(p, skip_corrupt, kind)[:2],
+        ".parquet": read_parquet,
+    }.get(path.suffix)
     if reader is None:
         raise UserError(f"{path} is no table: its name must end in .csv, .parquet or .jsonl.")
     try:
@@ -204,14 +222,21 @@ def read(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tup
         raise UserError(f"No recorded data at {error.filename}; measure first (`llama-jax run --measure`).") from None
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:  # pydantic's and json's own errors are ValueErrors
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ) as error:  # pydantic's and json's own errors are ValueErrors
         raise UserError(f"{path} is damaged, or no table of trials ({type(error).__name__}); measure again.") from None
 
 
 def check_schema(path: Path, about: dict, kind: type[Row]) -> None:
     """Raises UserError for a table of another version, or of another kind of row."""
     if (found := about.get("kind", Trial.__name__)) != kind.__name__:
-        raise UserError(f"{path} holds rows of the kind {found}, not {kind.__name__}; it belongs to another notebook or command.")
+        raise UserError(
+            f"{path} holds rows of the kind {found}, not {kind.__name__}; it belongs to another notebook or command."
+        )
     if about.get("schema_version") != SCHEMA:
         raise UserError(f"{path} has schema {about.get('schema_version')}, this version reads {SCHEMA}; measure again.")
 
@@ -221,7 +246,9 @@ def read_csv(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
 
     raw, about = path.read_bytes(), json.loads(meta_path(path).read_text(encoding="utf-8"))
     if hashlib.sha256(raw).hexdigest() != about.get("sha256"):
-        raise UserError(f"{path} is not the table that {meta_path(path).name} describes (its SHA-256 differs); measure again.")
+        raise UserError(
+            f"{path} is not the table that {meta_path(path).name} describes (its SHA-256 differs); measure again."
+        )
     check_schema(path, about, kind)
     rows = pd.read_csv(io.BytesIO(raw), keep_default_na=False, dtype=str).to_dict("records")
     lists, texts = fields_of(kind, list[int]), fields_of(kind, str)  # an empty cell is an empty text in these
@@ -244,7 +271,8 @@ def read_parquet(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
 
 
 def read_jsonl(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tuple[list[Row], dict, list[int]]:
-    """(rows, meta, numbers of the lines left out). The first line holds the meta; a last line without its end is torn."""
+    """(rows, meta, numbers of the lines left out). The first line holds the meta; a last line without its end is
+    torn."""
     trials, about, bad = [], {}, []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
         try:
@@ -262,6 +290,9 @@ def read_jsonl(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) 
     check_schema(path, about, kind)
     if bad and not skip_corrupt:
         numbers = ", ".join(map(str, bad[:10])) + (" …" if len(bad) > 10 else "")
-        raise UserError(f"{path}: {'line' if len(bad) == 1 else 'lines'} {numbers} cannot be read; skip_corrupt (--skip-corrupt) leaves"
-                        " them out.")  # fmt: skip
+        raise UserError(
+            f"{path}: {'line' if len(bad) == 1 else 'lines'} {numbers} cannot be read; skip_corrupt"
+            " (--skip-corrupt) leaves"
+            " them out."
+        )
     return trials, about, bad

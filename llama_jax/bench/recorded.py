@@ -16,8 +16,15 @@ from llama_jax.errors import UserError
 
 def journal_plan(parameters: dict, machine: dict, weights_hash: str = "") -> dict:
     """What must be the same for an interrupted run to go on: settings, weights, machine, libraries and code."""
-    return dict(parameters=parameters, weights_hash=weights_hash, source=environment.source_hash(), packages=machine["packages"],
-                settings=machine["settings"], cpu=machine["cpu"], affinity=machine["affinity"])  # fmt: skip
+    return dict(
+        parameters=parameters,
+        weights_hash=weights_hash,
+        source=environment.source_hash(),
+        packages=machine["packages"],
+        settings=machine["settings"],
+        cpu=machine["cpu"],
+        affinity=machine["affinity"],
+    )
 
 
 def measured_in(notes: Sequence[dict]) -> dict:
@@ -30,10 +37,17 @@ def measured_in(notes: Sequence[dict]) -> dict:
     if not notes:
         return {}
     seen = [note["watch"] for note in notes]
-    shares = {kind: max((w[kind] for w in seen if w[kind] != "unknown"), default="unknown") for kind in ("others_cpu", "steal")}
+    shares = {
+        kind: max((w[kind] for w in seen if w[kind] != "unknown"), default="unknown")
+        for kind in ("others_cpu", "steal")
+    }
     watch = dict(load_before=seen[0]["load_before"], load_after=seen[-1]["load_after"], **shares)
     gflops = [note["gflops"] for note in notes if note.get("gflops")]
-    return {**{k: notes[-1][k] for k in ("settings", "blas", "affinity")}, "watch": watch, **({"gflops": max(gflops)} if gflops else {})}
+    return {
+        **{k: notes[-1][k] for k in ("settings", "blas", "affinity")},
+        "watch": watch,
+        **({"gflops": max(gflops)} if gflops else {}),
+    }
 
 
 def obtain(
@@ -47,10 +61,11 @@ def obtain(
 ) -> tuple[list[Row], dict]:
     """A notebook's trials and their meta: measured now and written to OUT/data/NAME.csv, or as recorded.
 
-    measure(journal) returns trials and what the meta file should say of them. The journal lies in OUT/out/journal: a run
-    that was interrupted goes on from it when it is started again with the same parameters, weights, code and machine. also:
-    what else makes it the same run, such as placements of one's own; its `repr` counts. kind: what a row is, a Trial by
-    default. Recorded data are read from OUT, else from the repository. Raises UserError for another `source`.
+    measure(journal) returns trials and what the meta file should say of them. The journal lies in OUT/out/journal: a
+    run that was interrupted goes on from it when it is started again with the same parameters, weights, code and
+    machine. also: what else makes it the same run, such as placements of one's own; its `repr` counts. kind: what a row
+    is, a Trial by default. Recorded data are read from OUT, else from the repository. Raises UserError for another
+    `source`.
     """
     here = Path(out_dir) / "data" / f"{name}.csv"
     if source == "measure":
@@ -58,11 +73,21 @@ def obtain(
         weights = checkpoint.find(parameters["model"]).hash() if "model" in parameters else ""
         plan = {**journal_plan(parameters, before, weights), "also": repr(also)}
         digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
-        journal = Journal(Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl", plan, kind=kind, environment=before)
+        journal = Journal(
+            Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl", plan, kind=kind, environment=before
+        )
         trials, meta = measure(journal)
         around = {**before, **measured_in(journal.notes)}
-        record.write(here, trials, kind, environment=around, parameters=parameters, processes=journal.notes,
-                     resumed_trials=journal.resumed, **meta)  # fmt: skip
+        record.write(
+            here,
+            trials,
+            kind,
+            environment=around,
+            parameters=parameters,
+            processes=journal.notes,
+            resumed_trials=journal.resumed,
+            **meta,
+        )
         journal.discard()
     elif source != "recorded":
         raise UserError(f"source is {source!r}; it must be recorded or measure.")
@@ -70,7 +95,8 @@ def obtain(
 
 
 def table_beside(name: str, out_dir: str | Path, rows: Sequence[dict] = ()):
-    """A small table that belongs to a notebook's trials, OUT/data/NAME.csv, as a pandas.DataFrame; written first where rows are given.
+    """A small table that belongs to a notebook's trials, OUT/data/NAME.csv, as a pandas.DataFrame; written first where
+    rows are given.
 
     Read from OUT, else from the repository.
     """

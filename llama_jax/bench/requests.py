@@ -42,20 +42,36 @@ def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict
         compiled = f"not cached: {record.compiled} programs compiled" if cached and record.compiled else ""
         reason = record.reason if failed else compiled
         program = memory.decode_program(memory.programs(), {name for p in placements for name in p.outermost})
-        update = dict(valid=not reason, reason=reason, load_ns=load_ns, peak_rss_bytes=environment.peak_rss(),
-                      device_peak_bytes=record.device_peak_bytes or memory.device_peak(), **protocol.program_sizes(program))  # fmt: skip
+        update = dict(
+            valid=not reason,
+            reason=reason,
+            load_ns=load_ns,
+            peak_rss_bytes=environment.peak_rss(),
+            device_peak_bytes=record.device_peak_bytes or memory.device_peak(),
+            **protocol.program_sizes(program),
+        )
         say("trial", record.model_copy(update=update).model_dump())
     return {}
 
 
-def interleaved_blocks(say: Callable, job: dict, blocks: list[int], baseline: str, identity: dict, explain: bool) -> dict:
+def interleaved_blocks(
+    say: Callable, job: dict, blocks: list[int], baseline: str, identity: dict, explain: bool
+) -> dict:
     """Warm trials of all subjects, block by block."""
     with watched(say) as more:
         loaded, placements, workload, _ = opened(job)
         subjects = build(say, loaded, job, placements, blocks[0])
         protocol.measure(
-            subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, explain=explain, identity=identity,
-            locked=True, starting=lambda **where: say("starting", where), keep=lambda trial: say("trial", trial.model_dump()),
-        )  # fmt: skip
+            subjects,
+            workload,
+            blocks,
+            protocol.Reference(loaded, workload),
+            baseline,
+            explain=explain,
+            identity=identity,
+            locked=True,
+            starting=lambda **where: say("starting", where),
+            keep=lambda trial: say("trial", trial.model_dump()),
+        )
         more["gflops"] = roofline.flops()
     return {}

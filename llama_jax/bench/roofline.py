@@ -21,7 +21,9 @@ REPEATS = 7
 SIDE = 2048  # of the matrices that `flops` multiplies: 17 GFLOP, too large for any cache to matter
 
 
-def bytes_per_token(config: ModelConfig, context: float, weight_bytes: float = 4, cache_bytes: float = 4, batch: int = 1) -> float:
+def bytes_per_token(
+    config: ModelConfig, context: float, weight_bytes: float = 4, cache_bytes: float = 4, batch: int = 1
+) -> float:
     """Bytes one decode step must read: all layers, head and norms once, and each row's cached keys and values.
 
     context: mean number of cached positions a token attends over.
@@ -36,7 +38,8 @@ def flops_per_token(config: ModelConfig, context: float) -> float:
 
 
 def prefill_flops(config: ModelConfig, tokens: int) -> float:
-    """Operations that a prompt of `tokens` needs until its next token: all layers for each, causal attention, the head once."""
+    """Operations that a prompt of `tokens` needs until its next token: all layers for each, causal attention, the head
+    once."""
     layers = config.num_hidden_layers * config.parameters_per_layer * tokens
     attention = config.num_hidden_layers * config.num_attention_heads * config.head_dim * tokens * (tokens + 1)
     return 2 * (layers + attention + config.vocab_size * config.hidden_size)
@@ -48,10 +51,11 @@ def mbu(tokens_per_second: float, bytes_read: float, gigabytes_per_second: float
 
 
 class Probe:
-    """A probe of this machine's read bandwidth that keeps its two arrays of PROBE_BYTES, so that it can run between blocks.
+    """A probe of this machine's read bandwidth that keeps its two arrays of PROBE_BYTES, so that it can run between
+    blocks.
 
-    Two readers, because either may be the weaker on a given machine: an XLA matrix-vector product, which is what decoding
-    does, and NumPy dot products in one thread a core.
+    Two readers, because either may be the weaker on a given machine: an XLA matrix-vector product, which is what
+    decoding does, and NumPy dot products in one thread a core.
     """
 
     def __init__(self):
@@ -79,10 +83,11 @@ def bandwidth() -> float:
 
 
 def flops(repeats: int = 5) -> float:
-    """GFLOP/s (10^9 operations, a multiply-add is two) of the product of two float32 matrices of SIDE x SIDE: the median.
+    """GFLOP/s (10^9 operations, a multiply-add is two) of the product of two float32 matrices of SIDE x SIDE: the
+    median.
 
-    XLA's own product on JAX's default device at its default precision, which on CPU is float32 throughout and on many GPUs
-    TF32. What prefill could reach at best on this software; not the processor's peak.
+    XLA's own product on JAX's default device at its default precision, which on CPU is float32 throughout and on many
+    GPUs TF32. What prefill could reach at best on this software; not the processor's peak.
     """
     matrix = jnp.ones((SIDE, SIDE), jnp.float32)
     return 2 * SIDE**3 / float(np.median(times(lambda: jax.lax.dot(matrix, matrix), repeats))) / 1e9

@@ -55,24 +55,48 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     ids = random_prompts(source.config.vocab_size, settings.prompt_tokens, settings.seed)
     workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
     check_context(source.config, workload)
-    plan = Plan(settings.model, placements, workload, baseline, "float32", settings.blocks, settings.processes, settings.cold,
-                settings.cached, settings.threads, settings.explain, settings.limit, peers=here)  # fmt: skip
+    plan = Plan(
+        settings.model,
+        placements,
+        workload,
+        baseline,
+        "float32",
+        settings.blocks,
+        settings.processes,
+        settings.cold,
+        settings.cached,
+        settings.threads,
+        settings.explain,
+        settings.limit,
+        peers=here,
+    )
     before, names = environment.capture(), [p.name for p in placements]
     about = {k: v for k, v in asdict(settings).items() if k not in ("journal", "limit", "skip_corrupt")}
     about |= dict(placements=names, baseline=baseline, dtype=plan.dtype)
     settled = {k: v for k, v in about.items() if k != "blocks"}  # a journal may be given more blocks
-    journal = Journal(settings.journal, journal_plan(settled, before, source.hash()), settings.skip_corrupt, environment=before)
+    journal = Journal(
+        settings.journal, journal_plan(settled, before, source.hash()), settings.skip_corrupt, environment=before
+    )
     trials = phases.run(plan, journal, progress)
     gaps += phases.missing(journal)
     names += [name for name in here if name not in {gap["name"] for gap in gaps}]
     after = {**before, **measured_in(journal.notes), "weights_hash": source.hash()}
-    meta = dict(parameters=about, baseline=baseline, subjects=names, missing=gaps, environment=after, processes=journal.notes,
-                resumed_trials=journal.resumed, torn_line=journal.torn)  # fmt: skip
+    meta = dict(
+        parameters=about,
+        baseline=baseline,
+        subjects=names,
+        missing=gaps,
+        environment=after,
+        processes=journal.notes,
+        resumed_trials=journal.resumed,
+        torn_line=journal.torn,
+    )
     return document(trials, summary.table(trials, baseline, names, settings.seed), baseline, meta), trials, meta
 
 
 def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: dict) -> dict:
-    """The document of `bench --json` for some trials and the meta of their table. The limit is tokens/s of the whole batch."""
+    """The document of `bench --json` for some trials and the meta of their table. The limit is tokens/s of the whole
+    batch."""
     sample = next((t for t in trials if t.subject == baseline and t.valid), trials[0])
     known = {k: getattr(sample, k) for k in ("model", "dtype", "prompt_tokens", "new_tokens", "batch")}
     bandwidth = median([t.bandwidth_gbps for t in trials if t.bandwidth_gbps])
@@ -88,7 +112,8 @@ def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: di
 
 
 def chosen(settings: Settings) -> tuple[tuple[Placement, ...], str]:
-    """The placements and the baseline that the settings name. Raises UserError for what does not exist or is named twice, peers too."""
+    """The placements and the baseline that the settings name. Raises UserError for what does not exist or is named
+    twice, peers too."""
     from llama_jax import peers
 
     placements = tuple(parse(name) for name in settings.placements or LADDER)
@@ -103,7 +128,8 @@ def chosen(settings: Settings) -> tuple[tuple[Placement, ...], str]:
 
 
 def collect(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
-    """Everything about some placements of one model, in fresh processes; see `phases.run`. Raises UserError for too long a text."""
+    """Everything about some placements of one model, in fresh processes; see `phases.run`. Raises UserError for too
+    long a text."""
     check_context(checkpoint.load_config(plan.model), plan.workload)
     return phases.run(plan, journal, progress)
 
@@ -120,5 +146,7 @@ def profile(settings: Settings, folder: Path, tell: Callable[[str], None]) -> li
     found = []
     for placement in placements:
         tell(f"profiling {placement.name}")
-        found.append({"name": placement.name, **profiling.profile(protocol.subject(loaded, placement), folder, workload)})
+        found.append(
+            {"name": placement.name, **profiling.profile(protocol.subject(loaded, placement), folder, workload)}
+        )
     return found

@@ -20,25 +20,33 @@ def of(trials: Sequence[Trial], run: str = MAIN) -> list[Trial]:
 
 
 def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: str = MAIN) -> list[dict]:
-    """One entry a subject, in the order given: {name, backend, dtype (as `weights` says it), arithmetic, decode, prefill (tokens/s) and
-    ttft (ms): Summary each, points: the same three raw, limit: tokens/s that the bandwidth allows for its bytes, void, reasons}."""
+    """One entry a subject, in the order given: {name, backend, dtype (as `weights` says it), arithmetic, decode,
+    prefill (tokens/s) and ttft (ms): Summary each, points: the same three raw, limit: tokens/s that the bandwidth
+    allows for its bytes, void, reasons}."""
     main, found = of(trials, run), []
     for name in names:
         good, every = summary.warm(main, name), summary.warm(main, name, valid=False)
         points = dict(decode=[t.tg for t in good], prefill=[t.pp for t in good], ttft=[t.ttft * 1e3 for t in good])
         known = next(iter(good or every), None)
-        found.append(dict(
-            name=name, backend=known and known.backend, dtype=known and weights(known), points=points, void=len(every) - len(good),
-            arithmetic=known and quality.arithmetic(known.backend, known.dtype, known.quantisation, name),
-            **{k: statistics.summarise(v, seed, [t.process for t in good]) for k, v in points.items()},
-            limit=summary.limit(main, name) if any(t.bandwidth_gbps and t.bytes_per_token for t in good) else None,
-            reasons=sorted({t.reason for t in every if t.reason and not t.valid}),
-        ))  # fmt: skip
+        found.append(
+            dict(
+                name=name,
+                backend=known and known.backend,
+                dtype=known and weights(known),
+                points=points,
+                void=len(every) - len(good),
+                arithmetic=known and quality.arithmetic(known.backend, known.dtype, known.quantisation, name),
+                **{k: statistics.summarise(v, seed, [t.process for t in good]) for k, v in points.items()},
+                limit=summary.limit(main, name) if any(t.bandwidth_gbps and t.bytes_per_token for t in good) else None,
+                reasons=sorted({t.reason for t in every if t.reason and not t.valid}),
+            )
+        )
     return found
 
 
 def weights(trial: Trial) -> str:
-    """What a subject's weights are kept as: the quantised form where its arithmetic names one (`gguf+fused`), else its dtype."""
+    """What a subject's weights are kept as: the quantised form where its arithmetic names one (`gguf+fused`), else its
+    dtype."""
     return next((part for part in trial.quantisation.split("+") if part in FORMS), trial.dtype)
 
 

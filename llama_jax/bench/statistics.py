@@ -17,8 +17,11 @@ RESAMPLES = 9999
 NARROW = 0.02  # two subjects whose ratio lies this close to 1 are called equal
 UNSTABLE = 0.10  # IQR over median
 DRIFTED = 0.05  # change from the first to the last value of a run that is worth a warning
-MEANS = "percentile"  # how means are bootstrapped; BCa, at the same level, covers less: data/02-honest-measurement-simulation.csv
-FEWEST = 6  # a bootstrap of n units spans their range, which holds the mean with at most 1 - 2^(1-n): below six never 95 %
+# how means are bootstrapped; BCa, at the same level, covers less: data/02-honest-measurement-simulation.csv
+MEANS = "percentile"
+FEWEST = (
+    6  # a bootstrap of n units spans their range, which holds the mean with at most 1 - 2^(1-n): below six never 95 %
+)
 
 Values = Sequence[float]
 Labels = Sequence[Hashable] | None  # the process of each value
@@ -43,9 +46,10 @@ class Summary:
 class Ratio:
     """Geometric mean of ratios with its 95 % interval, and what may be said of it.
 
-    Faster or slower: the interval excludes 1 and the effect is larger than what the A/A control shows between the baseline
-    and itself; equal within 2 %: the interval lies there. Unstable, before any of these: the pairs spread by more than 10 %
-    and by more than the effect, or the control itself is different by as much as the effect. Anything else is inconclusive.
+    Faster or slower: the interval excludes 1 and the effect is larger than what the A/A control shows between the
+    baseline and itself; equal within 2 %: the interval lies there. Unstable, before any of these: the pairs spread by
+    more than 10 % and by more than the effect, or the control itself is different by as much as the effect. Anything
+    else is inconclusive.
     """
 
     value: float
@@ -92,7 +96,8 @@ class Drift:
 
 
 def summarise(values: Values, seed: int = 0, clusters: Labels = None) -> Summary:
-    """Median, IQR and the median's 95 % interval, whole processes resampled where there are several. An empty sample is all NaN."""
+    """Median, IQR and the median's 95 % interval, whole processes resampled where there are several. An empty sample is
+    all NaN."""
     values = np.asarray(values, float)
     if not len(values):
         return Summary(0, *[float("nan")] * 4)
@@ -107,11 +112,13 @@ def iqr(values: Values) -> float:
     return float(high - low)
 
 
-def ratio(subject: Values, baseline: Values, seed=0, clusters: Labels = None, resamples=RESAMPLES, method=MEANS) -> Ratio:
+def ratio(
+    subject: Values, baseline: Values, seed=0, clusters: Labels = None, resamples=RESAMPLES, method=MEANS
+) -> Ratio:
     """subject over baseline of pairs measured in the same block: exp of the mean log-ratio, with its interval.
 
-    clusters: the process of each pair. Pairs of one process share its luck, so whole processes are resampled where there are
-    several, and the pairs where there is one: its luck is then not in the interval. Method: `mean_interval`.
+    clusters: the process of each pair. Pairs of one process share its luck, so whole processes are resampled where
+    there are several, and the pairs where there is one: its luck is then not in the interval. Method: `mean_interval`.
     """
     logs = np.log(np.asarray(subject, float)) - np.log(np.asarray(baseline, float))
     if not len(logs):
@@ -120,8 +127,11 @@ def ratio(subject: Values, baseline: Values, seed=0, clusters: Labels = None, re
     return Ratio(*map(float, np.exp([logs.mean(), low, high])), len(logs), processes(clusters), iqr(logs))
 
 
-def unpaired_ratio(subject: Values, baseline: Values, seed: int = 0, clusters: tuple[Labels, Labels] = (None, None)) -> Ratio:
-    """subject over baseline of two samples that were not measured together: ratio of geometric means, with its interval.
+def unpaired_ratio(
+    subject: Values, baseline: Values, seed: int = 0, clusters: tuple[Labels, Labels] = (None, None)
+) -> Ratio:
+    """subject over baseline of two samples that were not measured together: ratio of geometric means, with its
+    interval.
 
     clusters: the process of each value, of either sample. n, clusters and spread are those of the weaker sample.
     """
@@ -130,11 +140,14 @@ def unpaired_ratio(subject: Values, baseline: Values, seed: int = 0, clusters: t
         return Ratio(*[float("nan")] * 3, 0)
     low, high = mean_interval([gather(*pair) for pair in zip(logs, clusters, strict=True)], seed)
     point = logs[0].mean() - logs[1].mean()
-    return Ratio(*map(float, np.exp([point, low, high])), min(map(len, logs)), min(map(processes, clusters)), max(map(iqr, logs)))
+    return Ratio(
+        *map(float, np.exp([point, low, high])), min(map(len, logs)), min(map(processes, clusters)), max(map(iqr, logs))
+    )
 
 
 def welch(subject: Values, baseline: Values) -> Ratio:
-    """subject over baseline as unpaired samples: Welch's 95 % interval of the difference of mean logs. What most claims rest on."""
+    """subject over baseline as unpaired samples: Welch's 95 % interval of the difference of mean logs. What most claims
+    rest on."""
     from scipy import stats
 
     a, b = np.log(subject), np.log(baseline)
@@ -153,16 +166,18 @@ def with_floor(found: Ratio, control: Ratio) -> Ratio:
 def pair_baseline(first: Values, again: Values) -> np.ndarray:
     """The denominator of a block's pairs: the geometric mean of the baseline's two runs there [n].
 
-    It halves the denominator's variance at no cost, as the control is run anyway. Where one is void (NaN), the other stands.
+    It halves the denominator's variance at no cost, as the control is run anyway. Where one is void (NaN), the other
+    stands.
     """
     return np.exp(np.nanmean(np.log([first, again]), axis=0))
 
 
 def more_blocks(found: Ratio) -> int | None:
-    """Blocks still needed for a verdict, if half-width and floor shrink as 1/sqrt(n) and the ratio stays; 0 when it has one.
+    """Blocks still needed for a verdict, if half-width and floor shrink as 1/sqrt(n) and the ratio stays; 0 when it has
+    one.
 
-    The cheaper of two ends: an interval that excludes 1 (and a floor below the effect), or one within 2 % of 1. None for
-    fewer than two pairs. For an unstable ratio it is the least: the noise or the control must calm down as well.
+    The cheaper of two ends: an interval that excludes 1 (and a floor below the effect), or one within 2 % of 1. None
+    for fewer than two pairs. For an unstable ratio it is the least: the noise or the control must calm down as well.
     """
     if found.n < 2 or not math.isfinite(found.high):
         return None
@@ -175,7 +190,8 @@ def more_blocks(found: Ratio) -> int | None:
 
 
 def drift(values: Values) -> Drift:
-    """Theil–Sen slope of the log values, in the order they were measured, over the whole run; NaN for fewer than four values.
+    """Theil–Sen slope of the log values, in the order they were measured, over the whole run; NaN for fewer than four
+    values.
 
     Sen 1968, https://doi.org/10.1080/01621459.1968.10480934, as scipy.stats.theilslopes implements it.
     """
@@ -193,7 +209,8 @@ def processes(clusters: Labels) -> int:
 
 
 def gather(logs: np.ndarray, clusters: Labels) -> np.ndarray:
-    """What is resampled: sum and count [units 2] of each process, or of each value where there are not several processes."""
+    """What is resampled: sum and count [units 2] of each process, or of each value where there are not several
+    processes."""
     labels = list(clusters) if processes(clusters) > 1 else range(len(logs))
     place = {label: i for i, label in enumerate(dict.fromkeys(labels))}
     units = np.zeros((len(place), 2))
@@ -204,8 +221,8 @@ def gather(logs: np.ndarray, clusters: Labels) -> np.ndarray:
 def mean_interval(samples: Sequence[np.ndarray], seed: int, resamples=RESAMPLES, method=MEANS) -> tuple[float, float]:
     """95 % interval of a mean, or of the first sample's mean less the second's, from what `gather` gives for each.
 
-    Percentile bootstrap of whole units at the level that Student's t asks of so few (two samples count as the smaller one).
-    Below six units Student's t itself, as no bootstrap reaches 95 % there.
+    Percentile bootstrap of whole units at the level that Student's t asks of so few (two samples count as the smaller
+    one). Below six units Student's t itself, as no bootstrap reaches 95 % there.
     """
     fewest = min(map(len, samples))
     if fewest < 2:
@@ -217,7 +234,9 @@ def mean_interval(samples: Sequence[np.ndarray], seed: int, resamples=RESAMPLES,
         means = [units[i, 0].sum(axis) / units[i, 1].sum(axis) for units, i in zip(samples, picked, strict=True)]
         return means[0] - sum(means[1:])
 
-    return bootstrap([np.arange(len(units)) for units in samples], difference, seed, expanded_level(fewest), resamples, method)
+    return bootstrap(
+        [np.arange(len(units)) for units in samples], difference, seed, expanded_level(fewest), resamples, method
+    )
 
 
 def expanded_level(n: int) -> float:
@@ -243,7 +262,8 @@ def student(samples: Sequence[np.ndarray]) -> tuple[float, float]:
 
 
 def interval(values: np.ndarray, statistic: Callable, seed: int) -> tuple[float, float]:
-    """95 % BCa interval of any statistic of one sample, such as the median; the expanded level is derived for means only."""
+    """95 % BCa interval of any statistic of one sample, such as the median; the expanded level is derived for means
+    only."""
     if len(values) < 2:
         return float("nan"), float("nan")
     return bootstrap([values], statistic, seed)
@@ -252,7 +272,8 @@ def interval(values: np.ndarray, statistic: Callable, seed: int) -> tuple[float,
 def median_interval(values: np.ndarray, clusters: Labels, seed: int, resamples: int = 2000) -> tuple[float, float]:
     """95 % percentile interval of the median of all values when whole processes are resampled.
 
-    With fewer than six processes no resampling reaches 95 %: then the interval spans the processes' own medians at least.
+    With fewer than six processes no resampling reaches 95 %: then the interval spans the processes' own medians at
+    least.
     """
     labels, rng = np.asarray(clusters), np.random.default_rng(seed)
     groups = [values[labels == label] for label in dict.fromkeys(clusters)]
@@ -266,7 +287,9 @@ def median_interval(values: np.ndarray, clusters: Labels, seed: int, resamples: 
     return float(min(low, *medians)), float(max(high, *medians))
 
 
-def bootstrap(samples: Sequence, statistic: Callable, seed: int, level=0.95, resamples=RESAMPLES, method="BCa") -> tuple[float, float]:
+def bootstrap(
+    samples: Sequence, statistic: Callable, seed: int, level=0.95, resamples=RESAMPLES, method="BCa"
+) -> tuple[float, float]:
     """scipy.stats.bootstrap by `method`, or the percentile method where BCa is not defined (ties, very small samples).
 
     Efron 1987, https://doi.org/10.1080/01621459.1987.10478410.
@@ -276,7 +299,9 @@ def bootstrap(samples: Sequence, statistic: Callable, seed: int, level=0.95, res
     for how in (method, "percentile"):
         rng = np.random.default_rng(seed)
         with warnings.catch_warnings(action="ignore"):  # BCa warns where it is not defined; the result says so too
-            found = stats.bootstrap(samples, statistic, n_resamples=resamples, method=how, confidence_level=level, rng=rng)
+            found = stats.bootstrap(
+                samples, statistic, n_resamples=resamples, method=how, confidence_level=level, rng=rng
+            )
         low, high = map(float, found.confidence_interval)
         if np.isfinite([low, high]).all():
             break

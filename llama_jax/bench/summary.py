@@ -30,8 +30,8 @@ def rates(trials: Sequence[Trial], subject: str) -> dict[tuple[int, int], float]
 def paired_ratio(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -> statistics.Ratio:
     """Decode rate of a subject over the baseline's, paired by process and block, judged against the run's A/A control.
 
-    Any other subject may stand for the baseline. The one that ran twice in a block counts with both its rates (geometric
-    mean); the control is its second over its first. Blocks where either side is void are left out.
+    Any other subject may stand for the baseline. The one that ran twice in a block counts with both its rates
+    (geometric mean); the control is its second over its first. Blocks where either side is void are left out.
     """
     if subject in (baseline, baseline + AGAIN):
         return over(rates(trials, subject), rates(trials, baseline), seed)
@@ -49,7 +49,9 @@ def both_rates(trials: Sequence[Trial], subject: str) -> dict[tuple[int, int], f
 def over(above: dict, below: dict, seed: int) -> statistics.Ratio:
     """Ratio of two sets of rates over the (process, block) that both have; processes resampled as wholes."""
     pairs = sorted(set(above) & set(below))
-    return statistics.ratio([above[p] for p in pairs], [below[p] for p in pairs], seed, [process for process, _ in pairs])
+    return statistics.ratio(
+        [above[p] for p in pairs], [below[p] for p in pairs], seed, [process for process, _ in pairs]
+    )
 
 
 def itl_pooled(trials: Sequence[Trial]) -> np.ndarray:
@@ -60,7 +62,10 @@ def itl_pooled(trials: Sequence[Trial]) -> np.ndarray:
 def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -> dict:
     """One subject's line."""
     good, everything = warm(trials, subject), warm(trials, subject, valid=False)
-    starts = {phase: [t for t in trials if t.subject == subject and t.phase == phase and t.valid] for phase in ("cold", "cached")}
+    starts = {
+        phase: [t for t in trials if t.subject == subject and t.phase == phase and t.valid]
+        for phase in ("cold", "cached")
+    }
     rate = statistics.summarise([t.tg for t in good], seed, [t.process for t in good])
     answered = [t for t in everything if t.token_times_ns]
     failed = [t for t in trials if t.subject == subject and not t.valid]
@@ -79,41 +84,67 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
         "itl_ms": {**statistics.percentiles(gaps), "n": len(gaps), "note": statistics.percentile_note(len(gaps))},
         "compile": first_request(starts["cold"]),
         "cached": first_request(starts["cached"]),
-        "ratio_to_baseline": {"value": ratio.value, "low": ratio.low, "high": ratio.high, "n": ratio.n, "processes": ratio.clusters,
-                              "floor": ratio.floor, "verdict": "baseline" if subject == baseline else ratio.verdict,
-                              "more_blocks": 0 if subject == baseline else statistics.more_blocks(ratio)},
+        "ratio_to_baseline": {
+            "value": ratio.value,
+            "low": ratio.low,
+            "high": ratio.high,
+            "n": ratio.n,
+            "processes": ratio.clusters,
+            "floor": ratio.floor,
+            "verdict": "baseline" if subject == baseline else ratio.verdict,
+            "more_blocks": 0 if subject == baseline else statistics.more_blocks(ratio),
+        },
         "mbu": median([t.mbu for t in good]),
         "peak_rss_bytes": max((t.peak_rss_bytes for t in starts["cold"] if t.peak_rss_bytes), default=None),
         "memory": sizes(starts["cold"] or good),
         "leaked_buffers": memory.leak(everything),
-        "tokens_equal": bool(answered) and not any(word in t.reason for t in answered for word in ("wrong: ", gate.PARTS)),
+        "tokens_equal": bool(answered)
+        and not any(word in t.reason for t in answered for word in ("wrong: ", gate.PARTS)),
         "approximate": any(gate.approximate(t.quantisation) for t in everything),
         "valid_trials": len(good),
         "voided_trials": len(everything) - len(good),
-        "reasons": sorted({t.reason for t in everything if t.reason} | {f"{t.phase}: {t.reason}" for t in failed if t.phase != "warm"}),
+        "reasons": sorted(
+            {t.reason for t in everything if t.reason} | {f"{t.phase}: {t.reason}" for t in failed if t.phase != "warm"}
+        ),
         "causes": sorted({t.cause for t in everything if t.cause}),
-    }  # fmt: skip
+    }
 
 
 def first_request(starts: Sequence[Trial]) -> dict | None:
-    """What the first request of a fresh process cost: programs XLA compiled, seconds of trace, lower and backend, TTFT."""
+    """What the first request of a fresh process cost: programs XLA compiled, seconds of trace, lower and backend,
+    TTFT."""
     if not starts:
         return None
-    return {"n": int(np.median([t.compiled for t in starts])), "seconds": float(np.median([*map(compile_seconds, starts)])),
-            "ttft_ms": median([t.ttft * 1e3 for t in starts]), "cache_hits": int(np.median([t.cache_hits for t in starts])),
-            "processes": len(starts)}  # fmt: skip
+    return {
+        "n": int(np.median([t.compiled for t in starts])),
+        "seconds": float(np.median([*map(compile_seconds, starts)])),
+        "ttft_ms": median([t.ttft * 1e3 for t in starts]),
+        "cache_hits": int(np.median([t.cache_hits for t in starts])),
+        "processes": len(starts),
+    }
 
 
 def sizes(trials: Sequence[Trial]) -> dict:
     """Bytes of weights and cache (predicted) and of the compiled decode program (as XLA says), where they are known."""
-    names = ("weights_bytes", "kv_bytes", "argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "device_peak_bytes")
-    return {name: max((getattr(t, name) for t in trials if getattr(t, name) is not None), default=None) for name in names}
+    names = (
+        "weights_bytes",
+        "kv_bytes",
+        "argument_bytes",
+        "output_bytes",
+        "temp_bytes",
+        "alias_bytes",
+        "device_peak_bytes",
+    )
+    return {
+        name: max((getattr(t, name) for t in trials if getattr(t, name) is not None), default=None) for name in names
+    }
 
 
 def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = None, seed: int = 0) -> list[dict]:
     """All subjects; the baseline's twin (its A/A control) stands right after it.
 
-    names: the subjects in the order wanted; by default that of their cold starts, which run in the order they were given.
+    names: the subjects in the order wanted; by default that of their cold starts, which run in the order they were
+    given.
     """
     found = subjects(sorted(trials, key=lambda t: (t.phase == "warm", t.block, t.order)))
     names = [n for n in names or found if not n.endswith(AGAIN)]
@@ -134,14 +165,32 @@ def as_frame(entries: list[dict]):
     """The table for a notebook, a pandas.DataFrame: one row a subject, rounded for reading."""
     import pandas as pd
 
-    return pd.DataFrame([{
-        "placement": e["name"], "tokens/s": e["tokens_per_second"]["median"], "IQR": e["tokens_per_second"]["iqr"],
-        "ratio": e["ratio_to_baseline"]["value"], "low": e["ratio_to_baseline"]["low"], "high": e["ratio_to_baseline"]["high"],
-        "verdict": e["ratio_to_baseline"]["verdict"], "MBU": e["mbu"], "TTFT ms": e["ttft_ms"],
-        "compilations": e["compile"] and e["compile"]["n"], "compile s": e["compile"] and e["compile"]["seconds"],
-        "peak RSS GB": e["peak_rss_bytes"] and e["peak_rss_bytes"] / 1e9, "valid": e["valid_trials"], "void": e["voided_trials"],
-        "tokens": tokens_word(e),
-    } for e in entries]).set_index("placement").round(3)  # fmt: skip
+    return (
+        pd.DataFrame(
+            [
+                {
+                    "placement": e["name"],
+                    "tokens/s": e["tokens_per_second"]["median"],
+                    "IQR": e["tokens_per_second"]["iqr"],
+                    "ratio": e["ratio_to_baseline"]["value"],
+                    "low": e["ratio_to_baseline"]["low"],
+                    "high": e["ratio_to_baseline"]["high"],
+                    "verdict": e["ratio_to_baseline"]["verdict"],
+                    "MBU": e["mbu"],
+                    "TTFT ms": e["ttft_ms"],
+                    "compilations": e["compile"] and e["compile"]["n"],
+                    "compile s": e["compile"] and e["compile"]["seconds"],
+                    "peak RSS GB": e["peak_rss_bytes"] and e["peak_rss_bytes"] / 1e9,
+                    "valid": e["valid_trials"],
+                    "void": e["voided_trials"],
+                    "tokens": tokens_word(e),
+                }
+                for e in entries
+            ]
+        )
+        .set_index("placement")
+        .round(3)
+    )
 
 
 def tokens_word(e: dict) -> str:
@@ -164,7 +213,8 @@ def baseline_of(table: Sequence[dict]) -> str:
 
 
 def limit(trials: Sequence[Trial], subject: str) -> float:
-    """A subject's bandwidth limit in tokens/s: probed bandwidth over the bytes a token must read (median of its warm trials)."""
+    """A subject's bandwidth limit in tokens/s: probed bandwidth over the bytes a token must read (median of its warm
+    trials)."""
     warmed = [t for t in trials if t.subject == subject and t.bandwidth_gbps]
     return float(np.median([t.limit for t in warmed]))
 

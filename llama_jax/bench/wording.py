@@ -19,7 +19,9 @@ def standing(found: Ratio, label: str, other: dict) -> str:
     kind = "" if other["dtype"] == "float32" else f" on {other['dtype']} weights"
     words = f"{found.words} of {label} ({other['name']}{kind})"
     undecided = found.verdict in ("inconclusive", "unstable")
-    return words + (f", which n = {found.n} {'blocks do' if found.n > 1 else 'block does'} not decide" if undecided else "")
+    return words + (
+        f", which n = {found.n} {'blocks do' if found.n > 1 else 'block does'} not decide" if undecided else ""
+    )
 
 
 def within(found, digits: int, name: str = "", form: str = "f") -> str:

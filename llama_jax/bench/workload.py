@@ -14,7 +14,13 @@ from llama_jax import generate
 from llama_jax.bench.guard import Guard, Region
 from llama_jax.checkpoint import Checkpoint
 
-GROWING, EXACT, BUCKETS, POWERS, ONE = "growing cache", "exact lengths", "package's buckets", "powers of two", "one shape"
+GROWING, EXACT, BUCKETS, POWERS, ONE = (
+    "growing cache",
+    "exact lengths",
+    "package's buckets",
+    "powers of two",
+    "one shape",
+)
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,9 @@ class Workload:
 class Subject:
     """run(prompt, workload) yields blocks of token ids [n B]; `encode` turns a prompt into ids.
 
-    guard: makes the region that watches a timed run, `Guard` for JAX and `TorchGuard` for PyTorch. counter: the same for a first
-    request, in which compiling is counted and not forbidden (`TorchCounter`). reported: what the subject itself says of its last
-    request, as fields of a Trial; asked after the clock has stopped.
+    guard: makes the region that watches a timed run, `Guard` for JAX and `TorchGuard` for PyTorch. counter: the same
+    for a first request, in which compiling is counted and not forbidden (`TorchCounter`). reported: what the subject
+    itself says of its last request, as fields of a Trial; asked after the clock has stopped.
     """
 
     name: str
@@ -60,12 +66,15 @@ class Subject:
 
 def encoder(checkpoint: Checkpoint) -> Callable:
     """Prompt → ids: texts through the tokenizer (the chat template has been applied), ids as they are."""
-    return lambda prompt: checkpoint.tokenizer.encode(prompt, special=False) if isinstance(prompt, str) else list(prompt)
+    return lambda prompt: (
+        checkpoint.tokenizer.encode(prompt, special=False) if isinstance(prompt, str) else list(prompt)
+    )
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How the shapes of a request are chosen. positions(n, most): what n positions are rounded up to; `most` is the stream's largest n."""
+    """How the shapes of a request are chosen. positions(n, most): what n positions are rounded up to; `most` is the
+    stream's largest n."""
 
     positions: Callable[[int, int], int]
     placement: str = "step"

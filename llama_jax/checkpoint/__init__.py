@@ -30,8 +30,20 @@ from llama_jax.model import quantised as quantised_from
 from llama_jax.model.quantize import FORMS, LAYOUTS
 from llama_jax.text.tokenizer import Tokenizer
 
-__all__ = ["DEFAULT", "Checkpoint", "from_flax", "from_torch", "gguf_file", "load", "load_config", "load_params", "load_tokenizer",
-           "models", "to_flax", "to_torch"]  # fmt: skip
+__all__ = [
+    "DEFAULT",
+    "Checkpoint",
+    "from_flax",
+    "from_torch",
+    "gguf_file",
+    "load",
+    "load_config",
+    "load_params",
+    "load_tokenizer",
+    "models",
+    "to_flax",
+    "to_torch",
+]
 
 DEFAULT = "smollm2-135m-instruct"
 DTYPES = ("float32", "bfloat16", *FORMS)
@@ -39,8 +51,8 @@ DTYPES = ("float32", "bfloat16", *FORMS)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model. `tokenizer` is None for random weights and for folders without one. origin: where its weights can be read
-    again in another form; None for one that was put together here."""
+    """A loaded model. `tokenizer` is None for random weights and for folders without one. origin: where its weights can
+    be read again in another form; None for one that was put together here."""
 
     name: str
     config: ModelConfig
@@ -50,11 +62,14 @@ class Checkpoint:
     source: str
     dtype: str
     origin: Source | None = field(default=None, repr=False, compare=False)
-    forms: dict[str, Model] = field(default_factory=dict, init=False, repr=False, compare=False)  # that `weights` has made
+    forms: dict[str, Model] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # that `weights` has made
 
     def weights(self, form: str) -> Model:
-        """The weights in one of `quantize.FORMS`: read again from where they came from, else quantised from the parameters. All who
-        ask for a form share it. Raises UserError where there are no such blocks, or too little memory."""
+        """The weights in one of `quantize.FORMS`: read again from where they came from, else quantised from the
+        parameters. All who ask for a form share it. Raises UserError where there are no such blocks, or too little
+        memory."""
         if form == self.dtype:
             return self.params
         if form not in self.forms:
@@ -73,7 +88,9 @@ def own_blocks(source: Source) -> str:
 
 
 def __getattr__(name: str):
-    if name == "gguf":  # when first asked for: a machine that only measures speed may lack the library that reads such files
+    if (
+        name == "gguf"
+    ):  # when first asked for: a machine that only measures speed may lack the library that reads such files
         return importlib.import_module(f"{__name__}.gguf")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -87,8 +104,8 @@ def models() -> dict[str, str]:
 
 
 def gguf_file(name: str) -> Path | None:
-    """The GGUF file that a name stands for; None where it names another kind of model, or none. Raises UserError for packaged
-    weights that are not installed."""
+    """The GGUF file that a name stands for; None where it names another kind of model, or none. Raises UserError for
+    packaged weights that are not installed."""
     from llama_jax.checkpoint import gguf
 
     path = gguf.packaged() if name == DEFAULT else Path(name).expanduser()
@@ -116,8 +133,9 @@ def find(name: str) -> Source:
 
 
 def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None = None) -> Checkpoint:
-    """Configuration, parameters, tokenizer and weights hash of a model. dtype: "float32", "bfloat16" or a quantised form, in which
-    the whole model is never there in float32: "gguf" (the file's own blocks), "q8_0", "q4_0", "q4_1" or "int8" (quantised here).
+    """Configuration, parameters, tokenizer and weights hash of a model. dtype: "float32", "bfloat16" or a quantised
+    form, in which the whole model is never there in float32: "gguf" (the file's own blocks), "q8_0", "q4_0", "q4_1" or
+    "int8" (quantised here).
     device: where the weights go, by default the first one that JAX has.
 
     Raises UserError, one line each: no such model, not a GGUF, truncated file, unsupported architecture or tensor type,

@@ -1,4 +1,5 @@
-"""Flax and back: a nested dict of parameters under Hugging Face's module names, with the leaf names of Flax's own layers.
+"""Flax and back: a nested dict of parameters under Hugging Face's module names, with the leaf names of Flax's own
+layers.
 
 `kernel` is [in, out] as in `nn.Dense`, for GPT-2 too; `embedding` is a table's, `scale` a norm's, `bias` as everywhere:
 params["model"]["layers"]["0"]["self_attn"]["q_proj"]["kernel"], params["transformer"]["wte"]["embedding"].
@@ -42,7 +43,9 @@ def from_flax(config: ModelConfig, tree: Mapping, dtype: str = "float32") -> Mod
     for name in (name for rows in jax.tree.leaves(names(config)) for name in rows.names):
         path = flax_path(name)
         if path not in given:
-            raise UserError(f"The Flax tree has no {'/'.join(path)}; it is not a {config.model_type} model of this configuration.")
+            raise UserError(
+                f"The Flax tree has no {'/'.join(path)}; it is not a {config.model_type} model of this configuration."
+            )
         values = given.pop(path)
         if path[-1] == "kernel" and name not in turned:
             values = values.T
@@ -71,5 +74,7 @@ def flatten(tree: Mapping, before: tuple[str, ...] = ()) -> dict[tuple[str, ...]
     found = {}
     for key, value in tree.items():
         path = (*before, str(key))
-        found |= flatten(value, path) if isinstance(value, Mapping) else {path: np.asarray(getattr(value, "value", value))}
+        found |= (
+            flatten(value, path) if isinstance(value, Mapping) else {path: np.asarray(getattr(value, "value", value))}
+        )
     return found

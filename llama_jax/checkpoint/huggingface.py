@@ -1,4 +1,5 @@
-"""Hugging Face layout: config.json, safetensors (one file or shards), tokenizer.json. Local folders, and the hub by name."""
+"""Hugging Face layout: config.json, safetensors (one file or shards), tokenizer.json. Local folders, and the hub by
+name."""
 
 from __future__ import annotations
 
@@ -20,15 +21,24 @@ FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_c
 def open_hub(name: str) -> Source:
     """Fetch a hub model's configuration, tokenizer and safetensors (or find them in the hub cache) and open them."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
         return open_folder(Path(snapshot_download(name, allow_patterns=FILES)))
     except (RepositoryNotFoundError, HFValidationError) as error:
-        raise UserError(f"The hub has no model {name!r}, or it asks for a login: check the name, or run `hf auth login`.") from error
+        raise UserError(
+            f"The hub has no model {name!r}, or it asks for a login: check the name, or run `hf auth login`."
+        ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         why = type(error).__name__
-        raise UserError(f"The hub could not be reached for {name!r} ({why}): check the network, or name a local folder.") from error
+        raise UserError(
+            f"The hub could not be reached for {name!r} ({why}): check the network, or name a local folder."
+        ) from error
 
 
 def open_folder(folder: Path) -> Source:
@@ -54,10 +64,14 @@ def read_json(path: Path) -> dict:
 
 
 def canonical(config: ModelConfig, tensors: dict) -> dict:
-    """Tensors under the full names of the model with its head: the hub's GPT-2 leaves the prefix out, and stores its causal mask."""
+    """Tensors under the full names of the model with its head: the hub's GPT-2 leaves the prefix out, and stores its
+    causal mask."""
     if config.model_type != "gpt2":
         return tensors
-    full = {name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}": t for name, t in tensors.items()}
+    full = {
+        name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}": t
+        for name, t in tensors.items()
+    }
     return {name: t for name, t in full.items() if not name.endswith((".attn.bias", ".attn.masked_bias"))}
 
 
@@ -86,7 +100,10 @@ def check_supported(folder: Path | str, raw: dict) -> None:
     for key, only in UNSUPPORTED[raw["model_type"]].items():
         found = raw.get(key, only)
         if (found or False) != only:
-            raise UserError(f"{folder}: {key} is {found!r} in config.json; a {raw['model_type']} model is supported with {only!r} alone.")
+            raise UserError(
+                f"{folder}: {key} is {found!r} in config.json; a {raw['model_type']} model is supported with {only!r}"
+                " alone."
+            )
 
 
 def read_llama(folder: Path | str, raw: dict) -> ModelConfig:

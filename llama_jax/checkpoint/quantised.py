@@ -22,14 +22,18 @@ def kind_of(form: str, rows: Rows) -> str:
 
 
 def complaint(source: Source, groups: list[Rows]) -> str | None:
-    """Why the source's own bytes cannot be the weights: the tensor and its type in one sentence; None where they can."""
+    """Why the source's own bytes cannot be the weights: the tensor and its type in one sentence; None where they
+    can."""
     for rows in filter(is_matrix, groups):
         kinds = []
         for name in rows.names:
             if (raw := source.tensors[name].raw) is None:
                 return f"{source.where}: it is no GGUF file, so it has no blocks of its own"
             if raw.kind not in LAYOUTS:
-                return f"{source.where}: tensor {name} is stored as {raw.kind.upper()}, not as {', '.join(map(str.upper, LAYOUTS))}"
+                return (
+                    f"{source.where}: tensor {name} is stored as {raw.kind.upper()}, not as"
+                    f" {', '.join(map(str.upper, LAYOUTS))}"
+                )
             kinds.append(raw.kind)
         if len(set(kinds)) > 1:
             stored = ", ".join(f"{name} {kind.upper()}" for name, kind in zip(rows.names, kinds, strict=True))
@@ -74,7 +78,8 @@ def as_rows(tensor, rows: Rows) -> np.ndarray:
 
 
 def stored(tensor, rows: Rows, kind: str) -> np.ndarray:
-    """The bytes of a tensor's blocks: the file's own where they are of this kind already, as llama.cpp's quantiser leaves them too."""
+    """The bytes of a tensor's blocks: the file's own where they are of this kind already, as llama.cpp's quantiser
+    leaves them too."""
     if tensor.raw and tensor.raw.kind == kind:
         return tensor.raw.read()
     return quantize.quantise(as_rows(tensor, rows), kind)

@@ -43,13 +43,18 @@ def changed(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
         found[field] = int(value)
     config = replace(config, **found)
     if config.num_attention_heads % config.num_key_value_heads:
-        raise UserError(f"{config.num_attention_heads} query heads cannot share {config.num_key_value_heads} key heads evenly.")
+        raise UserError(
+            f"{config.num_attention_heads} query heads cannot share {config.num_key_value_heads} key heads evenly."
+        )
     return config
 
 
 def open_random(config: ModelConfig, seed: int, name: str = "random:") -> Source:
-    """Normal weights and biases of standard deviation 0.02, norms of one; each tensor from its own stream of the seed."""
-    tensors = {key: Tensor(shape, partial(draw, key, shape, seed, i)) for i, (key, shape) in enumerate(shapes(config).items())}
+    """Normal weights and biases of standard deviation 0.02, norms of one; each tensor from its own stream of the
+    seed."""
+    tensors = {
+        key: Tensor(shape, partial(draw, key, shape, seed, i)) for i, (key, shape) in enumerate(shapes(config).items())
+    }
     digest = hashlib.sha256(f"normal {SCALE} {seed} {config}".encode()).hexdigest()
     return Source(name, config, tensors, lambda: None, lambda: digest)
 
@@ -62,7 +67,8 @@ def draw(name: str, shape: tuple[int, ...], seed: int, index: int) -> np.ndarray
 
 
 def on_device(config: ModelConfig, seed: int, dtype=jnp.bfloat16) -> Model:
-    """Weights as `open_random` describes them, drawn by JAX where they will be used: nothing as large as the model passes the host.
+    """Weights as `open_random` describes them, drawn by JAX where they will be used: nothing as large as the model
+    passes the host.
 
     Other numbers than the host's generator makes of the same seed.
     """

@@ -27,7 +27,8 @@ from llama_jax.model.quantize import FORMS, is_quantised
 
 @dataclass(frozen=True)
 class Raw:
-    """A GGUF tensor's own bytes: its type ("q4_0", "f16" …), and how to get them as rows of blocks [out, in/32, bytes a block]."""
+    """A GGUF tensor's own bytes: its type ("q4_0", "f16" …), and how to get them as rows of blocks [out, in/32, bytes a
+    block]."""
 
     kind: str
     read: Callable[[], np.ndarray]
@@ -35,7 +36,8 @@ class Raw:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that has not been read yet: its shape, and how to get its values. raw: its bytes, where they are a GGUF's."""
+    """A tensor that has not been read yet: its shape, and how to get its values. raw: its bytes, where they are a
+    GGUF's."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray | jax.Array]
@@ -100,9 +102,11 @@ def gpt2_layer(i: int) -> Layer:
     (qkv, qkv_bias), (o, o_bias) = conv("attn.c_attn"), conv("attn.c_proj")
     (up, up_bias), (down, down_bias) = conv("mlp.c_fc"), conv("mlp.c_proj")
     return Layer(
-        norm_rows(f"{home}.ln_1", True), Attention(qkv, o, qkv_bias, o_bias),
-        norm_rows(f"{home}.ln_2", True), FFN(up, down, up_bias, down_bias),
-    )  # fmt: skip
+        norm_rows(f"{home}.ln_1", True),
+        Attention(qkv, o, qkv_bias, o_bias),
+        norm_rows(f"{home}.ln_2", True),
+        FFN(up, down, up_bias, down_bias),
+    )
 
 
 def is_matrix(rows: Rows) -> bool:
@@ -125,17 +129,31 @@ def out_in(name: str, config: ModelConfig) -> tuple[int, ...]:
     """(rows, columns) of the product that a tensor belongs to, its table's, or (D,) of a norm's."""
     d, f = config.hidden_size, config.intermediate_size
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    sizes = {"q_proj": (queries, d), "k_proj": (keys, d), "v_proj": (keys, d), "o_proj": (d, queries), "gate_proj": (f, d),
-             "up_proj": (f, d), "down_proj": (d, f), "embed_tokens": (config.vocab_size, d), "lm_head": (config.vocab_size, d),
-             "wte": (config.vocab_size, d), "wpe": (config.max_position_embeddings, d), "attn.c_attn": (queries + 2 * keys, d),
-             "attn.c_proj": (d, queries), "mlp.c_fc": (f, d), "mlp.c_proj": (d, f)}  # fmt: skip
+    sizes = {
+        "q_proj": (queries, d),
+        "k_proj": (keys, d),
+        "v_proj": (keys, d),
+        "o_proj": (d, queries),
+        "gate_proj": (f, d),
+        "up_proj": (f, d),
+        "down_proj": (d, f),
+        "embed_tokens": (config.vocab_size, d),
+        "lm_head": (config.vocab_size, d),
+        "wte": (config.vocab_size, d),
+        "wpe": (config.max_position_embeddings, d),
+        "attn.c_attn": (queries + 2 * keys, d),
+        "attn.c_proj": (d, queries),
+        "mlp.c_fc": (f, d),
+        "mlp.c_proj": (d, f),
+    }
     module = name.rpartition(".")[0]
     return next((size for end, size in sizes.items() if module == end or module.endswith("." + end)), (d,))
 
 
 def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Model:
-    """Read every weight into a Model of `dtype`, which may be one of `quantize.FORMS`, on `device` (by default JAX's own choice, the
-    first). Several are read at a time; what is quantised here one after the other, so that a single tensor is there in float32.
+    """Read every weight into a Model of `dtype`, which may be one of `quantize.FORMS`, on `device` (by default JAX's
+    own choice, the first). Several are read at a time; what is quantised here one after the other, so that a single
+    tensor is there in float32.
 
     Shapes are checked before anything is read.
     """
@@ -167,13 +185,19 @@ def check(source: Source) -> None:
     """Every weight is there in its shape, and no bias that the model would silently leave out."""
     expected = shapes(source.config)
     if biases := sorted(name for name in source.tensors if name.endswith(".bias") and name not in expected):
-        raise UserError(f"{source.where}: it has biases ({biases[0]}, …) that a {source.config.model_type} model has not.")
+        raise UserError(
+            f"{source.where}: it has biases ({biases[0]}, …) that a {source.config.model_type} model has not."
+        )
     for name, shape in expected.items():
         if name not in source.tensors:
-            raise UserError(f"{source.where}: tensor {name} is missing; the file is incomplete or not of this configuration.")
+            raise UserError(
+                f"{source.where}: tensor {name} is missing; the file is incomplete or not of this configuration."
+            )
         found = tuple(source.tensors[name].shape)
         if found != shape:
-            raise UserError(f"{source.where}: tensor {name} has shape {list(found)}, the configuration says {list(shape)}.")
+            raise UserError(
+                f"{source.where}: tensor {name} has shape {list(found)}, the configuration says {list(shape)}."
+            )
 
 
 def check_memory(source: Source, dtype: str) -> None:
@@ -182,8 +206,10 @@ def check_memory(source: Source, dtype: str) -> None:
 
     needed, free = size(source, dtype), psutil.virtual_memory().available
     if needed > free:
-        raise UserError(f"{source.where}: the weights need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free;"
-                        " load it as bfloat16 or q8_0, or choose a smaller model.")  # fmt: skip
+        raise UserError(
+            f"{source.where}: the weights need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free;"
+            " load it as bfloat16 or q8_0, or choose a smaller model."
+        )
 
 
 def size(source: Source, dtype: str) -> float:

@@ -1,4 +1,5 @@
-"""PyTorch and back: a `state_dict` with Hugging Face's names in, the model's pytree out, and the other way, bit for bit."""
+"""PyTorch and back: a `state_dict` with Hugging Face's names in, the model's pytree out, and the other way, bit for
+bit."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from llama_jax.model import Model
 
 
 def from_torch(source, config: ModelConfig | None = None, dtype: str = "float32") -> tuple[ModelConfig, Model]:
-    """(configuration, weights) of a transformers model (`GPT2LMHeadModel`, `LlamaForCausalLM`, `Qwen2ForCausalLM`) or a `state_dict`.
+    """(configuration, weights) of a transformers model (`GPT2LMHeadModel`, `LlamaForCausalLM`, `Qwen2ForCausalLM`) or a
+    `state_dict`.
 
     config: needed for a bare state_dict. bfloat16 and float16 widen exactly.
     Raises UserError for another kind of model, and for a missing or misshapen tensor.
@@ -34,7 +36,8 @@ def from_torch(source, config: ModelConfig | None = None, dtype: str = "float32"
 
 
 def to_torch(config: ModelConfig, params: Model) -> dict:
-    """A `state_dict` that `load_state_dict` of the transformers model takes as it is; a tied head shares the table's memory."""
+    """A `state_dict` that `load_state_dict` of the transformers model takes as it is; a tied head shares the table's
+    memory."""
     found = {name: tensor(values) for name, values in named(config, params).items()}
     if config.tie_word_embeddings:
         table = "transformer.wte.weight" if config.model_type == "gpt2" else "model.embed_tokens.weight"
@@ -43,8 +46,13 @@ def to_torch(config: ModelConfig, params: Model) -> dict:
 
 
 def tensor(values: np.ndarray | jax.Array):
-    """A PyTorch tensor of its own memory with the same bits; bfloat16, which NumPy cannot hand over, goes as integers."""
+    """A PyTorch tensor of its own memory with the same bits; bfloat16, which NumPy cannot hand over, goes as
+    integers."""
     import torch
 
     values = np.array(values)  # a copy, contiguous
-    return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16) if values.dtype.name == "bfloat16" else torch.from_numpy(values)
+    return (
+        torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+        if values.dtype.name == "bfloat16"
+        else torch.from_numpy(values)
+    )

@@ -1,6 +1,8 @@
-"""The verbs of `llama-jax`, a module for those that belong together. Heavy imports wait until a verb runs, so that `--help` is quick.
+"""The verbs of `llama-jax`, a module for those that belong together. Heavy imports wait until a verb runs, so that
+`--help` is quick.
 
-Nothing is imported here: a GPU machine, which starts a suite through `cli.suite`, need not have what the other verbs want.
+Nothing is imported here: a GPU machine, which starts a suite through `cli.suite`, need not have what the other verbs
+want.
 """
 
 import importlib

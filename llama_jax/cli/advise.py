@@ -26,10 +26,15 @@ def advise(
     memory_mb: Annotated[int | None, typer.Option(min=1, help="Megabytes that the process may take.")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Only float32's own tokens will do.")] = False,
     data: Annotated[
-        list[Path] | None, typer.Option(help="Tables of trials to judge by (.csv, .parquet, .jsonl); those of notebooks 03 and 08.")
+        list[Path] | None,
+        typer.Option(help="Tables of trials to judge by (.csv, .parquet, .jsonl); those of notebooks 03 and 08."),
     ] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Measure at these sizes now, some ten minutes, and judge by that.")] = False,
-    placements: Annotated[str, typer.Option(help="What to measure, with commas; the ladder and the kernels by default.")] = "",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure at these sizes now, some ten minutes, and judge by that.")
+    ] = False,
+    placements: Annotated[
+        str, typer.Option(help="What to measure, with commas; the ladder and the kernels by default.")
+    ] = "",
     out: Annotated[list[Path] | None, typer.Option(help="Keep what was measured: .csv, .parquet or .jsonl.")] = None,
     seed: Seed = 0,
     json_: Json = False,
@@ -38,7 +43,9 @@ def advise(
     from llama_jax.errors import UserError
     from llama_jax.reporting import advice, counsel
 
-    wish = advice.Wish(prompt_tokens, new_tokens, requests, streaming, lengths, warm, memory_mb and memory_mb * 10**6, exact)
+    wish = advice.Wish(
+        prompt_tokens, new_tokens, requests, streaming, lengths, warm, memory_mb and memory_mb * 10**6, exact
+    )
     if (placements or out) and not measure:
         raise UserError("--placements and --out belong to --measure; add it, or leave them away.")
     if data and measure:
@@ -60,7 +67,9 @@ def measured(model: str, wish, names: tuple[str, ...], out: Sequence[Path], seed
 
     check_outputs(None, out, None)
     ours = names or (*LADDER, *(() if kernels.missing() else ("loop+gemv", "step+fused", "loop+fused")))
-    settings = run.Settings(model, ours, (), None, wish.prompt_tokens, wish.new_tokens, BLOCKS, 1, seed, PROCESSES, COLD)
+    settings = run.Settings(
+        model, ours, (), None, wish.prompt_tokens, wish.new_tokens, BLOCKS, 1, seed, PROCESSES, COLD
+    )
     with progress.bar(bars_shown()) as tell_progress:
         result, trials, meta = run.run(settings, tell_progress)
     for path in out:

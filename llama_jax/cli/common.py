@@ -33,10 +33,19 @@ def known_placements(incomplete: str) -> list[tuple[str, str]]:
     return [(name, DESCRIPTIONS[name]) for name in LADDER if name.startswith(incomplete)]
 
 
-Model = Annotated[str, typer.Option("--model", "-m", autocompletion=known_models,
-                                     help="Model name, path, hub id or random:PRESET; see `llama-jax models`.")]  # fmt: skip
-PlacementName = Annotated[str, typer.Option("--placement", autocompletion=known_placements,
-                                             help="Where jit goes; see `llama-jax placements`.")]  # fmt: skip
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        autocompletion=known_models,
+        help="Model name, path, hub id or random:PRESET; see `llama-jax models`.",
+    ),
+]
+PlacementName = Annotated[
+    str,
+    typer.Option("--placement", autocompletion=known_placements, help="Where jit goes; see `llama-jax placements`."),
+]
 Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")]
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Tokens to make at most.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
@@ -57,9 +66,13 @@ def show_version(asked: bool) -> None:
 
 @app.callback()
 def program(
-    version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version, and leave.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version, and leave.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only: no progress.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what JAX compiles in this process, and how long it takes.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say what JAX compiles in this process, and how long it takes.")
+    ] = False,
 ) -> None:
     """The same language model under every placement of jax.jit."""
     global silent

@@ -15,23 +15,34 @@ import typer
 from llama_jax.cli.common import Dtype, Json, Model, app, bars_shown, emit, tell
 
 Sites = Annotated[
-    list[str], typer.Option("--sites", help="Such as `resid_post:3,7`, `mlp_out:0-5`, `q:all`, `ln_final`; several with spaces.")
+    list[str],
+    typer.Option("--sites", help="Such as `resid_post:3,7`, `mlp_out:0-5`, `q:all`, `ln_final`; several with spaces."),
 ]
 
 
-@app.command(epilog="Example: `llama-jax extract --source texts.jsonl --sites 'resid_post:3,7 mlp_out:0-5' --out activations`")
+@app.command(
+    epilog="Example: `llama-jax extract --source texts.jsonl --sites 'resid_post:3,7 mlp_out:0-5' --out activations`"
+)
 def extract(
     context: typer.Context,
     sites: Sites,
     out: Annotated[str, typer.Option(help="Folder, or any URL that fsspec knows.")],
     model: Model = "smollm2-135m-instruct",
     source: Annotated[
-        str, typer.Option(help="Texts: .txt, .jsonl, .parquet, a folder or pattern of them, hf:OWNER/NAME, `-`, or Python's own `manual`.")
+        str,
+        typer.Option(
+            help="Texts: .txt, .jsonl, .parquet, a folder or pattern of them, hf:OWNER/NAME, `-`, or Python's own"
+            " `manual`."
+        ),
     ] = "manual",
-    field: Annotated[str | None, typer.Option(help="Field or column that holds the text or its token ids; `text`.")] = None,
+    field: Annotated[
+        str | None, typer.Option(help="Field or column that holds the text or its token ids; `text`.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Examples to read at most.")] = None,
     positions: Annotated[str, typer.Option(help="all, last, or numbers such as 0,-1.")] = "all",
-    keep: Annotated[str, typer.Option("--keep", help="Type that activations are kept in: bfloat16, float16 or float32.")] = "bfloat16",
+    keep: Annotated[
+        str, typer.Option("--keep", help="Type that activations are kept in: bfloat16, float16 or float32.")
+    ] = "bfloat16",
     dtype: Dtype = "float32",
     batch: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 8,
     length: Annotated[int, typer.Option(min=1, help="Tokens of a row; longer examples are cut into pieces.")] = 256,
@@ -41,10 +52,18 @@ def extract(
     writers: Annotated[int, typer.Option(min=0, help="Threads that write.")] = 2,
     row_limit: Annotated[int, typer.Option(min=1, help="Bytes that one token may take.")] = 256 * 1024,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that OUT holds.")] = False,
-    processes: Annotated[int, typer.Option(min=1, help="Processes on this machine, each with its share of units and cores.")] = 1,
-    distributed: Annotated[bool, typer.Option("--distributed", help="One of the processes that srun or another launcher starts.")] = False,
-    mesh: Annotated[str | None, typer.Option(metavar="DATAxTENSOR", help="Spread the model over all devices, such as 2x4.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="File (.json.gz) for a Perfetto trace of the first batches.")] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes on this machine, each with its share of units and cores.")
+    ] = 1,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="One of the processes that srun or another launcher starts.")
+    ] = False,
+    mesh: Annotated[
+        str | None, typer.Option(metavar="DATAxTENSOR", help="Spread the model over all devices, such as 2x4.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="File (.json.gz) for a Perfetto trace of the first batches.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Write the activations of chosen sites for a whole corpus: one compilation, every unit committed."""
@@ -72,7 +91,9 @@ def extract(
             workers.join()
         extractor = made(model, dtype, mesh, spec, (batch, length), pack, row_limit)
         with said() if place else bar(lambda: texts.total) as progress:
-            report = extraction.extract(extractor, texts, out, depth, writers, resume, unit=unit, progress=progress, trace=trace)
+            report = extraction.extract(
+                extractor, texts, out, depth, writers, resume, unit=unit, progress=progress, trace=trace
+            )
     if place:
         emit({"report": asdict(report)})
     else:
@@ -96,17 +117,25 @@ def check_processes(distributed: bool, source: str, trace: Path | None) -> None:
     from llama_jax.errors import UserError
 
     if distributed:
-        raise UserError("--processes starts the processes here, --distributed is for those that a launcher starts: give one of them.")
+        raise UserError(
+            "--processes starts the processes here, --distributed is for those that a launcher starts: give one"
+            " of them."
+        )
     if source == "-":
-        raise UserError("Standard input can be read by one process only; write it to a file first, or leave --processes away.")
+        raise UserError(
+            "Standard input can be read by one process only; write it to a file first, or leave --processes away."
+        )
     if trace:
         raise UserError("--trace is of one process; leave --processes away.")
 
 
 def told(report, json_: bool) -> None:
     """A run's report, for people and as the last line of standard output."""
-    tell(f"{report.out}: {report.units} units, {report.rows:,} rows, {report.bytes:,} bytes; now {report.tokens:,} tokens in"
-         f" {report.seconds:.1f} s, {report.tokens_per_second:.0f} a second, compilations: {report.compilations}")  # fmt: skip
+    tell(
+        f"{report.out}: {report.units} units, {report.rows:,} rows, {report.bytes:,} bytes; now"
+        f" {report.tokens:,} tokens in"
+        f" {report.seconds:.1f} s, {report.tokens_per_second:.0f} a second, compilations: {report.compilations}"
+    )
     if report.device_idle is not None:
         tell(f"the device was idle for {report.device_idle:.1%} of the traced time")
     if json_:
@@ -133,8 +162,8 @@ def read_positions(text: str) -> str | tuple[int, ...]:
 
 @contextlib.contextmanager
 def bar(total: Callable[[], int | None]) -> Iterator[Callable]:
-    """A line on standard error: units, tokens, tokens/s, MB/s, and how long the rest will take. total: examples of the source, None where
-    that is not known; asked for in a thread of its own, because counting may take a while."""
+    """A line on standard error: units, tokens, tokens/s, MB/s, and how long the rest will take. total: examples of the
+    source, None where that is not known; asked for in a thread of its own, because counting may take a while."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -150,7 +179,10 @@ def bar(total: Callable[[], int | None]) -> Iterator[Callable]:
 def line(done, total: int | None) -> str:
     """A run's progress in one line."""
     spent = max(done.seconds, 1e-9)
-    text = f"{done.units} units, {done.tokens:,} tokens, {done.tokens / spent:,.0f} tokens/s, {done.bytes / spent / 1e6:.1f} MB/s"
+    text = (
+        f"{done.units} units, {done.tokens:,} tokens, {done.tokens / spent:,.0f} tokens/s,"
+        f" {done.bytes / spent / 1e6:.1f} MB/s"
+    )
     if total is None or not done.examples:
         return text
     left = max(total - done.before - done.examples, 0) / done.examples * spent

@@ -30,15 +30,22 @@ def placements(json_: Json = False) -> None:
 
     if json_:
         known = [{"name": p.name, "jit": list(p.jit), "description": DESCRIPTIONS[p.name]} for p in LADDER.values()]
-        emit({"placements": known, "modifiers": sorted(MODIFIERS), "switches": {k: list(v) for k, v in SWITCHES.items()}})
+        emit(
+            {"placements": known, "modifiers": sorted(MODIFIERS), "switches": {k: list(v) for k, v in SWITCHES.items()}}
+        )
         return
     for p in LADDER.values():
         print(f"{p.name:12} {DESCRIPTIONS[p.name]:72} jit={', '.join(p.jit) or 'nothing'}")
-    print(f"\nAppend to any of them: {', '.join('+' + m for m in MODIFIERS)} (such as step+scan+donate);"
-          " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight.")  # fmt: skip
+    print(
+        f"\nAppend to any of them: {', '.join('+' + m for m in MODIFIERS)} (such as step+scan+donate);"
+        " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight."
+    )
     print(f"Your own: {OWN} and what is jitted, with dots, such as {OWN}attend.head+donate; of {', '.join(TREE)}.")
-    print("Weights: +bf16, +gguf (the file's own blocks), +q8_0, +q4_0, +q4_1, +int8 (quantised here). Kernels: +gemv multiplies by blocks,"
-          " +fused makes a token in one call, each on the file's own blocks or q8_0 where no weights are named.")  # fmt: skip
+    print(
+        "Weights: +bf16, +gguf (the file's own blocks), +q8_0, +q4_0, +q4_1, +int8 (quantised here). Kernels:"
+        " +gemv multiplies by blocks,"
+        " +fused makes a token in one call, each on the file's own blocks or q8_0 where no weights are named."
+    )
 
 
 @app.command(epilog="Example: `llama-jax doctor`")

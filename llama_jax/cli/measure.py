@@ -12,37 +12,61 @@ import typer
 from llama_jax.cli.common import Json, Model, Seed, app, bars_shown, emit, split, tell
 
 
-@app.command(epilog="Example: `llama-jax bench --placements step,loop,chunk16 --blocks 10 --out results.parquet --json`")
+@app.command(
+    epilog="Example: `llama-jax bench --placements step,loop,chunk16 --blocks 10 --out results.parquet --json`"
+)
 def bench(
     model: Model = "smollm2-135m-instruct",
     placements: Annotated[str, typer.Option(help="Names with commas between them; the ladder by default.")] = "",
-    peers: Annotated[str, typer.Option(help="Other implementations to measure beside them, such as flax-linen+jit, with commas.")] = "",
-    baseline: Annotated[str, typer.Option(help="The placement others are compared with; `step`, or the first one.")] = "",
+    peers: Annotated[
+        str, typer.Option(help="Other implementations to measure beside them, such as flax-linen+jit, with commas.")
+    ] = "",
+    baseline: Annotated[
+        str, typer.Option(help="The placement others are compared with; `step`, or the first one.")
+    ] = "",
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of the prompts, in tokens.")] = 48,
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens to make.")] = 50,
     blocks: Annotated[int, typer.Option(min=1, help="Times each subject is measured.")] = 5,
     processes: Annotated[int, typer.Option(min=1, help="Fresh processes that the blocks are spread over.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="Equal rows in a request.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="Cores that the measured processes may use; all by default.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Cores that the measured processes may use; all by default.")
+    ] = None,
     seed: Seed = 0,
     cold: Annotated[bool, typer.Option(help="Measure compilation and memory too, in a fresh process each.")] = True,
-    limit: Annotated[float, typer.Option(min=1, help="Seconds of silence after which a measured process is stopped.")] = 600.0,
-    cached: Annotated[bool, typer.Option(help="Measure first requests with the programs in the persistent cache too.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Say why, where something was compiled in a timed region.")] = False,
+    limit: Annotated[
+        float, typer.Option(min=1, help="Seconds of silence after which a measured process is stopped.")
+    ] = 600.0,
+    cached: Annotated[
+        bool, typer.Option(help="Measure first requests with the programs in the persistent cache too.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why, where something was compiled in a timed region.")
+    ] = False,
     journal: Annotated[
         Path | None, typer.Option(help="File that each trial is added to at once; an interrupted run goes on from it.")
     ] = None,
-    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave out lines of the journal that cannot be read.")] = False,
+    skip_corrupt: Annotated[
+        bool, typer.Option("--skip-corrupt", help="Leave out lines of the journal that cannot be read.")
+    ] = False,
     out: Annotated[
         list[Path] | None,
-        typer.Option(help="Write trials (.csv, .parquet, .jsonl) or a summary (.md); may be repeated. Of a suite: its folder."),
+        typer.Option(
+            help="Write trials (.csv, .parquet, .jsonl) or a summary (.md); may be repeated. Of a suite: its folder."
+        ),
     ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="Write a trace and a program summary of each placement here; measures nothing.")
     ] = None,
-    suite_name: Annotated[str | None, typer.Option("--suite", help="A fixed programme instead, in its own process: gpu.")] = None,
-    any_device: Annotated[bool, typer.Option("--any-device", help="Rehearse the suite on tiny shapes, GPU or not.")] = False,
-    self_test: Annotated[bool, typer.Option("--self-test", help="Check the guard and the statistics instead of measuring.")] = False,
+    suite_name: Annotated[
+        str | None, typer.Option("--suite", help="A fixed programme instead, in its own process: gpu.")
+    ] = None,
+    any_device: Annotated[
+        bool, typer.Option("--any-device", help="Rehearse the suite on tiny shapes, GPU or not.")
+    ] = False,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Check the guard and the statistics instead of measuring.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Measure placements against each other: interleaved, gated on equal tokens, no compilation in any timed region."""
@@ -55,8 +79,25 @@ def bench(
 
     if self_test:
         return check_harness(json_)
-    settings = run.Settings(model, split(placements), split(peers), baseline or None, prompt_tokens, new_tokens, blocks, batch, seed,
-                              processes, int(cold), int(cached), threads, explain, journal, limit, skip_corrupt)  # fmt: skip
+    settings = run.Settings(
+        model,
+        split(placements),
+        split(peers),
+        baseline or None,
+        prompt_tokens,
+        new_tokens,
+        blocks,
+        batch,
+        seed,
+        processes,
+        int(cold),
+        int(cached),
+        threads,
+        explain,
+        journal,
+        limit,
+        skip_corrupt,
+    )
     check_outputs(journal, out or (), profile)
     if profile is not None:
         return profile_placements(settings, profile, json_)
@@ -93,8 +134,11 @@ def check_harness(json_: bool) -> None:
         emit(found)
     else:
         silent = [name for name, fired in found["guard"].items() if not fired]
-        print(f"guard: {len(found['guard']) - len(silent)} of {len(found['guard'])} classes fire; coverage {found['coverage']:.1%},"
-              f" A/A false positives {found['aa_false_positive_rate']:.1%}, a 3 % effect found {found['power_3pct']:.1%}")  # fmt: skip
+        print(
+            f"guard: {len(found['guard']) - len(silent)} of {len(found['guard'])} classes fire; coverage"
+            f" {found['coverage']:.1%},"
+            f" A/A false positives {found['aa_false_positive_rate']:.1%}, a 3 % effect found {found['power_3pct']:.1%}"
+        )
     if found["shortfalls"]:
         raise typer.Exit(1)
 
@@ -112,8 +156,12 @@ def profile_placements(settings, folder: Path, json_: bool) -> None:
 def compare(
     old: Annotated[Path, typer.Argument(help="A table of trials: .csv, .parquet or .jsonl.")],
     new: Annotated[Path, typer.Argument(help="Another one, of the same subjects.")],
-    anyway: Annotated[bool, typer.Option("--anyway", help="Compare although machine, model or tokens differ; says how.")] = False,
-    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave out lines of a .jsonl file that cannot be read.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare although machine, model or tokens differ; says how.")
+    ] = False,
+    skip_corrupt: Annotated[
+        bool, typer.Option("--skip-corrupt", help="Leave out lines of a .jsonl file that cannot be read.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Compare two recorded runs; refuses what cannot be compared."""

@@ -21,14 +21,19 @@ def read_pairs(pairs: list[str]) -> dict[str, str]:
 
 @app.command(epilog="Example: `llama-jax run 03 --measure -p new_tokens 32 --out my-results`")
 def run(
-    notebooks: Annotated[list[str] | None, typer.Argument(help="Numbers or names, such as 03; all of them by default.")] = None,
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(help="Numbers or names, such as 03; all of them by default.")
+    ] = None,
     parameter: Annotated[
         list[str] | None, typer.Option("--parameter", "-p", metavar="NAME VALUE", help="Set a notebook parameter.")
     ] = None,
-    measure: Annotated[bool, typer.Option("--measure/--recorded", help="Run the models, or redraw from recorded data.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure/--recorded", help="Run the models, or redraw from recorded data.")
+    ] = False,
     profile: Annotated[str, typer.Option(help="quick or full: how much is measured.")] = "quick",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for data, figures, notebooks and their pages; the repository by default.")
+        Path | None,
+        typer.Option(help="Folder for data, figures, notebooks and their pages; the repository by default."),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -48,7 +53,9 @@ def run(
 
 @app.command(epilog="Example: `llama-jax report`")
 def report(
-    out: Annotated[Path | None, typer.Option(help="Folder that holds figures/ and data/; the repository by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder that holds figures/ and data/; the repository by default.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Write docs/index.html from the figures and findings of the last runs."""

@@ -34,7 +34,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--any-device", action="store_true")
     known, others = parser.parse_known_args(arguments[1:])
     if others:
-        raise UserError(f"--suite {known.suite or 'gpu'} measures a fixed programme; leave {others[0].partition('=')[0]} away.")
+        raise UserError(
+            f"--suite {known.suite or 'gpu'} measures a fixed programme; leave {others[0].partition('=')[0]} away."
+        )
     run(known.suite, known.out, known.any_device)
 
 

@@ -106,7 +106,9 @@ def read_prompt(prompt: str | None, token_ids: str | None) -> str | list[int]:
     try:
         return [int(i) for i in token_ids.split(",")]
     except ValueError:
-        raise UserError(f"--token-ids is {token_ids!r}; write whole numbers with commas between them, such as 1,2,3.") from None
+        raise UserError(
+            f"--token-ids is {token_ids!r}; write whole numbers with commas between them, such as 1,2,3."
+        ) from None
 
 
 def encode_prompt(loaded, given: str | list[int], chat_template: bool) -> list[int]:

@@ -2,7 +2,17 @@
 
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
-from llama_jax.figures.style import COLOURS, PALETTE, colour, conclude, display, model_label, read_manifest, save, update_manifest
+from llama_jax.figures.style import (
+    COLOURS,
+    PALETTE,
+    colour,
+    conclude,
+    display,
+    model_label,
+    read_manifest,
+    save,
+    update_manifest,
+)
 
 __all__ = [
     "COLOURS",

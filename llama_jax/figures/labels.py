@@ -13,24 +13,45 @@ from llama_jax.figures.style import plain_ticks
 SIZE, ATTEMPTS = 8.5, 6  # of the labels' font, in points; to arrange them
 Spot = tuple[float, float]  # x and y, or width and height, in points
 Box = tuple[float, float, float, float]  # left, bottom, right, top
-CHOICES = [(side, up) for up in sorted(range(-140, 141, 7), key=abs) for side in (9, -9)]  # of a label's place beside its mark, in points
+CHOICES = [
+    (side, up) for up in sorted(range(-140, 141, 7), key=abs) for side in (9, -9)
+]  # of a label's place beside its mark, in points
 
 
-def labelled(axes, points: Sequence[tuple[str, float, float, str]], lines: Sequence[tuple[Sequence[float], Sequence[float]]] = ()) -> None:
-    """Labels (text, x, y, colour) beside their points on axes whose limits are set: each as near as it gets without covering another, a
-    mark, the way from another to its mark, or one of the `lines` (xs, ys; straight on the page). Where that cannot be had a label may lie
-    on a line. The figure is laid out first, so that places and sizes are those of the page."""
+def labelled(
+    axes, points: Sequence[tuple[str, float, float, str]], lines: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
+) -> None:
+    """Labels (text, x, y, colour) beside their points on axes whose limits are set: each as near as it gets without
+    covering another, a mark, the way from another to its mark, or one of the `lines` (xs, ys; straight on the page).
+    Where that cannot be had a label may lie on a line. The figure is laid out first, so that places and sizes are those
+    of the page."""
     frame, place = on_page(axes)
     at, sizes = [place(x, y) for _, x, y, _ in points], [size_of(axes, text) for text, *_ in points]
-    drawn = [box for xs, ys in lines for a, b in pairwise(place(x, y) for x, y in zip(xs, ys, strict=True)) for box in along(a, b)]
+    drawn = [
+        box
+        for xs, ys in lines
+        for a, b in pairwise(place(x, y) for x, y in zip(xs, ys, strict=True))
+        for box in along(a, b)
+    ]
     for (text, *xy, colour), (side, up) in zip(points, arranged(at, sizes, drawn, frame), strict=True):
         line = dict(arrowstyle="-", color=colour, linewidth=0.5, relpos=(float(side < 0), 0.5)) if up else None
-        axes.annotate(text, xy, (side, up), textcoords="offset points", fontsize=SIZE, va="center", ha="left" if side > 0 else "right",
-                      color=colour, annotation_clip=False, arrowprops=line)  # fmt: skip
+        axes.annotate(
+            text,
+            xy,
+            (side, up),
+            textcoords="offset points",
+            fontsize=SIZE,
+            va="center",
+            ha="left" if side > 0 else "right",
+            color=colour,
+            annotation_clip=False,
+            arrowprops=line,
+        )
 
 
 def arranged(at: Sequence[Spot], sizes: Sequence[Spot], drawn: Sequence[Box], frame: Spot) -> list[tuple[int, int]]:
-    """Of each label one of CHOICES. Those that found no clear place choose first in another attempt, of ATTEMPTS at the most."""
+    """Of each label one of CHOICES. Those that found no clear place choose first in another attempt, of ATTEMPTS at the
+    most."""
     order, best, fewest = list(range(len(at))), [], len(at) + 1
     for _ in range(ATTEMPTS):
         chosen, pressed = attempt(order, at, sizes, drawn, frame)
@@ -51,8 +72,11 @@ def attempt(
     for i in order:
         others = [box for box in [*marks, *drawn] if math.dist(at[i], middle(box)) > 7]
         free = [c for c in CHOICES if fits(beside(at[i], c, sizes[i]), [*marks, *written], *frame)]
-        clear = (c for c in free if fits(beside(at[i], c, sizes[i]), [*drawn, *ways], *frame)
-                 and not crosses(at[i], c, [*written, *others]))  # fmt: skip
+        clear = (
+            c
+            for c in free
+            if fits(beside(at[i], c, sizes[i]), [*drawn, *ways], *frame) and not crosses(at[i], c, [*written, *others])
+        )
         found = next(clear, None)
         pressed += [] if found else [i]
         chosen[i] = found or (free or CHOICES)[0]

@@ -21,7 +21,8 @@ WIDE = 60  # characters of a line beside a chart
 
 
 def spread_labels(at: dict[str, float], apart: float = 1.16, centred: bool = False) -> dict[str, float]:
-    """Heights for labels on a log axis, each at least a factor `apart` above the one below; centred: no higher than lower on the whole."""
+    """Heights for labels on a log axis, each at least a factor `apart` above the one below; centred: no higher than
+    lower on the whole."""
     placed, floor = {}, 0.0
     for name, height in sorted(at.items(), key=lambda item: item[1]):
         floor = max(height, floor * apart)
@@ -67,8 +68,11 @@ def gap_words(gap: dict) -> str:
     return " ".join(filter(None, [reason, gap["remedy"]]))
 
 
-def marked(axes, entry: dict, height: float, distance: dict | None, width: float) -> list[tuple[list[float], list[float]]]:
-    """A subject's mark at its decode rate and a height, and the 95 % intervals of both, which are returned as lines (xs, ys).
+def marked(
+    axes, entry: dict, height: float, distance: dict | None, width: float
+) -> list[tuple[list[float], list[float]]]:
+    """A subject's mark at its decode rate and a height, and the 95 % intervals of both, which are returned as lines
+    (xs, ys).
 
     distance: whose interval goes upwards; None where there is none to draw. width: of the bands, in points.
     """
@@ -87,4 +91,8 @@ def distance_words(distance: dict | None) -> str:
         return "not compared"
     if distance["kl"] is None:
         return f"no logits, top-1 {distance['top1']:.1%}" if distance["top1"] is not None else "no logits"
-    return f"KL {distance['kl']:.2g}, top-1 {distance['top1']:.1%}" if distance["kl"] > quality.EXACT else f"top-1 {distance['top1']:.1%}"
+    return (
+        f"KL {distance['kl']:.2g}, top-1 {distance['top1']:.1%}"
+        if distance["kl"] > quality.EXACT
+        else f"top-1 {distance['top1']:.1%}"
+    )

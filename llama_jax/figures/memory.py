@@ -13,7 +13,8 @@ from llama_jax.figures.style import LIMIT_COLOUR, new, rows, styled
 
 @styled
 def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
-    """Peak resident memory of each subject's own process: interpreter and libraries (pale), and all that came with the model.
+    """Peak resident memory of each subject's own process: interpreter and libraries (pale), and all that came with the
+    model.
 
     found: `standings.footprints`. A tick marks the bytes that weights and cache need by the configuration.
     """
@@ -26,12 +27,16 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
         axes.scatter(np.array(f["peak"]) / 1e6, [height] * len(f["peak"]), s=14, color="black", zorder=3)
         need = (f["weights"] + f["kv"]) / 1e6
         axes.plot([held + need] * 2, [height - 0.36, height + 0.36], color=LIMIT_COLOUR, linewidth=2)
-        words = f"  {peak:.0f} MB, {peak - held:.0f} of them from loading on ({f['dtype']} weights and cache: {need:.3g})"
+        words = (
+            f"  {peak:.0f} MB, {peak - held:.0f} of them from loading on ({f['dtype']} weights and cache: {need:.3g})"
+        )
         axes.text(max(peak, held + need), height, words, va="center", fontsize=9)
     axes.set_xlim(0, 2.3 * max((np.median(f["peak"]) / 1e6 for f in found), default=1))
     name = f" · the file on disk: {file_bytes / 1e6:.0f} MB" if file_bytes else ""
     n = min((len(f["peak"]) for f in found), default=0)
-    axes.set_xlabel(f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
-                    f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})")  # fmt: skip
+    axes.set_xlabel(
+        f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
+        f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})"
+    )
     axes.set_title("Peak memory of one answer")
     return figure

@@ -32,10 +32,21 @@ COLOURS = {
 }  # fmt: skip
 OTHERS = ("#882255", "#44AA99", "#999933", "#AA4499", "#117733", "#332288")  # Tol's muted set, for one's own placements
 STYLE = {
-    "font.size": 11, "axes.titlesize": 13, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "axes.axisbelow": True, "figure.facecolor": "white",
-    "svg.fonttype": "path", "font.family": "DejaVu Sans", "legend.frameon": False, "figure.constrained_layout.use": True,
-}  # fmt: skip
+    "font.size": 11,
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.axisbelow": True,
+    "figure.facecolor": "white",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+}
 LIMIT_COLOUR = "#B00020"
 
 
@@ -46,25 +57,37 @@ def colour(subject: str) -> str:
 
 
 def model_label(name: str) -> str:
-    """A model's name short enough for a figure: `random:gpt2,num_hidden_layers=2` → `gpt2, other sizes, random weights`."""
+    """A model's name short enough for a figure: `random:gpt2,num_hidden_layers=2` →
+    `gpt2, other sizes, random weights`."""
     preset, _, changes = name.removeprefix("random:").partition(",")
     notes = ["other sizes"] * bool(changes) + ["random weights"] * name.startswith("random:")
     return ", ".join([Path(preset).name, *notes])
 
 
 def save(
-    figure: Figure, name: str, notebook: str, meta: dict, parameters: dict, alt: str, out_dir: str | Path, note: str = ""
+    figure: Figure,
+    name: str,
+    notebook: str,
+    meta: dict,
+    parameters: dict,
+    alt: str,
+    out_dir: str | Path,
+    note: str = "",
 ) -> dict[str, Path]:
-    """Write NAME.svg and NAME.png under `out_dir`/figures, byte for byte the same for the same data, and list them in the manifest.
+    """Write NAME.svg and NAME.png under `out_dir`/figures, byte for byte the same for the same data, and list them in
+    the manifest.
 
-    meta: of the table the figure was drawn from. alt: what the figure shows, for those who cannot see it. note: labels that
-    belong in the figure itself (small sample, random weights). A run on a busy machine is flagged.
+    meta: of the table the figure was drawn from. alt: what the figure shows, for those who cannot see it. note: labels
+    that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged.
     """
     flags = [part for part in (note, environment.busy(meta["environment"])) if part]
     line = " · ".join([environment.machine_line(meta["environment"]), meta["created"][:10], *flags])
     figure.text(0.005, -0.005, line, fontsize=7.5, color="#555555", va="top")
     folder, paths, hashes = Path(out_dir) / "figures", {}, {}
-    for kind, options in {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 150, "metadata": {"Software": None}}}.items():
+    for kind, options in {
+        "svg": {"metadata": {"Date": None}},
+        "png": {"dpi": 150, "metadata": {"Software": None}},
+    }.items():
         buffer = io.BytesIO()
         with matplotlib.rc_context({"svg.hashsalt": name}):
             figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
@@ -95,14 +118,22 @@ def read_manifest(out_dir: str | Path) -> dict:
 def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -> None:
     manifest = read_manifest(out_dir)
     manifest[section][name] = entry
-    files.write(Path(out_dir) / "figures" / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    files.write(
+        Path(out_dir) / "figures" / "manifest.json",
+        json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n",
+    )
 
 
 def conclude(notebook: str, question: str, finding: str, meta: dict | None, out_dir: str | Path) -> str:
-    """Put a notebook's question and computed answer in the manifest; returns the answer. meta: None where nothing was measured yet."""
+    """Put a notebook's question and computed answer in the manifest; returns the answer. meta: None where nothing was
+    measured yet."""
     about = dict(question=question, finding=finding, parameters={}, created=None, machine=None)
     if meta:
-        about |= dict(parameters=meta["parameters"], created=meta["created"], machine=environment.machine_line(meta["environment"]))
+        about |= dict(
+            parameters=meta["parameters"],
+            created=meta["created"],
+            machine=environment.machine_line(meta["environment"]),
+        )
     update_manifest(out_dir, "notebooks", notebook, about)
     return finding
 
@@ -146,5 +177,13 @@ def scatter_row(axes, values: Sequence[float], height: float, subject: str, seed
 
 def limit_line(axes, limit: float) -> None:
     axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    axes.text(limit, 1.0, f"memory-bandwidth limit {limit:.0f} ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
-              transform=axes.get_xaxis_transform())  # fmt: skip
+    axes.text(
+        limit,
+        1.0,
+        f"memory-bandwidth limit {limit:.0f} ",
+        color=LIMIT_COLOUR,
+        ha="right",
+        va="bottom",
+        fontsize=9,
+        transform=axes.get_xaxis_transform(),
+    )

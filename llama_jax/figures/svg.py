@@ -12,7 +12,8 @@ NUMBER = re.compile(r"-?\d+\.\d{2,}")
 
 
 def compact(svg: str) -> str:
-    """The same picture without metadata and idle space, with short ids, places to a tenth of a point or of a unit of a font."""
+    """The same picture without metadata and idle space, with short ids, places to a tenth of a point or of a unit of a
+    font."""
     svg = re.sub(r"\s+", " ", re.sub(r">\s+<", "><", HEAD.sub("", svg)))
     svg = svg.replace("xlink:href", "href").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     short = {name: f"{i:x}_" for i, name in enumerate(dict.fromkeys(name for _, name in ASKED.findall(svg)))}

@@ -7,8 +7,8 @@ fused    one decoded token as one operation
 packed   the weights of all layers in a few arrays, as fused takes them
 native   what is compiled
 
-They are typed FFI handlers (https://openxla.org/xla/custom_call) written in Python, compiled by Numba: no C++ compiler, nothing to
-build at install time.
+They are typed FFI handlers (https://openxla.org/xla/custom_call) written in Python, compiled by Numba: no C++ compiler,
+nothing to build at install time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def missing() -> str | None:
 
 
 def check() -> None:
-    """Raises UserError, one line, where there are no kernels, or `LLAMA_JAX_ISA` names an instruction set that is not here."""
+    """Raises UserError, one line, where there are no kernels, or `LLAMA_JAX_ISA` names an instruction set that is not
+    here."""
     if why := missing():
         raise UserError(f"There are no compiled kernels here. {why}")
     from llama_jax.kernels import isa  # here: it needs what may be missing
@@ -48,7 +49,8 @@ def check() -> None:
 def status() -> dict:
     """What products on quantised blocks run on, as plain values: {isa, description, cpu, compiled, reason}.
 
-    compiled: whether object code for it is in the cache. reason: why there is none and only XLA's own operations remain, else None.
+    compiled: whether object code for it is in the cache. reason: why there is none and only XLA's own operations
+    remain, else None.
     """
     try:
         check()

@@ -1,7 +1,8 @@
 """The kernels' object code: compiled once, in a process of its own, and kept in the user's cache folder.
 
-An entry is a line with the SHA-256 of what follows, and the object file. Its name says what it was made from: the source, the
-libraries, the target. One that is damaged is made anew; where nothing can be written, every process compiles for itself.
+An entry is a line with the SHA-256 of what follows, and the object file. Its name says what it was made from: the
+source, the libraries, the target. One that is damaged is made anew; where nothing can be written, every process
+compiles for itself.
 """
 
 from __future__ import annotations
@@ -45,11 +46,14 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """The kernels, ready to be called: from the cache, or compiled now (some seconds). Raises UserError where that fails."""
+    """The kernels, ready to be called: from the cache, or compiled now (some seconds). Raises UserError where that
+    fails."""
     where = target()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(cpu=where.cpu, features=where.features, jit=True)
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=where.cpu, features=where.features, jit=True
+    )
     return Library(code(where), machine)
 
 
@@ -74,7 +78,8 @@ def kept(path: Path) -> bytes | None:
 
 
 def tidy(folder: Path, isa: str) -> None:
-    """Leave the newest `KEPT` entries of an instruction set, those of other versions among them: a checkout or two stay fast."""
+    """Leave the newest `KEPT` entries of an instruction set, those of other versions among them: a checkout or two stay
+    fast."""
     entries = []
     for path in folder.glob(f"{isa}-*.o"):
         with contextlib.suppress(OSError):  # another process tidies as well
@@ -86,7 +91,9 @@ def tidy(folder: Path, isa: str) -> None:
 
 def entry(where: Target) -> Path:
     """The cache file for a target: another source, library or processor is another file."""
-    digest = hashlib.sha256(repr((where, sys.version_info[:2], *map(importlib.metadata.version, ("numba", "llvmlite")))).encode())
+    digest = hashlib.sha256(
+        repr((where, sys.version_info[:2], *map(importlib.metadata.version, ("numba", "llvmlite")))).encode()
+    )
     for path in sorted(SOURCES.glob("*.py")):
         digest.update(path.read_bytes())
     return paths.cache("kernels", f"{where.isa}-{digest.hexdigest()[:32]}.o")
@@ -105,7 +112,9 @@ def opened(content: bytes) -> bytes | None:
 def compiled(where: Target) -> bytes:
     """Compile in a child process. Raises UserError with its last words."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-    environment |= dict(NUMBA_CPU_NAME=where.cpu, NUMBA_CPU_FEATURES=where.features, LLAMA_JAX_KERNELS_FOR=where.isa, NUMBA_OPT="0")
+    environment |= dict(
+        NUMBA_CPU_NAME=where.cpu, NUMBA_CPU_FEATURES=where.features, LLAMA_JAX_KERNELS_FOR=where.isa, NUMBA_OPT="0"
+    )
     environment["PYTHONPATH"] = os.pathsep.join([str(paths.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-P", "-m", COMPILER]  # -P: a file numba.py in the working directory is none of ours
     try:
@@ -113,7 +122,9 @@ def compiled(where: Target) -> bytes:
     except subprocess.TimeoutExpired:
         raise UserError(f"The kernels were not compiled within {LIMIT} s; is the machine overloaded?") from None
     except OSError as error:
-        raise UserError(f"The kernels could not be compiled: cannot start {sys.executable or 'Python'}: {error.strerror}.") from None
+        raise UserError(
+            f"The kernels could not be compiled: cannot start {sys.executable or 'Python'}: {error.strerror}."
+        ) from None
     if done.returncode or not done.stdout:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
         raise UserError(f"The kernels could not be compiled for {where.isa}: {said[-1]}")

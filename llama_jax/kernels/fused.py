@@ -1,6 +1,7 @@
 """One decoded token as one XLA operation: embedding to logits of a Llama or Qwen2 model on quantised weights.
 
-Its KV cache has a layout of its own, float16: keys [L, K, S/16, h, 16], values [L, K, S, h], all layers of one row together.
+Its KV cache has a layout of its own, float16: keys [L, K, S/16, h, 16], values [L, K, S, h], all layers of one row
+together.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def check(config: ModelConfig) -> None:
 
 
 def pack(cache: Cache, slots: int) -> Cache:
-    """A fixed cache of one row, entries (keys, values) [K S h] a layer, as the kernel keeps it, with room for `slots` positions.
+    """A fixed cache of one row, entries (keys, values) [K S h] a layer, as the kernel keeps it, with room for `slots`
+    positions.
 
     Raises UserError for more than one row.
     """
@@ -66,12 +68,22 @@ def unpack(cache: Cache, dtype=jnp.float32) -> Cache:
 
 
 def transform(model: Model, token: Int[Array, " 1"], cache: Cache, *, config: ModelConfig, inverse: np.ndarray):
-    """One token → (logits float32 [1 V], the best of them int32 [1], cache with one more position). model: its layers `packed`."""
+    """One token → (logits float32 [1 V], the best of them int32 [1], cache with one more position). model: its layers
+    `packed`."""
     keys, values = (jax.ShapeDtypeStruct(entry.shape, entry.dtype) for entry in cache.entries)
-    results = (jax.ShapeDtypeStruct((config.vocab_size,), jnp.float32), jax.ShapeDtypeStruct((1,), jnp.int32), keys, values)
+    results = (
+        jax.ShapeDtypeStruct((config.vocab_size,), jnp.float32),
+        jax.ShapeDtypeStruct((1,), jnp.int32),
+        keys,
+        values,
+    )
     call = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={8: 2, 9: 3})
-    attributes = dict(bias=np.int64(config.qkv_bias), eps=np.float32(config.norm_eps), feed_forward=np.int64(config.intermediate_size),
-                      heads=np.int64(config.num_attention_heads))  # fmt: skip
+    attributes = dict(
+        bias=np.int64(config.qkv_bias),
+        eps=np.float32(config.norm_eps),
+        feed_forward=np.int64(config.intermediate_size),
+        heads=np.int64(config.num_attention_heads),
+    )
     logits, best, *entries = call(*operands(model, token, cache, inverse), **attributes)
     return logits[None], best, replace(cache, entries=tuple(entries), length=cache.length + 1)
 

@@ -16,11 +16,14 @@ def product(x: Float[Array, "... K"], blocks, place: int = 0) -> Float[Array, ".
 
     Or for one that begins at byte `place` of an array that holds several (`packed.Part`).
 
-    One XLA operation, usable un-jitted, jitted, in loops and under `vmap`, which calls it once a member; it has no gradient.
+    One XLA operation, usable un-jitted, jitted, in loops and under `vmap`, which calls it once a member; it has no
+    gradient.
     Raises UserError where the kernels cannot be compiled.
     """
     n, k = blocks.shape
     rows = x.astype(jnp.float32).reshape(-1, k)
-    call = jax.ffi.ffi_call(registered("llama_jax_gemv"), jax.ShapeDtypeStruct((rows.shape[0], n), jnp.float32), vmap_method="sequential")
+    call = jax.ffi.ffi_call(
+        registered("llama_jax_gemv"), jax.ShapeDtypeStruct((rows.shape[0], n), jnp.float32), vmap_method="sequential"
+    )
     found = call(rows, blocks.data, place=np.int64(place), size=np.int64(LAYOUTS[blocks.kind].group))
     return found.reshape(*x.shape[:-1], n)

@@ -1,4 +1,5 @@
-"""Which instruction set the kernels are compiled for: the best that this processor has, or the one `LLAMA_JAX_ISA` names."""
+"""Which instruction set the kernels are compiled for: the best that this processor has, or the one `LLAMA_JAX_ISA`
+names."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def target(features: dict[str, bool] | None = None, cpu: str | None = None, want
         raise UserError(f"{VARIABLE} is {wanted!r}; it must be one of {', '.join(NEEDS)}.{near(wanted, NEEDS)}")
     if wanted and supported(wanted, features) is None:
         missing = [name for name in NEEDS[wanted][0] if not features.get(name)]
-        raise UserError(f"{VARIABLE} is {wanted!r}, but this processor lacks {', '.join(missing)}; unset it or choose another.")
+        raise UserError(
+            f"{VARIABLE} is {wanted!r}, but this processor lacks {', '.join(missing)}; unset it or choose another."
+        )
     isa = wanted or next(name for name in NEEDS if supported(name, features) is not None)
     if isa == "avx512vnni" or (isa == "portable" and not wanted):
         return Target(isa, cpu, ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items())))

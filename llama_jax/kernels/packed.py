@@ -1,7 +1,8 @@
 """The weights of all layers in a few arrays, as the fused kernel takes them.
 
-A call costs its host something for each array that it is given, and more where the weights of the token before have swept the caches:
-thirty layers in arrays of their own, 180 of them, cost a fifth of a token (`data/performance-changes.csv`).
+A call costs its host something for each array that it is given, and more where the weights of the token before have
+swept the caches: thirty layers in arrays of their own, 180 of them, cost a fifth of a token
+(`data/performance-changes.csv`).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ UNIT = 64  # bytes: a matrix begins at a multiple of this
 class Packed:
     """L layers in the place of a tuple of them (`model.Model.layers`).
 
-    blocks: bytes [N], the blocks of each layer's qkv, o, gate_up and down, one matrix after the other. table: int32 [L, 4, 4], where each
-    begins in units of 64 bytes, and the sizes of its `Blocks.data`. norms: float32 [L, 2, D], attention's and
-    the feed-forward's. biases: float32 [L, (H+2K)*h], those of qkv; None for a model that has none.
+    blocks: bytes [N], the blocks of each layer's qkv, o, gate_up and down, one matrix after the other. table: int32 [L,
+    4, 4], where each begins in units of 64 bytes, and the sizes of its `Blocks.data`. norms: float32 [L, 2, D],
+    attention's and the feed-forward's. biases: float32 [L, (H+2K)*h], those of qkv; None for a model that has none.
     """
 
     blocks: jax.Array
@@ -42,7 +43,8 @@ class Packed:
     shapes: tuple[tuple[int, int], ...] = field(metadata=dict(static=True))  # of the four, in every layer
 
     def __iter__(self) -> Iterator[Layer]:
-        """The layers one by one, their matrices read where they stand. For prompts, within a jitted program: un-jitted it copies norms."""
+        """The layers one by one, their matrices read where they stand. For prompts, within a jitted program: un-jitted
+        it copies norms."""
         places = UNIT * table_of(self.kinds, self.shapes)[..., 0]
         for i, (kinds, begins) in enumerate(zip(self.kinds, places.tolist(), strict=True)):
             qkv, o, gate_up, down = (Part(self.blocks, *each) for each in zip(begins, kinds, self.shapes, strict=True))
@@ -71,8 +73,12 @@ def matrices(layer: Layer) -> tuple[Blocks, ...]:
 
 def table_of(kinds: Sequence[Sequence[str]], shapes: Sequence[tuple[int, int]]) -> np.ndarray:
     """`Packed.table` of matrices that stand side by side."""
-    sizes = np.array([[(-(-n // ROWS), -(-k // COLUMNS), LAYOUTS[kind].group) for kind, (n, k) in zip(each, shapes, strict=True)]
-                      for each in kinds])  # fmt: skip
+    sizes = np.array(
+        [
+            [(-(-n // ROWS), -(-k // COLUMNS), LAYOUTS[kind].group) for kind, (n, k) in zip(each, shapes, strict=True)]
+            for each in kinds
+        ]
+    )
     units = -(-sizes.prod(-1) // UNIT)
     return np.concatenate([(np.cumsum(units).reshape(units.shape) - units)[..., None], sizes], axis=-1).astype(np.int32)
 

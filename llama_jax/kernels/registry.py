@@ -10,11 +10,14 @@ import jax
 
 from llama_jax.kernels import build
 
-ONE_AT_A_TIME = threading.Lock()  # else two threads that trace at once would both compile, and XLA refuses a second registration
+ONE_AT_A_TIME = (
+    threading.Lock()
+)  # else two threads that trace at once would both compile, and XLA refuses a second registration
 
 
 def registered(name: str) -> str:
-    """Register an entry point of the library with XLA under its own name, once. Raises UserError where it cannot be compiled."""
+    """Register an entry point of the library with XLA under its own name, once. Raises UserError where it cannot be
+    compiled."""
     with ONE_AT_A_TIME:
         return register(name)
 

@@ -24,7 +24,9 @@ from llama_jax.model.quantize import Blocks, is_quantised
 @dataclass(frozen=True)
 class Model:
     embedding: Embedding
-    layers: tuple[Layer, ...] | Layer  # a tuple (unrolled), one Layer whose leaves carry a leading L axis (scan), or `kernels.packed`
+    layers: (
+        tuple[Layer, ...] | Layer
+    )  # a tuple (unrolled), one Layer whose leaves carry a leading L axis (scan), or `kernels.packed`
     head: Head
 
 
@@ -42,7 +44,8 @@ def transform(
 ):
     """ids → (logits float32 [B V] of the last token, or [B T V] with `every`; cache with T more positions).
 
-    inverse: rotary frequencies [h/2], None for a model with learned positions. policy: a KV cache policy (`kvc.POLICIES`).
+    inverse: rotary frequencies [h/2], None for a model with learned positions. policy: a KV cache policy
+    (`kvc.POLICIES`).
     layers: how the stack is run.
     """
     t = ids.shape[1]
@@ -83,32 +86,43 @@ LAYERS = {"unrolled": unrolled, "scan": scanned}
 
 
 def stack(model: Model) -> Model:
-    """The same weights with all layers stacked along a leading L axis, for `scanned`. Raises UserError where layers differ in kind."""
+    """The same weights with all layers stacked along a leading L axis, for `scanned`. Raises UserError where layers
+    differ in kind."""
     if len({jax.tree.structure(layer) for layer in model.layers}) > 1:
-        raise UserError("layers='scan' needs all layers quantised alike, and this file's are not; leave scan out or use weights='q8_0'.")
+        raise UserError(
+            "layers='scan' needs all layers quantised alike, and this file's are not; leave scan out or use"
+            " weights='q8_0'."
+        )
     return replace(model, layers=jax.tree.map(lambda *leaves: jnp.stack(leaves), *model.layers))
 
 
 def cast(model: Model, dtype) -> Model:
     """The same model with every weight in `dtype`, quantised ones expanded."""
-    return jax.tree.map(lambda w: (w.dequantised() if is_quantised(w) else w).astype(dtype), model, is_leaf=is_quantised)
+    return jax.tree.map(
+        lambda w: (w.dequantised() if is_quantised(w) else w).astype(dtype), model, is_leaf=is_quantised
+    )
 
 
 def on_matrices(function: Callable, model: Model) -> Model:
-    """The model with function(weight, is it the vocabulary's) in the place of each matrix that it multiplies by; layers not stacked."""
+    """The model with function(weight, is it the vocabulary's) in the place of each matrix that it multiplies by; layers
+    not stacked."""
     embedding = replace(model.embedding, weight=function(model.embedding.weight, True))
     head = model.head if model.head.weight is None else replace(model.head, weight=function(model.head.weight, True))
 
     def within(each: Layer) -> Layer:
         mix, net = each.attention, each.ffn
-        return replace(each, attention=replace(mix, qkv=function(mix.qkv, False), o=function(mix.o, False)),
-                       ffn=replace(net, gate_up=function(net.gate_up, False), down=function(net.down, False)))  # fmt: skip
+        return replace(
+            each,
+            attention=replace(mix, qkv=function(mix.qkv, False), o=function(mix.o, False)),
+            ffn=replace(net, gate_up=function(net.gate_up, False), down=function(net.down, False)),
+        )
 
     return Model(embedding, tuple(map(within, model.layers)), head)
 
 
 def quantised(model: Model, form: str) -> Model:
-    """The same model with its matrices in one of `quantize.FORMS`, all else in float32; as it is where it has that form already.
+    """The same model with its matrices in one of `quantize.FORMS`, all else in float32; as it is where it has that form
+    already.
 
     Raises UserError for a model that is quantised otherwise, and for "gguf" where the weights are not a file's blocks.
     """
@@ -118,10 +132,14 @@ def quantised(model: Model, form: str) -> Model:
         if is_quantised(weight):
             found = getattr(weight, "kind", "int8")
             if found != kind and not (form == "gguf" and found in quantize.LAYOUTS):
-                raise UserError(f"weights={form!r}: these are quantised as {found} already; load the model as float32 or as {form}.")
+                raise UserError(
+                    f"weights={form!r}: these are quantised as {found} already; load the model as float32 or as {form}."
+                )
             return weight
         if form == "gguf":
-            raise UserError("weights='gguf' needs the blocks of a GGUF file, and these weights are from none; use weights='q8_0'.")
+            raise UserError(
+                "weights='gguf' needs the blocks of a GGUF file, and these weights are from none; use weights='q8_0'."
+            )
         return quantize.from_float(np.asarray(weight, np.float32), kind)
 
     found = on_matrices(matrix, model)
@@ -129,18 +147,22 @@ def quantised(model: Model, form: str) -> Model:
 
 
 def multiplied_by(model: Model, product: str) -> Model:
-    """The same blocks, multiplied by XLA ("xla") or by this package's kernel ("gemv"). Raises UserError for weights that are none."""
+    """The same blocks, multiplied by XLA ("xla") or by this package's kernel ("gemv"). Raises UserError for weights
+    that are none."""
 
     def matrix(weight, _):
         if not isinstance(weight, Blocks):
-            raise UserError("Kernels multiply by q4_0, q4_1 or q8_0 blocks, and these weights are int8; use weights='q8_0'.")
+            raise UserError(
+                "Kernels multiply by q4_0, q4_1 or q8_0 blocks, and these weights are int8; use weights='q8_0'."
+            )
         return replace(weight, product=product)
 
     return on_matrices(matrix, model)
 
 
 def kinds(model: Model) -> str:
-    """What the weights are kept as: a dtype's name, or the kinds of the matrices in alphabetical order, as in "q4_1+q8_0"."""
+    """What the weights are kept as: a dtype's name, or the kinds of the matrices in alphabetical order, as in
+    "q4_1+q8_0"."""
     found = {getattr(w, "kind", "int8") for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w)}
     found.update(*getattr(model.layers, "kinds", ()))  # of `kernels.packed`
     return "+".join(sorted(found)) or model.embedding.weight.dtype.name

@@ -44,7 +44,8 @@ def attend(
     append: Callable,
     tap: Callable = closed,
 ):
-    """The attention block. `entry` is this layer's part of the KV cache; returns ([B T D], the entry with T more positions).
+    """The attention block. `entry` is this layer's part of the KV cache; returns ([B T D], the entry with T more
+    positions).
 
     Keys are rotated before they are stored, so that a cached key is never rotated again.
     """
@@ -79,7 +80,8 @@ def scaled_dot_product(
     mask: Bool[Array, "B T S"],
     tap: Callable = closed,
 ) -> Float[Array, "B H T h"]:
-    """softmax(q k^T / sqrt(h)) v with H/K query heads a key head, N = B K. Scores and softmax in float32; masked scores are -inf.
+    """softmax(q k^T / sqrt(h)) v with H/K query heads a key head, N = B K. Scores and softmax in float32; masked scores
+    are -inf.
 
     A query that may see nothing (a padding row) gets zeros, not NaN.
     """

@@ -1,7 +1,7 @@
 """The shape annotations of the model: jaxtyping's, where it is installed.
 
-Annotations are never evaluated here (`from __future__ import annotations`), only by tests that check shapes. So a machine that
-merely measures speed need not have the library: any name will do then.
+Annotations are never evaluated here (`from __future__ import annotations`), only by tests that check shapes. So a
+machine that merely measures speed need not have the library: any name will do then.
 """
 
 from __future__ import annotations

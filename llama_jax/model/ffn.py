@@ -1,4 +1,5 @@
-"""Feed-forward network: gated, SwiGLU (Shazeer 2020, https://arxiv.org/abs/2002.05202), or GPT-2's plain one with GELU."""
+"""Feed-forward network: gated, SwiGLU (Shazeer 2020, https://arxiv.org/abs/2002.05202), or GPT-2's plain one with
+GELU."""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ class Head:
     weight: jax.Array | None  # [V D]; None when tied to the embedding
 
 
-def head(params: Head, vocabulary: Float[Array, "V D"], x: Float[Array, "B T D"], *, norm: Callable) -> Float[Array, "B T V"]:
+def head(
+    params: Head, vocabulary: Float[Array, "V D"], x: Float[Array, "B T D"], *, norm: Callable
+) -> Float[Array, "B T V"]:
     """Logits in float32. `vocabulary` is the head's own matrix or, when tied, the embedding table."""
     with jax.named_scope("head"):
         return matmul(norm(params.norm, x), vocabulary, out_dtype=jnp.float32)

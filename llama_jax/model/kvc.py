@@ -5,13 +5,13 @@ growing   keys and values concatenated at every step, the way the original noteb
           and, under `jax.jit`, a new compilation. Kept as a subject.
 none      no keys are kept: the ids are, in S slots, and every step runs the whole sequence again.
 
-Keys and values are kept as float32, bfloat16, float16 or int8. int8 has one float32 scale a position and head, so a value is off
-by at most 1/254 of the largest of its head (bfloat16: 1/256 of its own; float16: 1/2048, up to 65,504). What that does to the
-logits is tested: on the packaged model, after 64 cached tokens, they are within 1 % of float32's for bfloat16, within 0.2 % for
-float16 and within 5 % for int8 (relative error).
+Keys and values are kept as float32, bfloat16, float16 or int8. int8 has one float32 scale a position and head, so a
+value is off by at most 1/254 of the largest of its head (bfloat16: 1/256 of its own; float16: 1/2048, up to 65,504).
+What that does to the logits is tested: on the packaged model, after 64 cached tokens, they are within 1 % of float32's
+for bfloat16, within 0.2 % for float16 and within 5 % for int8 (relative error).
 
-Batch rows and key heads are one axis, N = B K. With two axes XLA:CPU takes the updated keys for one reshaped, and copies all
-of them several times a step, donated or not: at 8,064 slots its attention takes ten times as long.
+Batch rows and key heads are one axis, N = B K. With two axes XLA:CPU takes the updated keys for one reshaped, and
+copies all of them several times a step, donated or not: at 8,064 slots its attention takes ten times as long.
 
 Prompts are padded on the left, so every row of a batch writes the same slot; `pad` says how many leading slots of a row
 are empty, and masks and positions are derived from it.
@@ -35,7 +35,9 @@ FUSED = "f16"  # of the cache that the fused kernel keeps, whatever the model's 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    entries: tuple | None  # a layer: (keys, values) [N S h], int8 with (…, key scales, value scales) [N S 1]; a scan: [L N …]
+    entries: (
+        tuple | None
+    )  # a layer: (keys, values) [N S h], int8 with (…, key scales, value scales) [N S 1]; a scan: [L N …]
     ids: jax.Array | None  # [B S], policy "none" only
     length: jax.Array  # int32 scalar: slots in use
     pad: jax.Array  # int32 [B]: empty leading slots of each row
@@ -52,7 +54,9 @@ def create(config: ModelConfig, policy: str, pad: Int[Array, " B"], slots: int, 
     if policy == "none":
         entries = None
     else:
-        entries = empty(config.num_hidden_layers) if stacked else tuple(empty() for _ in range(config.num_hidden_layers))
+        entries = (
+            empty(config.num_hidden_layers) if stacked else tuple(empty() for _ in range(config.num_hidden_layers))
+        )
     ids = jnp.zeros((pad.shape[0], slots), jnp.int32) if policy == "none" else None
     return Cache(entries, ids, jnp.zeros((), jnp.int32), pad)
 

@@ -1,5 +1,6 @@
-"""Normalisation: by the root mean square (Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467), as Llama and Qwen2 do,
-or LayerNorm (Ba et al. 2016, https://arxiv.org/abs/1607.06450), as GPT-2 does. Computed in float32, returned in x's dtype."""
+"""Normalisation: by the root mean square (Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467), as Llama and Qwen2
+do, or LayerNorm (Ba et al. 2016, https://arxiv.org/abs/1607.06450), as GPT-2 does. Computed in float32, returned in x's
+dtype."""
 
 from __future__ import annotations
 

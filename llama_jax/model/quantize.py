@@ -1,8 +1,8 @@
 """Quantised matrices that the model's one product takes in place of an array: GGUF's blocks, and int8 a row.
 
 A block is 32 neighbouring weights of one row with a float16 scale d: q4_0 is d (q - 8), q4_1 is d q + m, q8_0 is d q
-(https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). In memory 16 rows of a block column stand together, so that a
-row is a SIMD lane; the bytes are those of the file, in another order, and a weight is expanded where it is used.
+(https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). In memory 16 rows of a block column stand together, so
+that a row is a SIMD lane; the bytes are those of the file, in another order, and a weight is expanded where it is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ FAINT = 1e-30  # an activation block whose largest value is below this counts as
 
 
 class Layout(NamedTuple):
-    """What one row of a block is made of: `scales` float16 numbers (d, then m), then `vectors` times four bytes of weights."""
+    """What one row of a block is made of: `scales` float16 numbers (d, then m), then `vectors` times four bytes of
+    weights."""
 
     scales: int
     vectors: int
@@ -45,7 +46,8 @@ BYTES_PER_WEIGHT = {kind: layout.row / COLUMNS for kind, layout in LAYOUTS.items
 
 
 def kind_of(form: str, vocabulary: bool) -> str:
-    """The kind of block that a matrix gets: that of the form, but q8_0 for the vocabulary's matrices, which a head reads too.
+    """The kind of block that a matrix gets: that of the form, but q8_0 for the vocabulary's matrices, which a head
+    reads too.
 
     llama.cpp's own quantiser keeps them in more bits as well, since every logit comes straight from them.
     """
@@ -57,12 +59,15 @@ def kind_of(form: str, vocabulary: bool) -> str:
 class Blocks:
     """A matrix [N, K] in GGUF's blocks, 16 rows of a block together.
 
-    data: bytes [G, K/32, S], G = N/16 and K/32 rounded up; rows that are not there are zero bytes, columns that are not there are
-    quantised zeros and must meet zeros. S = 288 (q4_0), 320 (q4_1) or 544 (q8_0), with r the row of the group:
-        q4_*  4 vectors of 64 bytes; byte 4 r + i of vector v has column 4 v + i in its low half, 16 + 4 v + i in its high half
+    data: bytes [G, K/32, S], G = N/16 and K/32 rounded up; rows that are not there are zero bytes, columns that are not
+    there are quantised zeros and must meet zeros. S = 288 (q4_0), 320 (q4_1) or 544 (q8_0), with r the row of the
+    group:
+        q4_*  4 vectors of 64 bytes; byte 4 r + i of vector v has column 4 v + i in its low half, 16 + 4 v + i in its
+        high half
         q8_0  8 vectors of 64 bytes; byte 4 r + i of vector v is column 4 v + i, signed
         then 16 float16 d, row by row, and for q4_1 16 float16 m.
-    product: who multiplies, "xla" (expanded inside the program) or "gemv" (a kernel of this package, on the blocks themselves).
+    product: who multiplies, "xla" (expanded inside the program) or "gemv" (a kernel of this package, on the blocks
+    themselves).
     """
 
     data: jax.Array
@@ -132,7 +137,9 @@ class Int8:
         """x @ self.T: the scale of a row is applied to its output, not to its weights."""
         if narrow(self.values) and single_row(x):
             return (row_product(x, self.values) * self.scales).astype(out_dtype)
-        return (matmul(x.astype(jnp.float32), self.values.astype(jnp.float32), jnp.float32) * self.scales).astype(out_dtype)
+        return (matmul(x.astype(jnp.float32), self.values.astype(jnp.float32), jnp.float32) * self.scales).astype(
+            out_dtype
+        )
 
 
 def is_quantised(weight) -> bool:
@@ -149,7 +156,8 @@ def parts(data, layout: Layout):
 
 
 def expand(vectors, scales, kind: str):
-    """Weights float32 [... K] of vectors [... K/32 V 4] and scales [... K/32 1-or-2]: a product of few bits, so exact, and one sum."""
+    """Weights float32 [... K] of vectors [... K/32 V 4] and scales [... K/32 1-or-2]: a product of few bits, so exact,
+    and one sum."""
     columns = vectors.reshape(*vectors.shape[:-2], -1)
     if kind == "q8_0":
         q = jax.lax.bitcast_convert_type(columns, jnp.int8).astype(jnp.float32)
@@ -160,12 +168,14 @@ def expand(vectors, scales, kind: str):
     return weights.reshape(*weights.shape[:-2], -1)
 
 
-# Bytes of a file and back, in NumPy ---------------------------------------------------------------------------------------
+# Bytes of a file and back, in NumPy
+# ---------------------------------------------------------------------------------------
 
 
 def pack(raw: np.ndarray, kind: str, columns: int | None = None) -> Blocks:
-    """Blocks of a GGUF tensor's bytes [N, K/32, bytes a block]. Rows of several tensors are concatenated before, not after: a group
-    of 16 may hold the end of one and the beginning of the next. columns: K, where 32 does not divide it."""
+    """Blocks of a GGUF tensor's bytes [N, K/32, bytes a block]. Rows of several tensors are concatenated before, not
+    after: a group of 16 may hold the end of one and the beginning of the next. columns: K, where 32 does not divide
+    it."""
     data = permuted(raw, LAYOUTS[kind])
     return Blocks(jnp.asarray(data), kind, (raw.shape[0], columns or COLUMNS * raw.shape[1]))
 
@@ -198,24 +208,33 @@ def unpack(blocks: Blocks) -> np.ndarray:
 
 
 def quantise(values: np.ndarray, kind: str) -> np.ndarray:
-    """GGUF bytes [N, K/32, bytes a block] of a float matrix [N, K], by the `gguf` library's own rounding, which is llama.cpp's.
+    """GGUF bytes [N, K/32, bytes a block] of a float matrix [N, K], by the `gguf` library's own rounding, which is
+    llama.cpp's.
 
-    Columns up to the next multiple of 32 are filled with zeros. Raises UserError for values that float16 scales cannot hold.
+    Columns up to the next multiple of 32 are filled with zeros. Raises UserError for values that float16 scales cannot
+    hold.
     """
     from gguf import GGMLQuantizationType, quantize  # here: a machine that only measures speed may lack the library
 
     values = np.asarray(values, np.float32)
     if values.shape[1] % COLUMNS:
         values = np.pad(values, ((0, 0), (0, -values.shape[1] % COLUMNS)))
-    with np.errstate(all="ignore"):  # a block of zeros, or one too faint for its scale, divides by zero and is zero again
-        raw = quantize(np.ascontiguousarray(values), GGMLQuantizationType[kind.upper()]).reshape(len(values), -1, LAYOUTS[kind].row)
+    with np.errstate(
+        all="ignore"
+    ):  # a block of zeros, or one too faint for its scale, divides by zero and is zero again
+        raw = quantize(np.ascontiguousarray(values), GGMLQuantizationType[kind.upper()]).reshape(
+            len(values), -1, LAYOUTS[kind].row
+        )
     if not np.isfinite(np.ascontiguousarray(raw[..., : 2 * LAYOUTS[kind].scales]).view(np.float16)).all():
-        raise UserError(f"A weight is no finite number, or too large for the float16 scale of {kind}; load it as float32.")
+        raise UserError(
+            f"A weight is no finite number, or too large for the float16 scale of {kind}; load it as float32."
+        )
     return raw
 
 
 def quantise_int8(values: np.ndarray) -> Int8:
-    """A float matrix [N, K] as int8: each row divided by its largest absolute value over 127. Raises UserError as `quantise`."""
+    """A float matrix [N, K] as int8: each row divided by its largest absolute value over 127. Raises UserError as
+    `quantise`."""
     values = np.asarray(values, np.float32)
     scales = np.max(np.abs(values), axis=1) / np.float32(127)
     if not np.isfinite(scales).all():
@@ -229,23 +248,26 @@ def from_float(values: np.ndarray, kind: str) -> Blocks | Int8:
     return quantise_int8(values) if kind == "int8" else pack(quantise(values, kind), kind, values.shape[1])
 
 
-# What a kernel computes, in NumPy -----------------------------------------------------------------------------------------
+# What a kernel computes, in NumPy
+# -----------------------------------------------------------------------------------------
 
 
 def quantise_activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(int8 values [... K/32 32], float32 scales [... K/32]) of activations [... K]: each block over its largest over 127, to nearest
-    even. K is filled up with zeros."""
+    """(int8 values [... K/32 32], float32 scales [... K/32]) of activations [... K]: each block over its largest over
+    127, to nearest even. K is filled up with zeros."""
     x = np.asarray(x, np.float32)
     x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % COLUMNS)]).reshape(*x.shape[:-1], -1, COLUMNS)
     largest = np.max(np.abs(x), axis=-1)
     heard = largest >= FAINT
     inverse = np.where(heard, np.float32(127) / np.where(heard, largest, 1), 0).astype(np.float32)
-    return np.rint(x * inverse[..., None]).astype(np.int8), np.where(heard, largest / np.float32(127), 0).astype(np.float32)
+    return np.rint(x * inverse[..., None]).astype(np.int8), np.where(heard, largest / np.float32(127), 0).astype(
+        np.float32
+    )
 
 
 def reference_product(x: Float[Array, "... K"], blocks: Blocks) -> np.ndarray:
-    """x @ blocks.T in the arithmetic of the kernels, float64 [... N]: integers within a block of quantised activations and weights,
-    d_x d_w Σ q_x q_w (+ m d_x Σ q_x) summed over the blocks of a row in float64."""
+    """x @ blocks.T in the arithmetic of the kernels, float64 [... N]: integers within a block of quantised activations
+    and weights, d_x d_w Σ q_x q_w (+ m d_x Σ q_x) summed over the blocks of a row in float64."""
     layout, raw = LAYOUTS[blocks.kind], unpack(blocks)
     scales = np.ascontiguousarray(raw[..., : 2 * layout.scales]).view(np.float16).astype(np.float64)
     qs = raw[..., 2 * layout.scales :]
@@ -255,7 +277,9 @@ def reference_product(x: Float[Array, "... K"], blocks: Blocks) -> np.ndarray:
         weights = np.concatenate([qs & 15, qs >> 4], axis=-1).astype(np.float64) - (8 if blocks.kind == "q4_0" else 0)
     q, d = quantise_activations(x)
     q, d = q.astype(np.float64), d.astype(np.float64)
-    found = np.einsum("...bc,nbc,...b,nb->...n", q, weights, d, scales[..., 0], optimize=["einsum_path", (0, 2), (0, 1), (0, 1)])
+    found = np.einsum(
+        "...bc,nbc,...b,nb->...n", q, weights, d, scales[..., 0], optimize=["einsum_path", (0, 2), (0, 1), (0, 1)]
+    )
     if blocks.kind == "q4_1":
         found += (d * q.sum(-1)) @ scales[..., 1].T
     return found

@@ -22,7 +22,8 @@ def frequencies(config: ModelConfig) -> np.ndarray:
 
 
 def scale(inverse: np.ndarray, scaling: RopeScaling) -> np.ndarray:
-    """Stretch frequencies for a longer context. Llama 3: long waves are divided, short ones kept, the band between blended."""
+    """Stretch frequencies for a longer context. Llama 3: long waves are divided, short ones kept, the band between
+    blended."""
     if scaling.kind == "linear":
         return inverse / scaling.factor
     if scaling.kind == "factors":
@@ -44,7 +45,9 @@ def leave(x: Float[Array, "B N T h"], cos: None, sin: None) -> Float[Array, "B N
     return x
 
 
-def rotate(x: Float[Array, "B N T h"], cos: Float[Array, "B 1 T h2"], sin: Float[Array, "B 1 T h2"]) -> Float[Array, "B N T h"]:
+def rotate(
+    x: Float[Array, "B N T h"], cos: Float[Array, "B 1 T h2"], sin: Float[Array, "B 1 T h2"]
+) -> Float[Array, "B N T h"]:
     """Rotate the pairs (x[i], x[i + h/2]) by their position's angle."""
     with jax.named_scope("rope"):
         left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)

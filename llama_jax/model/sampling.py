@@ -40,16 +40,25 @@ class Sampler:
             "min_p": 0 <= self.min_p <= 1,
             "repetition_penalty": self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty),
         }
-        ranges = dict(temperature="0 or more", top_k="a whole number, 0 or more", top_p="above 0, at most 1",
-                      min_p="between 0 and 1", repetition_penalty="above 0")  # fmt: skip
+        ranges = dict(
+            temperature="0 or more",
+            top_k="a whole number, 0 or more",
+            top_p="above 0, at most 1",
+            min_p="between 0 and 1",
+            repetition_penalty="above 0",
+        )
         for name, good in checks.items():
             if not good:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be {ranges[name]}.")
 
     def traced(self) -> TracedSampler:
         """The same settings as arrays: changing them compiles nothing, and every filter is always computed."""
-        return TracedSampler(*(jnp.asarray(getattr(self, f.name), jnp.int32 if f.name == "top_k" else jnp.float32)
-                               for f in fields(Sampler)))  # fmt: skip
+        return TracedSampler(
+            *(
+                jnp.asarray(getattr(self, f.name), jnp.int32 if f.name == "top_k" else jnp.float32)
+                for f in fields(Sampler)
+            )
+        )
 
 
 jax.tree_util.register_static(Sampler)  # static under jit: a new value is a new program, unused filters cost nothing
@@ -90,7 +99,9 @@ def is_greedy(sampler: Sampler | TracedSampler) -> bool:
     return isinstance(sampler, Sampler) and sampler.temperature == 0 and sampler.repetition_penalty == 1.0
 
 
-def mark(seen: Bool[Array, "B V"] | None, ids: Int[Array, "B T"], slot, pad: Int[Array, " B"]) -> Bool[Array, "B V"] | None:
+def mark(
+    seen: Bool[Array, "B V"] | None, ids: Int[Array, "B T"], slot, pad: Int[Array, " B"]
+) -> Bool[Array, "B V"] | None:
     """`seen` with these tokens added; those in the first `pad` slots of a row are padding and are left out."""
     if seen is None:
         return None

@@ -1,10 +1,11 @@
-"""Peers: other implementations of the same model, measured as subjects beside the placements. A leaf: nothing here is imported
-before a peer is asked for.
+"""Peers: other implementations of the same model, measured as subjects beside the placements. A leaf: nothing here is
+imported before a peer is asked for.
 
 A peer lives in a module of this package with two functions, whatever it takes to run it:
 
-    missing(name, model) → None where the peer can run `model` here, else (reason, remedy): a sentence each. Cheap, loads nothing.
-    subject(loaded, name) → the peer on a loaded checkpoint as a `workload.Subject`. Raises UnavailableError where it turns out only
+    missing(name, model) → None where the peer can run `model` here, else (reason, remedy): a sentence each. Cheap,
+    loads nothing. subject(loaded, name) → the peer on a loaded checkpoint as a `workload.Subject`. Raises
+    UnavailableError where it turns out only
         then that it cannot run.
 
 and a line in `PEERS`. One that cannot run is a labelled gap in the results, never a failure of the run.
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Peer:
-    """module: of this package. backend: as its trials name it. jax: its programs are JAX's, so that they can be cached on disk."""
+    """module: of this package. backend: as its trials name it. jax: its programs are JAX's, so that they can be cached
+    on disk."""
 
     module: str
     backend: str
@@ -42,11 +44,15 @@ PEERS: dict[str, Peer] = {
     "torch+static": Peer("torch", "torch", "as torch, static cache"),
     "torch+nocache": Peer("torch", "torch", "as torch, the whole text again for every token"),
     "torch-int8": Peer("torch", "torch", "as torch, the linear layers in int8 by dynamic quantisation"),
-    "torch-script": Peer("torch", "torch", "TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)"),
+    "torch-script": Peer(
+        "torch", "torch", "TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)"
+    ),
     "torch-script+nocache": Peer("torch", "torch", "as torch-script, no KV cache: the published case"),
     "torch-compile": Peer("torch", "torch", "`torch.compile`, static cache"),
     "torch-compile+nocache": Peer("torch", "torch", "`torch.compile`, the whole text again for every token"),
-    "torch-compile+reduce-overhead": Peer("torch", "torch", "`torch.compile(mode='reduce-overhead')`: CUDA graphs by Inductor"),
+    "torch-compile+reduce-overhead": Peer(
+        "torch", "torch", "`torch.compile(mode='reduce-overhead')`: CUDA graphs by Inductor"
+    ),
     "torch-compile+max-autotune": Peer("torch", "torch", "`torch.compile(mode='max-autotune')`"),
     "torch-cudagraph": Peer("torch", "torch", "CUDA graphs, one a prompt-length bucket, static cache"),
     "torch-cudagraph+nocache": Peer("torch", "torch", "CUDA graphs over the whole text again: the published case"),
@@ -93,7 +99,9 @@ def module(name: str) -> ModuleType:
     try:
         return import_module(f"{__name__}.{get(name).module}")
     except ImportError as error:
-        raise UnavailableError(f"{error.name or get(name).module} cannot be imported: {error}", "Run `make setup`.") from error
+        raise UnavailableError(
+            f"{error.name or get(name).module} cannot be imported: {error}", "Run `make setup`."
+        ) from error
 
 
 def missing(names: Sequence[str], model: str) -> list[dict]:

@@ -3,12 +3,15 @@
 flax-linen       un-jitted `apply`: Flax puts `jax.jit` nowhere by itself, so every operation is a dispatch of its own
 flax-linen+jit   `jax.jit` around `apply` and the greedy choice
 flax-nnx         the NNX module called as it is
-flax-nnx+jit     `nnx.jit`, which takes the module apart and puts it together again in Python at every call, and whose program
+flax-nnx+jit     `nnx.jit`, which takes the module apart and puts it together again in Python at every call, and whose
+program
                  hands every variable back, the weights as well
-flax-nnx+split   `nnx.split` once, then plain `jax.jit` over the parts: what the Flax documentation advises against that cost
+flax-nnx+split   `nnx.split` once, then plain `jax.jit` over the parts: what the Flax documentation advises against that
+cost
 
 Here is what the twins share: names, the arithmetic between Flax's layers, and the host loop. Dense, embedding and norm
-layers are Flax's own (`flax_linen.py`, `flax_nnx.py`). Query, key and value are products of their own, gate and up as well.
+layers are Flax's own (`flax_linen.py`, `flax_nnx.py`). Query, key and value are products of their own, gate and up as
+well.
 """
 
 from __future__ import annotations
@@ -36,7 +39,11 @@ WAYS = {  # peer: (module, its function)
     "flax-nnx+jit": ("flax_nnx", "nnx_jitted"),
     "flax-nnx+split": ("flax_nnx", "split"),
 }
-PROGRAMS = {"flax-linen+jit": "linen_step", "flax-nnx+jit": "nnx_step", "flax-nnx+split": "split_step"}  # names of the jitted functions
+PROGRAMS = {
+    "flax-linen+jit": "linen_step",
+    "flax-nnx+jit": "nnx_step",
+    "flax-nnx+split": "split_step",
+}  # names of the jitted functions
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,19 @@ class Names:
     final_norm: str
 
 
-LLAMA = Names("model", "embed_tokens", "", "layers", "input_layernorm", "self_attn", "o_proj", "post_attention_layernorm", "mlp",
-              "down_proj", "norm")  # fmt: skip
+LLAMA = Names(
+    "model",
+    "embed_tokens",
+    "",
+    "layers",
+    "input_layernorm",
+    "self_attn",
+    "o_proj",
+    "post_attention_layernorm",
+    "mlp",
+    "down_proj",
+    "norm",
+)
 GPT2 = Names("transformer", "wte", "wpe", "h", "ln_1", "attn", "c_proj", "ln_2", "mlp", "c_proj", "ln_f")
 
 
@@ -78,10 +96,13 @@ def up_widths(config: ModelConfig) -> dict[str, int]:
 
 
 def empty_cache(config: ModelConfig, pad, slots: int, dtype) -> dict:
-    """Keys and values of every block, [N S h] zeros as in `kvc`, where the modules keep them; beside them `length` and `pad`."""
+    """Keys and values of every block, [N S h] zeros as in `kvc`, where the modules keep them; beside them `length` and
+    `pad`."""
     name, shape = names(config), (len(pad) * config.num_key_value_heads, slots, config.head_dim)
-    blocks = {str(i): {name.attention: {"key": jnp.zeros(shape, dtype), "value": jnp.zeros(shape, dtype)}}
-              for i in range(config.num_hidden_layers)}  # fmt: skip
+    blocks = {
+        str(i): {name.attention: {"key": jnp.zeros(shape, dtype), "value": jnp.zeros(shape, dtype)}}
+        for i in range(config.num_hidden_layers)
+    }
     return {"length": jnp.zeros((), jnp.int32), "pad": jnp.asarray(pad), name.root: {name.blocks: blocks}}
 
 
@@ -114,8 +135,8 @@ class Twin:
     """A Flax model under one way of calling it. `state` is the way's own: a cache, or a module that holds one.
 
     start(pad [B], slots) → state: an empty cache. advance(ids [B T] or the last token [B], state) → (token [B], state).
-    logits(ids [B T], state) → float32 [B T V], un-jitted, for evaluation. pure(ids, state) → a function without side effects that
-    does as `advance`, and its arguments; None where `advance` is one.
+    logits(ids [B T], state) → float32 [B T V], un-jitted, for evaluation. pure(ids, state) → a function without side
+    effects that does as `advance`, and its arguments; None where `advance` is one.
     """
 
     config: ModelConfig
@@ -137,7 +158,8 @@ def greedy(logits: Float[Array, "B T V"]) -> jax.Array:
 
 
 def as_rows(ids) -> jax.Array:
-    """Ids [B T], or the last token [B] as [B 1]: within the program, as an operation outside it would be one more dispatch."""
+    """Ids [B T], or the last token [B] as [B 1]: within the program, as an operation outside it would be one more
+    dispatch."""
     return ids.reshape(ids.shape[0], -1)
 
 

@@ -11,7 +11,18 @@ from flax import linen as nn
 
 from llama_jax.config import ModelConfig
 from llama_jax.model.attention import Where
-from llama_jax.peers.flax import Twin, activate, as_rows, attend, empty_cache, greedy, names, qkv_widths, standing, up_widths
+from llama_jax.peers.flax import (
+    Twin,
+    activate,
+    as_rows,
+    attend,
+    empty_cache,
+    greedy,
+    names,
+    qkv_widths,
+    standing,
+    up_widths,
+)
 
 
 def norm(config: ModelConfig, name: str) -> nn.Module:

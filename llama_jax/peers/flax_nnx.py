@@ -11,7 +11,18 @@ from flax import nnx
 
 from llama_jax.config import ModelConfig
 from llama_jax.model.attention import Where
-from llama_jax.peers.flax import Twin, activate, as_rows, attend, empty_cache, greedy, names, qkv_widths, standing, up_widths
+from llama_jax.peers.flax import (
+    Twin,
+    activate,
+    as_rows,
+    attend,
+    empty_cache,
+    greedy,
+    names,
+    qkv_widths,
+    standing,
+    up_widths,
+)
 
 
 def norm(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
@@ -122,9 +133,12 @@ def nnx_step(model: Transformer, ids) -> jax.Array:
 
 
 def called(
-    config: ModelConfig, params: dict, dtype, step: Callable = nnx_step,
+    config: ModelConfig,
+    params: dict,
+    dtype,
+    step: Callable = nnx_step,
     place: Callable = lambda function, **options: function,
-) -> Twin:  # fmt: skip
+) -> Twin:
     """The module called as it is, or through `step`. The Twin's state is the module, one request at a time."""
     model = loaded(config, params)
     empty = place(partial(empty_cache, config, dtype=dtype), static_argnums=1)
@@ -149,7 +163,8 @@ def called(
 
 
 def nnx_jitted(config: ModelConfig, params: dict, dtype) -> Twin:
-    """`nnx.jit` around the call and the greedy choice. Its program hands back all variables, unchanged weights too, as copies."""
+    """`nnx.jit` around the call and the greedy choice. Its program hands back all variables, unchanged weights too, as
+    copies."""
     return called(config, params, dtype, nnx.jit(nnx_step), jax.jit)
 
 

@@ -1,13 +1,15 @@
-"""llama.cpp on the very GGUF file that a checkpoint came from, through llama-cpp-python (`make peers` builds it for this machine).
+"""llama.cpp on the very GGUF file that a checkpoint came from, through llama-cpp-python (`make peers` builds it for
+this machine).
 
-llamacpp            bare `llama_decode`, called as llama-bench measures pp and tg: the prompt as one batch, then a token a call, flash
+llamacpp            bare `llama_decode`, called as llama-bench measures pp and tg: the prompt as one batch, then a token
+                    a call, flash
                     attention, an f16 cache; the greedy choice is made on the host from the last logits
 llamacpp+generate   the package's own generator, `Llama.generate` at temperature 0
 llamacpp+q8_0       as llamacpp, on the same model in Q8_0; +q4_0: in Q4_0 (`requantised.py`)
 
 All compute on quantised blocks with activations rounded to 8 bits, so that their tokens are their own after a while.
-As many threads as this process may use cores, as ours; nothing is offloaded; the token that ends a text ends no request. Neither may
-reuse what it holds of an earlier request: the cache is cleared before each.
+As many threads as this process may use cores, as ours; nothing is offloaded; the token that ends a text ends no
+request. Neither may reuse what it holds of an earlier request: the cache is cleared before each.
 """
 
 from __future__ import annotations
@@ -39,12 +41,17 @@ _kept: dict = {}  # the callback and the model opened last, which subjects of on
 def missing(name: str, model: str) -> tuple[str, str] | None:
     """llama.cpp runs GGUF files wherever its Python package is built."""
     if find_spec("llama_cpp") is None:
-        return "llama-cpp-python is not installed.", "Run `make peers`, which builds it for this machine in some minutes."
+        return (
+            "llama-cpp-python is not installed.",
+            "Run `make peers`, which builds it for this machine in some minutes.",
+        )
     try:
         path = checkpoint.gguf_file(model)
     except UserError as error:
         return str(error), "Run `make setup`."
-    return None if path else (f"llama.cpp reads GGUF files, and {model} is none.", "Give --model a path to a .gguf file.")
+    return (
+        None if path else (f"llama.cpp reads GGUF files, and {model} is none.", "Give --model a path to a .gguf file.")
+    )
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
@@ -62,17 +69,30 @@ def weights_of(loaded: checkpoint.Checkpoint, name: str = "llamacpp") -> Path:
     if gap := missing(name, loaded.source):
         raise UnavailableError(*gap)
     kind, path = name.removeprefix("llamacpp+"), Path(loaded.source)
-    return requantised.obtain(path, loaded.weights_hash, kind, len(allowed_cores())) if kind in requantised.TYPES else path
+    return (
+        requantised.obtain(path, loaded.weights_hash, kind, len(allowed_cores())) if kind in requantised.TYPES else path
+    )
 
 
 def identity(loaded: checkpoint.Checkpoint, path: Path | None = None) -> dict:
-    """What a trial says of a file, the checkpoint's own by default: the type most tensors have, and the bytes a parameter takes over
-    all of them. The hash is that of the checkpoint's file, whatever was made of it."""
+    """What a trial says of a file, the checkpoint's own by default: the type most tensors have, and the bytes a
+    parameter takes over all of them. The hash is that of the checkpoint's file, whatever was made of it."""
     tensors = checkpoint.gguf.read_index(path or Path(loaded.source))["tensors"].values()
     kinds = Counter(gguf.GGMLQuantizationType(kind).name.lower() for shape, kind, *_ in tensors if len(shape) > 1)
-    kind, width = kinds.most_common(1)[0][0], sum(size for *_, size in tensors) / sum(int(np.prod(shape)) for shape, *_ in tensors)
-    return dict(model=loaded.name, weights_hash=loaded.weights_hash, dtype=kind, quantisation=f"gguf-{kind}", weight_bytes=width,
-                config=loaded.config, cache="fixed", cache_bytes=CACHE_BYTES)  # fmt: skip
+    kind, width = (
+        kinds.most_common(1)[0][0],
+        sum(size for *_, size in tensors) / sum(int(np.prod(shape)) for shape, *_ in tensors),
+    )
+    return dict(
+        model=loaded.name,
+        weights_hash=loaded.weights_hash,
+        dtype=kind,
+        quantisation=f"gguf-{kind}",
+        weight_bytes=width,
+        config=loaded.config,
+        cache="fixed",
+        cache_bytes=CACHE_BYTES,
+    )
 
 
 def library():
@@ -98,7 +118,9 @@ def opened(path: Path):
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = 0
         if not (model := llama.llama_model_load_from_file(str(path).encode(), settings)):
-            raise UnavailableError(f"llama.cpp cannot read {path}: {complaint()}", "Convert the model anew with llama.cpp's own tools.")
+            raise UnavailableError(
+                f"llama.cpp cannot read {path}: {complaint()}", "Convert the model anew with llama.cpp's own tools."
+            )
         _kept.update(identity=identity, model=Model(llama, model))
     return _kept["model"]
 
@@ -117,9 +139,11 @@ class Model:
 
 
 class Context:
-    """Room for the keys and values of some rows, and a batch to hand tokens over. Raises RuntimeError where there is none.
+    """Room for the keys and values of some rows, and a batch to hand tokens over. Raises RuntimeError where there is
+    none.
 
-    slots: positions a row. rows: sequences, each with positions of its own. every: logits of all positions may be asked for.
+    slots: positions a row. rows: sequences, each with positions of its own. every: logits of all positions may be asked
+    for.
     exact: attention in float32 throughout; the fast one rounds keys and values to f16.
     """
 
@@ -128,7 +152,9 @@ class Context:
         settings, llama, cores = model.llama.llama_context_default_params(), model.llama, len(allowed_cores())
         settings.n_ctx, settings.n_seq_max, settings.n_batch, settings.n_ubatch = slots * rows, rows, BATCH, MICRO_BATCH
         settings.n_threads = settings.n_threads_batch = cores
-        settings.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED if exact else llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        settings.flash_attn_type = (
+            llama.LLAMA_FLASH_ATTN_TYPE_DISABLED if exact else llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        )
         settings.type_k = settings.type_v = llama.GGML_TYPE_F32 if exact else llama.GGML_TYPE_F16
         settings.n_outputs_max_per_seq = MICRO_BATCH if every else 1
         settings.offload_kqv = settings.op_offload = False
@@ -144,7 +170,8 @@ class Context:
         self.llama.llama_memory_clear(self.llama.llama_get_memory(self.pointer), False)
 
     def decode(self, tokens: Sequence[tuple[int, int, int, bool]]) -> None:
-        """One call with (id, position, row, whether its logits are wanted) a token. Raises RuntimeError where it fails."""
+        """One call with (id, position, row, whether its logits are wanted) a token. Raises RuntimeError where it
+        fails."""
         batch = self.batch
         batch.n_tokens = len(tokens)
         for i, (token, position, row, wanted) in enumerate(tokens):
@@ -159,7 +186,8 @@ class Context:
 
 
 class Bare:
-    """`llama_decode` alone. The context is made by the first request, and anew only for one that needs more room or other rows."""
+    """`llama_decode` alone. The context is made by the first request, and anew only for one that needs more room or
+    other rows."""
 
     def __init__(self, path: Path):
         self.model, self.context = opened(path), None
@@ -208,24 +236,37 @@ class HighLevel:
         if self.slots < slots:
             cores, self.model = len(allowed_cores()), None
             self.model = llama_cpp.Llama(
-                str(self.path), n_ctx=slots, n_batch=BATCH, n_ubatch=MICRO_BATCH, n_threads=cores, n_threads_batch=cores,
-                flash_attn=True, n_gpu_layers=0, offload_kqv=False, verbose=False,
-            )  # fmt: skip
+                str(self.path),
+                n_ctx=slots,
+                n_batch=BATCH,
+                n_ubatch=MICRO_BATCH,
+                n_threads=cores,
+                n_threads_batch=cores,
+                flash_attn=True,
+                n_gpu_layers=0,
+                offload_kqv=False,
+                verbose=False,
+            )
             self.slots = slots
         return self.model
 
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
         """Blocks [1 1] of greedy tokens. Raises RuntimeError for more than one row."""
         if work.batch != 1:
-            raise RuntimeError(f"llama-cpp-python's generator makes one row, {work.batch} were asked for; llamacpp takes several")
+            raise RuntimeError(
+                f"llama-cpp-python's generator makes one row, {work.batch} were asked for; llamacpp takes several"
+            )
         model = self.room(generate.bucket(len(ids) + work.new_tokens))
         model.reset()  # else it would keep what this prompt shares with the last one, and not compute it
         for token in islice(model.generate(list(map(int, ids)), temp=0.0), work.new_tokens):
             yield np.array([[token]], np.int32)
 
 
-def logits(loaded: checkpoint.Checkpoint, name: str = "llamacpp", exact: bool = False) -> Callable[[Sequence[int]], np.ndarray]:
-    """ids → llama.cpp's logits of every position, float32 [T V], as the measured peer computes them; exact: with attention in float32.
+def logits(
+    loaded: checkpoint.Checkpoint, name: str = "llamacpp", exact: bool = False
+) -> Callable[[Sequence[int]], np.ndarray]:
+    """ids → llama.cpp's logits of every position, float32 [T V], as the measured peer computes them; exact: with
+    attention in float32.
 
     Raises UnavailableError where llama.cpp cannot run the checkpoint.
     """

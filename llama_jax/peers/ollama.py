@@ -1,16 +1,18 @@
 """Ollama through its official client: an HTTP server, so what it says is checked and what it counts is kept.
 
 Weights. The server is given the GGUF file that the checkpoint came from, as a model named after the file's hash
-(`llama-jax-0123456789ab`), unless it has it. First the file goes up as a blob, then one request makes a model of it. Stopped between the
-two, a server holds a blob that no model names, which it deletes at its next start. `ollama rm NAME` takes the model away.
+(`llama-jax-0123456789ab`), unless it has it. First the file goes up as a blob, then one request makes a model of it.
+Stopped between the two, a server holds a blob that no model names, which it deletes at its next start. `ollama rm NAME`
+takes the model away.
 
-Requests. `raw`, so that no template is added; temperature 0; as many threads as we may use cores, and no GPU where JAX has none. How the
-server's process is pinned is not ours to say. It keeps the keys and values of earlier prompts; so each prompt starts with a
-word of its own: in the place of its first token, or before a chat text, whose first token has a meaning. A new subject has the
-server forget the model, so that the first request of a process loads it.
+Requests. `raw`, so that no template is added; temperature 0; as many threads as we may use cores, and no GPU where JAX
+has none. How the server's process is pinned is not ours to say. It keeps the keys and values of earlier prompts; so
+each prompt starts with a word of its own: in the place of its first token, or before a chat text, whose first token has
+a meaning. A new subject has the server forget the model, so that the first request of a process loads it.
 
-Time stamps are the client's, one a chunk. Chunks are texts; our tokenizer says which tokens they are, and a trial in which they are not
-as many as the server counts is void. An answer may end early, at the token that ends a text, which the server counts and does not send.
+Time stamps are the client's, one a chunk. Chunks are texts; our tokenizer says which tokens they are, and a trial in
+which they are not as many as the server counts is void. An answer may end early, at the token that ends a text, which
+the server counts and does not send.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ OLDEST = (0, 5, 5)  # the first version that makes a model of files sent to it
 KEEP = "10m"  # how long the server keeps the model in memory after a request
 WORDS = 500  # different first words, far more than a server keeps prompts
 START = "Start it with `ollama serve`, or set OLLAMA_HOST to one that runs."
-UPDATE = f"Update Ollama to {'.'.join(map(str, OLDEST))} or newer (https://ollama.com/download) and start it with `ollama serve`."
+UPDATE = (
+    f"Update Ollama to {'.'.join(map(str, OLDEST))} or newer (https://ollama.com/download) and start it"
+    " with `ollama serve`."
+)
 
 
 class ServerError(RuntimeError):
@@ -72,18 +77,23 @@ def look(patience: float) -> tuple[object, list[str]]:
         version = str(found.json()["version"]) if found.is_success else ""
         names = [m.model for m in ollama.Client(timeout=LOOK_S).list().models]
     except httpx.TimeoutException:
-        raise UnavailableError(f"The server at {host} did not answer within {LOOK_S:g} s.", "Start it again: `ollama serve`.") from None
+        raise UnavailableError(
+            f"The server at {host} did not answer within {LOOK_S:g} s.", "Start it again: `ollama serve`."
+        ) from None
     except (ConnectionError, OSError, httpx.HTTPError):
         raise UnavailableError(f"No Ollama server answers at {host}.", START) from None
     except (ollama.ResponseError, ValueError, TypeError, KeyError, AttributeError):
         raise UnavailableError(f"What answers at {host} is no Ollama server, or too old a one.", UPDATE) from None
     if too_old(version):
-        raise UnavailableError(f"The Ollama server at {host} is too old ({version or 'it does not say its version'}).", UPDATE)
+        raise UnavailableError(
+            f"The Ollama server at {host} is too old ({version or 'it does not say its version'}).", UPDATE
+        )
     return client, names
 
 
 def too_old(version: str) -> bool:
-    """Whether a version (`0.5.4-rc1`) is before OLDEST; one that was built by hand calls itself 0.0.0 and is taken as new."""
+    """Whether a version (`0.5.4-rc1`) is before OLDEST; one that was built by hand calls itself 0.0.0 and is taken as
+    new."""
     numbers = tuple(map(int, re.findall(r"\d+", version.split("-")[0])[:3]))
     return not numbers or (0, 0, 0) != numbers < OLDEST
 
@@ -92,11 +102,14 @@ def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     """The server as a subject of the protocol, with our weights in it. Raises UnavailableError."""
     server = connect(loaded)
     server.forget()
-    return Subject("ollama", "ollama", name, server.run, server.encode, llamacpp.identity(loaded), reported=lambda: server.said)
+    return Subject(
+        "ollama", "ollama", name, server.run, server.encode, llamacpp.identity(loaded), reported=lambda: server.said
+    )
 
 
 def connect(loaded: checkpoint.Checkpoint) -> Server:
-    """The server, with a model of the checkpoint's own file. Raises UnavailableError, also where the model cannot be made."""
+    """The server, with a model of the checkpoint's own file. Raises UnavailableError, also where the model cannot be
+    made."""
     if gap := missing("ollama", loaded.source):
         raise UnavailableError(*gap)
     client, names = look(SILENCE_S)
@@ -116,15 +129,17 @@ def make(client, model: str, path) -> None:
     except ollama.ResponseError as error:
         raise UnavailableError(f"Ollama refused to make a model of {path.name}: {error}.", UPDATE) from None
     except (ConnectionError, OSError, httpx.HTTPError, ValueError, TypeError) as error:
-        raise UnavailableError(f"Ollama broke off while it made a model of {path.name} ({type(error).__name__}).", START) from None
+        raise UnavailableError(
+            f"Ollama broke off while it made a model of {path.name} ({type(error).__name__}).", START
+        ) from None
     if made.status != "success":
         raise UnavailableError(f"Ollama made no model of {path.name}: it says {made.status!r}.", UPDATE)
 
 
 @dataclass
 class Server:
-    """A client, the model it asks for, and our tokenizer. said: what the server counted and clocked in the last request, as fields
-    of a Trial. hung: why nothing is asked of it any more."""
+    """A client, the model it asks for, and our tokenizer. said: what the server counted and clocked in the last
+    request, as fields of a Trial. hung: why nothing is asked of it any more."""
 
     client: object
     model: str
@@ -134,7 +149,9 @@ class Server:
 
     def __post_init__(self):
         found = list(itertools.islice(words(self.tokenizer), WORDS))
-        start = time.time_ns() % max(len(found), 1)  # another process, which may have left its prompts there, started elsewhere
+        start = time.time_ns() % max(
+            len(found), 1
+        )  # another process, which may have left its prompts there, started elsewhere
         self.words = itertools.cycle(found[start:] + found[:start])
 
     def forget(self) -> None:
@@ -152,7 +169,8 @@ class Server:
         self.hung = f"the server sent nothing for {SILENCE_S:g} s; start it again with `ollama serve`"
 
     def encode(self, prompt: str | tuple[int, ...]) -> list[int]:
-        """Ids of a prompt with a first word of its own, which a server that keeps the last prompts has not seen before them."""
+        """Ids of a prompt with a first word of its own, which a server that keeps the last prompts has not seen before
+        them."""
         ids = encoder(self)(prompt)
         if (word := next(self.words, None)) is None:
             return ids
@@ -167,8 +185,9 @@ class Server:
     def text(self, ids: Sequence[int]) -> str:
         """What to send so that the server reads these ids."""
         ids = list(map(int, ids))
-        return self.tokenizer.backend.decode(ids[len(self.first) :] if ids[: len(self.first)] == self.first else ids,
-                                             skip_special_tokens=False)  # fmt: skip
+        return self.tokenizer.backend.decode(
+            ids[len(self.first) :] if ids[: len(self.first)] == self.first else ids, skip_special_tokens=False
+        )
 
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
         """Blocks [n 1] of greedy tokens, one a chunk. Raises ServerError."""
@@ -185,7 +204,8 @@ class Server:
         check(last, made, work.new_tokens)
 
     def chunks(self, text: str, new_tokens: int, room: int, seed: int = 0) -> Iterator:
-        """The server's parts of an answer, as they come, the last one done. Raises ServerError for whatever goes wrong."""
+        """The server's parts of an answer, as they come, the last one done. Raises ServerError for whatever goes
+        wrong."""
         import httpx
         import jax
         import ollama
@@ -197,7 +217,9 @@ class Server:
             options["num_gpu"] = 0
         done, received = False, 0
         try:
-            for part in self.client.generate(model=self.model, prompt=text, raw=True, stream=True, options=options, keep_alive=KEEP):
+            for part in self.client.generate(
+                model=self.model, prompt=text, raw=True, stream=True, options=options, keep_alive=KEEP
+            ):
                 done, received = bool(part.done), received + 1
                 yield part
         except httpx.TimeoutException:
@@ -209,7 +231,8 @@ class Server:
             raise ServerError("the server does not answer any more; start it with `ollama serve`") from None
         except (httpx.HTTPError, OSError) as error:
             raise ServerError(
-                f"the connection broke after {received} chunks ({type(error).__name__}); is `ollama serve` still running?"
+                f"the connection broke after {received} chunks ({type(error).__name__}); is `ollama serve` still"
+                " running?"
             ) from None
         except (ValueError, TypeError, AttributeError) as error:
             raise ServerError(f"chunk {received + 1} is malformed ({type(error).__name__})") from None
@@ -219,15 +242,22 @@ class Server:
 
 def counted(last) -> dict:
     """What the last chunk says, as fields of a Trial; durations in ns."""
-    return dict(server_prompt_tokens=last.prompt_eval_count, server_prompt_ns=last.prompt_eval_duration, server_tokens=last.eval_count,
-                server_decode_ns=last.eval_duration, server_load_ns=last.load_duration)  # fmt: skip
+    return dict(
+        server_prompt_tokens=last.prompt_eval_count,
+        server_prompt_ns=last.prompt_eval_duration,
+        server_tokens=last.eval_count,
+        server_decode_ns=last.eval_duration,
+        server_load_ns=last.load_duration,
+    )
 
 
 def check(last, made: int, asked: int) -> None:
     """Raises ServerError where an answer's tokens are not as many as the server counts, or not what was asked for."""
     ended = last.done_reason == "stop"  # at the token that ends a text: counted, not sent
     if last.eval_count not in ((made, made + 1) if ended else (made,)):
-        raise ServerError(f"the server counts {last.eval_count} tokens, its chunks make {made}: their times are nobody's")
+        raise ServerError(
+            f"the server counts {last.eval_count} tokens, its chunks make {made}: their times are nobody's"
+        )
     if made > asked or (made < asked and not ended):
         raise ServerError(f"{asked} tokens were asked for, {made} came")
     if made < min(asked, 2):
@@ -238,23 +268,31 @@ def words(tokenizer) -> Iterator[int]:
     """Ids of plain words that are one token each, wherever a text starts with them."""
     for token in range(tokenizer.backend.get_vocab_size()):
         text = tokenizer.decode([token])
-        if text.isascii() and text.strip().isalpha() and len(text) >= 4 and tokenizer.encode(text, special=False) == [token]:
+        if (
+            text.isascii()
+            and text.strip().isalpha()
+            and len(text) >= 4
+            and tokenizer.encode(text, special=False) == [token]
+        ):
             yield token
 
 
 def top1(loaded: checkpoint.Checkpoint, ids: Sequence[int], positions: Sequence[int]) -> np.ndarray:
     """The server's best next token after ids[: p + 1] for each position p: int32 [n].
 
-    -1 where it cannot be known: the text does not lead back to the same ids, or what the server sends is not one token. One request
-    a position, each of which may reuse what the server holds of the text before. Raises UnavailableError where the server cannot,
-    or at any position does not, answer.
+    -1 where it cannot be known: the text does not lead back to the same ids, or what the server sends is not one token.
+    One request a position, each of which may reuse what the server holds of the text before. Raises UnavailableError
+    where the server cannot, or at any position does not, answer.
     """
     server, ids = connect(loaded), [int(i) for i in ids]
     room, found = generate.bucket(len(ids) + 1), np.full(len(positions), -1, np.int32)
     for n, p in enumerate(positions):
         before = ids[: p + 1]
         text = server.text(before)
-        if server.tokenizer.encode(text, special=bool(server.first) and before[: len(server.first)] == server.first) != before:
+        if (
+            server.tokenizer.encode(text, special=bool(server.first) and before[: len(server.first)] == server.first)
+            != before
+        ):
             continue
         try:
             answer = "".join(part.response or "" for part in server.chunks(text, 1, room))

@@ -1,8 +1,10 @@
-"""A GGUF file's model with its matrices in another type, made by llama.cpp's own quantiser and kept in the user's cache.
+"""A GGUF file's model with its matrices in another type, made by llama.cpp's own quantiser and kept in the user's
+cache.
 
-The quantiser runs in a process of its own: ggml ends the process where it meets what it did not expect, and the memory it takes is
-nobody's who measures afterwards. What it makes follows from the file, the type and its version alone, so two processes that make
-the same file at once do no harm. A file in the cache is used only with the SHA-256 it was made with; a damaged one is made anew.
+The quantiser runs in a process of its own: ggml ends the process where it meets what it did not expect, and the memory
+it takes is nobody's who measures afterwards. What it makes follows from the file, the type and its version alone, so
+two processes that make the same file at once do no harm. A file in the cache is used only with the SHA-256 it was made
+with; a damaged one is made anew.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ REMEDY = "Leave the peer out, or convert the model with llama.cpp's own tools."
 def obtain(path: Path, digest: str, kind: str, threads: int) -> Path:
     """The file whose SHA-256 is `digest`, in `kind` (of TYPES), from the cache or made now.
 
-    Already quantised matrices are quantised once more: what the file has lost stays lost, and a coarser type loses some more.
+    Already quantised matrices are quantised once more: what the file has lost stays lost, and a coarser type loses some
+    more.
     Raises UnavailableError where the quantiser fails, with its last words, or the cache cannot be written.
     """
     made = paths.cache("requantised", f"{digest[:16]}-{kind}-{metadata.version('llama-cpp-python')}.gguf")
@@ -44,7 +47,9 @@ def obtain(path: Path, digest: str, kind: str, threads: int) -> Path:
             os.replace(fresh, made)
         files.write(known, found)  # last: it says that the file beside it is whole
     except (OSError, UserError) as error:
-        raise UnavailableError(f"{made.parent} cannot be written: {error}", "Set LLAMA_JAX_CACHE to a folder that can.") from error
+        raise UnavailableError(
+            f"{made.parent} cannot be written: {error}", "Set LLAMA_JAX_CACHE to a folder that can."
+        ) from error
     return made
 
 

@@ -7,7 +7,8 @@ torch-script…                       TorchScript before and after an eager forw
 torch-compile…                      `torch.compile` (`torch_compiled.py`)
 torch-cudagraph…, torch-hybrid…     CUDA graphs by hand, and with TorchScript at both ends (`torch_graphs.py`)
 
-All are greedy, in as many threads as the process has cores, and hand every token to the host before the next is computed.
+All are greedy, in as many threads as the process has cores, and hand every token to the host before the next is
+computed.
 """
 
 from __future__ import annotations
@@ -56,18 +57,25 @@ GPU = "Run it on a machine with a CUDA device: `make gpu`."
 GRAPHS = "CUDA graphs need a CUDA device."
 NEEDS_CUDA = {  # peer: why it is nothing of its own without a CUDA device
     "torch-compile+reduce-overhead": "Without a CUDA device the mode is the default one: what it adds are CUDA graphs.",
-    "torch-compile+max-autotune": "Without a CUDA device the mode is the default one: Inductor tunes a CPU's products only for"
+    "torch-compile+max-autotune": "Without a CUDA device the mode is the default one: Inductor tunes a CPU's products"
+    " only for"
     " weights frozen into the program, a second copy of them all.",
     **dict.fromkeys(("torch-cudagraph", "torch-cudagraph+nocache", "torch-hybrid", "torch-hybrid+nocache"), GRAPHS),
 }
-KINDS = {"transformers": "growing", "torch": "growing", "torch-int8": "growing"}  # of KV cache, where it is neither fixed nor none
+KINDS = {
+    "transformers": "growing",
+    "torch": "growing",
+    "torch-int8": "growing",
+}  # of KV cache, where it is neither fixed nor none
 
 
 def cache_kind(name: str) -> str:
     return "none" if name.endswith("+nocache") else KINDS.get(name, "fixed")
 
 
-def runner(module: torch.nn.Module, config: ModelConfig, name: str) -> Callable[[Sequence[int], Workload], Iterator[np.ndarray]]:
+def runner(
+    module: torch.nn.Module, config: ModelConfig, name: str
+) -> Callable[[Sequence[int], Workload], Iterator[np.ndarray]]:
     """run(ids, workload) → blocks [1 B] of greedy tokens as they reach the host, on a module of `torch_model`.
 
     A request beyond the model's context, or an id outside its vocabulary, raises UserError as for our own placements.
@@ -128,11 +136,22 @@ def subject(loaded: Checkpoint, name: str) -> Subject:
     if name in QUANTISED:
         identity |= dict(dtype="int8", quantisation=QUANTISED[name], weight_bytes=1, cache_bytes=dtype.itemsize)
     run = runner(shared_module(loaded), loaded.config, name)
-    return Subject(name, "torch", name, run, encoder(loaded), identity, guard=TorchGuard, counter=TorchCounter, reported=device_peak)
+    return Subject(
+        name,
+        "torch",
+        name,
+        run,
+        encoder(loaded),
+        identity,
+        guard=TorchGuard,
+        counter=TorchCounter,
+        reported=device_peak,
+    )
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
-    """PyTorch runs wherever it is installed; CUDA graphs where it has a CUDA device; `torch.compile` where it finds a compiler."""
+    """PyTorch runs wherever it is installed; CUDA graphs where it has a CUDA device; `torch.compile` where it finds a
+    compiler."""
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             return f"{package} is not installed.", "Run `make setup`."
@@ -144,11 +163,18 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 
 def no_engine() -> tuple[str, str] | None:
-    """What dynamic quantisation needs, where it is missing: the processor, and a build of PyTorch with integer products for it."""
+    """What dynamic quantisation needs, where it is missing: the processor, and a build of PyTorch with integer products
+    for it."""
     if device() != "cpu":
-        return "PyTorch's dynamic quantisation multiplies on a processor, and this PyTorch uses a GPU.", "Hide it: CUDA_VISIBLE_DEVICES=''."
+        return (
+            "PyTorch's dynamic quantisation multiplies on a processor, and this PyTorch uses a GPU.",
+            "Hide it: CUDA_VISIBLE_DEVICES=''.",
+        )
     if not engines():
-        return "This build of PyTorch has no integer products for this processor.", "Install PyTorch's own build for it."
+        return (
+            "This build of PyTorch has no integer products for this processor.",
+            "Install PyTorch's own build for it.",
+        )
     return None
 
 
@@ -160,7 +186,8 @@ def engines() -> set[str]:
 
 
 def logits(loaded: Checkpoint, name: str) -> Callable[[Sequence[int]], np.ndarray]:
-    """ids → logits of every position, float32 [T V], of the module that `torch` or `torch-int8` runs. Raises UnavailableError."""
+    """ids → logits of every position, float32 [T V], of the module that `torch` or `torch-int8` runs. Raises
+    UnavailableError."""
     import torch
 
     if gap := missing(name, loaded.name):
@@ -180,5 +207,8 @@ def no_compiler() -> tuple[str, str] | None:
     """What Inductor needs to compile for a CPU, where it is missing."""
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
-        return f"torch.compile needs a C++ compiler, and there is no {compiler}.", "Install one, e.g. `apt install g++`."
+        return (
+            f"torch.compile needs a C++ compiler, and there is no {compiler}.",
+            "Install one, e.g. `apt install g++`.",
+        )
     return None

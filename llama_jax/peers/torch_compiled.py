@@ -1,8 +1,9 @@
 """`torch.compile`: the prompt and the step as two programs, and the whole text as one.
 
-The prompt's program has a symbolic length, so that one compilation serves prompts of every length; it hands its keys and values
-back, and they are copied into the slots. The step's program has a symbolic number of slots. Where CUDA graphs are recorded,
-shapes are fixed instead: a prompt is padded to the workload's length, and slots come in multiples of `COARSE`.
+The prompt's program has a symbolic length, so that one compilation serves prompts of every length; it hands its keys
+and values back, and they are copied into the slots. The step's program has a symbolic number of slots. Where CUDA
+graphs are recorded, shapes are fixed instead: a prompt is padded to the workload's length, and slots come in multiples
+of `COARSE`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def settle(cache: Slots, keys: list[torch.Tensor], values: list[torch.Tensor], l
 
 
 class Caches:
-    """The caches of a subject by (batch, slots): one is used again and again, as compiled programs like it. The oldest goes first."""
+    """The caches of a subject by (batch, slots): one is used again and again, as compiled programs like it. The oldest
+    goes first."""
 
     def __init__(self, make: Callable[[int, int], Slots], kept: int = KEPT):
         self.make, self.kept, self.known = make, kept, OrderedDict()
@@ -66,13 +68,15 @@ class Caches:
 
 
 def compiled(function: Callable, mode: str) -> Callable:
-    """`torch.compile` around a whole function, without breaks and with room for as many programs as there are shapes."""
+    """`torch.compile` around a whole function, without breaks and with room for as many programs as there are
+    shapes."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
     return torch.compile(function, mode=mode, fullgraph=True)
 
 
 def cached(module, mode: str = "default"):
-    """A greedy loop over the two programs. On a GPU the other modes record CUDA graphs, one a shape: prompts are padded for them."""
+    """A greedy loop over the two programs. On a GPU the other modes record CUDA graphs, one a shape: prompts are padded
+    for them."""
     module, records = fixed(module), mode != "default" and module.device.type == "cuda"
     first, further = compiled(prompt_part, mode), compiled(step, mode)
 
@@ -80,7 +84,9 @@ def cached(module, mode: str = "default"):
         cache = Slots(module, batch, slots)
         for layer in cache.layers:
             for tensor in (layer.keys, layer.values):
-                if records:  # it is changed in place: Inductor gives up its CUDA graph unless it knows that it stays where it is
+                if (
+                    records
+                ):  # it is changed in place: Inductor gives up its CUDA graph unless it knows that it stays where it is
                     torch._dynamo.mark_static_address(tensor)
                 else:
                     torch._dynamo.mark_dynamic(tensor, 2)

@@ -1,4 +1,5 @@
-"""PyTorch op by op: transformers' `generate`, and greedy loops around transformers' modules. Prompts are never padded here."""
+"""PyTorch op by op: transformers' `generate`, and greedy loops around transformers' modules. Prompts are never padded
+here."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def prompt(module, ids: Sequence[int], batch: int) -> torch.Tensor:
 
 
 class Arrivals(BaseStreamer):
-    """Hands each step's tokens [1 B] to a channel as `generate` makes them; the prompt, which it streams first, is left out.
+    """Hands each step's tokens [1 B] to a channel as `generate` makes them; the prompt, which it streams first, is left
+    out.
 
     Waits until the reader asks for the next: it would otherwise see the tokens when Python's lock happens to be free.
     """
@@ -62,15 +64,22 @@ def generated(module, cache: str):
     count = torch.get_num_threads()
 
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        settings = GenerationConfig(max_new_tokens=work.new_tokens, do_sample=False, cache_implementation=cache, disable_compile=True)
+        settings = GenerationConfig(
+            max_new_tokens=work.new_tokens, do_sample=False, cache_implementation=cache, disable_compile=True
+        )
 
         @torch.inference_mode()
         def produce(channel: threads.Channel) -> None:
             torch.set_num_threads(count)  # OpenMP counts a new thread's own
             rows = prompt(module, ids, work.batch)
             stop = StoppingCriteriaList([Left(channel)])
-            module.generate(rows, attention_mask=torch.ones_like(rows), generation_config=settings, streamer=Arrivals(channel),
-                            stopping_criteria=stop)  # fmt: skip
+            module.generate(
+                rows,
+                attention_mask=torch.ones_like(rows),
+                generation_config=settings,
+                streamer=Arrivals(channel),
+                stopping_criteria=stop,
+            )
 
         return threads.threaded(produce, 0, "generate")
 

@@ -1,8 +1,8 @@
 """CUDA graphs by hand: work on buffers that never move, captured once a shape and replayed.
 
-A prompt is padded to its length's bucket (`generate.bucket`), one graph a bucket; the step is one graph a cache. Graphs are kept in
-a bounded LRU. All that a request needs is captured before its first replay, since a capture runs the work a few times to warm up.
-The hybrid leaves both ends out of the graph: TorchScript pads the prompt and chooses the token.
+A prompt is padded to its length's bucket (`generate.bucket`), one graph a bucket; the step is one graph a cache. Graphs
+are kept in a bounded LRU. All that a request needs is captured before its first replay, since a capture runs the work a
+few times to warm up. The hybrid leaves both ends out of the graph: TorchScript pads the prompt and chooses the token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 def recorder() -> Record:
-    """record(work) → replay. work(): launches on fixed buffers, nothing that waits for the device; it runs a few times first.
+    """record(work) → replay. work(): launches on fixed buffers, nothing that waits for the device; it runs a few times
+    first.
 
     All graphs share one memory pool: they run one after the other, and what they hand over lies in buffers outside it.
     """
@@ -48,7 +49,8 @@ def recorder() -> Record:
 
 
 class Graphs:
-    """Replays by key, the least recently used one dropped beyond `bound`; a dropped one is captured again when it is asked for.
+    """Replays by key, the least recently used one dropped beyond `bound`; a dropped one is captured again when it is
+    asked for.
 
     Each is kept with its work: a graph remembers addresses only, the work holds on to what lies there.
     """
@@ -67,7 +69,8 @@ class Graphs:
 
 
 class Buffers:
-    """Where a request of one shape lives: its text [B L], the number of its tokens [1], the last token [B 1], the logits [B 1 V]."""
+    """Where a request of one shape lives: its text [B L], the number of its tokens [1], the last token [B 1], the
+    logits [B 1 V]."""
 
     def __init__(self, module: torch.nn.Module, batch: int, length: int, token: torch.Tensor | None = None):
         weight = module.get_input_embeddings().weight

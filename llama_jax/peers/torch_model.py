@@ -1,8 +1,8 @@
 """The same weights in transformers' own modules: what every PyTorch subject runs.
 
-Weights stay where JAX has them, through DLPack, wherever both keep them alike: all of Llama and Qwen2, whose fused weights are
-rows one below the other. GPT-2's products are copied, since `Conv1D` has its weights [in, out] and is to run on the layout it was
-made for.
+Weights stay where JAX has them, through DLPack, wherever both keep them alike: all of Llama and Qwen2, whose fused
+weights are rows one below the other. GPT-2's products are copied, since `Conv1D` has its weights [in, out] and is to
+run on the layout it was made for.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from llama_jax.checkpoint.tensors import names, shapes
 from llama_jax.config import ModelConfig, RopeScaling
 from llama_jax.model import Model
 
-NOBODY = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)  # no token ends a text, none is left out of the table
+NOBODY = dict(
+    bos_token_id=None, eos_token_id=None, pad_token_id=None
+)  # no token ends a text, none is left out of the table
 
 
 def module(config: ModelConfig, params: Model, device: str = "cpu") -> torch.nn.Module:
-    """transformers' module (`LlamaForCausalLM`, `Qwen2ForCausalLM`, `GPT2LMHeadModel`) in eval mode on these weights, in their dtype."""
+    """transformers' module (`LlamaForCausalLM`, `Qwen2ForCausalLM`, `GPT2LMHeadModel`) in eval mode on these weights,
+    in their dtype."""
     weights = {name: tensor.to(device) for name, tensor in shared(config, params).items()}
     return assembled(described(config), weights, config.rope_scaling)
 
@@ -58,10 +61,15 @@ def assembled(description, weights: dict[str, torch.Tensor], scaling: RopeScalin
 def shared(config: ModelConfig, params: Model) -> dict[str, torch.Tensor]:
     """Hugging Face name → contiguous tensor, on JAX's own memory where its layout is Hugging Face's too."""
     sizes, found = shapes(config), {}
-    for rows, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(jax.block_until_ready(params)), strict=True):
+    for rows, weight in zip(
+        jax.tree.leaves(names(config)), jax.tree.leaves(jax.block_until_ready(params)), strict=True
+    ):
         heights = [sizes[name][-1 if rows.transposed else 0] for name in rows.names]
         pieces = torch.utils.dlpack.from_dlpack(weight).split(heights)
-        found |= {name: piece.T.contiguous() if rows.transposed else piece for name, piece in zip(rows.names, pieces, strict=True)}
+        found |= {
+            name: piece.T.contiguous() if rows.transposed else piece
+            for name, piece in zip(rows.names, pieces, strict=True)
+        }
     return found
 
 
@@ -71,29 +79,50 @@ def described(config: ModelConfig):
 
     if config.model_type == "gpt2":
         return GPT2Config(
-            n_embd=config.hidden_size, n_inner=config.intermediate_size, n_layer=config.num_hidden_layers,
-            n_head=config.num_attention_heads, n_positions=config.max_position_embeddings, vocab_size=config.vocab_size,
-            layer_norm_epsilon=config.norm_eps, activation_function="gelu_new", attn_implementation="sdpa", **NOBODY,
-        )  # fmt: skip
+            n_embd=config.hidden_size,
+            n_inner=config.intermediate_size,
+            n_layer=config.num_hidden_layers,
+            n_head=config.num_attention_heads,
+            n_positions=config.max_position_embeddings,
+            vocab_size=config.vocab_size,
+            layer_norm_epsilon=config.norm_eps,
+            activation_function="gelu_new",
+            attn_implementation="sdpa",
+            **NOBODY,
+        )
     kind = Qwen2Config if config.model_type == "qwen2" else LlamaConfig
     own = {} if config.model_type == "qwen2" else dict(head_dim=config.head_dim)
     made = kind(
-        hidden_size=config.hidden_size, intermediate_size=config.intermediate_size, num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads, num_key_value_heads=config.num_key_value_heads, vocab_size=config.vocab_size,
-        rms_norm_eps=config.norm_eps, max_position_embeddings=config.max_position_embeddings, rope_parameters=rope(config),
-        tie_word_embeddings=config.tie_word_embeddings, attn_implementation="sdpa", **own, **NOBODY,
-    )  # fmt: skip
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        vocab_size=config.vocab_size,
+        rms_norm_eps=config.norm_eps,
+        max_position_embeddings=config.max_position_embeddings,
+        rope_parameters=rope(config),
+        tie_word_embeddings=config.tie_word_embeddings,
+        attn_implementation="sdpa",
+        **own,
+        **NOBODY,
+    )
     made.head_dim = config.head_dim  # Qwen2's modules read it as well, its configuration does not name it
     return made
 
 
 def rope(config: ModelConfig) -> dict:
-    """transformers' rotary parameters. Divisors as GGUF stores them (`factors`) have no name there: `assembled` puts them in."""
+    """transformers' rotary parameters. Divisors as GGUF stores them (`factors`) have no name there: `assembled` puts
+    them in."""
     scaling, found = config.rope_scaling, dict(rope_type="default", rope_theta=config.rope_theta)
     if scaling is None or scaling.kind == "factors":
         return found
     if scaling.kind == "linear":
         return found | dict(rope_type="linear", factor=scaling.factor)
-    return found | dict(rope_type="llama3", factor=scaling.factor, low_freq_factor=scaling.low_freq_factor,
-                        high_freq_factor=scaling.high_freq_factor,
-                        original_max_position_embeddings=scaling.original_max_position_embeddings)  # fmt: skip
+    return found | dict(
+        rope_type="llama3",
+        factor=scaling.factor,
+        low_freq_factor=scaling.low_freq_factor,
+        high_freq_factor=scaling.high_freq_factor,
+        original_max_position_embeddings=scaling.original_max_position_embeddings,
+    )

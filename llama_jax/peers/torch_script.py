@@ -1,7 +1,8 @@
-"""TorchScript before and after an eager forward: pad or truncate the text, then choose a token. Historical: `torch.jit` is deprecated.
+"""TorchScript before and after an eager forward: pad or truncate the text, then choose a token. Historical: `torch.jit`
+is deprecated.
 
-The published case applied the temperature twice and ran without a KV cache; here it is applied once, and both are subjects.
-Functions are scripted when they are first needed, so that a first request pays for it.
+The published case applied the temperature twice and ran without a KV cache; here it is applied once, and both are
+subjects. Functions are scripted when they are first needed, so that a first request pays for it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from llama_jax.peers.torch_eager import fetch, prompt
 
 
 def pad_or_truncate(ids: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(text [B length], number of its tokens [1]) of ids [B T]: zeros behind a shorter text, the latest tokens of a longer one."""
+    """(text [B length], number of its tokens [1]) of ids [B T]: zeros behind a shorter text, the latest tokens of a
+    longer one."""
     kept = ids[:, -length:]
     count = kept.shape[1]
     padded = torch.zeros((ids.shape[0], length), dtype=ids.dtype, device=ids.device)
@@ -49,7 +51,8 @@ def scripted(function: Callable) -> Callable:
 
 
 def cached(module, temperature: float = 0.0):
-    """A loop over an eager forward with fixed shapes: the prompt padded to the workload's length, keys and values in slots."""
+    """A loop over an eager forward with fixed shapes: the prompt padded to the workload's length, keys and values in
+    slots."""
     module = torch_static.fixed(module)
 
     @torch.inference_mode()

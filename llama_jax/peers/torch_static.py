@@ -1,8 +1,9 @@
 """Fixed shapes in PyTorch: a KV cache of S slots written in place, and the two calls on it, `prefill` and `step`.
 
-The cache fills transformers' `Cache` interface. Unlike its `StaticCache`, all layers share one slot counter, and a prompt
-attends among its own keys instead of over S slots. Attention is `scaled_dot_product_attention` through transformers'
-attention interface: for one token, query heads of a group are rows of one product, so that keys need not be repeated.
+The cache fills transformers' `Cache` interface. Unlike its `StaticCache`, all layers share one slot counter, and a
+prompt attends among its own keys instead of over S slots. Attention is `scaled_dot_product_attention` through
+transformers' attention interface: for one token, query heads of a group are rows of one product, so that keys need not
+be repeated.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ ATTENTION = "llama_jax"
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, **_):
-    """Attention of T tokens [B H T h] over keys [B K S h]: (mixed [B T H h], None). No mask means causal, as for a whole prompt."""
+    """Attention of T tokens [B H T h] over keys [B K S h]: (mixed [B T H h], None). No mask means causal, as for a
+    whole prompt."""
     b, heads, t, size = query.shape
     groups = heads // key.shape[1]
     if t == 1:
         packed = query.reshape(b, key.shape[1], groups, size)
-        mixed = scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling).reshape(b, heads, 1, size)
+        mixed = scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling).reshape(
+            b, heads, 1, size
+        )
     else:
         key, value = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (key, value))
-        mixed = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, is_causal=attention_mask is None, scale=scaling)
+        mixed = scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, is_causal=attention_mask is None, scale=scaling
+        )
     return mixed.transpose(1, 2).contiguous(), None
 
 
@@ -65,7 +71,10 @@ class Slots(Cache):
         shape, options = (batch, heads, slots, size), dict(dtype=weight.dtype, device=weight.device)
         self.slot = torch.zeros(1, dtype=torch.int64, device=weight.device)
         self.columns = torch.arange(slots, device=weight.device)
-        layers = [Layer(torch.zeros(shape, **options), torch.zeros(shape, **options), self.slot) for _ in range(config.num_hidden_layers)]
+        layers = [
+            Layer(torch.zeros(shape, **options), torch.zeros(shape, **options), self.slot)
+            for _ in range(config.num_hidden_layers)
+        ]
         super().__init__(layers=layers)
 
     def restart(self) -> None:
@@ -81,13 +90,18 @@ def greedy(logits: torch.Tensor) -> torch.Tensor:
 def prompt_logits(module, ids: torch.Tensor, cache: Cache | None, last: torch.Tensor | None = None) -> torch.Tensor:
     """Logits [B 1 V] after a prompt [B T]; the cache, if any, holds it then.
 
-    last: index [1] of the prompt's last token where padding follows it. No token sees a later one, so padding changes nothing;
-    its keys stand in slots that a mask hides until they are overwritten.
+    last: index [1] of the prompt's last token where padding follows it. No token sees a later one, so padding changes
+    nothing; its keys stand in slots that a mask hides until they are overwritten.
     """
     end = module.config.max_position_embeddings - 1  # padding may reach beyond a table of positions
     positions = torch.arange(ids.shape[1], device=ids.device).clamp(max=end)[None]
-    return module(ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None,
-                  logits_to_keep=1 if last is None else last).logits  # fmt: skip
+    return module(
+        ids,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=cache is not None,
+        logits_to_keep=1 if last is None else last,
+    ).logits
 
 
 def prefill_logits(module, cache: Slots, ids: torch.Tensor, last: torch.Tensor | None = None) -> torch.Tensor:
@@ -102,7 +116,9 @@ def prefill_logits(module, cache: Slots, ids: torch.Tensor, last: torch.Tensor |
 def step_logits(module, cache: Slots, token: torch.Tensor) -> torch.Tensor:
     """Logits [B 1 V] after one more token [B 1]."""
     mask = (cache.columns <= cache.slot)[None, None, None]
-    logits = module(token, position_ids=cache.slot[None], attention_mask=mask, past_key_values=cache, use_cache=True).logits
+    logits = module(
+        token, position_ids=cache.slot[None], attention_mask=mask, past_key_values=cache, use_cache=True
+    ).logits
     cache.slot.add_(1)
     return logits
 

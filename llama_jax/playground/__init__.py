@@ -1,7 +1,8 @@
-"""The playground of `notebooks/00-start-here.ipynb`: ask a model under a placement, and see tokens, rates and compilations as they come.
+"""The playground of `notebooks/00-start-here.ipynb`: ask a model under a placement, and see tokens, rates and
+compilations as they come.
 
-For people: text is drawn while it is made, and one answer is no measurement. Without a person before it (papermill, nbconvert, a
-script) it draws nothing.
+For people: text is drawn while it is made, and one answer is no measurement. Without a person before it (papermill,
+nbconvert, a script) it draws nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Wish:
 
 @dataclass(frozen=True)
 class Moment:
-    """An answer as far as it has come. compilations: programs compiled since the request. end: "", "stop", "length" or "stopped"."""
+    """An answer as far as it has come. compilations: programs compiled since the request. end: "", "stop", "length" or
+    "stopped"."""
 
     view: render.View
     compilations: int
@@ -90,8 +92,8 @@ class Ids:
 def answer(engine: Engine, tokenizer, wish: Wish, stopped: Callable[[], bool] = lambda: False) -> Iterator[Moment]:
     """The growing answer, a moment for each block of tokens that reaches the host, the last one once more with its end.
 
-    tokenizer: None for a model that has none. stopped: asked after each block, whether to leave it there. Raises UserError for a
-    prompt that does not fit.
+    tokenizer: None for a model that has none. stopped: asked after each block, whether to leave it there. Raises
+    UserError for a prompt that does not fit.
     """
     tokenizer, start = tokenizer or Ids(), time.perf_counter()
     ids = chat.encode(tokenizer, chat.ask(wish.prompt)) if tokenizer.chat_template else tokenizer.encode(wish.prompt)
@@ -155,9 +157,14 @@ class Playground:
         except UserError as error:
             return self.say(str(error))
         self.say("")
-        self.text.value, self.status.value = "", html.escape("loading …" if self.is_new(wish.model) else "reading the prompt …")
+        self.text.value, self.status.value = (
+            "",
+            html.escape("loading …" if self.is_new(wish.model) else "reading the prompt …"),
+        )
         self.set_busy(True)
-        self.worker = Worker(lambda channel: self.run(wish, channel), Channel(None), "playground")  # ended with Python, like others
+        self.worker = Worker(
+            lambda channel: self.run(wish, channel), Channel(None), "playground"
+        )  # ended with Python, like others
         self.worker.start()
 
     def stop(self) -> None:
@@ -195,7 +202,8 @@ class Playground:
         return self.loaded is None or self.loaded.name != model
 
     def engine(self, wish: Wish) -> Engine:
-        """The model under the placement; loaded, and bound, where it is not the last one. One model is held at a time."""
+        """The model under the placement; loaded, and bound, where it is not the last one. One model is held at a
+        time."""
         if self.is_new(wish.model):
             self.loaded, self.engines = None, {}
             self.loaded = checkpoint.load(wish.model)

@@ -48,7 +48,9 @@ def watch(blocks: Iterable[np.ndarray], tokenizer: Tokenizer, start: float | Non
         yield View(tokenizer.decode(ids), tuple(ids), ttft, now)
 
 
-def show(blocks: Iterable[np.ndarray], tokenizer: Tokenizer, console: Console | None = None, start: float | None = None) -> View:
+def show(
+    blocks: Iterable[np.ndarray], tokenizer: Tokenizer, console: Console | None = None, start: float | None = None
+) -> View:
     """Show an answer as it is made, in Jupyter as HTML, else in the terminal; returns the last view."""
     views = watch(blocks, tokenizer, start)
     return _jupyter(views) if console is None and in_jupyter() else _terminal(views, console)
@@ -66,7 +68,10 @@ def in_jupyter() -> bool:
 def as_html(view: View) -> str:
     """The view as an HTML fragment; the model's text is escaped."""
     style = "white-space:pre-wrap;font-family:inherit"
-    return f'<div style="{style}">{html.escape(view.text)}</div><div style="opacity:.6;font-size:85%">{html.escape(view.status)}</div>'
+    return (
+        f'<div style="{style}">{html.escape(view.text)}</div><div'
+        f' style="opacity:.6;font-size:85%">{html.escape(view.status)}</div>'
+    )
 
 
 def _jupyter(views: Iterator[View]) -> View:

@@ -23,14 +23,24 @@ def fields(wish, models: Sequence[str], placements: Sequence[str]) -> dict[str, 
         top_p=(widgets.FloatText, dict(description="top-p", step=0.05)),
         seed=(widgets.IntText, dict(description="seed")),
     )
-    tips = dict(placement="one of the ladder, with +modifiers such as step+scan", top_k="0 keeps all tokens", top_p="1 keeps all tokens",
-                temperature="0 is greedy", seed="of the draws; without effect at temperature 0")  # fmt: skip
+    tips = dict(
+        placement="one of the ladder, with +modifiers such as step+scan",
+        top_k="0 keeps all tokens",
+        top_p="1 keeps all tokens",
+        temperature="0 is greedy",
+        seed="of the draws; without effect at temperature 0",
+    )
     wide = ("model", "placement")
     return {
-        name: kind(value=getattr(wish, name), tooltip=tips.get(name, name), style={"description_width": "92px"},
-                   layout=widgets.Layout(width="auto" if name == "prompt" else WIDE if name in wide else NARROW), **options)
+        name: kind(
+            value=getattr(wish, name),
+            tooltip=tips.get(name, name),
+            style={"description_width": "92px"},
+            layout=widgets.Layout(width="auto" if name == "prompt" else WIDE if name in wide else NARROW),
+            **options,
+        )
         for name, (kind, options) in kinds.items()
-    }  # fmt: skip
+    }
 
 
 def parts() -> tuple[widgets.Widget, ...]:
@@ -45,11 +55,13 @@ def parts() -> tuple[widgets.Widget, ...]:
 
 SHEET = """<style>
 .playground-text .widget-html-content { white-space: pre-wrap; line-height: 1.45; font-size: 1.05em; }
-.playground-hint .widget-html-content { opacity: .6; font-size: .85em; line-height: 1.4; white-space: normal; padding-left: 100px; }
+.playground-hint .widget-html-content { opacity: .6; font-size: .85em; line-height: 1.4;
+  white-space: normal; padding-left: 100px; }
 .playground-status .widget-html-content { opacity: .7; font-variant-numeric: tabular-nums; }
 .playground-message .widget-html-content { color: #c2410c; font-weight: 600; }
 .playground-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-.playground-table th, .playground-table td { padding: .1em 1.2em .1em 0; text-align: left; line-height: 1.5; white-space: nowrap; }
+.playground-table th, .playground-table td { padding: .1em 1.2em .1em 0; text-align: left;
+  line-height: 1.5; white-space: nowrap; }
 </style>"""
 
 
@@ -65,10 +77,20 @@ def arrange(inputs: dict[str, widgets.Widget], told, go, halt, text, status, mes
     def row(*names: str) -> widgets.Widget:
         return widgets.HBox([inputs[name] for name in names], layout=widgets.Layout(flex_flow="row wrap"))
 
-    return widgets.VBox([
-        widgets.HTML(SHEET), row("model", "placement"), told, row("temperature", "top_k", "top_p", "seed"), inputs["prompt"],
-        widgets.HBox([inputs["new_tokens"], go, halt]), message, text, status, table,
-    ])  # fmt: skip
+    return widgets.VBox(
+        [
+            widgets.HTML(SHEET),
+            row("model", "placement"),
+            told,
+            row("temperature", "top_k", "top_p", "seed"),
+            inputs["prompt"],
+            widgets.HBox([inputs["new_tokens"], go, halt]),
+            message,
+            text,
+            status,
+            table,
+        ]
+    )
 
 
 def table(rows: Sequence[tuple]) -> str:

@@ -1,7 +1,9 @@
-"""Which placement for this workload: recorded trials in, a recommendation out, with the trials behind it and what would change it.
+"""Which placement for this workload: recorded trials in, a recommendation out, with the trials behind it and what would
+change it.
 
-A request takes its first token and (n - 1) times a token. A start takes what the first request of a fresh process took beyond a warm
-one. Both are taken from the recorded run whose context is nearest; first tokens are scaled with the length of the prompt.
+A request takes its first token and (n - 1) times a token. A start takes what the first request of a fresh process took
+beyond a warm one. Both are taken from the recorded run whose context is nearest; first tokens are scaled with the
+length of the prompt.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ BEYOND = 2.0  # and so it is where a size is further than this factor from what 
 
 @dataclass(frozen=True)
 class Wish:
-    """requests: of each start of the process. streaming: tokens are wanted as they come. lengths: how many different prompt lengths
-    come (each padded as `generate` pads it). warm: the process is there already, compiled. memory: bytes. exact: float32 tokens."""
+    """requests: of each start of the process. streaming: tokens are wanted as they come. lengths: how many different
+    prompt lengths come (each padded as `generate` pads it). warm: the process is there already, compiled. memory:
+    bytes. exact: float32 tokens."""
 
     prompt_tokens: int = 100
     new_tokens: int = 128
@@ -44,9 +47,9 @@ class Wish:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One placement under one wish. where: table and run of its trials. seconds: of a request, by (process, block). start: seconds that
-    a fresh process takes longer for its first; program: of compiling one program. gap: seconds between two arrivals. peak: bytes.
-    nan and None: not recorded."""
+    """One placement under one wish. where: table and run of its trials. seconds: of a request, by (process, block).
+    start: seconds that a fresh process takes longer for its first; program: of compiling one program. gap: seconds
+    between two arrivals. peak: bytes. nan and None: not recorded."""
 
     name: str
     where: str
@@ -74,7 +77,8 @@ class Candidate:
 
 
 def buckets(wish: Wish) -> int:
-    """Programs that prompts of so many lengths, the longest of them given, need when they are padded as `generate` pads them."""
+    """Programs that prompts of so many lengths, the longest of them given, need when they are padded as `generate` pads
+    them."""
     return min(wish.lengths, len({bucket(n) for n in range(1, wish.prompt_tokens + 1)}))
 
 
@@ -83,26 +87,43 @@ def candidates(tables: Iterable[tuple[str, Sequence[Trial]]], wish: Wish) -> lis
     found: dict[str, Candidate] = {}
     for table, trials in tables:
         starts = [t for t in trials if t.phase == "cold" and t.valid and t.backend == "jax" and t.batch == 1]
-        warm = [t for t in trials if t.phase == "warm" and t.valid and t.backend == "jax" and t.batch == 1 and len(t.token_times_ns) > 1]
+        warm = [
+            t
+            for t in trials
+            if t.phase == "warm" and t.valid and t.backend == "jax" and t.batch == 1 and len(t.token_times_ns) > 1
+        ]
         for run, name in dict.fromkeys((t.run, t.subject.removesuffix(AGAIN)) for t in warm):
             mine = [t for t in warm if (t.run, t.subject) == (run, name)]
-            made = candidate(name, f"{table} ({run})", mine, [t for t in starts if t.subject == name], wish) if mine else None
+            made = (
+                candidate(name, f"{table} ({run})", mine, [t for t in starts if t.subject == name], wish)
+                if mine
+                else None
+            )
             if made and (name not in found or made.distance < found[name].distance):
                 found[name] = made
     return list(found.values())
 
 
 def candidate(name: str, where: str, warm: Sequence[Trial], starts: Sequence[Trial], wish: Wish) -> Candidate:
-    longer = [t.seconds - median([w.ttft for w in warm]) - (len(t.token_times_ns) - 1) * median([w.tpot for w in warm]) for t in starts]
+    longer = [
+        t.seconds - median([w.ttft for w in warm]) - (len(t.token_times_ns) - 1) * median([w.tpot for w in warm])
+        for t in starts
+    ]
     compiled = [(t.trace_ns + t.lower_ns + t.backend_ns) / 1e9 / t.compiled for t in starts if t.compiled]
     prompt, new = median([t.prompt_tokens for t in warm]), median([len(t.token_times_ns) for t in warm])
     return Candidate(
-        name, where, {(t.process, t.block): t.ttft * wish.prompt_tokens / prompt + (wish.new_tokens - 1) * t.tpot for t in warm},
-        max(median(longer), 0.0) if starts else math.nan, median(compiled) if compiled else 0.0, gap(warm, wish),
+        name,
+        where,
+        {(t.process, t.block): t.ttft * wish.prompt_tokens / prompt + (wish.new_tokens - 1) * t.tpot for t in warm},
+        max(median(longer), 0.0) if starts else math.nan,
+        median(compiled) if compiled else 0.0,
+        gap(warm, wish),
         max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
-        all((t.dtype, t.quantisation) == ("float32", "none") for t in warm), len(starts), len({t.process for t in warm}),
+        all((t.dtype, t.quantisation) == ("float32", "none") for t in warm),
+        len(starts),
+        len({t.process for t in warm}),
         max(factor(wish.prompt_tokens, prompt), factor(wish.new_tokens, new)),
-    )  # fmt: skip
+    )
 
 
 def median(values: Sequence[float]) -> float:
@@ -114,7 +135,8 @@ def factor(a: float, b: float) -> float:
 
 
 def gap(warm: Sequence[Trial], wish: Wish) -> float:
-    """Seconds between two arrivals: tokens that a call makes arrive together. Who handed over a whole answer will do so again."""
+    """Seconds between two arrivals: tokens that a call makes arrive together. Who handed over a whole answer will do so
+    again."""
     times = warm[0].token_times_ns[1:]
     together = max(times.count(at) for at in dict.fromkeys(times))
     together = wish.new_tokens - 1 if together == len(times) and together > 1 else together
@@ -185,13 +207,19 @@ def changes(found: Sequence[Candidate], wish: Wish, best: Candidate) -> list[dic
         "each start serves 1,000 requests": replace(wish, requests=1000),
     }
     answers = {words: ranked(found, other) for words, other in others.items() if other != wish}
-    return [dict(wish=words, then=order[0].name) for words, order in answers.items() if order and order[0].name != best.name]
+    return [
+        dict(wish=words, then=order[0].name) for words, order in answers.items() if order and order[0].name != best.name
+    ]
 
 
-def advise(tables: Iterable[tuple[str, Sequence[Trial]]], wish: Wish, doubts: Sequence[str] = (), seed: int = 0) -> dict:
-    """The recommendation: {placement, seconds, start_seconds, request_seconds, evidence, thin, runner_up, changes, refused, ranking}.
+def advise(
+    tables: Iterable[tuple[str, Sequence[Trial]]], wish: Wish, doubts: Sequence[str] = (), seed: int = 0
+) -> dict:
+    """The recommendation: {placement, seconds, start_seconds, request_seconds, evidence, thin, runner_up, changes,
+    refused, ranking}.
 
-    doubts: what else speaks against the evidence, such as another machine. Raises UserError where nothing recorded does what is wished.
+    doubts: what else speaks against the evidence, such as another machine. Raises UserError where nothing recorded does
+    what is wished.
     """
     found = candidates(tables, wish)
     order = ranked(found, wish)
@@ -201,15 +229,22 @@ def advise(tables: Iterable[tuple[str, Sequence[Trial]]], wish: Wish, doubts: Se
         raise UserError(f"No recorded placement does what you wish ({reasons}); wish for less, or measure (--measure).")
     best, second = order[0], order[1] if len(order) > 1 else None
     return dict(
-        placement=best.name, seconds=best.total(wish), start_seconds=best.before(wish), request_seconds=best.request,
+        placement=best.name,
+        seconds=best.total(wish),
+        start_seconds=best.before(wish),
+        request_seconds=best.request,
         evidence=dict(where=best.where, trials=len(best.seconds), processes=best.processes, cold_starts=best.starts),
-        thin=[*doubts, *thin(best, wish)], runner_up=second and beside(second, best, wish, seed), changes=changes(found, wish, best),
-        refused=refused, ranking=[dict(name=c.name, seconds=c.total(wish), request_seconds=c.request, where=c.where) for c in order],
-    )  # fmt: skip
+        thin=[*doubts, *thin(best, wish)],
+        runner_up=second and beside(second, best, wish, seed),
+        changes=changes(found, wish, best),
+        refused=refused,
+        ranking=[dict(name=c.name, seconds=c.total(wish), request_seconds=c.request, where=c.where) for c in order],
+    )
 
 
 def beside(second: Candidate, best: Candidate, wish: Wish, seed: int) -> dict:
-    """The runner-up: {name, seconds, ratio, verdict, break_even_requests}. The ratio is None where the two did not run side by side."""
+    """The runner-up: {name, seconds, ratio, verdict, break_even_requests}. The ratio is None where the two did not run
+    side by side."""
     ratio = compare(second, best, wish, seed)
     verdict = "not measured side by side" if ratio is None else {"faster": "slower"}.get(ratio.verdict, ratio.verdict)
     turn = None if wish.warm else break_even(best, second, wish)

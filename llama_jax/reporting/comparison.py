@@ -1,8 +1,8 @@
 """`llama-jax compare`: two recorded runs of the same subjects, such as before and after a change of code or library.
 
-Two runs were not made in the same minutes, so the machine may have changed in between. Beside each subject's rate, new over
-old, therefore stand its ratio to the baseline, new over old, in which the machine's speed cancels, and the bandwidth that was
-probed in both runs.
+Two runs were not made in the same minutes, so the machine may have changed in between. Beside each subject's rate, new
+over old, therefore stand its ratio to the baseline, new over old, in which the machine's speed cancels, and the
+bandwidth that was probed in both runs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ Subjects = dict[str, list[Trial]]  # valid warm trials by name
 
 
 def compare(old: Path, new: Path, anyway: bool = False, seed: int = 0, skip_corrupt: bool = False) -> dict:
-    """Two tables (see `record.read`), as plain values; every ratio is new over old, with what `statistics.Ratio` says of it.
+    """Two tables (see `record.read`), as plain values; every ratio is new over old, with what `statistics.Ratio` says
+    of it.
 
-    {"subjects": [{"name", "rate": ratio, "to_baseline": ratio or None}], "only_old", "only_new": names, "changed": lines,
-    "differences": lines, "bandwidth_gbps": {"old", "new", "ratio"}, "old", "new": paths}
+    {"subjects": [{"name", "rate": ratio, "to_baseline": ratio or None}], "only_old", "only_new": names, "changed":
+    lines, "differences": lines, "bandwidth_gbps": {"old", "new", "ratio"}, "old", "new": paths}
 
     Raises UserError when no subject is in both, and, unless `anyway`, when machine, model, workload or tokens differ.
     """
@@ -37,12 +38,18 @@ def compare(old: Path, new: Path, anyway: bool = False, seed: int = 0, skip_corr
     was, now = answering(all_was, all_now), answering(all_now, all_was)
     names = [name for name in was if not name.endswith(AGAIN)]
     if not names:
-        raise UserError(f"{old} and {new} share no subject with valid warm trials of the same prompt: {listed(all_was)} in the first,"
-                        f" {listed(all_now)} in the second; measure the same placements in both.")  # fmt: skip
+        raise UserError(
+            f"{old} and {new} share no subject with valid warm trials of the same prompt: {listed(all_was)} in the"
+            " first,"
+            f" {listed(all_now)} in the second; measure the same placements in both."
+        )
     differences = differing(identity(was, old_meta, names), identity(now, new_meta, names))
     if differences and not anyway:
         more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
-        raise UserError(f"{old} and {new} cannot be compared: {differences[0]}{more}. --anyway compares them and lists what differs.")
+        raise UserError(
+            f"{old} and {new} cannot be compared: {differences[0]}{more}. --anyway compares them and lists what"
+            " differs."
+        )
     return {
         "old": str(old),
         "new": str(new),
@@ -60,7 +67,8 @@ def usable(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def by_subject(trials: Iterable[Trial], several: bool) -> Subjects:
-    """Valid warm trials by subject; by run and subject where a table holds several runs, which differ in what they measure."""
+    """Valid warm trials by subject; by run and subject where a table holds several runs, which differ in what they
+    measure."""
     found: Subjects = {}
     for t in usable(trials):
         found.setdefault(f"{t.run}: {t.subject}" if several else t.subject, []).append(t)
@@ -81,9 +89,13 @@ def identity(trials: Subjects, meta: dict, names: Sequence[str]) -> dict:
         mine = trials[name]
         for field in ("model", "weights_hash", "dtype"):
             facts[f"{field.replace('_', ' ')} of {name}"] = distinct(getattr(t, field) for t in mine)
-        facts[f"workload of {name}"] = distinct(f"{t.prompt_tokens} + {t.new_tokens} tokens, batch {t.batch}" for t in mine)
+        facts[f"workload of {name}"] = distinct(
+            f"{t.prompt_tokens} + {t.new_tokens} tokens, batch {t.batch}" for t in mine
+        )
         for prompt in sorted({t.prompt for t in mine}):
-            facts[f"tokens of {name}, prompt {prompt}"] = distinct(t.tokens_sha256[:12] for t in mine if t.prompt == prompt)
+            facts[f"tokens of {name}, prompt {prompt}"] = distinct(
+                t.tokens_sha256[:12] for t in mine if t.prompt == prompt
+            )
     return facts
 
 
@@ -92,13 +104,20 @@ def software(meta: dict) -> dict:
     environment = {name: meta.get("environment", {}).get(name, "unknown") for name in SOFTWARE}
     nested = {k: v for k, v in environment.items() if isinstance(v, dict)}
     flat = {k: v for k, v in environment.items() if k not in nested}
-    return flat | {(key if group == "packages" else f"{group} {key}"): v for group, items in nested.items() for key, v in items.items()}
+    return flat | {
+        (key if group == "packages" else f"{group} {key}"): v
+        for group, items in nested.items()
+        for key, v in items.items()
+    }
 
 
 def differing(old: dict, new: dict) -> list[str]:
     """One line for each fact that is not the same."""
-    return [f"{key} was {old.get(key, 'absent')}, is {new.get(key, 'absent')}"
-            for key in dict.fromkeys([*old, *new]) if old.get(key, "absent") != new.get(key, "absent")]  # fmt: skip
+    return [
+        f"{key} was {old.get(key, 'absent')}, is {new.get(key, 'absent')}"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key, "absent") != new.get(key, "absent")
+    ]
 
 
 def distinct(values: Iterable) -> str:
@@ -114,9 +133,16 @@ def baseline_of(name: str, trials: Subjects, meta: dict) -> str | None:
 
 
 def subject(name: str, baseline: str | None, old: Subjects, new: Subjects, seed: int) -> dict:
-    """One subject's line: its rate and, unless it is the baseline or there is none in both, its ratio to the baseline."""
-    rates, labels = zip(*[([t.tg for t in side[name]], [label(t) for t in side[name]]) for side in (new, old)], strict=True)
-    found = {"name": name, "rate": plain(statistics.unpaired_ratio(*rates, seed, labels), *map(len, rates)), "to_baseline": None}
+    """One subject's line: its rate and, unless it is the baseline or there is none in both, its ratio to the
+    baseline."""
+    rates, labels = zip(
+        *[([t.tg for t in side[name]], [label(t) for t in side[name]]) for side in (new, old)], strict=True
+    )
+    found = {
+        "name": name,
+        "rate": plain(statistics.unpaired_ratio(*rates, seed, labels), *map(len, rates)),
+        "to_baseline": None,
+    }
     if baseline is None or baseline == name or baseline not in new:
         return found
     ours, control = (relative(pairs, old, new, seed) for pairs in ((name, baseline), (baseline + AGAIN, baseline)))
@@ -133,11 +159,16 @@ def relative(pair: tuple[str, str], old: Subjects, new: Subjects, seed: int) -> 
 
 
 def paired(trials: Subjects, name: str, baseline: str) -> dict:
-    """{(process, block): rate of a subject over the baseline's}; over both its runs in the block, but for its own twin."""
-    ours, first, again = ({(label(t), t.block): t.tg for t in trials.get(who, [])} for who in (name, baseline, baseline + AGAIN))
+    """{(process, block): rate of a subject over the baseline's}; over both its runs in the block, but for its own
+    twin."""
+    ours, first, again = (
+        {(label(t), t.block): t.tg for t in trials.get(who, [])} for who in (name, baseline, baseline + AGAIN)
+    )
     below = first
     if name != baseline + AGAIN:
-        below = {b: float(statistics.pair_baseline([first.get(b, NAN)], [again.get(b, NAN)])[0]) for b in {*first, *again}}
+        below = {
+            b: float(statistics.pair_baseline([first.get(b, NAN)], [again.get(b, NAN)])[0]) for b in {*first, *again}
+        }
     return {b: rate / below[b] for b, rate in ours.items() if b in below}
 
 
@@ -149,7 +180,13 @@ def label(trial: Trial) -> tuple[str, int]:
 def plain(found: Ratio, n_new: int, n_old: int) -> dict:
     """As JSON values. processes: those of the side that has fewer; the luck of a single one is not in the interval."""
     return dict(
-        value=found.value, low=found.low, high=found.high, n_old=n_old, n_new=n_new, processes=found.clusters, verdict=found.verdict
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        n_old=n_old,
+        n_new=n_new,
+        processes=found.clusters,
+        verdict=found.verdict,
     )
 
 
@@ -175,9 +212,13 @@ def lines(result: dict) -> list[str]:
     found = [f"{result['new']} over {result['old']}"]
     found += [f"differs: {line}" for line in result["differences"]] + [f"changed: {line}" for line in result["changed"]]
     if speed["ratio"]:
-        found.append(f"bandwidth of the machine: {speed['old']:.1f} GB/s, then {speed['new']:.1f} (x {speed['ratio']:.3f})")
+        found.append(
+            f"bandwidth of the machine: {speed['old']:.1f} GB/s, then {speed['new']:.1f} (x {speed['ratio']:.3f})"
+        )
     for s in result["subjects"]:
         found.append(f"{s['name']}: {said(s['rate'], 'rate')}")
         if s["to_baseline"]:
             found.append(f"{s['name']}: {said(s['to_baseline'], 'to the baseline')}")
-    return found + [f"only in {result[side]}: {listed(result[f'only_{side}'])}" for side in ("old", "new") if result[f"only_{side}"]]
+    return found + [
+        f"only in {result[side]}: {listed(result[f'only_{side}'])}" for side in ("old", "new") if result[f"only_{side}"]
+    ]

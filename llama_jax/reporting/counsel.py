@@ -1,4 +1,5 @@
-"""Advice for people: the tables that it is taken from, and the recommendation in lines. For `llama-jax advise` and for notebooks."""
+"""Advice for people: the tables that it is taken from, and the recommendation in lines. For `llama-jax advise` and for
+notebooks."""
 
 from __future__ import annotations
 
@@ -21,8 +22,12 @@ def consult(tables: Tables, model: str, wish: Wish, seed: int = 0) -> dict:
     mine = [(name, [t for t in trials if t.model == model], meta) for name, trials, meta in tables]
     if not any(trials for _, trials, _ in mine):
         known = sorted({t.model for _, trials, _ in tables for t in trials})
-        raise UserError(f"Nothing was recorded of {model} (but of {', '.join(known) or 'nothing else'}); measure it with --measure.")
-    return advice.advise([(name, trials) for name, trials, _ in mine], wish, doubts([meta for _, trials, meta in mine if trials]), seed)
+        raise UserError(
+            f"Nothing was recorded of {model} (but of {', '.join(known) or 'nothing else'}); measure it with --measure."
+        )
+    return advice.advise(
+        [(name, trials) for name, trials, _ in mine], wish, doubts([meta for _, trials, meta in mine if trials]), seed
+    )
 
 
 def recorded(paths_: Sequence[Path] = ()) -> list[tuple[str, list, dict]]:
@@ -47,7 +52,8 @@ def told(found: dict, wish: Wish) -> list[str]:
     start = "" if wish.warm else f" a start of {found['start_seconds']:.2f} s and"
     many = "each request" if wish.requests > 1 else "one request"
     seen = (
-        advice.counted(about[key], what) for key, what in (("trials", "trial"), ("processes", "process"), ("cold_starts", "cold start"))
+        advice.counted(about[key], what)
+        for key, what in (("trials", "trial"), ("processes", "process"), ("cold_starts", "cold start"))
     )
     lines = [
         f"{found['placement']}: {found['seconds']:.2f} s,{start} {many} {found['request_seconds']:.2f} s",
@@ -58,8 +64,12 @@ def told(found: dict, wish: Wish) -> list[str]:
         times = f", {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] as long" if ratio else ""
         lines.append(f"next: {second['name']}, {second['seconds']:.2f} s{times} ({second['verdict']})")
         if turn := second["break_even_requests"]:
-            first, later = (found["placement"], second["name"]) if wish.requests < turn else (second["name"], found["placement"])
-            lines.append(f"up to {advice.counted(int(turn), 'request')} a start {first} is ahead of the two, beyond that {later}")
+            first, later = (
+                (found["placement"], second["name"]) if wish.requests < turn else (second["name"], found["placement"])
+            )
+            lines.append(
+                f"up to {advice.counted(int(turn), 'request')} a start {first} is ahead of the two, beyond that {later}"
+            )
     lines += [f"if {change['wish']}: {change['then']}" for change in found["changes"]]
     lines += [f"not {refused['name']}: {refused['reason']}" for refused in found["refused"]]
     return lines + [f"thin: {doubt}" for doubt in found["thin"]]

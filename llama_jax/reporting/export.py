@@ -24,7 +24,9 @@ TOKENS = {"WRONG": "other tokens than the reference's", "own": "a text of its ow
 def check(path: Path) -> None:
     """Raises UserError for a name that `write` cannot write to, so that it is known before minutes of measuring."""
     if (suffix := Path(path).suffix) not in (*TABLES, ".md"):
-        raise UserError(f"{path}: cannot export to {suffix or 'a name without suffix'}; use .csv, .parquet, .jsonl or .md.")
+        raise UserError(
+            f"{path}: cannot export to {suffix or 'a name without suffix'}; use .csv, .parquet, .jsonl or .md."
+        )
     folder = next(parent for parent in Path(path).absolute().parents if parent.is_dir())
     try:
         tempfile.TemporaryFile(dir=folder).close()
@@ -33,7 +35,8 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, trials: Iterable[Trial], about: dict, result: dict) -> Path:
-    """Trials and `about` as .csv, .parquet or .jsonl (see `record.write`), or the result as .md: table and reporting block.
+    """Trials and `about` as .csv, .parquet or .jsonl (see `record.write`), or the result as .md: table and reporting
+    block.
 
     Raises UserError for another suffix and when the file cannot be written.
     """
@@ -45,12 +48,28 @@ def write(path: Path, trials: Iterable[Trial], about: dict, result: dict) -> Pat
 
 
 def markdown(result: dict) -> str:
-    """The table in GitHub's Markdown, one row a subject. MBU in %, peak RSS in GB (10^9 bytes), compile in seconds / programs."""
+    """The table in GitHub's Markdown, one row a subject. MBU in %, peak RSS in GB (10^9 bytes), compile in seconds /
+    programs."""
     ratio = f"x {result.get('baseline', 'baseline')} [95 %]"
-    heads = ("subject", "tokens/s [95 %]", "IQR", "n", ratio, "verdict", "TTFT ms", "ITL p50 ms", "MBU %", "compile s / programs",
-             "peak RSS GB", "tokens", "valid/void")  # fmt: skip
+    heads = (
+        "subject",
+        "tokens/s [95 %]",
+        "IQR",
+        "n",
+        ratio,
+        "verdict",
+        "TTFT ms",
+        "ITL p50 ms",
+        "MBU %",
+        "compile s / programs",
+        "peak RSS GB",
+        "tokens",
+        "valid/void",
+    )
     rule = ["---" if head in ("subject", "verdict", "tokens") else RIGHT for head in heads]
-    return "".join(f"| {' | '.join(map(cell, row))} |\n" for row in (heads, rule, *map(columns, result.get("subjects", ()))))
+    return "".join(
+        f"| {' | '.join(map(cell, row))} |\n" for row in (heads, rule, *map(columns, result.get("subjects", ())))
+    )
 
 
 def columns(entry: dict) -> list[str]:
@@ -59,12 +78,20 @@ def columns(entry: dict) -> list[str]:
     itl, ratio = entry.get("itl_ms") or {}, entry.get("ratio_to_baseline") or {}
     seconds, programs = number(compiled.get("seconds"), 2), number(compiled.get("n"), 0)
     return [
-        entry.get("name", ""), interval(rate, "median", 1), number(rate.get("iqr"), 1), number(rate.get("n"), 0),
-        interval(ratio, "value", 2), verdict(entry), number(entry.get("ttft_ms"), 1), number(itl.get("p50"), 2),
-        number(entry.get("mbu"), 0, 100), f"{seconds} / {programs}" if seconds and programs else seconds,
-        number(entry.get("peak_rss_bytes"), 2, 1e-9), "" if entry.get("tokens_equal") is None else summary.tokens_word(entry),
+        entry.get("name", ""),
+        interval(rate, "median", 1),
+        number(rate.get("iqr"), 1),
+        number(rate.get("n"), 0),
+        interval(ratio, "value", 2),
+        verdict(entry),
+        number(entry.get("ttft_ms"), 1),
+        number(itl.get("p50"), 2),
+        number(entry.get("mbu"), 0, 100),
+        f"{seconds} / {programs}" if seconds and programs else seconds,
+        number(entry.get("peak_rss_bytes"), 2, 1e-9),
+        "" if entry.get("tokens_equal") is None else summary.tokens_word(entry),
         f"{number(entry.get('valid_trials'), 0)}/{number(entry.get('voided_trials'), 0)}".strip("/"),
-    ]  # fmt: skip
+    ]
 
 
 def verdict(entry: dict) -> str:
@@ -90,7 +117,8 @@ def cell(text: str) -> str:
 
 
 def reporting(result: dict) -> str:
-    """What a number needs beside it in a paper or an issue, as Markdown: what was measured, where, how, what came out."""
+    """What a number needs beside it in a paper or an issue, as Markdown: what was measured, where, how, what came
+    out."""
     blocks = []
     for title, section in SECTIONS.items():
         lines = [line for line in section(result) if line]
@@ -108,44 +136,66 @@ def configuration(result: dict) -> list[str]:
     about, env = result.get("protocol", {}), result.get("environment", {})
     tokens = [about.get(f"{kind}_tokens", "unknown") for kind in ("prompt", "new")]
     return [
-        fact("model", about.get("model")), fact("weights (SHA-256)", env.get("weights_hash")), fact("dtype", about.get("dtype")),
-        f"tokens: {tokens[0]} of prompt + {tokens[1]} new", fact("batch", about.get("batch")), fact("blocks", about.get("blocks")),
-        fact("processes", about.get("processes"), optional=True), fact("threads", about.get("threads"), optional=True),
-        fact("seed", about.get("seed")), fact("baseline", result.get("baseline")),
-    ]  # fmt: skip
+        fact("model", about.get("model")),
+        fact("weights (SHA-256)", env.get("weights_hash")),
+        fact("dtype", about.get("dtype")),
+        f"tokens: {tokens[0]} of prompt + {tokens[1]} new",
+        fact("batch", about.get("batch")),
+        fact("blocks", about.get("blocks")),
+        fact("processes", about.get("processes"), optional=True),
+        fact("threads", about.get("threads"), optional=True),
+        fact("seed", about.get("seed")),
+        fact("baseline", result.get("baseline")),
+    ]
 
 
 def hardware(result: dict) -> list[str]:
     env = result.get("environment", {})
     ram, allowed, gpus = number(env.get("ram_bytes"), 0, 2**-30), env.get("limits") or {}, env.get("gpus")
     memory = number(allowed.get("memory_bytes"), 1, 2**-30)
-    names = gpus if isinstance(gpus, str) else ", ".join(f"{g.get('name')} (driver {g.get('driver')})" for g in gpus or ())
+    names = (
+        gpus if isinstance(gpus, str) else ", ".join(f"{g.get('name')} (driver {g.get('driver')})" for g in gpus or ())
+    )
     return [
-        fact("CPU", env.get("cpu")), fact("cores", env.get("cores")), fact("memory", ram, " GiB"), fact("GPU", names, optional=True),
-        fact("container's CPUs", allowed.get("cpus"), optional=True), fact("container's memory", memory, " GiB", optional=True),
-        fact("frequency governor", env.get("governor")), fact("system", env.get("os")),
-    ]  # fmt: skip
+        fact("CPU", env.get("cpu")),
+        fact("cores", env.get("cores")),
+        fact("memory", ram, " GiB"),
+        fact("GPU", names, optional=True),
+        fact("container's CPUs", allowed.get("cpus"), optional=True),
+        fact("container's memory", memory, " GiB", optional=True),
+        fact("frequency governor", env.get("governor")),
+        fact("system", env.get("os")),
+    ]
 
 
 def versions(result: dict) -> list[str]:
     env = result.get("environment", {})
     packages = ", ".join(f"{name} {found}" for name, found in (env.get("packages") or {}).items() if found)
-    blas = ", ".join(f"{b.get('library')} {b.get('version')} ({b.get('threads')} threads)" for b in env.get("blas") or ())
+    blas = ", ".join(
+        f"{b.get('library')} {b.get('version')} ({b.get('threads')} threads)" for b in env.get("blas") or ()
+    )
     settings = " ".join(f"`{name}={value}`" for name, value in (env.get("settings") or {}).items())
     git = env.get("git") or {}
     state = {True: " with local changes", False: ""}.get(git.get("dirty"), ", local changes unknown")
     return [
-        fact("Python", env.get("python")), fact("packages", packages), fact("BLAS and OpenMP", blas, optional=True),
-        f"settings: {settings or 'none'}", fact("commit", git.get("commit"), state),
-    ]  # fmt: skip
+        fact("Python", env.get("python")),
+        fact("packages", packages),
+        fact("BLAS and OpenMP", blas, optional=True),
+        f"settings: {settings or 'none'}",
+        fact("commit", git.get("commit"), state),
+    ]
 
 
 def protocol(result: dict) -> list[str]:
     return [
-        "After a warm-up that ends when nothing compiles, blocks run every subject once and the baseline twice (A/A control) in"
-        " seeded random order; a trial is void when anything compiles within it (guard) or when its greedy tokens are not the"
-        " reference's (gate). Rates are medians with their 95 % bootstrap interval, ratios are geometric means of the block-wise"
-        " ratios with a 95 % bootstrap interval of blocks, or of whole processes where there are several (few of them: Student's t).",
+        "After a warm-up that ends when nothing compiles, blocks run every subject once and the baseline"
+        " twice (A/A control) in"
+        " seeded random order; a trial is void when anything compiles within it (guard) or when its greedy"
+        " tokens are not the"
+        " reference's (gate). Rates are medians with their 95 % bootstrap interval, ratios are geometric"
+        " means of the block-wise"
+        " ratios with a 95 % bootstrap interval of blocks, or of whole processes where there are several (few"
+        " of them: Student's t).",
     ]
 
 
@@ -179,16 +229,22 @@ def flags(result: dict) -> list[str]:
         reasons = "; ".join(entry.get("reasons") or ()) or "no reason recorded"
         lines += [
             f"{name}: unstable" if entry.get("unstable") else "",
-            f"{name}: drifted by {number(drift.get('change'), 0, 100)} % during the run" if drift and drift.get("significant") else "",
+            f"{name}: drifted by {number(drift.get('change'), 0, 100)} % during the run"
+            if drift and drift.get("significant")
+            else "",
             f"{name}: {void} {'trial' if void == 1 else 'trials'} void: {reasons}" if void else "",
             f"{name}: {TOKENS[summary.tokens_word(entry)]}" if entry.get("tokens_equal") is False else "",
             f"{name}: leaves {leaked} arrays behind" if leaked else "",
         ]
-    return lines + [missing(peer) for peer in result.get("missing", ())] + [
-        "random weights: right for speed, never for text" if about.get("random_weights") else "",
-        "the source tree differs from its commit" if (env.get("git") or {}).get("dirty") is True else "",
-        f"{about['resumed_trials']} trials come from an interrupted run" if about.get("resumed_trials") else "",
-    ]  # fmt: skip
+    return (
+        lines
+        + [missing(peer) for peer in result.get("missing", ())]
+        + [
+            "random weights: right for speed, never for text" if about.get("random_weights") else "",
+            "the source tree differs from its commit" if (env.get("git") or {}).get("dirty") is True else "",
+            f"{about['resumed_trials']} trials come from an interrupted run" if about.get("resumed_trials") else "",
+        ]
+    )
 
 
 def missing(peer: dict | str) -> str:
@@ -199,5 +255,12 @@ def missing(peer: dict | str) -> str:
     return f"missing: {peer.get('name', 'unknown')}" + (f": {remedy}" if remedy else "")
 
 
-SECTIONS = {"Configuration": configuration, "Hardware": hardware, "Versions": versions, "Protocol": protocol, "Results": results,
-            "Limits": limits, "Flags": flags}  # fmt: skip
+SECTIONS = {
+    "Configuration": configuration,
+    "Hardware": hardware,
+    "Versions": versions,
+    "Protocol": protocol,
+    "Results": results,
+    "Limits": limits,
+    "Flags": flags,
+}

@@ -1,7 +1,8 @@
-"""The papermill runner: each notebook in a process of its own, parameters checked, artifacts checked, one line of finding.
+"""The papermill runner: each notebook in a process of its own, parameters checked, artifacts checked, one line of
+finding.
 
-A notebook says in its metadata (`llama_jax`) which artifacts it leaves, what the `full` profile changes and, with `last`, that it sums
-up what the others found; the parameters cell holds the `quick` values.
+A notebook says in its metadata (`llama_jax`) which artifacts it leaves, what the `full` profile changes and, with
+`last`, that it sums up what the others found; the parameters cell holds the `quick` values.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Result:
 
 
 def find(selected: Sequence[str] = ()) -> list[Path]:
-    """Notebook sources by number or name ("03", "03-jit-placement"); all of them for none. Raises UserError for an unknown one."""
+    """Notebook sources by number or name ("03", "03-jit-placement"); all of them for none. Raises UserError for an
+    unknown one."""
     known = {path.stem: path for path in sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))}
     if not known:
         raise UserError(f"There are no notebooks in {FOLDER}; run from a clone of the repository.")
@@ -67,7 +69,8 @@ def about(path: Path) -> dict:
 
 
 def promised(path: Path, out_dir: Path) -> list[str]:
-    """The artifacts that a notebook must leave, relative to OUT; none where it draws from a table (`needs`) that nobody has recorded."""
+    """The artifacts that a notebook must leave, relative to OUT; none where it draws from a table (`needs`) that nobody
+    has recorded."""
     needs = about(path).get("needs")
     due = not needs or any((Path(home) / needs).is_file() for home in (out_dir, paths.ROOT))
     return list(about(path).get("artifacts", [])) if due else []
@@ -107,7 +110,9 @@ def convert(notebook: str, name: str, value: object, default: object):
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        raise UserError(f"{notebook}: parameter {name} must be {kind.__name__} (its default is {default!r}), not {value!r}.")
+        raise UserError(
+            f"{notebook}: parameter {name} must be {kind.__name__} (its default is {default!r}), not {value!r}."
+        )
     return value
 
 
@@ -130,7 +135,8 @@ def run(
     progress: Callable[[str], None] = lambda line: None,
     limit: float | None = None,
 ) -> list[Result]:
-    """Run notebooks one after the other. All parameters are checked before the first starts; a failure does not stop the rest.
+    """Run notebooks one after the other. All parameters are checked before the first starts; a failure does not stop
+    the rest.
 
     A parameter must be known to at least one selected notebook, and goes to those that know it.
     """
@@ -138,11 +144,17 @@ def run(
     for name in given:
         if not any(name in defaults(path) for path in sources):
             check(sources[0], {name: given[name]})
-    jobs = [(path, parameters(path, profile, {k: v for k, v in given.items() if k in defaults(path)}, source, out_dir)) for path in sources]
+    jobs = [
+        (path, parameters(path, profile, {k: v for k, v in given.items() if k in defaults(path)}, source, out_dir))
+        for path in sources
+    ]
     for path, chosen in jobs:
         ignored = sorted(set(given) & set(defaults(path)) - {"source", "out_dir", "seed"})
         if chosen["source"] == "recorded" and ignored:
-            raise UserError(f"{path.stem}: {ignored[0]} changes what is measured, and recorded data are only redrawn; add --measure.")
+            raise UserError(
+                f"{path.stem}: {ignored[0]} changes what is measured, and recorded data are only redrawn; add"
+                " --measure."
+            )
     results = []
     jobs.sort(key=lambda job: bool(about(job[0]).get("last")))  # what sums up the others comes after them
     for path, chosen in jobs:
@@ -152,7 +164,8 @@ def run(
 
 
 def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], None], limit: float) -> Result:
-    """One notebook in a child process; the executed copy lies in OUT/out/notebooks, a page made of it in OUT/docs/notebooks."""
+    """One notebook in a child process; the executed copy lies in OUT/out/notebooks, a page made of it in
+    OUT/docs/notebooks."""
     executed = Path(out_dir) / "out" / "notebooks" / path.name
     try:
         executed.parent.mkdir(parents=True, exist_ok=True)
@@ -160,12 +173,23 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
         raise UserError(f"Cannot write to {executed.parent}: {error.strerror}.") from error
     began, error = time.time(), ""
     spec = json.dumps(dict(source=str(path), executed=str(executed), parameters=chosen))
-    with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as said:  # files: nobody need read them at once
+    with (
+        tempfile.TemporaryFile("w+") as complaints,
+        tempfile.NamedTemporaryFile("r") as said,
+    ):  # files: nobody need read them at once
         told = {"TQDM_DISABLE": "1", PROGRESS: said.name}
-        child = subprocess.Popen([sys.executable, "-m", "llama_jax.reporting.notebooks", spec], stdout=subprocess.PIPE, stderr=complaints,
-                                 text=True, start_new_session=True, env={**os.environ, **told})  # fmt: skip
+        child = subprocess.Popen(
+            [sys.executable, "-m", "llama_jax.reporting.notebooks", spec],
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **told},
+        )
         try:
-            with listening(Path(said.name), lambda line: progress(f"{path.stem}: {line} ({time.time() - began:.0f} s)")):
+            with listening(
+                Path(said.name), lambda line: progress(f"{path.stem}: {line} ({time.time() - began:.0f} s)")
+            ):
                 error = follow(child, path.stem, began, limit, progress)
         finally:
             stop(child)
@@ -175,7 +199,9 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
     finding = read_finding(executed) if not error else ""
     measured = chosen["source"] == "measure"  # a redraw reads the table, it does not write one
     artifacts = [str(Path(out_dir) / a) for a in promised(path, out_dir) if measured or not a.startswith("data/")]
-    if not error and (missing := [a for a in artifacts if not Path(a).is_file() or Path(a).stat().st_mtime < began - 1]):
+    if not error and (
+        missing := [a for a in artifacts if not Path(a).is_file() or Path(a).stat().st_mtime < began - 1]
+    ):
         error = f"it ended without writing {', '.join(missing)}"
     if not error:
         from llama_jax.reporting import pages  # here, because the child needs none of it
@@ -244,7 +270,11 @@ def read_finding(executed: Path) -> str:
     """The text that the last code cell printed."""
     cells = [c for c in nbformat.read(executed, as_version=4).cells if c.cell_type == "code"]
     return (
-        "".join(o.get("text", "") for o in cells[-1].outputs if o.output_type == "stream" and o.name == "stdout").strip() if cells else ""
+        "".join(
+            o.get("text", "") for o in cells[-1].outputs if o.output_type == "stream" and o.name == "stdout"
+        ).strip()
+        if cells
+        else ""
     )
 
 
@@ -270,10 +300,18 @@ def execute(spec: dict) -> None:
     papermill_engines.register("spoken", Spoken)
     try:
         papermill.execute_notebook(
-            spec["source"], spec["executed"], spec["parameters"], engine_name="spoken", kernel_name="python3", progress_bar=False,
-            request_save_on_cell_execute=False, log_output=False, execution_timeout=LIMIT_S["full"], coalesce_streams=True,
+            spec["source"],
+            spec["executed"],
+            spec["parameters"],
+            engine_name="spoken",
+            kernel_name="python3",
+            progress_bar=False,
+            request_save_on_cell_execute=False,
+            log_output=False,
+            execution_timeout=LIMIT_S["full"],
+            coalesce_streams=True,
             extra_arguments=["--IPKernelApp.log_level=ERROR"],
-        )  # fmt: skip
+        )
     except PapermillExecutionError as error:
         sys.exit(f"cell {error.cell_index + 1} failed: {error.ename}: {' '.join(error.evalue.split())}")
 

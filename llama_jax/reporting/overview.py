@@ -1,4 +1,5 @@
-"""Every subject that recorded tables time, one line each: its rate or first token, its ratio to the run's baseline, the verdict."""
+"""Every subject that recorded tables time, one line each: its rate or first token, its ratio to the run's baseline, the
+verdict."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ FIRST_TOKENS = ("09-time-to-first-token",)  # tables whose answers have a second
 
 @dataclass(frozen=True)
 class Line:
-    """One subject in one setting. middle: Summary of `unit`. void: warm trials that did not count. weights: as they are kept.
+    """One subject in one setting. middle: Summary of `unit`. void: warm trials that did not count. weights: as they are
+    kept.
 
-    baseline: what ran twice beside it; "" where nothing did. ratio: speed over the baseline's, above 1 is faster; None of the baseline
-    itself, or where there is none. words: what the setting is, beside model and lengths.
+    baseline: what ran twice beside it; "" where nothing did. ratio: speed over the baseline's, above 1 is faster; None
+    of the baseline itself, or where there is none. words: what the setting is, beside model and lengths.
     """
 
     table: str
@@ -81,9 +83,13 @@ def lines(path: Path, meta: dict, seed: int = 0) -> list[Line]:
     for row in whole(rows) if kind is Extraction else rows:
         if row.phase == "warm":
             first = path.stem in FIRST_TOKENS or getattr(row, "new_tokens", 0) == 1
-            groups.setdefault((f"first token {row.prompt_tokens}" if first else setting(row), row.model, first), []).append(row)
+            groups.setdefault(
+                (f"first token {row.prompt_tokens}" if first else setting(row), row.model, first), []
+            ).append(row)
     return [
-        line for key in sorted(groups, key=lambda key: natural(key[0])) for line in group_lines(path.stem, key, groups[key], meta, seed)
+        line
+        for key in sorted(groups, key=lambda key: natural(key[0]))
+        for line in group_lines(path.stem, key, groups[key], meta, seed)
     ]
 
 
@@ -120,18 +126,39 @@ def group_lines(table: str, key: tuple, group: Sequence[Row], meta: dict, seed: 
     control = summary.over(once(group, base + AGAIN, *extra), once(group, base, *extra), seed)
     for name in named(group):
         good, every = summary.warm(group, name), summary.warm(group, name, valid=False)
-        middle = statistics.summarise([1e3 * row.ttft if first else row.tg for row in good], seed, [row.process for row in good])
+        middle = statistics.summarise(
+            [1e3 * row.ttft if first else row.tg for row in good], seed, [row.process for row in good]
+        )
         ratio = control if name == base + AGAIN else None
         if base and name not in (base, base + AGAIN):
-            ratio = statistics.with_floor(summary.over(both(group, name, *extra), both(group, base, *extra), seed), control)
-        found.append(Line(table, words, model, lengths(good), name, weights(good[0]), FIRST if first else RATE,
-                          middle, len(every) - len(good), base, ratio))  # fmt: skip
+            ratio = statistics.with_floor(
+                summary.over(both(group, name, *extra), both(group, base, *extra), seed), control
+            )
+        found.append(
+            Line(
+                table,
+                words,
+                model,
+                lengths(good),
+                name,
+                weights(good[0]),
+                FIRST if first else RATE,
+                middle,
+                len(every) - len(good),
+                base,
+                ratio,
+            )
+        )
     return found
 
 
 def size(row: Row) -> str:
     """What tells a model of other sizes from its like."""
-    return f"{row.weights_bytes / 1e6:.3g} MB of weights" if "," in row.model and getattr(row, "weights_bytes", None) else ""
+    return (
+        f"{row.weights_bytes / 1e6:.3g} MB of weights"
+        if "," in row.model and getattr(row, "weights_bytes", None)
+        else ""
+    )
 
 
 def weights(row: Row) -> str:
@@ -139,7 +166,8 @@ def weights(row: Row) -> str:
 
 
 def lengths(rows: Sequence[Row]) -> str:
-    """`36 + 50`: tokens of prompt and answer (`35–39 + 17` where prompts differ); of an extraction, tokens of the whole source."""
+    """`36 + 50`: tokens of prompt and answer (`35–39 + 17` where prompts differ); of an extraction, tokens of the whole
+    source."""
     if not isinstance(rows[0], Trial):
         return f"{rows[0].tokens:,}"
     prompts = sorted({row.prompt_tokens for row in rows})

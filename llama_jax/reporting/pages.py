@@ -44,7 +44,8 @@ def path_of(name: str, out_dir: str | Path) -> Path:
 
 
 def write(executed: Path, out_dir: str | Path) -> Path:
-    """OUT/docs/notebooks/NAME.html from an executed notebook. Its figures are shown from OUT/figures, not put in again."""
+    """OUT/docs/notebooks/NAME.html from an executed notebook. Its figures are shown from OUT/figures, not put in
+    again."""
     name, nb, manifest = executed.stem, nbformat.read(executed, as_version=4), read_manifest(out_dir)
     about = manifest["notebooks"].get(name, dict(finding="", created=None, machine=None, parameters={}))
     known = {entry["sha256"]["png"]: (figure, entry["alt"]) for figure, entry in manifest["figures"].items()}
@@ -55,14 +56,30 @@ def write(executed: Path, out_dir: str | Path) -> Path:
             places += found
             parts.append(dict(text=text))
         elif cell.cell_type == "code" and cell.source.strip():
-            parts.append(dict(code=highlight(cell.source), label=label(cell), outputs=outputs(cell, known, [out_dir, paths.ROOT])))
-    about = {"question": title(nb) or name, **about, "name": name, "number": name.split("-")[0], "reported": name in manifest["notebooks"]}
+            parts.append(
+                dict(
+                    code=highlight(cell.source), label=label(cell), outputs=outputs(cell, known, [out_dir, paths.ROOT])
+                )
+            )
+    about = {
+        "question": title(nb) or name,
+        **about,
+        "name": name,
+        "number": name.split("-")[0],
+        "reported": name in manifest["notebooks"],
+    }
     return files.write(path_of(name, out_dir), render("notebook.html", parts=parts, places=places, **about))
 
 
 def title(nb) -> str:
     """The notebook's first heading, its marks taken out."""
-    lines = [line for cell in nb.cells if cell.cell_type == "markdown" for line in cell.source.splitlines() if line.startswith("# ")]
+    lines = [
+        line
+        for cell in nb.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("# ")
+    ]
     return lines[0].removeprefix("# ").replace("`", "") if lines else ""
 
 
@@ -78,13 +95,15 @@ def heading(page: Path) -> str:
     return markupsafe.Markup(found[1]).striptags() if found else page.stem
 
 
-# Text -------------------------------------------------------------------------------------------------------------------
+# Text
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def markdown(source: str, first: bool = False) -> tuple[markupsafe.Markup, list[tuple[str, str]]]:
     """(HTML, [(id, words) of each heading of the second level]). A first cell's title is left out: the page has it.
 
-    Links are turned from `notebooks/`, where the source lies, to `docs/notebooks/`; one to a notebook leads to its page.
+    Links are turned from `notebooks/`, where the source lies, to `docs/notebooks/`; one to a notebook leads to its
+    page.
     """
     from markdown_it import MarkdownIt
 
@@ -112,7 +131,13 @@ def link(target: str) -> str:
     place, mark, part = target.partition("#")
     beside = "/" not in place and place.endswith(".ipynb")
     return (
-        (place.replace(".ipynb", ".html") if beside else f"../{place}" if place.startswith("../") else f"../../notebooks/{place}")
+        (
+            place.replace(".ipynb", ".html")
+            if beside
+            else f"../{place}"
+            if place.startswith("../")
+            else f"../../notebooks/{place}"
+        )
         + mark
         + part
     )
@@ -126,25 +151,37 @@ def highlight(code: str) -> markupsafe.Markup:
     return markupsafe.Markup(painted(code, PythonLexer(), HtmlFormatter(nowrap=True)).rstrip("\n"))
 
 
-# Outputs ----------------------------------------------------------------------------------------------------------------
+# Outputs
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def outputs(cell, known: dict[str, tuple[str, str]], homes: Sequence[str | Path]) -> list[dict]:
-    """What a cell left, in the order it did, as {figure, alt}, {table}, {text} or {words}; of a live cell, where to see it."""
+    """What a cell left, in the order it did, as {figure, alt}, {table}, {text} or {words}; of a live cell, where to see
+    it."""
     if cell.outputs and LIVE in cell.metadata.get("tags", []):
         return [dict(words=ASK)]
-    found = [shown(out, known, label(cell), homes) for out in cell.outputs if out.output_type != "stream" or out.name == "stdout"]
+    found = [
+        shown(out, known, label(cell), homes)
+        for out in cell.outputs
+        if out.output_type != "stream" or out.name == "stdout"
+    ]
     return [out for out in found if out]
 
 
 def shown(out, known: dict[str, tuple[str, str]], about: str, homes: Sequence[str | Path]) -> dict:
-    """One output. A picture that is in the manifest is shown from figures/, with the words that describe it; {} for nothing."""
+    """One output. A picture that is in the manifest is shown from figures/, with the words that describe it; {} for
+    nothing."""
     data = out.get("data", {})
     if WIDGET in data:
         return dict(words=ASK)
     if "image/png" in data:
         name, alt = known.get(hashlib.sha256(base64.b64decode(data["image/png"])).hexdigest(), ("", about))
-        return dict(figure=f"../../figures/{name}.svg" if name else f"data:image/png;base64,{''.join(data['image/png'].split())}", alt=alt)
+        return dict(
+            figure=f"../../figures/{name}.svg"
+            if name
+            else f"data:image/png;base64,{''.join(data['image/png'].split())}",
+            alt=alt,
+        )
     if "text/markdown" in data:
         return dict(text=markdown(plain(data["text/markdown"], homes))[0])
     if "text/html" in data and "<table" in data["text/html"]:
@@ -162,7 +199,8 @@ def plain(text: str, homes: Sequence[str | Path]) -> str:
 
 
 def table(text: str) -> markupsafe.Markup:
-    """A data frame's HTML without its own style and the ids of a styled one, which are drawn by lot; an empty corner is no heading."""
+    """A data frame's HTML without its own style and the ids of a styled one, which are drawn by lot; an empty corner is
+    no heading."""
     text = re.sub(r' (?:id="T_[^"]*"|border="1"|style="text-align: right;")', "", STYLE.sub("", text))
     text = re.sub(r"<th[^>]*>(?:&nbsp;)?</th>", "<td></td>", text)
     return markupsafe.Markup(re.sub(r">\s+<", "><", text).strip())

@@ -1,4 +1,5 @@
-"""The report: one HTML page of questions, findings, figures, a table of all subjects, machine and versions, from manifest and data."""
+"""The report: one HTML page of questions, findings, figures, a table of all subjects, machine and versions, from
+manifest and data."""
 
 from __future__ import annotations
 
@@ -20,7 +21,16 @@ from llama_jax.reporting.overview import Line
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
 MAIN = ("03", "06", "08", "09", "10")  # notebooks whose findings the README shows
 HEADLINE = "03"  # the one whose answer is the main one, above the report's contents and in 00
-PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")  # that decide a time
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "torch",
+    "transformers",
+    "llama-cpp-python",
+    "numba",
+    "flax",
+)  # that decide a time
 
 
 def sections(out_dir: Path) -> list[dict]:
@@ -31,8 +41,10 @@ def sections(out_dir: Path) -> list[dict]:
     found = []
     for name, about in sorted(manifest["notebooks"].items()):
         mine = {key: entry for key, entry in manifest["figures"].items() if entry["notebook"] == name}
-        figures = [dict(name=key, image=embed(home / "figures" / f"{key}.svg"), caption=caption(mine[key]["alt"]), **mine[key])
-                   for key in in_order(name, list(mine))]  # fmt: skip
+        figures = [
+            dict(name=key, image=embed(home / "figures" / f"{key}.svg"), caption=caption(mine[key]["alt"]), **mine[key])
+            for key in in_order(name, list(mine))
+        ]
         data = [path.name for path in sorted((home / "data").glob(f"{name}*.csv"))]
         page = pages.path_of(name, home).relative_to(home / "docs") if pages.path_of(name, home).is_file() else None
         found.append(dict(name=name, number=name.split("-")[0], figures=figures, data=data, page=page, **about))
@@ -43,11 +55,14 @@ def others(out_dir: Path, found: Sequence[dict]) -> list[dict]:
     """Pages of notebooks that answer no question and so have no section: {number, page, title}."""
     home, known = Path(out_dir) / "docs", {s["name"] for s in found}
     here = [path for path in sorted((home / "notebooks").glob("*.html")) if path.stem not in known]
-    return [dict(number=path.stem.split("-")[0], page=path.relative_to(home), title=pages.heading(path)) for path in here]
+    return [
+        dict(number=path.stem.split("-")[0], page=path.relative_to(home), title=pages.heading(path)) for path in here
+    ]
 
 
 def in_order(notebook: str, figures: list[str]) -> list[str]:
-    """A notebook's figures in the order in which it names its artifacts, the one that answers its question first; others by name."""
+    """A notebook's figures in the order in which it names its artifacts, the one that answers its question first;
+    others by name."""
     source = notebooks.FOLDER / f"{notebook}.ipynb"
     named = notebooks.about(source).get("artifacts", []) if source.is_file() else []
     told = [Path(artifact).stem for artifact in named if artifact.endswith(".svg")]  # a table may have a figure's name
@@ -55,7 +70,8 @@ def in_order(notebook: str, figures: list[str]) -> list[str]:
 
 
 def caption(alt: str) -> str:
-    """What a figure's description says of its axes: the first sentence. The numbers that follow are in the figure, for those who see it."""
+    """What a figure's description says of its axes: the first sentence. The numbers that follow are in the figure, for
+    those who see it."""
     return alt.partition(". ")[0].rstrip(".") + "."
 
 
@@ -65,13 +81,18 @@ def embed(image: Path) -> markupsafe.Markup:
         text = compact(image.read_text(encoding="utf-8"))
     except OSError:
         raise UserError(f"{image} is listed in manifest.json but missing: run `llama-jax run` again.") from None
-    return markupsafe.Markup("data:image/svg+xml," + urllib.parse.quote(text.replace('"', "'"), safe=" '()*+,-./:;=@_~!$"))
+    return markupsafe.Markup(
+        "data:image/svg+xml," + urllib.parse.quote(text.replace('"', "'"), safe=" '()*+,-./:;=@_~!$")
+    )
 
 
 def findings(found: list[dict], shown: str = "") -> str:
-    """The main findings as Markdown: question, computed answer, and the first figure of the notebook that `shown` lacks; then the other
-    questions, each with its place in the page."""
-    blocks, others = [], [f"- [{s['question']}](docs/index.html#n{s['number']})" for s in found if s["number"] not in MAIN]
+    """The main findings as Markdown: question, computed answer, and the first figure of the notebook that `shown`
+    lacks; then the other questions, each with its place in the page."""
+    blocks, others = (
+        [],
+        [f"- [{s['question']}](docs/index.html#n{s['number']})" for s in found if s["number"] not in MAIN],
+    )
     for s in (s for s in found if s["number"] in MAIN):
         new = [f for f in s["figures"] if f["name"] not in shown][:1]
         picture = "".join(f"\n\n![{f['alt']}](figures/{f['name']}.svg)" for f in new)
@@ -92,11 +113,14 @@ def refresh_readme(out_dir: Path, found: list[dict]) -> None:
 
 
 def tables(out_dir: Path, found: Sequence[dict]) -> list[tuple[dict, Path, dict]]:
-    """(section, table, its meta) of each table behind the sections, from OUT, or from the repository where OUT has none."""
+    """(section, table, its meta) of each table behind the sections, from OUT, or from the repository where OUT has
+    none."""
     known = []
     for s in found:
         homes = [Path(home) / "data" for home in (paths.ROOT, out_dir)]
-        here = {path.name: path for home in homes for path in overview.tables(home, s["name"])}  # OUT's own replace the others
+        here = {
+            path.name: path for home in homes for path in overview.tables(home, s["name"])
+        }  # OUT's own replace the others
         known += [(s, here[name], overview.about(here[name])) for name in sorted(here)]
     return known
 
@@ -107,15 +131,28 @@ def told(s: dict, line: Line) -> dict:
     middle = value(line.middle.median, line.middle.low, line.middle.high)
     ratio = line.ratio and line.ratio.n and value(line.ratio.value, line.ratio.low, line.ratio.high)
     return dict(
-        number=s["number"], question=s["question"], subject=line.subject, weights=line.weights, setting=setting, lengths=line.lengths,
-        rate=middle if line.unit == overview.RATE else None, first=middle if line.unit == overview.FIRST else None, ratio=ratio,
-        verdict=line.verdict, n=line.middle.n, void=line.void,
-    )  # fmt: skip
+        number=s["number"],
+        question=s["question"],
+        subject=line.subject,
+        weights=line.weights,
+        setting=setting,
+        lengths=line.lengths,
+        rate=middle if line.unit == overview.RATE else None,
+        first=middle if line.unit == overview.FIRST else None,
+        ratio=ratio,
+        verdict=line.verdict,
+        n=line.middle.n,
+        void=line.void,
+    )
 
 
 def value(middle: float, low: float, high: float) -> dict:
     """{value, words, interval} of a number; no interval where a single trial has none."""
-    return dict(value=f"{middle:.6g}", words=short(middle), interval=f"[{short(low)}, {short(high)}]" if math.isfinite(low) else "")
+    return dict(
+        value=f"{middle:.6g}",
+        words=short(middle),
+        interval=f"[{short(low)}, {short(high)}]" if math.isfinite(low) else "",
+    )
 
 
 def short(number: float) -> str:
@@ -130,9 +167,14 @@ def machine(path: Path, meta: dict, out_dir: Path) -> dict:
     env = meta["environment"]
     commit, system = (env.get("git") or {}).get("commit"), f"{env['os'].partition('-with-')[0]}, Python {env['python']}"
     return dict(
-        table=path.stem, here=path.is_relative_to(out_dir), created=meta["created"], commit=(commit or "unknown")[:10],
-        machine=environment.machine_line(env).partition(" · jax")[0], system=system, packages={p: env["packages"].get(p) for p in PACKAGES},
-    )  # fmt: skip
+        table=path.stem,
+        here=path.is_relative_to(out_dir),
+        created=meta["created"],
+        commit=(commit or "unknown")[:10],
+        machine=environment.machine_line(env).partition(" · jax")[0],
+        system=system,
+        packages={p: env["packages"].get(p) for p in PACKAGES},
+    )
 
 
 def write(out_dir: Path) -> Path:

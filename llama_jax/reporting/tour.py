@@ -1,4 +1,5 @@
-"""What `notebooks/00-start-here.ipynb` says of the others: their questions, from their own titles, and what is known, from the manifest."""
+"""What `notebooks/00-start-here.ipynb` says of the others: their questions, from their own titles, and what is known,
+from the manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ ROOM = 180  # characters of an answer in the map
 
 @dataclass(frozen=True)
 class Question:
-    """One notebook: its name, the question in its title, and its recorded answer. answered: whether anything was measured for it."""
+    """One notebook: its name, the question in its title, and its recorded answer. answered: whether anything was
+    measured for it."""
 
     name: str
     question: str
@@ -59,7 +61,9 @@ def as_markdown(asked: Sequence[Question]) -> str:
     def cell(text: str) -> str:
         return text.replace("|", "\\|").replace("\n", " ")
 
-    rows = [f"| [{q.name}]({q.name}.ipynb) | {cell(q.question)} | {cell(q.begins) or 'not measured yet'} |" for q in asked]
+    rows = [
+        f"| [{q.name}]({q.name}.ipynb) | {cell(q.question)} | {cell(q.begins) or 'not measured yet'} |" for q in asked
+    ]
     return "\n".join(["| notebook | question | the recorded answer begins |", "|:--|:--|:--|", *rows])
 
 
@@ -76,4 +80,8 @@ def finding(asked: Sequence[Question]) -> str:
 def picture(name: str, out_dir: str | Path = paths.ROOT) -> dict[str, Path]:
     """A recorded figure for `figures.display`, as drawn in OUT, else in the repository."""
     file = Path("figures") / f"{name}.png"
-    return {"png": next((home / file for home in map(Path, (out_dir, paths.ROOT)) if (home / file).is_file()), paths.ROOT / file)}
+    return {
+        "png": next(
+            (home / file for home in map(Path, (out_dir, paths.ROOT)) if (home / file).is_file()), paths.ROOT / file
+        )
+    }

@@ -21,7 +21,9 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message], answer: bool = Tru
     """
     if tokenizer.chat_template is None:
         raise UserError("This model has no chat template; give a plain prompt (--no-chat).")
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     try:

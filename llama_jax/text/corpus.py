@@ -1,4 +1,5 @@
-"""Texts that every Python carries: the language's own manual, as one text or as its paragraphs, and modules of its library."""
+"""Texts that every Python carries: the language's own manual, as one text or as its paragraphs, and modules of its
+library."""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ def load(count: int | None = None, path: Path = FILE) -> list[str]:
     try:
         pool = PromptPool.model_validate_json(path.read_text(encoding="utf-8")).prompts
     except (OSError, pydantic.ValidationError) as error:
-        raise UserError(f'{path} is not a prompt pool ({type(error).__name__}); it must be {{"prompts": [text, …]}}.') from error
+        raise UserError(
+            f'{path} is not a prompt pool ({type(error).__name__}); it must be {{"prompts": [text, …]}}.'
+        ) from error
     if count is not None and not 1 <= count <= len(pool):
         raise UserError(f"{count} prompts asked for; {path.name} has {len(pool)}.")
     return pool[:count]
@@ -52,14 +54,19 @@ def from_ollama(model: str, count: int = 20, path: Path = FILE, client=None) -> 
     request = f"Write {count} different questions about science that a curious person would ask. Answer as JSON."
     try:
         answer = (client or ollama.Client()).chat(
-            model=model, messages=chat.ask(request), format=PromptPool.model_json_schema(), options={"seed": 0})  # fmt: skip
+            model=model, messages=chat.ask(request), format=PromptPool.model_json_schema(), options={"seed": 0}
+        )
         pool = PromptPool.model_validate_json(answer.message.content)
     except (ConnectionError, OSError, httpx.HTTPError) as error:
-        raise UserError("No Ollama server answers: start it with `ollama serve` (OLLAMA_HOST names another one).") from error
+        raise UserError(
+            "No Ollama server answers: start it with `ollama serve` (OLLAMA_HOST names another one)."
+        ) from error
     except ollama.ResponseError as error:
         raise UserError(f"Ollama refused: {error.error}; `ollama pull {model}` fetches a model.") from error
     except pydantic.ValidationError as error:
-        raise UserError(f"Ollama's answer is not a prompt pool ({error.error_count()} problems); try another model.") from error
+        raise UserError(
+            f"Ollama's answer is not a prompt pool ({error.error_count()} problems); try another model."
+        ) from error
     if len(pool.prompts) < count:
         raise UserError(f"Ollama wrote {len(pool.prompts)} prompts instead of {count}; try again or another model.")
     questions = pool.prompts[:count]

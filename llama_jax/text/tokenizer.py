@@ -12,8 +12,10 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from llama_jax.errors import UserError
 
-LLAMA_3_SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-                 r"|\s*[\r\n]+|\s+(?!\S)|\s+")  # fmt: skip
+LLAMA_3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN_2_SPLIT = LLAMA_3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")  # a number goes digit by digit
 END_OF_TURN = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>")  # what ends an answer, besides eos
 CONTROL = 3  # GGUF token type of special tokens
@@ -89,22 +91,27 @@ def from_gguf(fields: dict, where: str) -> dict:
     if (kind := field("model")) not in builders:
         raise UserError(f"{where}: tokenizer {kind!r} is not supported; supported: {', '.join(builders)}.")
     backend = builders[kind](tokens, field, where)
-    special = [AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, types, strict=False) if k == CONTROL]
+    special = [
+        AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, types, strict=False) if k == CONTROL
+    ]
     backend.add_special_tokens(special)
     bos, eos = field("bos_token_id"), field("eos_token_id")
     adds_bos = field("add_bos_token", kind == "llama" or field("pre") == "llama-bpe")
     if adds_bos and bos is not None:
         first = tokens[bos]
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{first} $A", pair=f"{first} $A $B", special_tokens=[(first, bos)])  # fmt: skip
+            single=f"{first} $A", pair=f"{first} $A $B", special_tokens=[(first, bos)]
+        )
     vocabulary = {t: i for i, t in enumerate(tokens)}
-    return asdict(Tokenizer(
-        definition=backend.to_str(),
-        chat_template=fields.get("tokenizer.chat_template"),
-        bos_token=tokens[bos] if bos is not None else "",
-        eos_token=tokens[eos] if eos is not None else "",
-        stop=stop_ids(vocabulary, eos, field("eot_token_id")),
-    ))  # fmt: skip
+    return asdict(
+        Tokenizer(
+            definition=backend.to_str(),
+            chat_template=fields.get("tokenizer.chat_template"),
+            bos_token=tokens[bos] if bos is not None else "",
+            eos_token=tokens[eos] if eos is not None else "",
+            stop=stop_ids(vocabulary, eos, field("eot_token_id")),
+        )
+    )
 
 
 def byte_level_bpe(tokens: list[str], field, where: str) -> tokenizers.Tokenizer:
@@ -143,8 +150,11 @@ def sentencepiece_bpe(tokens: list[str], field, where: str) -> tokenizers.Tokeni
         merges += [(-score, vocabulary[a], vocabulary[b], a, b) for a, b in pairs]
     ordered = [(a, b) for *_, a, b in sorted(merges)]
     unknown = field("unknown_token_id", 0)
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, ordered, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True))
+    backend = tokenizers.Tokenizer(
+        models.BPE(vocabulary, ordered, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True)
+    )
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])  # fmt: skip
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     return backend

@@ -12,12 +12,15 @@ from tests.conftest import build
 def random_checkpoint(config, seed=0):
     """A small random model whose norms and biases are random too, which ones and zeros would hide."""
     rng = np.random.default_rng(seed)
-    params = jax.tree.map(lambda w: w + 0.3 * rng.standard_normal(w.shape).astype(np.float32) if w.ndim == 1 else w, build(config, seed))
+    params = jax.tree.map(
+        lambda w: w + 0.3 * rng.standard_normal(w.shape).astype(np.float32) if w.ndim == 1 else w, build(config, seed)
+    )
     return Checkpoint("random", config, params, None, "", "random:", "float32")
 
 
 class Reference:
-    """`of(ids)`: {site: float32 [T ...]} of one example, in the shapes of `spec.row_shape` but for the pattern's [T H T]."""
+    """`of(ids)`: {site: float32 [T ...]} of one example, in the shapes of `spec.row_shape` but for the pattern's [T H
+    T]."""
 
     def __init__(self, checkpoint):
         self.config = checkpoint.config
@@ -54,7 +57,9 @@ class Reference:
     def of(self, ids):
         self.seen.clear()
         with torch.inference_mode():
-            out = self.model(torch.tensor(ids)[None], output_hidden_states=True, output_attentions=True, use_cache=False)
+            out = self.model(
+                torch.tensor(ids)[None], output_hidden_states=True, output_attentions=True, use_cache=False
+            )
         found = dict(self.seen) | {"logits": out.logits[0].float().numpy()}
         for i in range(self.config.num_hidden_layers):
             if f"qkv:{i}" in found:
@@ -67,7 +72,8 @@ class Reference:
         return found
 
     def rows(self, examples, length):
-        """All examples' rows one below the other, each piece of at most `length` tokens alone; patterns [rows H length]."""
+        """All examples' rows one below the other, each piece of at most `length` tokens alone; patterns [rows H
+        length]."""
         pieces = [ids[start : start + length] for ids in examples for start in range(0, len(ids), length)]
         each = [self.of(ids) for ids in pieces]
         for found in each:

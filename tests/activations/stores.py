@@ -14,7 +14,11 @@ EXAMPLES = 3  # a unit
 
 def fingerprint(dtype="bfloat16", shapes=SHAPES):
     spec = ActivationSpec(" ".join(shapes), dtype=dtype)
-    return {"model": {"name": "tiny", "weights_hash": "ab" * 32}, "spec": store.describe(spec, shapes), "unit": EXAMPLES}
+    return {
+        "model": {"name": "tiny", "weights_hash": "ab" * 32},
+        "spec": store.describe(spec, shapes),
+        "unit": EXAMPLES,
+    }
 
 
 def unit(number, rows, dtype="bfloat16", shapes=SHAPES, seed=0):
@@ -22,7 +26,12 @@ def unit(number, rows, dtype="bfloat16", shapes=SHAPES, seed=0):
     rng = np.random.default_rng((seed, number))
     values = {site: rng.normal(1, 2, (rows, *shape)).astype(kept_as(dtype)) for site, shape in shapes.items()}
     example = np.sort(rng.integers(0, EXAMPLES, rows)) + number * EXAMPLES
-    labels = {"token": rng.integers(0, 97, rows), "example": example, "segment": np.zeros(rows, int), "position": np.arange(rows)}
+    labels = {
+        "token": rng.integers(0, 97, rows),
+        "example": example,
+        "segment": np.zeros(rows, int),
+        "position": np.arange(rows),
+    }
     found = {site: moments.of(value, None if site == "logits" else 0) for site, value in values.items() if rows}
     about = {"first": number * EXAMPLES, "examples": EXAMPLES, "tokens": rows + 2, "source_sha256": f"{number:064x}"}
     return values | {name: labels[name].astype(kind) for name, kind in LABELS.items()}, about, found
@@ -50,4 +59,6 @@ def same_bits(a, b):
 
 def read_all(folder, name):
     """Every tensor of a shard."""
-    return {column: shards.read(folder, name, t, 0, t.shape[0]) for column, t in shards.read_header(folder, name).items()}
+    return {
+        column: shards.read(folder, name, t, 0, t.shape[0]) for column, t in shards.read_header(folder, name).items()
+    }

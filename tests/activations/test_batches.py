@@ -1,4 +1,5 @@
-"""Batches of one shape: nothing lost, doubled or mixed, whatever the lengths, the shape and the positions that are kept."""
+"""Batches of one shape: nothing lost, doubled or mixed, whatever the lengths, the shape and the positions that are
+kept."""
 
 from dataclasses import replace
 from itertools import pairwise, product
@@ -125,7 +126,11 @@ def same(a, b):
         (a.number, a.first, a.count, a.tokens) == (b.number, b.first, b.count, b.tokens)
         and all(np.array_equal(a.rows[name], b.rows[name]) for name in ROW)
         and len(a.batches) == len(b.batches)
-        and all(np.array_equal(getattr(x, name), getattr(y, name)) for x, y in zip(a.batches, b.batches, strict=True) for name in arrays)
+        and all(
+            np.array_equal(getattr(x, name), getattr(y, name))
+            for x, y in zip(a.batches, b.batches, strict=True)
+            for name in arrays
+        )
     )
 
 
@@ -136,7 +141,10 @@ def test_a_long_example_is_cut_and_what_nobody_wants_is_not_run():
     last = plan(0, 0, [ids], specification("last"), (1, 8), True)
     assert (last.tokens, rows_of(last)) == (4, [(20, 0, 2, 3)])  # the last piece alone
     ends = plan(0, 0, [ids], specification((0, -1)), (1, 8), True)
-    assert (ends.tokens, rows_of(ends)) == (1 + 4, [(1, 0, 0, 0), (20, 0, 2, 3)])  # nothing after the last token that is kept
+    assert (ends.tokens, rows_of(ends)) == (
+        1 + 4,
+        [(1, 0, 0, 0), (20, 0, 2, 3)],
+    )  # nothing after the last token that is kept
     assert plan(0, 0, [ids, [7]], specification((30,)), (1, 8), True).batches == ()
 
 
@@ -151,7 +159,8 @@ def test_the_picture_at_the_head_of_the_module():
 
 @pytest.mark.parametrize(("positions", "wanted"), [("last", 1), ((0, -1), 2), ((0, 1, 2, 3, 4, 5, 6, 7, 8, 9), 10)])
 def test_capacity_is_reached_and_no_more(positions, wanted):
-    """Room for every value that a full batch can have: not a row fewer would do, while segments are no shorter than foreseen."""
+    """Room for every value that a full batch can have: not a row fewer would do, while segments are no shorter than
+    foreseen."""
     spec, shape = specification(positions), (2, 32)
     length = max(wanted, SHORTEST)
     unit = plan(0, 0, texts([length] * 8), spec, shape, True)
@@ -159,11 +168,16 @@ def test_capacity_is_reached_and_no_more(positions, wanted):
     assert capacity(spec, shape, False) == 2 * wanted
     assert capacity(spec, (2, 4), True) == 2 * min(4, wanted)
     assert capacity(specification("all"), shape, True) == capacity(specification("all"), shape, False) == 64
-    short = plan(0, 0, texts([wanted] * 40), spec, shape, True)  # more would fit into a row than there is room for their values
+    short = plan(
+        0, 0, texts([wanted] * 40), spec, shape, True
+    )  # more would fit into a row than there is room for their values
     assert all(len(batch.at) <= capacity(spec, shape, True) for batch in short.batches)
 
 
-@given(st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=5), min_size=1, max_size=30), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=5), min_size=1, max_size=30),
+    st.randoms(use_true_random=False),
+)
 def test_rows_are_few(full, random):
     """Pieces made by cutting full rows: so many rows suffice. Johnson's bound, with Dósa's constant, then holds."""
     room = 24

@@ -1,4 +1,5 @@
-"""The pipeline: what it writes, that it goes on byte for byte where it was stopped, and how it speaks of what goes wrong."""
+"""The pipeline: what it writes, that it goes on byte for byte where it was stopped, and how it speaks of what goes
+wrong."""
 
 import hashlib
 import json
@@ -154,7 +155,8 @@ def test_progress_ends_with_the_report(extractor, tmp_path):
     assert "left" not in line(half, None)
 
 
-# Resume ------------------------------------------------------------------------------------------------------------------
+# Resume
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 4, 11])
@@ -204,7 +206,9 @@ def test_another_run_in_the_folder_is_refused(change, field, extractor, loaded, 
     extract(extractor, Stream(), tmp_path, unit=UNIT)
     before = contents(tmp_path)
     other = checkpoint.load(change["model"]) if "model" in change else loaded
-    different = Extractor(other, change.get("spec", ActivationSpec(SITES)), change.get("batch", SHAPE), change.get("pack", True))
+    different = Extractor(
+        other, change.get("spec", ActivationSpec(SITES)), change.get("batch", SHAPE), change.get("pack", True)
+    )
     with pytest.raises(UserError, match=field):
         extract(different, Stream(), tmp_path, unit=change.get("unit", UNIT))
     assert contents(tmp_path) == before
@@ -224,11 +228,14 @@ def test_a_changed_source_is_noticed(extractor, tmp_path):
         extract(extractor, Stream(examples=changed), tmp_path, unit=UNIT)
 
 
-# What goes wrong -----------------------------------------------------------------------------------------------------------
+# What goes wrong
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("writers", [0, 2])
-def test_an_error_of_a_writer_reaches_the_caller_and_spares_what_is_committed(writers, extractor, unbroken, tmp_path, monkeypatch):
+def test_an_error_of_a_writer_reaches_the_caller_and_spares_what_is_committed(
+    writers, extractor, unbroken, tmp_path, monkeypatch
+):
     def write_unit(folder, number, *rest, original=store.write_unit):
         if number == 3:
             raise UserError("No space left on the device")
@@ -283,7 +290,8 @@ def test_a_program_compiled_in_the_run_is_counted(extractor, tmp_path, monkeypat
     assert extract(extractor, Stream(), tmp_path, unit=UNIT).compilations > 5
 
 
-# Real processes ------------------------------------------------------------------------------------------------------------
+# Real processes
+# ------------------------------------------------------------------------------------------------------------
 
 CHILD = """
 import os, signal, sys, time
@@ -312,19 +320,24 @@ print(calls, time.perf_counter() - start, flush=True)
 
 
 def child(out, at=0):
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(out), str(at)], stdout=subprocess.PIPE, text=True, env={**os.environ})
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(out), str(at)], stdout=subprocess.PIPE, text=True, env={**os.environ}
+    )
 
 
 @pytest.mark.slow
 def test_killed_at_each_stage_of_writing_it_goes_on_byte_for_byte(unbroken, extractor, tmp_path):
-    """fsync and rename of the first files (run.json, a shard, its commit) and of the last (complete.json, the index)."""
+    """fsync and rename of the first files (run.json, a shard, its commit) and of the last (complete.json, the
+    index)."""
     whole = child(tmp_path / "whole")
     calls = int(whole.communicate()[0].split()[1])
     for at in (1, 2, 3, 5, 7, 8, 9, calls - 3, calls - 2):
         out = tmp_path / str(at)
         process = child(out, at)
         process.communicate()
-        late = at > calls - 4  # two writers may both make a new folder sure, so runs differ by a call, and the last kills may find all done
+        late = (
+            at > calls - 4
+        )  # two writers may both make a new folder sure, so runs differ by a call, and the last kills may find all done
         assert late or process.returncode == -signal.SIGKILL
         assert late or contents(out) != unbroken
         assert extract(extractor, Stream(), out, unit=UNIT).complete
@@ -357,7 +370,8 @@ from llama_jax.activations import ActivationSpec, Extractor, extract
 from tests.activations.test_extraction import MODEL
 
 rng = random.Random(0)
-extractor = Extractor(checkpoint.load(MODEL), ActivationSpec((("resid_post", "all"), ("q", "all")), dtype="float32"), (8, 64))
+extractor = Extractor(checkpoint.load(MODEL), ActivationSpec((("resid_post", "all"), ("q", "all")), dtype="float32"),
+                      (8, 64))
 examples = lambda count: ([rng.randrange(97) for _ in range(60)] for _ in range(count))
 extract(extractor, examples(400), sys.argv[1] + "/first", unit=50)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -374,7 +388,8 @@ def test_memory_does_not_grow_with_the_source(tmp_path):
     assert (after - before) * 1024 < 0.1 * size
 
 
-# The command line ----------------------------------------------------------------------------------------------------------
+# The command line
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -385,8 +400,26 @@ def texts(tmp_path):
 
 
 def test_extract_and_verify_by_command(call, texts, tmp_path):
-    arguments = ["extract", "--model", MODEL, "--source", texts, "--sites", "resid_post:0,1", "--sites", "q:1", "--batch", "2",
-                 "--length", "16", "--unit", "3", "--out", tmp_path / "out", "--json"]  # fmt: skip
+    arguments = [
+        "extract",
+        "--model",
+        MODEL,
+        "--source",
+        texts,
+        "--sites",
+        "resid_post:0,1",
+        "--sites",
+        "q:1",
+        "--batch",
+        "2",
+        "--length",
+        "16",
+        "--unit",
+        "3",
+        "--out",
+        tmp_path / "out",
+        "--json",
+    ]
     code, out, _ = call(*arguments)
     report = json.loads(out.splitlines()[-1])
     assert code == 0

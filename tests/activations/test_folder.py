@@ -21,7 +21,9 @@ def folder(request, tmp_path):
     memory = f"memory://{tmp_path.name}-{request.param.replace(' ', '-')}/run"
     if request.param == "fsspec file system":
         return remote.RemoteFolder(f"file://{tmp_path}", fsspec.filesystem("file"), str(tmp_path))
-    made = open_folder({"local": tmp_path / "deep" / "run", "file URL": f"file://{tmp_path}/run"}.get(request.param, memory))
+    made = open_folder(
+        {"local": tmp_path / "deep" / "run", "file URL": f"file://{tmp_path}/run"}.get(request.param, memory)
+    )
     if request.param == "object store":
         made.atomic = True
     return made
@@ -82,7 +84,9 @@ def test_an_unknown_protocol_is_one_line():
         open_folder("nowhere://x/y")
 
 
-@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "No space left"), (errno.EDQUOT, "quota"), (errno.EROFS, "Read-only")])
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.ENOSPC, "No space left"), (errno.EDQUOT, "quota"), (errno.EROFS, "Read-only")]
+)
 @pytest.mark.parametrize("stage", ["fsync", "replace"])
 def test_a_full_or_read_only_disk_is_one_line_and_leaves_no_half_file(number, words, stage, tmp_path, monkeypatch):
     folder = LocalFolder(tmp_path)
@@ -147,7 +151,9 @@ with open_folder(sys.argv[1]).lock(shared=len(sys.argv) > 2):
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_second_run_is_refused_while_the_first_lives(shared, tmp_path):
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "out"), *["shared"] * shared], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD, str(tmp_path / "out"), *["shared"] * shared],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         assert holder.stdout.readline() == b"held\n"
@@ -177,9 +183,13 @@ def test_a_write_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
         done.append(("fsync", Path(path).name))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", lambda a, b, replace=os.replace: (done.append(("replace", Path(b).name)), replace(a, b)))
+    monkeypatch.setattr(
+        os, "replace", lambda a, b, replace=os.replace: (done.append(("replace", Path(b).name)), replace(a, b))
+    )
     LocalFolder(tmp_path).write("units/a", b"content")
     assert is_temporary(done[-3][1])
     assert done[-3:] == [("fsync", done[-3][1]), ("replace", "a"), ("fsync", "units")]
     assert content[len(done) - 3] == len(b"content")
-    assert {("fsync", "units"), ("fsync", tmp_path.name)} <= set(done[:-3])  # the new folder, and its name in its parent
+    assert {("fsync", "units"), ("fsync", tmp_path.name)} <= set(
+        done[:-3]
+    )  # the new folder, and its name in its parent

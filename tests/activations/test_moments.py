@@ -13,7 +13,9 @@ VALUES = hnp.arrays(np.float64, st.tuples(st.integers(1, 40), st.just(3)), eleme
 
 
 def merged(values, cuts, axes=0):
-    found = Moments(0, np.zeros(() if axes is None else values.shape[1:]), np.zeros(() if axes is None else values.shape[1:]))
+    found = Moments(
+        0, np.zeros(() if axes is None else values.shape[1:]), np.zeros(() if axes is None else values.shape[1:])
+    )
     for part in np.split(values, sorted(cuts)):
         found = merge(found, moments.of(part, axes))
     return found
@@ -34,7 +36,9 @@ def test_any_split_merges_to_the_mean_and_variance_of_all(values, cuts):
 def test_over_all_features_together(values, cuts):
     found = merged(values, [min(cut, len(values)) for cut in cuts], axes=None)
     assert (found.count, found.mean.shape) == (values.size, ())
-    np.testing.assert_allclose([found.mean, found.m2], [values.mean(), values.var() * values.size], rtol=1e-9, atol=1e-7)
+    np.testing.assert_allclose(
+        [found.mean, found.m2], [values.mean(), values.var() * values.size], rtol=1e-9, atol=1e-7
+    )
 
 
 def test_no_digits_are_lost_far_from_zero():

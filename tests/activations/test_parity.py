@@ -1,4 +1,5 @@
-"""Every site of every layer equals transformers' hooks, hidden states and attentions; a wrong layer, mask or position does not."""
+"""Every site of every layer equals transformers' hooks, hidden states and attentions; a wrong layer, mask or position
+does not."""
 
 from dataclasses import replace
 
@@ -21,7 +22,9 @@ LENGTHS = (5, 17, 1, T, 9, T + 16, 0, 3)  # one fills a row, one is cut in two, 
 ALL = ActivationSpec((*((name, "all") for name in OF_A_LAYER), *OF_THE_MODEL), dtype="float32")
 FAMILIES = {
     "llama": config.tiny(),
-    "llama, rope scaling": config.tiny(rope_scaling=RopeScaling("llama3", 8.0, 1.0, 4.0, 16), tie_word_embeddings=False),
+    "llama, rope scaling": config.tiny(
+        rope_scaling=RopeScaling("llama3", 8.0, 1.0, 4.0, 16), tie_word_embeddings=False
+    ),
     "qwen2": config.tiny("qwen2", head_dim=16),
     "gpt2": config.tiny("gpt2"),
 }
@@ -151,9 +154,12 @@ def test_positions_that_do_not_restart_are_seen(subjects):
 
 @pytest.mark.parametrize("name", ["llama", "llama, rope scaling", "qwen2"])
 def test_rotary_positions_matter_by_their_distance_alone(subjects, name):
-    """Control: twice the distance is another text. The same distance from another start is not, and so cannot serve as one."""
+    """Control: twice the distance is another text. The same distance from another start is not, and so cannot serve as
+    one."""
     subject = subjects(name)
-    stretched, shifted = (errors(subject.rows(True, change=change), subject.expected) for change in (doubled, running_on))
+    stretched, shifted = (
+        errors(subject.rows(True, change=change), subject.expected) for change in (doubled, running_on)
+    )
     first = {"resid_pre:0", "q:0", "k:0", "v:0"}  # before any rotation
     for site in stretched:
         if not site.startswith("pattern"):  # laid out by the positions themselves
@@ -163,7 +169,8 @@ def test_rotary_positions_matter_by_their_distance_alone(subjects, name):
 
 @pytest.mark.slow
 def test_the_packaged_model_equals_transformers(packaged):
-    """Token by token, too: in a trained model the first token's residual stream is so large that a norm over all hides the rest."""
+    """Token by token, too: in a trained model the first token's residual stream is so large that a norm over all hides
+    the rest."""
     spec = ActivationSpec((*((name, (0, 14, 15, -1)) for name in OF_A_LAYER), *OF_THE_MODEL), dtype="float32")
     extractor = Extractor(packaged, spec, (2, 64), row_limit=2**20)
     texts = [text for text in corpus.paragraphs() if 60 < len(text) < 400][:4]
@@ -173,7 +180,10 @@ def test_the_packaged_model_equals_transformers(packaged):
         found = extractor(texts)
         for site in extractor.row_shapes:
             assert relative_error(found[site], expected[site]) <= SAME, site
-            assert max(relative_error(mine, theirs) for mine, theirs in zip(found[site], expected[site], strict=True)) <= 10 * SAME, site
+            assert (
+                max(relative_error(mine, theirs) for mine, theirs in zip(found[site], expected[site], strict=True))
+                <= 10 * SAME
+            ), site
         for site in OF_A_LAYER:
             mine, theirs = found[f"{site}:14"], expected[f"{site}:15"]
             assert np.median([relative_error(m, t) for m, t in zip(mine, theirs, strict=True)]) > OTHER, site

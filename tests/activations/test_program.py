@@ -1,4 +1,5 @@
-"""One program: nothing that no site needs, one compilation, the rows and the type that were asked for, and one line for each mistake."""
+"""One program: nothing that no site needs, one compilation, the rows and the type that were asked for, and one line for
+each mistake."""
 
 import functools
 from dataclasses import replace
@@ -73,8 +74,15 @@ def spoilt(checkpoint, *paths):
 
 
 def matrix_products():
-    """Operations of the products, two a multiplication, by their shapes: of attention as far as v, of all of it, of a layer."""
-    d, f, h, heads, kv = CFG.hidden_size, CFG.intermediate_size, CFG.head_dim, CFG.num_attention_heads, CFG.num_key_value_heads
+    """Operations of the products, two a multiplication, by their shapes: of attention as far as v, of all of it, of a
+    layer."""
+    d, f, h, heads, kv = (
+        CFG.hidden_size,
+        CFG.intermediate_size,
+        CFG.head_dim,
+        CFG.num_attention_heads,
+        CFG.num_key_value_heads,
+    )
     qkv = 2 * B * T * d * h * (heads + 2 * kv)
     whole = qkv + 2 * 2 * B * heads * T * T * h + 2 * B * T * d * h * heads
     return qkv, whole, whole + 3 * 2 * B * T * d * f
@@ -94,9 +102,12 @@ QKV, ATTENTION, LAYER = matrix_products()
     ],
 )
 def test_what_no_site_needs_is_not_in_the_program(checkpoint, examples, sites, operations, unneeded):
-    """NaN in those weights changes no bit, and the arithmetic is that of so much of the model. NaN below the site is seen."""
+    """NaN in those weights changes no bit, and the arithmetic is that of so much of the model. NaN below the site is
+    seen."""
     whole = Extractor(checkpoint, ActivationSpec(sites, dtype="float32"), SHAPE)
-    assert operations <= whole.executable.cost_analysis()["flops"] <= 1.15 * operations  # norms, softmax and the rest are below 15 %
+    assert (
+        operations <= whole.executable.cost_analysis()["flops"] <= 1.15 * operations
+    )  # norms, softmax and the rest are below 15 %
     before = whole(examples)
     whole.params = program.needed(spoilt(checkpoint, *unneeded).params, whole.sites)
     after = whole(examples)
@@ -107,7 +118,12 @@ def test_what_no_site_needs_is_not_in_the_program(checkpoint, examples, sites, o
 
 
 def test_what_no_site_needs_is_not_even_held(checkpoint):
-    for sites, depth, head in (("resid_pre:0", 1, False), ("q:1 mlp_out:0", 2, False), ("q:0 ln_final", 3, True), ("logits", 3, True)):
+    for sites, depth, head in (
+        ("resid_pre:0", 1, False),
+        ("q:1 mlp_out:0", 2, False),
+        ("q:0 ln_final", 3, True),
+        ("logits", 3, True),
+    ):
         held = program.needed(checkpoint.params, ActivationSpec(sites).resolve(CFG))
         assert (len(held.layers), held.head is not None) == (depth, head)
 
@@ -144,7 +160,10 @@ def test_packing_does_not_change_the_program(checkpoint):
 
 def places(found):
     """{(example, token number): row} of what an extractor gave."""
-    return {(e, s * T + p): i for i, (e, s, p) in enumerate(zip(found["example"], found["segment"], found["position"], strict=True))}
+    return {
+        (e, s * T + p): i
+        for i, (e, s, p) in enumerate(zip(found["example"], found["segment"], found["position"], strict=True))
+    }
 
 
 @pytest.mark.parametrize("positions", [CHOSEN, "last"])
@@ -210,7 +229,8 @@ def test_moments_are_those_of_the_rows_that_are_kept(made, examples, positions, 
 
 
 def test_moments_before_rounding_are_others(wide):
-    """Control: the test above can tell moments of bfloat16 values from those of the float32 ones that they were made of."""
+    """Control: the test above can tell moments of bfloat16 values from those of the float32 ones that they were made
+    of."""
     for site in FEW.split():
         mean, expected = (in_numpy(rows)[0] for rows in (wide[site].astype(jnp.bfloat16), wide[site]))
         assert np.abs(mean - expected).max() > 2e-5 * np.abs(expected).max()

@@ -66,7 +66,9 @@ def test_a_column_is_sliced_like_an_array(written, data):
     assert same_bits(found[name][key], columns[name][key])
 
 
-@pytest.mark.parametrize("key", [(3, 1), (slice(2, 20), slice(0, 2)), (slice(None), 1, slice(1, 3)), ([4, 1], 0), (-1, ..., 2)])
+@pytest.mark.parametrize(
+    "key", [(3, 1), (slice(2, 20), slice(0, 2)), (slice(None), 1, slice(1, 3)), ([4, 1], 0), (-1, ..., 2)]
+)
 def test_what_follows_a_comma_slices_the_rows(key, opened):
     found, columns = opened
     assert same_bits(found["q:1"][key], columns["q:1"][key])
@@ -142,7 +144,9 @@ def test_rows_by_what_they_are(opened):
     found, columns = opened
     token = int(columns["token"][3])
     assert found.rows_where(token=token).tolist() == np.flatnonzero(columns["token"] == token).tolist()
-    expected = np.flatnonzero(np.isin(columns["token"], range(40)) & (columns["position"] == 0) & (columns["segment"] == 0))
+    expected = np.flatnonzero(
+        np.isin(columns["token"], range(40)) & (columns["position"] == 0) & (columns["segment"] == 0)
+    )
     assert found.rows_where(token=range(40), position=0, segment=[0, 1]).tolist() == expected.tolist()
     assert found.rows_where(token=-1).tolist() == []
     assert found.rows_where().tolist() == list(range(N))
@@ -178,7 +182,9 @@ def test_the_seed_decides_the_order(tmp_path):
     found = ActivationStore.open(tmp_path)
 
     def order(**options):
-        return np.concatenate([b["example"] * 100 + b["position"] for b in found.batches("q:1", 64, **options)]).tolist()
+        return np.concatenate(
+            [b["example"] * 100 + b["position"] for b in found.batches("q:1", 64, **options)]
+        ).tolist()
 
     assert order(shuffle=True, seed=1) == order(shuffle=True, seed=1)
     assert len({tuple(order(shuffle=True, seed=seed)) for seed in range(3)} | {tuple(order())}) == 4
@@ -284,8 +290,16 @@ def test_what_is_no_store_is_one_line(tmp_path):
         ("run.json", b"{", "not valid JSON"),
         ("run.json", b"[]", "not a JSON object"),
         ("run.json", b'{"model": 1}', "does not describe a store"),
-        ("run.json", b'{"spec": {"sites": ["q:1"], "positions": "all", "dtype": "bfloat16"}}', "does not describe a store"),
-        ("run.json", b'{"spec": {"sites": {"q:1": [-1]}, "positions": "all", "dtype": "bfloat16"}}', "does not describe a store"),
+        (
+            "run.json",
+            b'{"spec": {"sites": ["q:1"], "positions": "all", "dtype": "bfloat16"}}',
+            "does not describe a store",
+        ),
+        (
+            "run.json",
+            b'{"spec": {"sites": {"q:1": [-1]}, "positions": "all", "dtype": "bfloat16"}}',
+            "does not describe a store",
+        ),
         ("complete.json", b"{}", "is damaged"),
         ("complete.json", b'{"moments": {"q:1": 3}, "units": 5, "commits_sha256": ""}', "is damaged"),
         ("complete.json", b"\xff", "not valid JSON"),
@@ -302,7 +316,9 @@ def test_a_damaged_record_is_one_line(name, content, words, tmp_path):
 def test_shards_of_another_run_are_not_read(tmp_path):
     stores.write(tmp_path / "a")
     stores.write(tmp_path / "b", dtype="float16")
-    (tmp_path / "a/units/000/000000.safetensors").write_bytes((tmp_path / "b/units/000/000000.safetensors").read_bytes())
+    (tmp_path / "a/units/000/000000.safetensors").write_bytes(
+        (tmp_path / "b/units/000/000000.safetensors").read_bytes()
+    )
     found = ActivationStore.open(tmp_path / "a")
     with pytest.raises(UserError, match=r"000000\.safetensors is not this run's: logits is float16"):
         found["q:1"][:3]

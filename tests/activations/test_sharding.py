@@ -46,7 +46,10 @@ def test_what_cannot_be_split_evenly_is_on_every_device():
 
 
 def test_a_mesh_of_one_device_changes_nothing(tiny):
-    model, spec = ll.Checkpoint("tiny", *tiny, None, "", "random:", "float32"), ActivationSpec((("resid_post", "all"),), dtype="float32")
+    model, spec = (
+        ll.Checkpoint("tiny", *tiny, None, "", "random:", "float32"),
+        ActivationSpec((("resid_post", "all"),), dtype="float32"),
+    )
     examples = [[5, 9, 33], list(range(20)), [1]]
     plain, meshed = (Extractor(model, spec, (2, 8), mesh=grid)(examples) for grid in (None, sharding.parse("1X1")))
     assert plain.keys() == meshed.keys()
@@ -70,28 +73,38 @@ def test_a_batch_must_be_shared_evenly(tiny):
     grid = SimpleNamespace(shape={"data": 4, "tensor": 1})
     sharding.check_batch((8, 16), grid)
     with pytest.raises(UserError, match="batch of 6 rows .* by 4 .* a multiple of 4"):
-        Extractor(ll.Checkpoint("tiny", *tiny, None, "", "random:", "float32"), ActivationSpec("resid_post:0"), (6, 16), mesh=grid)
+        Extractor(
+            ll.Checkpoint("tiny", *tiny, None, "", "random:", "float32"),
+            ActivationSpec("resid_post:0"),
+            (6, 16),
+            mesh=grid,
+        )
 
 
-NAME = (
-    "random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,vocab_size=50"
-)
+NAME = "random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,"
+NAME += "num_key_value_heads=1,vocab_size=50"
 
 
 @pytest.mark.slow
 def test_weights_are_loaded_onto_the_device_that_is_asked_for():
     """Read in several threads, which do not share JAX's default device."""
-    code = (f"import jax\nfrom llama_jax import checkpoint\nlast = jax.devices()[-1]\n"
-            f"params = checkpoint.load({NAME!r}, device=last).params\n"
-            "assert all(leaf.devices() == {last} for leaf in jax.tree.leaves(params)), params\n"
-            f"params = checkpoint.load({NAME!r}).params\n"
-            "assert all(leaf.devices() == {jax.devices()[0]} for leaf in jax.tree.leaves(params)), params\n")  # fmt: skip
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"})
+    code = (
+        f"import jax\nfrom llama_jax import checkpoint\nlast = jax.devices()[-1]\n"
+        f"params = checkpoint.load({NAME!r}, device=last).params\n"
+        "assert all(leaf.devices() == {last} for leaf in jax.tree.leaves(params)), params\n"
+        f"params = checkpoint.load({NAME!r}).params\n"
+        "assert all(leaf.devices() == {jax.devices()[0]} for leaf in jax.tree.leaves(params)), params\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
+    )
 
 
 def test_the_host_is_a_processor_and_must_be_allowed(monkeypatch):
     assert sharding.host().platform == "cpu"
-    monkeypatch.setattr(jax, "local_devices", lambda backend: (_ for _ in ()).throw(RuntimeError("Unknown backend cpu")))
+    monkeypatch.setattr(
+        jax, "local_devices", lambda backend: (_ for _ in ()).throw(RuntimeError("Unknown backend cpu"))
+    )
     with pytest.raises(UserError, match="JAX_PLATFORMS"):
         sharding.host()
 
@@ -100,7 +113,9 @@ def test_the_host_is_a_processor_and_must_be_allowed(monkeypatch):
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
 def test_four_devices_make_the_activations_of_one(family):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
-    child = subprocess.run([sys.executable, "-m", "tests.activations.mesh_child", family], check=True, env=environment, capture_output=True)
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.activations.mesh_child", family], check=True, env=environment, capture_output=True
+    )
     found = json.loads(child.stdout)
     assert found.keys() == {f"{mesh} {spec}" for mesh in ("4x1", "2x2", "1x4") for spec in ("all", "last")}
     for case, result in found.items():
@@ -116,6 +131,8 @@ def test_four_devices_make_the_activations_of_one(family):
             assert len(held) == 1, (case, path)
             assert np.prod(held[0]) * (parts if over else 1) == np.prod(whole), (case, path)
             split += over
-            if parts > 1 and over and len(whole) > 1:  # no device puts a whole weight together on its way: it gathers values only
+            if (
+                parts > 1 and over and len(whole) > 1
+            ):  # no device puts a whole weight together on its way: it gathers values only
                 assert gathered.isdisjoint({tuple(whole), tuple(whole[::-1])}), (case, path)
         assert split >= 9, case

@@ -59,14 +59,28 @@ GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"\1\2", (1 << 60).to_bytes(8, "little") + b"{}", header(b"{nope"), header(b"[]"), header(b"\xff\xfe{}"),
-        header(b"[" * 100_000), header({"a": GOOD | {"dtype": "I8"}}), header({"a": GOOD | {"shape": [3]}}),
-        header({"a": GOOD | {"shape": [-1, -2]}}), header({"a": GOOD | {"shape": [2.0]}}),
-        header({"a": GOOD | {"data_offsets": [0, 8, 9]}}), header({"a": GOOD | {"data_offsets": [8, 0]}}),
-        header({"a": GOOD | {"data_offsets": [4, 12]}}, b"\0" * 12), header({"a": GOOD, "b": GOOD}), header({"a": GOOD}, b"\0" * 7),
-        header({"a": GOOD}, b"\0" * 9), header({"a": 7}), header({"a": {}}), header({}),
+        b"",
+        b"\1\2",
+        (1 << 60).to_bytes(8, "little") + b"{}",
+        header(b"{nope"),
+        header(b"[]"),
+        header(b"\xff\xfe{}"),
+        header(b"[" * 100_000),
+        header({"a": GOOD | {"dtype": "I8"}}),
+        header({"a": GOOD | {"shape": [3]}}),
+        header({"a": GOOD | {"shape": [-1, -2]}}),
+        header({"a": GOOD | {"shape": [2.0]}}),
+        header({"a": GOOD | {"data_offsets": [0, 8, 9]}}),
+        header({"a": GOOD | {"data_offsets": [8, 0]}}),
+        header({"a": GOOD | {"data_offsets": [4, 12]}}, b"\0" * 12),
+        header({"a": GOOD, "b": GOOD}),
+        header({"a": GOOD}, b"\0" * 7),
+        header({"a": GOOD}, b"\0" * 9),
+        header({"a": 7}),
+        header({"a": {}}),
+        header({}),
     ],
-)  # fmt: skip
+)
 def test_a_header_is_not_believed(content, folder):
     folder.write("x.safetensors", content)
     with pytest.raises(UserError, match=r"x\.safetensors"):

@@ -33,7 +33,9 @@ def datasets(tmp_path_factory):
     patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
     import datasets
 
-    patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))  # where it was imported before
+    patch.setattr(
+        datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache")
+    )  # where it was imported before
     yield datasets
     patch.undo()
 
@@ -45,7 +47,9 @@ def jsonl(path, values):
 
 
 def table(path, group=None, compression="snappy", **columns):
-    parquet.write_table(pa.table(columns), path, row_group_size=group, compression=compression, use_dictionary=compression != "none")
+    parquet.write_table(
+        pa.table(columns), path, row_group_size=group, compression=compression, use_dictionary=compression != "none"
+    )
     return path
 
 
@@ -65,11 +69,17 @@ def test_paragraphs_are_parted_by_blank_lines_of_any_ending(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeff\r\nOne.\r\n \t \r\n\nZwei — drei 四.\n\n\n   Five\nsix.  ".encode())
     assert list(open_source(path)) == TEXTS
-    (tmp_path / "b.MD").write_text("# A title\n\nA paragraph\u2028of one line.\n")  # a separator of Unicode ends no line
+    (tmp_path / "b.MD").write_text(
+        "# A title\n\nA paragraph\u2028of one line.\n"
+    )  # a separator of Unicode ends no line
     assert list(open_source(str(tmp_path / "b.MD"))) == ["# A title", "A paragraph\u2028of one line."]
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(str.strip).filter(bool), min_size=1))
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(str.strip).filter(bool), min_size=1
+    )
+)
 def test_texts_joined_by_blank_lines_come_back(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("texts") / "a.txt"
     path.write_text("\n\n".join(texts), newline="")
@@ -100,7 +110,13 @@ def test_dictionary_encoded_and_large_strings_are_texts_too(tmp_path):
 
 
 def test_folders_and_globs_are_files_in_order_of_their_names(tmp_path):
-    for name, values in {"b.jsonl": ["2"], "a.jsonl": ["1"], "c/d.jsonl": ["3"], ".hidden.jsonl": ["no"], ".git/x.jsonl": ["no"]}.items():
+    for name, values in {
+        "b.jsonl": ["2"],
+        "a.jsonl": ["1"],
+        "c/d.jsonl": ["3"],
+        ".hidden.jsonl": ["no"],
+        ".git/x.jsonl": ["no"],
+    }.items():
         jsonl(tmp_path / name, values)
     (tmp_path / "LICENSE").write_text("not a source")
     assert list(open_source(tmp_path)) == ["1", "2", "3"]
@@ -123,8 +139,13 @@ def test_about_knows_the_contents_and_not_the_place(tmp_path):
     one, other = jsonl(tmp_path / "x" / "a.jsonl", TEXTS), jsonl(tmp_path / "y" / "a.jsonl", TEXTS)
     about = open_source(one).about
     assert about == open_source(other).about
-    assert about == {"kind": "files", "files": ["a.jsonl"], "field": "text", "limit": None,
-                     "sha256": hashlib.sha256(one.read_bytes()).hexdigest()}  # fmt: skip
+    assert about == {
+        "kind": "files",
+        "files": ["a.jsonl"],
+        "field": "text",
+        "limit": None,
+        "sha256": hashlib.sha256(one.read_bytes()).hexdigest(),
+    }
     assert json.loads(json.dumps(about)) == about
     other.write_bytes(other.read_bytes()[:-2] + b"'\n")  # one byte, in the last line
     assert about["sha256"] != hashlib.sha256(other.read_bytes()).hexdigest()
@@ -227,7 +248,10 @@ def test_standard_input_is_json_lines(monkeypatch):
         (b'"ok"\n"\xff"\n', ["line 2 is not UTF-8: byte 0xff at column 2"]),
         (b'"ok"\n"x\\ud800"\n', ["line 2 has half a surrogate pair at character 2"]),
         (b'"ok"\n' + b"[" * 100000 + b"\n", ["line 2 is not JSON"]),
-        (b'"ok"\n' + json.dumps({"text": {"a": "long " * 1000}}).encode() + b"\n", ["line 2, field 'text' is neither", "…"]),
+        (
+            b'"ok"\n' + json.dumps({"text": {"a": "long " * 1000}}).encode() + b"\n",
+            ["line 2, field 'text' is neither", "…"],
+        ),
         (b'"ok"\n' + b"1" * 5000 + b"\n", ["line 2 is not JSON"]),
     ],
 )
@@ -320,8 +344,16 @@ def test_a_streamed_dataset_is_a_source(datasets, tmp_path):
     stream = datasets.load_dataset(str(tmp_path / "mine"), split="train", streaming=True)
     source = open_source(stream)
     assert list(source) == list(source) == TEXTS
-    assert source.about == {"kind": "dataset", "name": "mine", "config": "default", "split": "train", "version": "0.0.0",
-                            "fingerprint": None, "field": "text", "limit": None}  # fmt: skip
+    assert source.about == {
+        "kind": "dataset",
+        "name": "mine",
+        "config": "default",
+        "split": "train",
+        "version": "0.0.0",
+        "fingerprint": None,
+        "field": "text",
+        "limit": None,
+    }
     assert list(open_source(stream.map(lambda row: {"ids": [row["n"]] * 2}), field="ids", limit=2)) == [[0, 0], [1, 1]]
     with says("Dataset mine has no column 'txt'. Did you mean 'text'?"):
         open_source(stream, field="txt")
@@ -349,9 +381,21 @@ def test_a_dataset_by_name_is_streamed(datasets, tmp_path):
     assert list(source) == list(source) == TEXTS[:2]
     assert list(open_source(f"hf:{folder}::test")) == list(open_source(f"hf:{folder}:default:test")) == ["held out"]
     digest = hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest()
-    assert source.about == {"kind": "hub", "name": "mine", "config": "default", "split": "train", "files": ["train.jsonl"],
-                            "sha256": digest, "field": "text", "limit": 2}  # fmt: skip
-    for name, words in {"::tset": "Bad split: tset", ":odd": "BuilderConfig 'odd' not found", "/none": "Couldn't find"}.items():
+    assert source.about == {
+        "kind": "hub",
+        "name": "mine",
+        "config": "default",
+        "split": "train",
+        "files": ["train.jsonl"],
+        "sha256": digest,
+        "field": "text",
+        "limit": 2,
+    }
+    for name, words in {
+        "::tset": "Bad split: tset",
+        ":odd": "BuilderConfig 'odd' not found",
+        "/none": "Couldn't find",
+    }.items():
         with says(f"hf:{folder}{name} cannot be opened", words):
             open_source(f"hf:{folder}{name}")
     for name in ("hf:", "hf:a:b:c:d"):

@@ -1,4 +1,5 @@
-"""What is asked for: sites as text and as values, positions against plain indexing, sizes, and one line for each mistake."""
+"""What is asked for: sites as text and as values, positions against plain indexing, sizes, and one line for each
+mistake."""
 
 from math import prod
 
@@ -42,8 +43,18 @@ def test_a_command_lines_sites():
 
 def test_sites_come_in_the_models_order_each_once():
     asked = "logits resid_post:-1,7,0 ln_final q:0-1,0 resid_pre:1 mlp_out:0 pattern:0 k:0"
-    assert names(asked) == ["q:0", "k:0", "pattern:0", "mlp_out:0", "resid_post:0", "resid_pre:1", "q:1", "resid_post:7",
-                            "ln_final", "logits"]  # fmt: skip
+    assert names(asked) == [
+        "q:0",
+        "k:0",
+        "pattern:0",
+        "mlp_out:0",
+        "resid_post:0",
+        "resid_pre:1",
+        "q:1",
+        "resid_post:7",
+        "ln_final",
+        "logits",
+    ]
     assert names([(name, "all") for name in OF_A_LAYER]) == [f"{name}:{i}" for i in range(8) for name in OF_A_LAYER]
     assert names(OF_THE_MODEL) == list(OF_THE_MODEL)
     assert ActivationSpec("v:2 ln_final").resolve(CFG) == (Site("v", 2), Site("ln_final"))
@@ -67,7 +78,11 @@ def test_equal_requests_are_equal_keys():
         ActivationSpec((("resid_post", np.int64(3)),), {0, -1}),
     ]
     assert len(set(same)) == 1
-    others = [ActivationSpec("resid_post:4", (0, -1)), ActivationSpec("resid_post:3"), ActivationSpec("resid_post:3", (0, -1), "float16")]
+    others = [
+        ActivationSpec("resid_post:4", (0, -1)),
+        ActivationSpec("resid_post:3"),
+        ActivationSpec("resid_post:3", (0, -1), "float16"),
+    ]
     assert len({same[0], *others}) == 4
     assert ActivationSpec("q:0", 3).positions == (3,)
     assert ActivationSpec("q:0", (-1, 2, -3, 0)).positions == (0, 2, -3, -1)
@@ -154,7 +169,9 @@ def test_shapes_and_bytes_of_a_row():
         assert row_bytes(spec.resolve(wide), wide, LENGTH, spec.itemsize) == (2 * 4 * 16 + 97) * itemsize
 
 
-@pytest.mark.parametrize(("sites", "largest"), [("resid_post:all logits", "logits"), ("resid_post:0 pattern:1,3", "pattern:1")])
+@pytest.mark.parametrize(
+    ("sites", "largest"), [("resid_post:all logits", "logits"), ("resid_post:0 pattern:1,3", "pattern:1")]
+)
 def test_what_grows_with_the_vocabulary_or_the_context_is_stopped(sites, largest):
     big = config.tiny(num_hidden_layers=8, vocab_size=70_000, num_attention_heads=32)
     spec = ActivationSpec(sites, dtype="float32")

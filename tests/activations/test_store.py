@@ -1,4 +1,5 @@
-"""What is written: bit-exact shards in an open format, commits that read back the same, and nothing half after a death at any point."""
+"""What is written: bit-exact shards in an open format, commits that read back the same, and nothing half after a death
+at any point."""
 
 import errno
 import itertools
@@ -68,7 +69,11 @@ def test_tensors_and_moments_that_do_not_belong_together_are_refused(folder):
 def test_a_spec_is_known_from_the_fingerprint():
     spec = ActivationSpec("q:1 resid_post:0,3 logits", (0, -1), "float16")
     run = {
-        "spec": json.loads(json.dumps(store.describe(spec, {"resid_post:0": (4,), "q:1": (2, 3), "resid_post:3": (4,), "logits": (5,)})))
+        "spec": json.loads(
+            json.dumps(
+                store.describe(spec, {"resid_post:0": (4,), "q:1": (2, 3), "resid_post:3": (4,), "logits": (5,)})
+            )
+        )
     }
     back = store.spec_of(run)
     assert back == ActivationSpec((("resid_post", 0), ("q", 1), ("resid_post", 3), "logits"), (0, -1), "float16")
@@ -87,7 +92,11 @@ def test_a_folder_is_claimed_once_and_resumed_by_the_same_run_only(folder):
     with pytest.raises(UserError) as caught:
         store.claim(folder, other, resume=True)
     line = str(caught.value)
-    for difference in ('spec.dtype is "bfloat16" there, "float32" here', "new is absent there, 1 here", "unit is 3 there, absent here"):
+    for difference in (
+        'spec.dtype is "bfloat16" there, "float32" here',
+        "new is absent there, 1 here",
+        "unit is 3 there, absent here",
+    ):
         assert difference in line
     assert "model.weights_hash" in line
     assert "model.name" not in line
@@ -175,7 +184,7 @@ def test_a_commit_without_its_whole_shard_does_not_count(tmp_path):
     ("change", "words"),
     [
         (lambda c: c.pop("sha256"), "lacks 'sha256'"),
-        (lambda c: c.update(rows="7"), "rows is \"7\""),
+        (lambda c: c.update(rows="7"), 'rows is "7"'),
         (lambda c: c.update(rows=-1), "rows is -1"),
         (lambda c: c.update(rows=True), "rows is true"),
         (lambda c: c.update(unit=1), "commit of unit 1"),
@@ -183,7 +192,7 @@ def test_a_commit_without_its_whole_shard_does_not_count(tmp_path):
         (lambda c: c["moments"]["q:1"].update(mean=[1]), "moments do not belong together"),
         (lambda c: c["moments"]["q:1"].update(mean=["x"]), "no valid commit"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_commit_is_one_line(change, words, tmp_path):
     stores.write(tmp_path, finish=False)
     path = tmp_path / "units/000/000000.json"
@@ -243,7 +252,8 @@ def forked(out, at, before):
 
 root = sys.argv[1]
 calls = forked(f"{root}/whole", -1, True)
-ends = {f"{at}-{before}": forked(f"{root}/{at}-{before}", at, before) for at in range(1, calls + 1) for before in (True, False)}
+ends = {f"{at}-{before}": forked(f"{root}/{at}-{before}", at, before)
+        for at in range(1, calls + 1) for before in (True, False)}
 print(json.dumps([calls, ends]))
 """
 

@@ -30,7 +30,9 @@ def op(ts, end, device=0, **where):
 def process(pid, name, **threads):
     """A process and its threads, t1="…" being the name of thread 1."""
     named = [dict(ph="M", pid=pid, name="process_name", args=dict(name=name))]
-    return named + [dict(ph="M", pid=pid, tid=int(t[1:]), name="thread_name", args=dict(name=n)) for t, n in threads.items()]
+    return named + [
+        dict(ph="M", pid=pid, tid=int(t[1:]), name="thread_name", args=dict(name=n)) for t, n in threads.items()
+    ]
 
 
 def packed(*events):
@@ -54,7 +56,10 @@ HOST = process(1, "/host:CPU", t1="python", t2="tf_XLAEigen/1", t3="tf_XLAPjRtCp
         ([op(0, 10, tid=2), op(10, 20, tid=3)], 0.0),
         ([op(0, 10), op(5, 5), op(40, 40)], 0.75),  # instants
         ([op(7, 7)], 0.0),
-        ([op(0, 10), x(10, 90, name="batch 1"), x(12, 80, name="PjitFunction(f)"), op(90, 100)], 0.8),  # the host's own work
+        (
+            [op(0, 10), x(10, 90, name="batch 1"), x(12, 80, name="PjitFunction(f)"), op(90, 100)],
+            0.8,
+        ),  # the host's own work
         ([op(0, 40, device=0), op(0, 10, device=1)], 0.375),  # the mean of 0 and 0.75
         ([op(0, 10, device=0), op(90, 100, device=1)], 0.9),
     ],
@@ -64,11 +69,24 @@ def test_known_idle_shares_on_a_cpu(work, share):
 
 
 def test_of_a_gpu_the_streams_count_and_the_summaries_do_not():
-    gpu = process(2, "/device:GPU:0", t7="Stream #20(Compute,MemcpyD2D)", t8="Stream #21(MemcpyD2H)", t9="XLA Modules", t10="XLA Ops")
+    gpu = process(
+        2,
+        "/device:GPU:0",
+        t7="Stream #20(Compute,MemcpyD2D)",
+        t8="Stream #21(MemcpyD2H)",
+        t9="XLA Modules",
+        t10="XLA Ops",
+    )
     other = process(3, "/device:GPU:1", t7="Stream #20(Compute)", t8="CUPTI overhead")
-    work = [x(0, 10, 2, 7, "fusion_1", hlo_op="fusion.1"), x(40, 50, 2, 7, "MemcpyD2D"), x(10, 40, 2, 8, "MemcpyD2H"),
-            x(0, 50, 2, 9, "jit_f"), x(0, 50, 2, 10, "fusion.1", hlo_op="fusion.1"), x(0, 50, name="launch", hlo_op="fusion.1"),
-            x(10, 40, 2, 7, "MemoryAlloc")]  # fmt: skip
+    work = [
+        x(0, 10, 2, 7, "fusion_1", hlo_op="fusion.1"),
+        x(40, 50, 2, 7, "MemcpyD2D"),
+        x(10, 40, 2, 8, "MemcpyD2H"),
+        x(0, 50, 2, 9, "jit_f"),
+        x(0, 50, 2, 10, "fusion.1", hlo_op="fusion.1"),
+        x(0, 50, name="launch", hlo_op="fusion.1"),
+        x(10, 40, 2, 7, "MemoryAlloc"),
+    ]
     assert device_work([*HOST, *gpu, *work]) == {"/device:GPU:0": [(0, 10), (40, 50)]}
     assert idle_share(packed(*HOST, *gpu, *work)) == pytest.approx(0.6)
     both = [*work, x(0, 50, 3, 7, "fusion_1"), x(0, 90, 3, 8, "overhead")]

@@ -141,7 +141,9 @@ def test_another_fingerprint(out):
     assert verify(out) == [Problem("run.json", "changed since the run finished")]
 
 
-@pytest.mark.parametrize(("content", "words"), [(b"{}", "does not describe a store"), (b"x", "not valid JSON"), (None, "missing")])
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"{}", "does not describe a store"), (b"x", "not valid JSON"), (None, "missing")]
+)
 def test_a_damaged_or_missing_fingerprint(content, words, out):
     (out / "run.json").write_bytes(content) if content else (out / "run.json").unlink()
     problems = [p for p in verify(out) if p.file == "run.json"]
@@ -150,17 +152,23 @@ def test_a_damaged_or_missing_fingerprint(content, words, out):
 
 
 CHANGED = {
-    "dtype": (lambda t: t | {"q:1": t["q:1"].astype(np.float32)}, "q:1 is float32 [12, 2, 3], where the run and the commit say bfloat16"),
+    "dtype": (
+        lambda t: t | {"q:1": t["q:1"].astype(np.float32)},
+        "q:1 is float32 [12, 2, 3], where the run and the commit say bfloat16",
+    ),
     "shape": (lambda t: t | {"q:1": t["q:1"].reshape(12, 6)}, "q:1 is bfloat16 [12, 6]"),
     "rows": (lambda t: {name: value[:-1] for name, value in t.items()}, "[11]"),
     "site missing": (lambda t: {name: value for name, value in t.items() if name != "q:1"}, "q:1 is absent"),
-    "site more": (lambda t: t | {"k:0": t["q:1"]}, "k:0 is bfloat16 [12, 2, 3], where the run and the commit say absent"),
+    "site more": (
+        lambda t: t | {"k:0": t["q:1"]},
+        "k:0 is bfloat16 [12, 2, 3], where the run and the commit say absent",
+    ),
     "label's dtype": (lambda t: t | {"token": t["token"].astype(np.int64)}, "token is int64"),
     "rows swapped": (lambda t: {name: value[::-1] for name, value in t.items()}, "row 1 does not come after"),
     "row twice": (lambda t: {name: value[[*range(11), 10]] for name, value in t.items()}, "row 11 does not come after"),
     "example": (lambda t: t | {"example": t["example"] + 3}, "the commit has 3 from 6 on"),
     "negative": (lambda t: t | {"token": t["token"] - 200}, "negative token"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CHANGED)
@@ -261,7 +269,9 @@ def test_what_a_killed_writer_left(out):
     assert verify(out) == []
 
 
-@pytest.mark.parametrize("name", ["units/000/notes.txt", "units/001/000002.json", "units/2.safetensors", "units/000/2.json"])
+@pytest.mark.parametrize(
+    "name", ["units/000/notes.txt", "units/001/000002.json", "units/2.safetensors", "units/000/2.json"]
+)
 def test_what_does_not_belong_there(name, out):
     (out / name).parent.mkdir(exist_ok=True)
     (out / name).write_bytes(b"{}")

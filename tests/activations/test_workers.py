@@ -24,8 +24,10 @@ from llama_jax.activations import supervisor, workers
 from llama_jax.activations.extraction import Progress, RunReport
 from llama_jax.errors import UserError
 
-MODEL = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-         "head_dim=16,vocab_size=97")  # fmt: skip
+MODEL = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
 COMMAND = ["extract", "--model", MODEL, "--sites", "resid_post:all q:0", "--batch", "4", "--length", "32", "--json"]
 REPORT = RunReport("out", 10, 100, 1000, 5, 60, 0.25, 1, 2.0, 30.0, False)
 
@@ -49,9 +51,27 @@ def unbroken(source, tmp_path_factory):
 
 def start(source, out, *options, **environment):
     """`llama-jax extract` in a process and a session of its own."""
-    arguments = [sys.executable, "-m", "llama_jax", *COMMAND, "--source", str(source), "--unit", "4", "--out", str(out), *options]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                            env={**os.environ, "JAX_PLATFORMS": "cpu", **environment})  # fmt: skip
+    arguments = [
+        sys.executable,
+        "-m",
+        "llama_jax",
+        *COMMAND,
+        "--source",
+        str(source),
+        "--unit",
+        "4",
+        "--out",
+        str(out),
+        *options,
+    ]
+    return subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+    )
 
 
 def finished(process):
@@ -93,13 +113,20 @@ def test_any_number_of_processes_writes_the_same_bytes(source, unbroken, tmp_pat
     assert done.returncode == 0, done.err
     report, *others = [json.loads(line) for line in done.out.splitlines()]
     assert not others
-    assert (report["units"], report["written"], report["compilations"], report["complete"]) == (300, 300, processes, True)
+    assert (report["units"], report["written"], report["compilations"], report["complete"]) == (
+        300,
+        300,
+        processes,
+        True,
+    )
     assert content(tmp_path / "out") == content(unbroken)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_worker_leaves_the_others_their_work_and_its_own_to_whoever_resumes(source, unbroken, tmp_path, victim):
+def test_a_killed_worker_leaves_the_others_their_work_and_its_own_to_whoever_resumes(
+    source, unbroken, tmp_path, victim
+):
     """The first one too, though it is the one that all of them meet at."""
     out = tmp_path / "out"
     process = start(source, out, "--processes", "2")
@@ -108,7 +135,10 @@ def test_a_killed_worker_leaves_the_others_their_work_and_its_own_to_whoever_res
     ended = finished(process)
     assert ended.returncode == 2
     assert not ended.out
-    line = f"error: Worker {victim} of 2 was killed by SIGKILL. What is committed stays valid: run the same command again with --resume.\n"
+    line = (
+        f"error: Worker {victim} of 2 was killed by SIGKILL. What is committed stays valid: run the same"
+        " command again with --resume.\n"
+    )
     assert ended.err == line
     assert gone(children)
     mine, others = ({n for n in range(300) if n % 2 == index} for index in (victim, 1 - victim))
@@ -178,7 +208,12 @@ def test_over_a_mesh_all_work_on_each_unit_and_one_writes_it(source, tmp_path):
 def test_a_launcher_is_enough(source, unbroken, tmp_path):
     """SLURM's variables, as srun sets them: each process finds its place, and the last to end completes the store."""
     out = tmp_path / "out"
-    slurm = dict(SLURM_JOB_ID="7", SLURM_STEP_NODELIST="localhost", SLURM_NTASKS="2", JAX_COORDINATOR_PORT=str(supervisor.free_port()))
+    slurm = dict(
+        SLURM_JOB_ID="7",
+        SLURM_STEP_NODELIST="localhost",
+        SLURM_NTASKS="2",
+        JAX_COORDINATOR_PORT=str(supervisor.free_port()),
+    )
     both = [start(source, out, "--distributed", **slurm, SLURM_PROCID=str(i), SLURM_LOCALID=str(i)) for i in range(2)]
     ended = [finished(process) for process in both]
     assert [e.returncode for e in ended] == [0, 0], [e.err for e in ended]
@@ -206,10 +241,14 @@ def test_a_program_with_a_runtime_of_its_own_keeps_it(source, tmp_path):
         """
     given = (str(supervisor.free_port()), MODEL, str(source), str(tmp_path))
     both = [
-        subprocess.Popen([sys.executable, "-c", code, str(i), *given], stderr=subprocess.PIPE, text=True,
-                         env={**os.environ, "JAX_PLATFORMS": "cpu"})
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(i), *given],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
         for i in range(2)
-    ]  # fmt: skip
+    ]
     ended = [finished(process) for process in both]
     assert [e.returncode for e in ended] == [0, 0], [e.err for e in ended]
     assert content(tmp_path / "a") == content(tmp_path / "b")
@@ -263,7 +302,11 @@ def test_options_that_do_not_go_together_are_one_line(tmp_path, options, words):
 
 def child(code):
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        timeout=60,
     )
 
 
@@ -273,7 +316,9 @@ def test_who_does_not_come_is_waited_for_only_so_long(index):
     port = supervisor.free_port()
     ended = child(f"from llama_jax.activations import workers\nworkers.join('127.0.0.1:{port}', 2, {index}, seconds=2)")
     assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1].startswith(f"error: 127.0.0.1:{port} or another process did not answer within 2 s")
+    assert ended.stderr.splitlines()[-1].startswith(
+        f"error: 127.0.0.1:{port} or another process did not answer within 2 s"
+    )
 
 
 def test_a_port_in_use_is_said_so():
@@ -317,7 +362,9 @@ def test_a_place_is_in_the_environment(monkeypatch):
 
 def worker(index, code, error="", report=REPORT, progress=None, stopped=False):
     process = SimpleNamespace(returncode=code, poll=lambda: code)
-    return supervisor.Worker(index, process, progress or Progress(0, 0, 0, 0, 0.0, 0), report if code == 0 else None, error, stopped)
+    return supervisor.Worker(
+        index, process, progress or Progress(0, 0, 0, 0, 0.0, 0), report if code == 0 else None, error, stopped
+    )
 
 
 def test_the_line_names_the_worker_that_was_the_cause():
@@ -325,9 +372,15 @@ def test_the_line_names_the_worker_that_was_the_cause():
     for given_workers, line in (
         ([worker(0, 0), worker(1, -9)], "Worker 1 of 2 was killed by SIGKILL. What"),
         ([worker(0, -6), worker(1, -9)], "Worker 1 of 2 was killed by SIGKILL. So did 1 more."),
-        ([worker(0, 1), worker(1, -9)], "Worker 1 of 2 was killed by SIGKILL. So did 1 more."),  # it lost its connection at once
+        (
+            [worker(0, 1), worker(1, -9)],
+            "Worker 1 of 2 was killed by SIGKILL. So did 1 more.",
+        ),  # it lost its connection at once
         ([worker(0, -6), worker(1, 1)], "Worker 1 of 2 ended with exit code 1. So did 1 more."),
-        ([worker(0, -9, stopped=True), worker(1, 2, "Disk full.")], "Worker 1 of 2 ended with exit code 2: Disk full. What"),
+        (
+            [worker(0, -9, stopped=True), worker(1, 2, "Disk full.")],
+            "Worker 1 of 2 ended with exit code 2: Disk full. What",
+        ),
         ([worker(0, 0), worker(1, 0, report=None)], "Worker 1 of 2 ended with exit code 0. What"),
     ):
         with pytest.raises(UserError, match=re.escape(line)):
@@ -339,10 +392,18 @@ def test_the_line_names_the_worker_that_was_the_cause():
 
 
 def test_reports_are_summed():
-    other = replace(REPORT, units=15, rows=150, bytes=1500, written=10, tokens=40, padding=0.5, seconds=4.0, complete=True)
+    other = replace(
+        REPORT, units=15, rows=150, bytes=1500, written=10, tokens=40, padding=0.5, seconds=4.0, complete=True
+    )
     found = supervisor.summed([other, REPORT, replace(REPORT, tokens=0, written=0, padding=0.0)])
     assert (found.units, found.rows, found.bytes, found.complete) == (15, 150, 1500, True)
-    assert (found.written, found.tokens, found.compilations, found.seconds, found.tokens_per_second) == (15, 100, 3, 4.0, 25.0)
+    assert (found.written, found.tokens, found.compilations, found.seconds, found.tokens_per_second) == (
+        15,
+        100,
+        3,
+        4.0,
+        25.0,
+    )
     assert found.padding == pytest.approx(1 - 100 / (80 + 80))
 
 

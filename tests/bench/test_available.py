@@ -8,8 +8,10 @@ from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
 
 
 def test_where_there_are_no_kernels_those_placements_are_gaps(monkeypatch):
@@ -17,7 +19,9 @@ def test_where_there_are_no_kernels_those_placements_are_gaps(monkeypatch):
     found = available.gaps(["loop", "loop+gemv", "step+fused", "llamacpp"], TINY)
     assert [gap["name"] for gap in found] == ["loop+gemv", "step+fused", "llamacpp"]
     assert all(gap["reason"] and gap["remedy"] for gap in found)
-    assert found[0] == dict(name="loop+gemv", reason="numba is not installed, which compiles them.", remedy="Run `make setup`.")
+    assert found[0] == dict(
+        name="loop+gemv", reason="numba is not installed, which compiles them.", remedy="Run `make setup`."
+    )
     monkeypatch.setattr(kernels, "missing", lambda: None)
     assert available.gaps(["loop", "loop+gemv", "step+fused"], TINY) == []
     monkeypatch.setattr(kernels, "missing", lambda: pytest.fail("asked"))

@@ -10,13 +10,21 @@ from llama_jax.model.sampling import Sampler
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
-SHAPE = ("TRACING CACHE MISS at /home/me/llama_jax/generate.py:150:27 (decode): for one_step defined at /home/me/llama_jax/transforms.py"
-         " all previously seen cache keys differ. For the closest previous key: different input types:"
-         + "".join(f" * at carry.cache.entries[{i}][0], now f32[1,3,56,64] and before f32[1,3,43,64]" for i in range(30)))  # fmt: skip
-STATIC = ("TRACING CACHE MISS at /home/me/llama_jax/generate.py:130:19 (prefill): for first defined at /home/me/llama_jax/transforms.py:101"
-          " all previously seen cache keys differ. For the closest previous key: different input pytree: * at input path [0][5], now <class"
-          " 'jax._src.tree_util.Static'> with pytree metadata Static(val=56) and before <class 'jax._src.tree_util.Static'> with pytree"
-          " metadata Static(val=43), so the pytree node metadata does not match")  # fmt: skip
+SHAPE = (
+    "TRACING CACHE MISS at /home/me/llama_jax/generate.py:150:27 (decode): for one_step defined at"
+    " /home/me/llama_jax/transforms.py"
+    " all previously seen cache keys differ. For the closest previous key: different input types:"
+    + "".join(f" * at carry.cache.entries[{i}][0], now f32[1,3,56,64] and before f32[1,3,43,64]" for i in range(30))
+)
+STATIC = (
+    "TRACING CACHE MISS at /home/me/llama_jax/generate.py:130:19 (prefill): for first defined at"
+    " /home/me/llama_jax/transforms.py:101"
+    " all previously seen cache keys differ. For the closest previous key: different input pytree: * at"
+    " input path [0][5], now <class"
+    " 'jax._src.tree_util.Static'> with pytree metadata Static(val=56) and before <class"
+    " 'jax._src.tree_util.Static'> with pytree"
+    " metadata Static(val=43), so the pytree node metadata does not match"
+)
 HELPER = "TRACING CACHE MISS at /home/me/llama_jax/sampling.py:130:11 (greedy): never seen function: <unknown> id={}"
 
 
@@ -48,19 +56,22 @@ ONE = {"scale": np.float32(2)}
         ([(array(7), ONE), (array(7, np.int32), ONE)], "type: i32[7], before f32[7]"),
         ([(array(7), ONE), (array(7), ONE | {"more": np.float32(1)})], "another structure of the arguments"),
         ([(array(7), ONE, None, 1), (array(7), ONE, None, 2)], "static argument: 2, before 1"),
-        ([(array(7), ONE, Sampler()), (array(7), ONE, Sampler(temperature=0.5, top_k=4))],
-         "static argument: temperature=0.5, before 0.0, top_k=4, before 0"),
+        (
+            [(array(7), ONE, Sampler()), (array(7), ONE, Sampler(temperature=0.5, top_k=4))],
+            "static argument: temperature=0.5, before 0.0, top_k=4, before 0",
+        ),
         ([(array(7), ONE), (jax.device_put(array(7), jax.devices()[0]), ONE)], compile_causes.COMMITTED),
         ([(array(7), ONE), (array(7), ONE)], ""),
     ],
     ids=["first call", "shape", "dtype", "tree", "static value", "static settings", "committed", "known"],
-)  # fmt: skip
+)
 def test_what_jax_says_today_is_understood(calls, words):
     assert compile_causes.condense(cause(*calls)) == words
 
 
 def test_a_helper_that_lowering_makes_does_not_hide_that_nothing_was_retraced():
-    """argmax makes a new helper whenever it is lowered; JAX logs it, although the program itself is not traced again."""
+    """argmax makes a new helper whenever it is lowered; JAX logs it, although the program itself is not traced
+    again."""
     f, x = jax.jit(lambda x: jnp.argmax(x * 3)), array(11)
     f(x)
     with Guard(explain=True) as guard:

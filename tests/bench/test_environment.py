@@ -44,7 +44,9 @@ def test_the_environment_is_plain_and_complete():
 def test_the_line_under_a_figure_does_not_change():
     known = {"cpu": "Z80", "cores": 2, "ram_bytes": 24 * 2**30, "packages": {"jax": "0.10.2"}, "python": "3.11.7"}
     assert environment.machine_line(known) == "Z80, 2 cores, 24 GiB · jax 0.10.2, Python 3.11.7"
-    assert environment.machine_line({**known, "watch": {"others_cpu": 0.9}, "gpus": []}) == environment.machine_line(known)
+    assert environment.machine_line({**known, "watch": {"others_cpu": 0.9}, "gpus": []}) == environment.machine_line(
+        known
+    )
 
 
 def test_settings_are_kept_and_passwords_are_not(monkeypatch):
@@ -59,7 +61,9 @@ def test_settings_are_kept_and_passwords_are_not(monkeypatch):
         "TF_CLI_ARGS",
     ):
         monkeypatch.setenv(name, "1")
-    found = environment.settings()  # not `capture`, which may be the first to start JAX in this process, with these flags
+    found = (
+        environment.settings()
+    )  # not `capture`, which may be the first to start JAX in this process, with these flags
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/home/somebody")
     assert environment.settings()["JAX_COMPILATION_CACHE_DIR"] == "a folder"  # a record is published
     assert {"XLA_FLAGS", "JAX_PLATFORMS_X", "OMP_NUM_THREADS", "NPROC", "TF_XLA_FLAGS"} <= set(found)
@@ -72,25 +76,72 @@ CGROUP = "sys/fs/cgroup"
 @pytest.mark.parametrize(
     ("groups", "mounts", "files", "expected"),
     [
-        (V1, V1_MOUNTS, {f"{CGROUP}/cpu/box/cpu.cfs_quota_us": "150000", f"{CGROUP}/cpu/box/cpu.cfs_period_us": "100000",
-                         f"{CGROUP}/memory/box/memory.limit_in_bytes": "1048576"}, (1.5, 1 << 20)),
-        (V1, V1_MOUNTS, {f"{CGROUP}/cpu/box/cpu.cfs_quota_us": "-1", f"{CGROUP}/cpu/box/cpu.cfs_period_us": "100000",
-                         f"{CGROUP}/memory/box/memory.limit_in_bytes": "9223372036854771712"}, (None, None)),
+        (
+            V1,
+            V1_MOUNTS,
+            {
+                f"{CGROUP}/cpu/box/cpu.cfs_quota_us": "150000",
+                f"{CGROUP}/cpu/box/cpu.cfs_period_us": "100000",
+                f"{CGROUP}/memory/box/memory.limit_in_bytes": "1048576",
+            },
+            (1.5, 1 << 20),
+        ),
+        (
+            V1,
+            V1_MOUNTS,
+            {
+                f"{CGROUP}/cpu/box/cpu.cfs_quota_us": "-1",
+                f"{CGROUP}/cpu/box/cpu.cfs_period_us": "100000",
+                f"{CGROUP}/memory/box/memory.limit_in_bytes": "9223372036854771712",
+            },
+            (None, None),
+        ),
         # in a container the path may be the host's; the files of its own group then lie at the mount
-        (V1, V1_MOUNTS, {f"{CGROUP}/cpu/cpu.cfs_quota_us": "50000", f"{CGROUP}/cpu/cpu.cfs_period_us": "100000",
-                         f"{CGROUP}/memory/memory.limit_in_bytes": "7"}, (0.5, 7)),
-        (V1, V1_MOUNTS.replace(" / /sys/fs/cgroup/", " /box /sys/fs/cgroup/"), {f"{CGROUP}/memory/memory.limit_in_bytes": "8",
-                                                                               f"{CGROUP}/cpu/x": ""}, (None, 8)),
-        ("0::/a/b\n", V2_MOUNTS, {f"{CGROUP}/a/b/cpu.max": "max 100000\n", f"{CGROUP}/a/b/memory.max": "max\n"}, (None, None)),
+        (
+            V1,
+            V1_MOUNTS,
+            {
+                f"{CGROUP}/cpu/cpu.cfs_quota_us": "50000",
+                f"{CGROUP}/cpu/cpu.cfs_period_us": "100000",
+                f"{CGROUP}/memory/memory.limit_in_bytes": "7",
+            },
+            (0.5, 7),
+        ),
+        (
+            V1,
+            V1_MOUNTS.replace(" / /sys/fs/cgroup/", " /box /sys/fs/cgroup/"),
+            {f"{CGROUP}/memory/memory.limit_in_bytes": "8", f"{CGROUP}/cpu/x": ""},
+            (None, 8),
+        ),
+        (
+            "0::/a/b\n",
+            V2_MOUNTS,
+            {f"{CGROUP}/a/b/cpu.max": "max 100000\n", f"{CGROUP}/a/b/memory.max": "max\n"},
+            (None, None),
+        ),
         # the tightest of the groups around the process
-        ("0::/a/b\n", V2_MOUNTS, {f"{CGROUP}/a/b/cpu.max": "400000 100000\n", f"{CGROUP}/a/cpu.max": "200000 100000\n",
-                                  f"{CGROUP}/a/b/memory.max": "5\n", f"{CGROUP}/a/memory.max": "max\n"}, (2.0, 5)),
-        ("0::/a\n", V2_MOUNTS, {f"{CGROUP}/a/cpu.max": "nonsense", f"{CGROUP}/a/memory.max": "many"}, ("unknown", "unknown")),
+        (
+            "0::/a/b\n",
+            V2_MOUNTS,
+            {
+                f"{CGROUP}/a/b/cpu.max": "400000 100000\n",
+                f"{CGROUP}/a/cpu.max": "200000 100000\n",
+                f"{CGROUP}/a/b/memory.max": "5\n",
+                f"{CGROUP}/a/memory.max": "max\n",
+            },
+            (2.0, 5),
+        ),
+        (
+            "0::/a\n",
+            V2_MOUNTS,
+            {f"{CGROUP}/a/cpu.max": "nonsense", f"{CGROUP}/a/memory.max": "many"},
+            ("unknown", "unknown"),
+        ),
         ("0::/a\n", "", {}, ("unknown", "unknown")),
         ("0::/a\n", V2_MOUNTS, {}, ("unknown", "unknown")),
         ("", V2_MOUNTS, {f"{CGROUP}/cpu.max": "1 1"}, ("unknown", "unknown")),
     ],
-)  # fmt: skip
+)
 def test_container_limits(tmp_path, groups, mounts, files, expected):
     assert tuple(environment.limits(machine(tmp_path, groups, mounts, files)).values()) == expected
 
@@ -159,7 +210,13 @@ Mac = collections.namedtuple("Mac", "user nice system idle")
 
 def test_the_watch_sees_others_and_not_oneself(monkeypatch):
     found = watched(monkeypatch, Times(100, 0, 10, 50, 5, 0, 0, 1), Times(108, 1, 13, 54, 6, 0, 0, 3), own=6)
-    assert found == {"load_before": 0.5, "load_after": 0.5, "others_cpu": pytest.approx(0.3), "steal": pytest.approx(0.1), "wall_s": 10.0}
+    assert found == {
+        "load_before": 0.5,
+        "load_after": 0.5,
+        "others_cpu": pytest.approx(0.3),
+        "steal": pytest.approx(0.1),
+        "wall_s": 10.0,
+    }
     assert json.loads(json.dumps(found)) == found
     mine = watched(monkeypatch, Times(100, 0, 0, 0, 0, 0, 0, 0), Times(105, 0, 0, 0, 0, 0, 0, 0), own=7)
     assert mine["others_cpu"] == 0.0  # rounding never makes it negative
@@ -195,7 +252,10 @@ def test_a_real_watch_has_all_its_figures():
         ({"others_cpu": 0.1, "steal": 0.05, "load_before": 2.5}, ""),
         ({"others_cpu": 0.23, "steal": 0.5, "load_before": 9}, "busy machine: others used 23 % of the CPU"),
         ({"others_cpu": 0.0, "steal": 0.07, "load_before": 0}, "busy machine: the hypervisor took 7 % of the CPU"),
-        ({"others_cpu": 0.0, "steal": "unknown", "load_before": 2.6}, "busy machine: load 2.6 on 2 cores before the start"),
+        (
+            {"others_cpu": 0.0, "steal": "unknown", "load_before": 2.6},
+            "busy machine: load 2.6 on 2 cores before the start",
+        ),
     ],
 )
 def test_a_busy_machine_is_said_in_one_phrase(watch, phrase):

@@ -49,7 +49,9 @@ def test_after_a_near_tie_the_text_must_still_be_one_of_the_references(distance,
     verdict = gate.compare(tokens, REFERENCE, lambda: logits)
     assert verdict.passed == passed
     assert verdict.reason == (
-        "near-tie at token 1" if passed else "wrong: after a near-tie at token 1, token 3 is 1, far from the reference's best"
+        "near-tie at token 1"
+        if passed
+        else "wrong: after a near-tie at token 1, token 3 is 1, far from the reference's best"
     )
 
 

@@ -152,11 +152,13 @@ def explained(run):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [(lambda f, x: f(jnp.asarray(np.ones(43, np.float32)), by=2.0), "now f32[43] and before f32[7]"),
-     (lambda f, x: f(x, by=43.0), "43.0"),
-     (lambda f, x: f(jax.device_put(x, jax.devices()[0]), by=2.0), "no retrace")],
+    [
+        (lambda f, x: f(jnp.asarray(np.ones(43, np.float32)), by=2.0), "now f32[43] and before f32[7]"),
+        (lambda f, x: f(x, by=43.0), "43.0"),
+        (lambda f, x: f(jax.device_put(x, jax.devices()[0]), by=2.0), "no retrace"),
+    ],
     ids=["shape", "static value", "committed"],
-)  # fmt: skip
+)
 def test_says_why(program, change, words):
     f, x = program
     jax.clear_caches()
@@ -185,7 +187,11 @@ def test_explaining_leaves_the_setting_and_other_handlers_as_they_were(program, 
 def test_hits_and_misses_of_the_persistent_cache_are_told_apart(tmp_path, program):
     from jax.experimental.compilation_cache import compilation_cache
 
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_persistent_cache_min_entry_size_bytes")
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
     before = {name: getattr(jax.config, name) for name in names}
     x = jnp.asarray(np.ones(53, np.float32))
     try:
@@ -262,11 +268,23 @@ def test_the_torch_counter_counts_what_the_guard_forbids():
 def test_the_torch_counter_leaves_pytorch_as_it_was():
     torch, _ = torch_program()
     handler, graph = torch._dynamo.callback.callback_handler, torch.cuda.CUDAGraph
-    before = (graph.capture_begin, graph.capture_end, torch.jit.script, list(handler.start_callbacks), list(handler.end_callbacks))
+    before = (
+        graph.capture_begin,
+        graph.capture_end,
+        torch.jit.script,
+        list(handler.start_callbacks),
+        list(handler.end_callbacks),
+    )
     for region in (TorchCounter, TorchGuard):
         with pytest.raises(ZeroDivisionError), region():
             raise ZeroDivisionError
-        after = (graph.capture_begin, graph.capture_end, torch.jit.script, list(handler.start_callbacks), list(handler.end_callbacks))
+        after = (
+            graph.capture_begin,
+            graph.capture_end,
+            torch.jit.script,
+            list(handler.start_callbacks),
+            list(handler.end_callbacks),
+        )
         assert after == before
 
 

@@ -38,7 +38,9 @@ def test_predicted_weights_are_those_there(tied):
 
 
 def test_predicted_bytes_of_quantised_weights_are_whole():
-    assert memory.predicted(config.tiny(), 0.72, 2, 1, 16)["weights_bytes"] == round(0.72 * config.tiny().num_parameters)
+    assert memory.predicted(config.tiny(), 0.72, 2, 1, 16)["weights_bytes"] == round(
+        0.72 * config.tiny().num_parameters
+    )
 
 
 @pytest.mark.parametrize(("policy", "dtype"), [("fixed", jnp.float32), ("fixed", jnp.bfloat16), ("none", jnp.float32)])
@@ -84,7 +86,12 @@ def program(name, argument=0, temp=0, alias=0):
 
 
 def test_the_decode_program_is_on_the_path_and_needs_most():
-    known = [program("prefill", 900), program("step", 100, 50), program("step", 120, 40, alias=60), program("add", 10**6)]
+    known = [
+        program("prefill", 900),
+        program("step", 100, 50),
+        program("step", 120, 40, alias=60),
+        program("add", 10**6),
+    ]
     assert memory.decode_program(known, {"step"}) == known[1]  # 150 against 100: what is donated is not there twice
     assert memory.decode_program(known, {"step", "prefill"}) == known[1]
     assert memory.decode_program(known, parse("loop").outermost) is None
@@ -109,7 +116,9 @@ def run(subjects, rounds=9):
     for who in subjects:
         protocol.warm_up(who, WORK)
     trials = [
-        protocol.trial(who, WORK, i % 2, run="r", block=i, order=0, process=0, phase="warm")[0] for i in range(rounds) for who in subjects
+        protocol.trial(who, WORK, i % 2, run="r", block=i, order=0, process=0, phase="warm")[0]
+        for i in range(rounds)
+        for who in subjects
     ]
     return {who.name: [t for t in trials if t.subject == who.name] for who in subjects}
 

@@ -37,7 +37,9 @@ def test_peers_are_subjects_like_any_other(folder):
     journal = Journal()
     trials = phases.run(plan(folder, "step", blocks=1, cold=1, cached=1, peers=("flax-linen+jit",)), journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]
-    cold, cached, warm = ([t for t in trials if t.subject == "flax-linen+jit" and t.phase == p] for p in ("cold", "cached", "warm"))
+    cold, cached, warm = (
+        [t for t in trials if t.subject == "flax-linen+jit" and t.phase == p] for p in ("cold", "cached", "warm")
+    )
     assert [len(found) for found in (cold, cached, warm)] == [1, 1, 1]
     assert cold[0].compiled >= 2
     assert (cached[0].compiled, cached[0].cache_hits) == (0, cold[0].compiled)
@@ -55,7 +57,10 @@ def test_what_pytorch_compiles_is_counted_cold_and_absent_warm(folder):
     assert [gap["name"] for gap in phases.missing(journal)] == ["torch-cudagraph"]
     cold = {name: [t for t in trials if t.subject == name and t.phase == "cold"] for name in names[:3]}
     assert {name: [t.compiled for t in found] for name, found in cold.items()} == {
-        "transformers": [0, 0], "torch-script": [2, 2], "torch-compile": [2, 2]}  # fmt: skip
+        "transformers": [0, 0],
+        "torch-script": [2, 2],
+        "torch-compile": [2, 2],
+    }
     for first, second in [cold["torch-compile"]]:  # the second finds nothing of the first's on the disk
         assert min(first.backend_ns, second.backend_ns) > 0.2 * max(first.backend_ns, second.backend_ns)
     warm = [t for t in trials if t.phase == "warm"]
@@ -77,7 +82,11 @@ def breaking(monkeypatch, tmp_path, body):
 
 @pytest.mark.slow
 def test_a_peer_that_cannot_be_built_is_a_gap_and_the_run_goes_on(folder, monkeypatch, tmp_path):
-    breaking(monkeypatch, tmp_path, "raise __import__('llama_jax.peers').peers.UnavailableError('No server answers.', 'Start one.')")
+    breaking(
+        monkeypatch,
+        tmp_path,
+        "raise __import__('llama_jax.peers').peers.UnavailableError('No server answers.', 'Start one.')",
+    )
     journal = Journal(tmp_path / "j.jsonl")
     trials = phases.run(plan(folder, cold=1, peers=("broken",)), journal)
     assert phases.missing(journal) == [dict(name="broken", reason="No server answers.", remedy="Start one.")]
@@ -99,7 +108,9 @@ def test_a_peer_that_kills_its_process_while_it_is_built_is_left_out(folder, mon
 
 
 def plan(folder, names="step", **changes):
-    return phases.Plan(folder, tuple(parse(n) for n in names.split(",")), WORK, "step", **{"blocks": 2, "limit": 120, **changes})
+    return phases.Plan(
+        folder, tuple(parse(n) for n in names.split(",")), WORK, "step", **{"blocks": 2, "limit": 120, **changes}
+    )
 
 
 @pytest.mark.slow
@@ -114,10 +125,14 @@ def test_the_three_phases(folder, tmp_path):
     assert cached.cache_hits >= 2
     assert cached.compiled == 0
     assert min(cold.trace_ns, cold.lower_ns, cold.backend_ns, cold.load_ns, cold.peak_rss_bytes) > 0
-    assert cold.token_times_ns[0] > cold.backend_ns / 10  # the first token waits for prefill's compilation, one of several
+    assert (
+        cold.token_times_ns[0] > cold.backend_ns / 10
+    )  # the first token waits for prefill's compilation, one of several
     assert cold.argument_bytes > cold.weights_bytes > 0  # the step's arguments are weights, cache and token
     assert len(by_phase["warm"]) == 4
-    assert {(t.subject, t.block) for t in by_phase["warm"]} == {(n, b) for n in ("step", "step" + AGAIN) for b in (0, 1)}
+    assert {(t.subject, t.block) for t in by_phase["warm"]} == {
+        (n, b) for n in ("step", "step" + AGAIN) for b in (0, 1)
+    }
     assert len({t.process for t in trials}) == 4  # each start its own, the two blocks one each
     assert [t.model_dump() for t in record.read(journal.path)[0]] == [t.model_dump() for t in journal.trials]
     assert {len(note["affinity"]) for note in journal.notes} == {1}
@@ -133,7 +148,11 @@ def dying(monkeypatch, deaths):
 
         def hear(kind, value):
             receive(kind, value)
-            where = (value.get("subject"), value.get("block")) if kind == "starting" and value["what"].startswith("block") else None
+            where = (
+                (value.get("subject"), value.get("block"))
+                if kind == "starting" and value["what"].startswith("block")
+                else None
+            )
             if where in deaths:
                 deaths.remove(where)
                 os.killpg(victim["child"].pid, signal.SIGKILL)
@@ -193,7 +212,9 @@ def wait_for_the_orphan():
 def test_a_killed_run_goes_on_where_it_stopped(folder, tmp_path):
     """SIGKILL to the whole harness in the middle of its blocks; started again, it measures what is missing."""
     path = tmp_path / "j.jsonl"
-    harness = multiprocessing.get_context("spawn").Process(target=measure_in_a_process, args=(folder, path, str(tmp_path)))
+    harness = multiprocessing.get_context("spawn").Process(
+        target=measure_in_a_process, args=(folder, path, str(tmp_path))
+    )
     harness.start()
     while not (path.is_file() and path.read_bytes().count(b'"warm"') >= 5):
         assert harness.is_alive()
@@ -214,10 +235,18 @@ def test_a_killed_run_goes_on_where_it_stopped(folder, tmp_path):
 
 @pytest.mark.slow
 def test_a_crashed_or_hanging_start_is_a_recorded_failure(folder, monkeypatch):
-    outcomes = iter([process.Outcome("killed by SIGSEGV: Fatal Python error"), process.Outcome("stopped after 9 s without a word: x")])
+    outcomes = iter(
+        [
+            process.Outcome("killed by SIGSEGV: Fatal Python error"),
+            process.Outcome("stopped after 9 s without a word: x"),
+        ]
+    )
     original = process.start
-    monkeypatch.setattr(phases.process, "start",
-                        lambda task, *a: next(outcomes) if task.endswith("first_request") else original(task, *a))  # fmt: skip
+    monkeypatch.setattr(
+        phases.process,
+        "start",
+        lambda task, *a: next(outcomes) if task.endswith("first_request") else original(task, *a),
+    )
     trials = phases.run(plan(folder, blocks=1, cold=2), Journal())
     cold = [t for t in trials if t.phase == "cold"]
     assert [t.valid for t in cold] == [False, False]
@@ -236,8 +265,11 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path):
 def test_a_failed_filling_is_a_failed_cached_start(folder, monkeypatch):
     original = process.start
     outcomes = iter([process.Outcome("killed by SIGKILL: no message")])
-    monkeypatch.setattr(phases.process, "start",
-                        lambda task, *a: next(outcomes) if task.endswith("first_request") else original(task, *a))  # fmt: skip
+    monkeypatch.setattr(
+        phases.process,
+        "start",
+        lambda task, *a: next(outcomes) if task.endswith("first_request") else original(task, *a),
+    )
     trials = phases.run(plan(folder, blocks=1, cached=1), Journal())
     (cached,) = [t for t in trials if t.phase == "cached"]
     assert not cached.valid
@@ -245,14 +277,21 @@ def test_a_failed_filling_is_a_failed_cached_start(folder, monkeypatch):
 
 
 def test_a_block_counts_where_most_of_it_was_measured():
-    made = [trial(n, b, process=p) for n, b, p in (("a", 0, 1), ("b", 0, 1), ("a", 1, 1), ("a", 1, 2), ("b", 1, 2), ("a", 2, 3))]
+    made = [
+        trial(n, b, process=p)
+        for n, b, p in (("a", 0, 1), ("b", 0, 1), ("a", 1, 1), ("a", 1, 2), ("b", 1, 2), ("a", 2, 3))
+    ]
     judged = phases.supersede(made)
     assert [t.valid for t in judged] == [True, True, False, True, True, True]
     assert judged[2].reason == phases.SUPERSEDED
 
 
 def test_mistakes_in_a_plan_are_named(folder):
-    wrong = {"0 blocks in 1": dict(blocks=0), "2 blocks in 0": dict(processes=0), "3 processes for 2": dict(processes=3)}
+    wrong = {
+        "0 blocks in 1": dict(blocks=0),
+        "2 blocks in 0": dict(processes=0),
+        "3 processes for 2": dict(processes=3),
+    }
     for words, changes in wrong.items():
         with pytest.raises(UserError, match=words):
             phases.run(plan(folder, **changes))
@@ -285,5 +324,7 @@ def test_first_requests_are_judged_by_the_warm_tokens():
 
 def test_first_requests_of_approximate_subjects_may_make_a_text_of_their_own():
     known = dict(dtype="q4_1", quantisation="gguf-q4_1")
-    judged = phases.judge_starts([trial(tokens_sha256="one", **known), trial(phase="cold", tokens_sha256="another", **known)])
+    judged = phases.judge_starts(
+        [trial(tokens_sha256="one", **known), trial(phase="cold", tokens_sha256="another", **known)]
+    )
     assert all(t.valid for t in judged)

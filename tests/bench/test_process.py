@@ -16,7 +16,9 @@ HERE = "tests.bench.children"
 
 def start(task, limit=60.0, **options):
     said = []
-    outcome = process.start(f"{HERE}:{task}", options.pop("arguments", {}), lambda *message: said.append(message), limit, **options)
+    outcome = process.start(
+        f"{HERE}:{task}", options.pop("arguments", {}), lambda *message: said.append(message), limit, **options
+    )
     return outcome, said
 
 
@@ -63,8 +65,11 @@ def test_a_silent_child_is_stopped_with_all_it_started():
     before = {p.pid for p in psutil.process_iter()}
     outcome, _ = start("silent", limit=10)
     assert outcome.reason == "stopped after 10 s without a word: about to wait"
-    left = [p for p in psutil.process_iter(["name", "cmdline", "status"])
-            if p.pid not in before and p.info["cmdline"] == ["sleep", "300"] and p.info["status"] != psutil.STATUS_ZOMBIE]  # fmt: skip
+    left = [
+        p
+        for p in psutil.process_iter(["name", "cmdline", "status"])
+        if p.pid not in before and p.info["cmdline"] == ["sleep", "300"] and p.info["status"] != psutil.STATUS_ZOMBIE
+    ]
     assert left == []
 
 

@@ -112,7 +112,14 @@ def test_warm_up_ends_when_the_guard_is_silent_three_times(loaded):
 def test_every_row_of_a_batch_is_judged(loaded):
     reference = protocol.Reference(loaded, WORK)
     record, tokens = protocol.trial(
-        protocol.subject(loaded, parse("loop")), replace(WORK, batch=2), 0, run="r", block=0, order=0, process=0, phase="warm"
+        protocol.subject(loaded, parse("loop")),
+        replace(WORK, batch=2),
+        0,
+        run="r",
+        block=0,
+        order=0,
+        process=0,
+        phase="warm",
     )
     tokens = tokens.copy()
     assert reference.judge(record, tokens).reason == record.reason
@@ -145,7 +152,9 @@ def test_quantised_subjects_are_gated_by_a_reference_of_their_own_arithmetic(loa
     assert mine[0].bytes_per_token < 0.5 * next(t for t in trials if t.subject == "step").bytes_per_token
     record, tokens = protocol.trial(who, WORK, 0, run="r", block=0, order=0, process=0, phase="warm")
     reference = protocol.Reference(loaded, WORK)
-    reference.logits = lambda prompt, row, *kind: 0.02 * np.eye(97)[row - 1]  # a tie for kernels, not where activations are not rounded
+    reference.logits = lambda prompt, row, *kind: (
+        0.02 * np.eye(97)[row - 1]
+    )  # a tie for kernels, not where activations are not rounded
     assert not reference.judge(record, tokens + 1).valid
     assert reference.judge(record.model_copy(update=dict(quantisation="gguf-q4_1")), tokens + 1).valid == record.valid
 
@@ -157,9 +166,13 @@ def test_the_fused_kernels_cache_counts_in_its_own_size():
     assert (gemv.identity["cache_bytes"], fused.identity["cache_bytes"]) == (4, 2)
     sizes = [protocol.sizes(who, WORK, 8, 4) for who in (gemv, fused)]
     assert sizes[1]["kv_bytes"] == sizes[0]["kv_bytes"] / 2
-    more = fused.identity["held_bytes"] - gemv.identity["held_bytes"]  # the table of its packed layers, and what fills up their blocks
+    more = (
+        fused.identity["held_bytes"] - gemv.identity["held_bytes"]
+    )  # the table of its packed layers, and what fills up their blocks
     assert 0 < more < 128 * 4 * cfg.num_hidden_layers
-    assert sizes[0]["bytes_per_token"] - sizes[1]["bytes_per_token"] + more == pytest.approx(10 * cfg.kv_bytes_per_position(2))
+    assert sizes[0]["bytes_per_token"] - sizes[1]["bytes_per_token"] + more == pytest.approx(
+        10 * cfg.kv_bytes_per_position(2)
+    )
 
 
 def test_float_weights_are_read_in_their_own_size(loaded):
@@ -170,7 +183,9 @@ def test_float_weights_are_read_in_their_own_size(loaded):
     assert protocol.weight_bytes(build(learned), learned) == (4.0, 4 * learned.num_parameters)
 
 
-@pytest.mark.parametrize("name", ["step", "step+bf16", "step+kvint8", "step+gguf", "step+int8+kvf16", "step+gguf+gemv", "step+q4_0+fused"])
+@pytest.mark.parametrize(
+    "name", ["step", "step+bf16", "step+kvint8", "step+gguf", "step+int8+kvf16", "step+gguf+gemv", "step+q4_0+fused"]
+)
 def test_an_arithmetic_has_one_name_and_one_plain_placement(name):
     placed = parse(name)
     written = protocol.quantisation(placed, placed.weights if placed.weights not in ("loaded", "bf16") else None)

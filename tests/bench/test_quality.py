@@ -1,4 +1,5 @@
-"""The distance of distributions, on hand-computed cases and by its properties; and the children that measure it, on a small model."""
+"""The distance of distributions, on hand-computed cases and by its properties; and the children that measure it, on a
+small model."""
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from llama_jax.bench.journal import Journal
 from llama_jax.bench.quality import Window
 from llama_jax.errors import UserError
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
 
 
 def random_logits(t=50, v=40, seed=0, scale=4.0):
@@ -25,7 +28,8 @@ def window(subject, kl, agree, index=0, **changes):
 
 
 def rows(subjects=("float32", "bfloat16", "torch", "llamacpp", "ollama"), windows=4, size=64):
-    """bfloat16 0.002 nats away, llama.cpp 0.02 and wrong at every eighth token; Ollama without a distribution, every 16th unknown."""
+    """bfloat16 0.002 nats away, llama.cpp 0.02 and wrong at every eighth token; Ollama without a distribution, every
+    16th unknown."""
     far = {"float32": 0, "bfloat16": 0.002, "torch": 1e-9, "llamacpp": 0.02, "ollama": None}
     made = []
     for subject in subjects:
@@ -43,7 +47,9 @@ def test_by_hand():
     found = quality.against(np.log([[0.5, 0.5], [0.25, 0.75]]), np.log([[0.9, 0.1], [0.75, 0.25]]))
     assert found["kl"] == pytest.approx([0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1), 0.5 * np.log(3)])
     assert found["agree"].tolist() == [True, False]
-    assert quality.against(np.array([[0.0, 0.0]]), np.array([[0.0, 800.0]]))["kl"] == pytest.approx([400 - np.log(2)])  # no overflow
+    assert quality.against(np.array([[0.0, 0.0]]), np.array([[0.0, 800.0]]))["kl"] == pytest.approx(
+        [400 - np.log(2)]
+    )  # no overflow
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -100,7 +106,9 @@ def test_what_rounds_coarsely_may_be_further_away_and_no_other_may():
     assert 0.1 < quality.against(a, noisy)["kl"].mean() < 4
     coarse = ("llamacpp+q4_0", "torch-int8", "q4_0", "int8", "loop+q4_0+fused", "step+int8")
     assert {
-        name for name in (*quality.ARITHMETICS, *coarse, "loop+fused", "step+kvint8") if quality.compare(name, a, noisy)["valid"]
+        name
+        for name in (*quality.ARITHMETICS, *coarse, "loop+fused", "step+kvint8")
+        if quality.compare(name, a, noisy)["valid"]
     } == set(coarse)
 
 
@@ -150,22 +158,35 @@ def test_the_table_says_what_the_windows_say():
 
 @pytest.mark.parametrize(
     ("trial", "expected"),
-    [(("jax", "float32"), "float32"), (("jax", "bfloat16"), "bfloat16"), (("jax", "float32", "kv-int8"), "kv-int8"),
-     (("jax", "float32", "gguf"), "gguf"), (("jax", "float32", "q8_0+fused"), "fused"), (("jax", "float32", "gguf+gemv"), "gemv"),
-     (("jax", "float32", "q4_0+gemv"), "q4_0+gemv"), (("jax", "float32", "gguf+kv-int8"), "gguf+kv-int8"),
-     (("torch", "float32"), "torch"), (("llama.cpp", "q4_1", "gguf-q4_1"), "llamacpp"), (("ollama", "q4_1", "gguf-q4_1"), "ollama"),
-     (("llama.cpp", "q4_0", "gguf-q4_0", "llamacpp+q4_0"), "llamacpp+q4_0"),
-     (("torch", "int8", "int8-dynamic", "torch-int8"), "torch-int8"),
-     (("llama.cpp", "q4_1", "gguf-q4_1", "llamacpp+generate"), "llamacpp")],
-)  # fmt: skip
+    [
+        (("jax", "float32"), "float32"),
+        (("jax", "bfloat16"), "bfloat16"),
+        (("jax", "float32", "kv-int8"), "kv-int8"),
+        (("jax", "float32", "gguf"), "gguf"),
+        (("jax", "float32", "q8_0+fused"), "fused"),
+        (("jax", "float32", "gguf+gemv"), "gemv"),
+        (("jax", "float32", "q4_0+gemv"), "q4_0+gemv"),
+        (("jax", "float32", "gguf+kv-int8"), "gguf+kv-int8"),
+        (("torch", "float32"), "torch"),
+        (("llama.cpp", "q4_1", "gguf-q4_1"), "llamacpp"),
+        (("ollama", "q4_1", "gguf-q4_1"), "ollama"),
+        (("llama.cpp", "q4_0", "gguf-q4_0", "llamacpp+q4_0"), "llamacpp+q4_0"),
+        (("torch", "int8", "int8-dynamic", "torch-int8"), "torch-int8"),
+        (("llama.cpp", "q4_1", "gguf-q4_1", "llamacpp+generate"), "llamacpp"),
+    ],
+)
 def test_every_trial_has_an_arithmetic(trial, expected):
     assert quality.arithmetic(*trial) == expected
 
 
 def test_mistakes_are_named_before_anything_runs():
     job = Job(TINY, None, Journal(kind=Window))
-    for words, arguments in {"No such arithmetic: 'bfloat61'. Did you mean .*bfloat16": (["bfloat61"], 10, 5), "tokens is 0": ([], 0, 5),
-                             "window is 0": ([], 10, 0), "more than the model's context of 8192": ([], 10, 9000)}.items():  # fmt: skip
+    for words, arguments in {
+        "No such arithmetic: 'bfloat61'. Did you mean .*bfloat16": (["bfloat61"], 10, 5),
+        "tokens is 0": ([], 0, 5),
+        "window is 0": ([], 10, 0),
+        "more than the model's context of 8192": ([], 10, 9000),
+    }.items():
         with pytest.raises(UserError, match=words):
             quality.measure(job, *arguments)
 
@@ -193,7 +214,8 @@ def test_really_read(tmp_path, monkeypatch):
     assert table["bfloat16"]["kl"] > table["torch"]["kl"]
     assert [gap["name"] for gap in phases.missing(journal)] == ["llamacpp"]
     assert (
-        quality.measure(Job(TINY, None, journal), ["float32", "bfloat16", "kv-int8", "torch", "llamacpp"], 50, 20) == made
+        quality.measure(Job(TINY, None, journal), ["float32", "bfloat16", "kv-int8", "torch", "llamacpp"], 50, 20)
+        == made
     )  # nothing anew
 
 

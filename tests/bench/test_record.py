@@ -15,11 +15,36 @@ from llama_jax.experiments.text_generation import finding
 
 def trial(subject="step", block=0, times=(10, 20, 40), **changes):
     base = dict(
-        run="r", block=block, order=0, process=1, seed=0, phase="warm", valid=True, subject=subject, backend="jax", placement=subject,
-        model="m", weights_hash="w", dtype="float32", batch=1, prompt=0, prompt_tokens=4, new_tokens=len(times), cache_slots=16,
-        token_times_ns=[round(t * 10**6) for t in times], tokenize_ns=2 * 10**6, trace_ns=0, lower_ns=0, backend_ns=0, lowered=0,
-        compiled=0, cache_hits=0, bytes_per_token=1e6, bandwidth_gbps=1.0, tokens_sha256="t",
-    )  # fmt: skip
+        run="r",
+        block=block,
+        order=0,
+        process=1,
+        seed=0,
+        phase="warm",
+        valid=True,
+        subject=subject,
+        backend="jax",
+        placement=subject,
+        model="m",
+        weights_hash="w",
+        dtype="float32",
+        batch=1,
+        prompt=0,
+        prompt_tokens=4,
+        new_tokens=len(times),
+        cache_slots=16,
+        token_times_ns=[round(t * 10**6) for t in times],
+        tokenize_ns=2 * 10**6,
+        trace_ns=0,
+        lower_ns=0,
+        backend_ns=0,
+        lowered=0,
+        compiled=0,
+        cache_hits=0,
+        bytes_per_token=1e6,
+        bandwidth_gbps=1.0,
+        tokens_sha256="t",
+    )
     return Trial(**{**base, **changes})
 
 
@@ -35,7 +60,12 @@ def test_what_is_derived():
 
 
 def test_a_table_comes_back_as_it_was(tmp_path):
-    trials = [trial(), trial("loop", valid=False, reason="wrong: token 1 is 2, the reference has 3", load_ns=5, flops_per_token=0.1 + 0.2)]
+    trials = [
+        trial(),
+        trial(
+            "loop", valid=False, reason="wrong: token 1 is 2, the reference has 3", load_ns=5, flops_per_token=0.1 + 0.2
+        ),
+    ]
     path = record.write(tmp_path / "t.csv", trials, parameters={"seed": 1})
     back, meta = record.read(path)
     assert back == trials
@@ -112,7 +142,12 @@ def entry(name, rate, seconds):
 
 @pytest.mark.parametrize(
     ("fast", "slow", "tokens"),
-    [((100, 3.0), (50, 1.0), 201.0), ((100, 1.0), (50, 3.0), 0.0), ((50, 3.0), (100, 1.0), None), ((50, 1.0), (100, 3.0), None)],
+    [
+        ((100, 3.0), (50, 1.0), 201.0),
+        ((100, 1.0), (50, 3.0), 0.0),
+        ((50, 3.0), (100, 1.0), None),
+        ((50, 1.0), (100, 3.0), None),
+    ],
 )
 def test_break_even(fast, slow, tokens):
     found = summary.break_even(entry("a", *fast), entry("b", *slow))
@@ -122,21 +157,31 @@ def test_break_even(fast, slow, tokens):
 def test_the_finding_claims_what_the_data_hold():
     noise = np.random.default_rng(0).normal(0, 0.2, (3, 8))
     trials = [
-        trial(n, b, (10, 20, r + noise[i, b])) for i, (n, r) in enumerate((("eager", 90), ("step", 30), ("loop", 30))) for b in range(8)
+        trial(n, b, (10, 20, r + noise[i, b]))
+        for i, (n, r) in enumerate((("eager", 90), ("step", 30), ("loop", 30)))
+        for b in range(8)
     ]
     sentence = jit_placement_finding.placements(trials, summary.table(trials, "step"))
     assert "x [" in sentence
     assert "of eager" in sentence
     assert "of step" in sentence or "With step" in sentence  # the baseline, by which figures show all others
     assert "do not separate it from" in sentence
-    wrong = [t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials]
-    assert "loop made other tokens and has no time" in jit_placement_finding.placements(wrong, summary.table(wrong, "step"))
+    wrong = [
+        t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials
+    ]
+    assert "loop made other tokens and has no time" in jit_placement_finding.placements(
+        wrong, summary.table(wrong, "step")
+    )
     void = [t.model_copy(update=dict(valid=False, reason="compiled")) for t in trials]
     assert "nothing to compare" in jit_placement_finding.placements(void, summary.table(void, "step"))
 
 
 def test_the_arrivals_finding_counts_portions():
-    trials = [trial("step", times=(10, 20, 30)), trial("step+nocache", times=(10, 40, 70)), trial("loop", times=(10, 30, 30))]
+    trials = [
+        trial("step", times=(10, 20, 30)),
+        trial("step+nocache", times=(10, 40, 70)),
+        trial("loop", times=(10, 30, 30)),
+    ]
     sentence = finding.arrivals(trials, "step", "step+nocache", ["step", "loop"])
     assert "2.3 times as long" in sentence
     assert "step hands one token at a time" in sentence
@@ -155,7 +200,10 @@ class Answer(record.Row):
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_rows_of_another_kind_come_back_as_they_were(tmp_path, suffix):
     where = dict(run="r", block=0, process=1, seed=0, phase="warm", valid=True)
-    rows = [Answer(**where, order=0, words="", counts=[1, 2], seconds=0.5), Answer(**where, order=1, words="a b", counts=[])]
+    rows = [
+        Answer(**where, order=0, words="", counts=[1, 2], seconds=0.5),
+        Answer(**where, order=1, words="a b", counts=[]),
+    ]
     path = record.write(tmp_path / f"answers.{suffix}", rows, Answer)
     assert record.read(path, kind=Answer)[0] == rows
     with pytest.raises(UserError, match="rows of the kind Answer, not Trial"):

@@ -46,7 +46,9 @@ def test_a_notebook_that_was_interrupted_goes_on(tmp_path):
 def test_other_parameters_start_anew(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         recorded.obtain("measure", "77-x", tmp_path, {"n": 1}, interrupted)
-    trials, meta = recorded.obtain("measure", "77-x", tmp_path, {"n": 2}, lambda journal: ([*journal.trials, trial(block=5)], {}))
+    trials, meta = recorded.obtain(
+        "measure", "77-x", tmp_path, {"n": 2}, lambda journal: ([*journal.trials, trial(block=5)], {})
+    )
     assert [t.block for t in trials] == [5]
     assert meta["resumed_trials"] == 0
     assert len(list((tmp_path / "out" / "journal").iterdir())) == 1  # the other run may still go on
@@ -58,7 +60,10 @@ def test_an_unknown_source_is_named(tmp_path):
 
 
 def test_the_worst_of_all_processes_is_what_counts():
-    notes = [{**NOTE, "watch": watch(others_cpu=0.3, load_after=5.0)}, {**NOTE, "watch": watch(load_before=9.0, steal="unknown")}]
+    notes = [
+        {**NOTE, "watch": watch(others_cpu=0.3, load_after=5.0)},
+        {**NOTE, "watch": watch(load_before=9.0, steal="unknown")},
+    ]
     found = recorded.measured_in(notes)["watch"]
     assert found == dict(load_before=0.1, load_after=0.2, others_cpu=0.3, steal=0.0)
     assert recorded.measured_in([]) == {}
@@ -76,29 +81,50 @@ def test_what_a_reader_should_know_is_said():
         update=dict(valid=False, reason="compiled in the timed region: 1 programs (step)", cause="a new shape")
     )
 
-    meta = dict(parameters={"processes": 1}, resumed_trials=4, torn_line=True, environment={"cores": 2, "watch": watch(others_cpu=0.5)})
+    meta = dict(
+        parameters={"processes": 1},
+        resumed_trials=4,
+        torn_line=True,
+        environment={"cores": 2, "watch": watch(others_cpu=0.5)},
+    )
     result = run.document(trials, summary.table(trials, "step"), "step", meta)
     json.dumps(result)
     said = "\n".join(console.remarks(result))
-    for words in ("others used 50 %", "One process", "loop: 1 void: compiled", "loop: a new shape", "step: its rate drifted by -",
-                  "4 trials come from an interrupted run. Its last line was torn"):  # fmt: skip
+    for words in (
+        "others used 50 %",
+        "One process",
+        "loop: 1 void: compiled",
+        "loop: a new shape",
+        "step: its rate drifted by -",
+        "4 trials come from an interrupted run. Its last line was torn",
+    ):
         assert words in said
 
 
 def test_placements_peers_and_gaps_are_told_apart():
-    trials = [trial(n, b, process=1, backend=backend) for b in range(2)
-              for n, backend in (("step", "jax"), ("step (again)", "jax"), ("flax-nnx", "flax"))]  # fmt: skip
+    trials = [
+        trial(n, b, process=1, backend=backend)
+        for b in range(2)
+        for n, backend in (("step", "jax"), ("step (again)", "jax"), ("flax-nnx", "flax"))
+    ]
     gaps = [dict(name="ollama", reason="No server answers.", remedy="Run `ollama serve`.")]
     meta = dict(parameters={"processes": 2}, missing=gaps, environment={"cores": 2, "watch": watch()})
     result = run.document(trials, summary.table(trials, "step"), "step", meta)
-    assert {s["name"]: s["kind"] for s in result["subjects"]} == {"step": "placement", "step (again)": "placement", "flax-nnx": "peer"}
+    assert {s["name"]: s["kind"] for s in result["subjects"]} == {
+        "step": "placement",
+        "step (again)": "placement",
+        "flax-nnx": "peer",
+    }
     assert result["missing"] == gaps
     assert "ollama is missing: No server answers. Run `ollama serve`." in console.remarks(result)
 
 
 def test_a_peer_is_checked_by_name():
     assert run.chosen(run.Settings("m", ("step",), ("flax-linen", "flax-nnx")))[1] == "step"
-    for given, words in ((("flax-nxn",), "Did you mean .*'flax-nnx'"), (("flax-nnx", "flax-nnx"), "A peer is named twice")):
+    for given, words in (
+        (("flax-nxn",), "Did you mean .*'flax-nnx'"),
+        (("flax-nnx", "flax-nnx"), "A peer is named twice"),
+    ):
         with pytest.raises(UserError, match=words):
             run.chosen(run.Settings("m", ("step",), given))
 
@@ -113,4 +139,8 @@ def test_a_plan_is_checked_before_anything_runs(tmp_path):
 def test_a_ratio_without_an_interval_has_no_brackets():
     nan = float("nan")
     assert console.interval(dict(value=1.25, low=1.2, high=1.3)) == "1.25 [1.20, 1.30]"
-    assert console.interval(dict(value=1.25, low=nan, high=nan)) == console.interval(dict(value=1.25, low=None, high=None)) == "1.25"
+    assert (
+        console.interval(dict(value=1.25, low=nan, high=nan))
+        == console.interval(dict(value=1.25, low=None, high=None))
+        == "1.25"
+    )

@@ -7,12 +7,22 @@ from llama_jax.experiments.ollama import finding, measure, table
 from tests.bench.test_quality import rows
 from tests.bench.test_record import trial
 
-RATES = {"loop": 60, "step": 50, "loop+bf16": 55, "transformers": 20, "torch": 30, "llamacpp": 150, "ollama": 120}  # tokens/s
+RATES = {
+    "loop": 60,
+    "step": 50,
+    "loop+bf16": 55,
+    "transformers": 20,
+    "torch": 30,
+    "llamacpp": 150,
+    "ollama": 120,
+}  # tokens/s
 FUSED = {"loop+fused": 300}
 KINDS = {"loop+bf16": dict(dtype="bfloat16", bytes_per_token=5e5)}
 KINDS |= {name: dict(backend="torch") for name in ("transformers", "torch")}
-KINDS |= {name: dict(backend=backend, dtype="q4_1", quantisation="gguf-q4_1", bytes_per_token=2e5)
-          for name, backend in (("llamacpp", "llama.cpp"), ("ollama", "ollama"))}  # fmt: skip
+KINDS |= {
+    name: dict(backend=backend, dtype="q4_1", quantisation="gguf-q4_1", bytes_per_token=2e5)
+    for name, backend in (("llamacpp", "llama.cpp"), ("ollama", "ollama"))
+}
 KINDS["loop+fused"] = dict(quantisation="gguf+fused", bytes_per_token=2e5)
 MISSING = [dict(name="ollama", reason="No Ollama server answers at x.", remedy="Start it with `ollama serve`.")]
 
@@ -27,10 +37,22 @@ def answer(name, block=0, run=standings.MAIN, slower=1.0, tokens=11, **changes):
 def contest(names=tuple(RATES), blocks=8, turns=3, chats=4):
     main = [answer(name, block) for block in range(blocks) for name in (*names, "loop" + AGAIN)]
     cold = [
-        answer(n, run=f"{footprints.MEMORY} {n}", phase="cold", peak_rss_bytes=10**9, weights_bytes=5 * 10**8, kv_bytes=10**6)
+        answer(
+            n,
+            run=f"{footprints.MEMORY} {n}",
+            phase="cold",
+            peak_rss_bytes=10**9,
+            weights_bytes=5 * 10**8,
+            kv_bytes=10**6,
+        )
         for n in names
     ]
-    chat = [answer(n, block, measure.CHAT, tokens=2 + k, prompt=k) for block in range(chats) for n in names for k in range(turns)]
+    chat = [
+        answer(n, block, measure.CHAT, tokens=2 + k, prompt=k)
+        for block in range(chats)
+        for n in names
+        for k in range(turns)
+    ]
     longest = max(t.new_tokens for t in chat)
     return main + cold + [t.model_copy(update=dict(new_tokens=longest)) for t in chat]
 
@@ -44,7 +66,15 @@ def test_the_ladder_keeps_the_order_and_each_ones_own_limit():
     assert at["loop"]["limit"] == pytest.approx(1e9 / 1e6)
     assert at["llamacpp"]["limit"] == pytest.approx(5 * at["loop"]["limit"])
     assert at["loop"]["ttft"].median == pytest.approx(50)
-    assert [at[name]["arithmetic"] for name in RATES] == ["float32", "float32", "bfloat16", "torch", "torch", "llamacpp", "ollama"]
+    assert [at[name]["arithmetic"] for name in RATES] == [
+        "float32",
+        "float32",
+        "bfloat16",
+        "torch",
+        "torch",
+        "llamacpp",
+        "ollama",
+    ]
 
 
 def test_who_is_ours_and_who_the_rival():
@@ -60,7 +90,10 @@ def test_who_is_ours_and_who_the_rival():
 
 
 def test_a_void_subject_has_no_rate_and_says_why():
-    made = [t.model_copy(update=dict(valid=False, reason="wrong: token 1 is 2")) if t.subject == "torch" else t for t in contest()]
+    made = [
+        t.model_copy(update=dict(valid=False, reason="wrong: token 1 is 2")) if t.subject == "torch" else t
+        for t in contest()
+    ]
     entry = next(e for e in standings.ladder(made, list(RATES)) if e["name"] == "torch")
     assert (entry["decode"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: token 1 is 2"])
     assert "torch made other tokens" in finding.versus(made, standings.ladder(made, list(RATES)), [], [])
@@ -76,7 +109,9 @@ def test_a_conversation_counts_whole():
     twice = (sum(0.05 + (1 + k) / 30 for k in range(3))) / seconds
     assert talks["torch"]["ratio"].value == pytest.approx(twice, rel=0.02)
     cut = [
-        t.model_copy(update=dict(new_tokens=1)) if (t.run, t.subject, t.block, t.prompt) == (measure.CHAT, "torch", 0, 1) else t
+        t.model_copy(update=dict(new_tokens=1))
+        if (t.run, t.subject, t.block, t.prompt) == (measure.CHAT, "torch", 0, 1)
+        else t
         for t in made
     ]
     assert table.talks(cut, ["torch"], "loop")["torch"]["total"].n == 3  # an answer that ended early is no turn
@@ -105,11 +140,20 @@ def test_the_finding_says_what_the_trials_say():
     names = [name for name in RATES if name != "ollama"]
     made = contest(names)
     sentence = finding.versus(made, standings.ladder(made, names), quality.table(rows()), MISSING)
-    assert sentence.startswith("Ollama was not measured here, llama.cpp, which it runs, was: the fastest float32 placement, loop, decodes ")
-    for words in ("0.40x [", "of llama.cpp's strongest mode (llamacpp on q4_1 weights)",
-                  "3.00x [", "of transformers' `generate` (transformers)", "2.00x [", "of torch's best mode (torch)",
-                  "0.02 nats [", "] a token from the float32 model",
-                  "best token the same at 87.5% of 256 tokens"):  # fmt: skip
+    assert sentence.startswith(
+        "Ollama was not measured here, llama.cpp, which it runs, was: the fastest float32 placement, loop, decodes "
+    )
+    for words in (
+        "0.40x [",
+        "of llama.cpp's strongest mode (llamacpp on q4_1 weights)",
+        "3.00x [",
+        "of transformers' `generate` (transformers)",
+        "2.00x [",
+        "of torch's best mode (torch)",
+        "0.02 nats [",
+        "] a token from the float32 model",
+        "best token the same at 87.5% of 256 tokens",
+    ):
         assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
@@ -145,17 +189,28 @@ def test_what_the_trials_do_not_decide_is_not_claimed():
         for block in range(8)
         for name in ("loop", "torch", "loop" + AGAIN)
     ]
-    close = [t.model_copy(update=dict(token_times_ns=[int(x / 2) for x in t.token_times_ns])) if t.subject == "torch" else t for t in made]
+    close = [
+        t.model_copy(update=dict(token_times_ns=[int(x / 2) for x in t.token_times_ns])) if t.subject == "torch" else t
+        for t in made
+    ]
     sentence = finding.versus(close, standings.ladder(close, ["loop", "torch"]), [], [])
     assert "which n = 8 blocks do not decide" in sentence
     one = [t for t in made if t.block == 0]
     assert "nan" not in finding.versus(one, standings.ladder(one, ["loop", "torch"]), [], [])
     nothing = [t.model_copy(update=dict(valid=False)) for t in made]
     assert finding.versus(nothing, standings.ladder(nothing, ["loop"]), [], []).startswith("No placement")
-    assert "nats" not in finding.versus(made, standings.ladder(made, ["loop"]), [dict(subject="llamacpp", valid=False)], [])
+    assert "nats" not in finding.versus(
+        made, standings.ladder(made, ["loop"]), [dict(subject="llamacpp", valid=False)], []
+    )
 
 
-FORMS = [("none", "float32"), ("gguf+fused", "gguf"), ("q8_0+gemv", "q8_0"), ("gguf-q4_1", "float32"), ("kv-int8", "float32")]
+FORMS = [
+    ("none", "float32"),
+    ("gguf+fused", "gguf"),
+    ("q8_0+gemv", "q8_0"),
+    ("gguf-q4_1", "float32"),
+    ("kv-int8", "float32"),
+]
 
 
 @pytest.mark.parametrize(("quantisation", "said"), FORMS)

@@ -30,7 +30,9 @@ def test_summary_equals_numpy():
 
 
 def test_the_medians_interval_is_scipys_bca():
-    expected = stats.bootstrap((logs(),), np.median, n_resamples=statistics.RESAMPLES, method="BCa", rng=np.random.default_rng(0))
+    expected = stats.bootstrap(
+        (logs(),), np.median, n_resamples=statistics.RESAMPLES, method="BCa", rng=np.random.default_rng(0)
+    )
     assert statistics.interval(logs(), np.median, 0) == pytest.approx(tuple(expected.confidence_interval))
     assert statistics.interval(np.ones(5), np.median, 0) == (1, 1)
 
@@ -46,8 +48,14 @@ def test_ratio_is_the_geometric_mean_of_pairs():
 @pytest.mark.parametrize("clusters", [None, ["only"] * 20, range(20)])
 def test_the_interval_of_independent_pairs_is_scipys_at_hesterbergs_level(clusters):
     level = statistics.expanded_level(20)
-    expected = stats.bootstrap((logs(),), np.mean, n_resamples=statistics.RESAMPLES, method="percentile", confidence_level=level,
-                               rng=np.random.default_rng(0)).confidence_interval  # fmt: skip
+    expected = stats.bootstrap(
+        (logs(),),
+        np.mean,
+        n_resamples=statistics.RESAMPLES,
+        method="percentile",
+        confidence_level=level,
+        rng=np.random.default_rng(0),
+    ).confidence_interval
     r = of(logs(), clusters)
     assert (r.low, r.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
     assert r.clusters == (20 if clusters == range(20) else 1)
@@ -83,7 +91,9 @@ def test_below_six_units_the_interval_is_students():
     expected = stats.ttest_1samp(logs(5), 0).confidence_interval()
     r = of(logs(5))
     assert (r.low, r.high) == pytest.approx(tuple(np.exp(expected)))
-    pooled = of(np.repeat(logs(5), 4), np.repeat(np.arange(5), 4))  # each process says the same four times: no more is known
+    pooled = of(
+        np.repeat(logs(5), 4), np.repeat(np.arange(5), 4)
+    )  # each process says the same four times: no more is known
     assert (pooled.low, pooled.high) == pytest.approx((r.low, r.high))
 
 
@@ -112,9 +122,14 @@ def test_a_ratio_turned_round_is_its_inverse(factor, n, seed):
 
 @pytest.mark.parametrize(
     ("low", "value", "high", "verdict"),
-    [(1.05, 1.1, 1.2, "faster"), (0.7, 0.8, 0.9, "slower"), (0.99, 1.0, 1.01, "equal within 2 %"), (0.9, 1.0, 1.1, "inconclusive"),
-     (0.97, 1.01, 1.05, "inconclusive")],
-)  # fmt: skip
+    [
+        (1.05, 1.1, 1.2, "faster"),
+        (0.7, 0.8, 0.9, "slower"),
+        (0.99, 1.0, 1.01, "equal within 2 %"),
+        (0.9, 1.0, 1.1, "inconclusive"),
+        (0.97, 1.01, 1.05, "inconclusive"),
+    ],
+)
 def test_verdicts(low, value, high, verdict):
     assert Ratio(value, low, high, 10).verdict == verdict
 
@@ -164,7 +179,10 @@ def test_the_baselines_two_runs_make_one_denominator():
     ("found", "more"),
     [
         (FASTER, 0),
-        (Ratio(1.05, 1.05 / math.exp(0.1), 1.05 * math.exp(0.1), 10), 33),  # half-width 0.1 to 0.0488: 10 (0.1 / 0.0488)^2 = 42.01
+        (
+            Ratio(1.05, 1.05 / math.exp(0.1), 1.05 * math.exp(0.1), 10),
+            33,
+        ),  # half-width 0.1 to 0.0488: 10 (0.1 / 0.0488)^2 = 42.01
         (Ratio(1.0, math.exp(-0.04), math.exp(0.04), 10), 31),  # to fit within 2 %: 10 (0.04 / 0.0198)^2 = 40.8
         (replace(FASTER, floor=2 * math.log(1.05)), 30),  # the control's own noise is what has to shrink, to half
         (replace(FASTER, spread=0.2), 1),  # the interval is narrow enough already; a calmer machine is needed

@@ -1,4 +1,5 @@
-"""A JupyterLab server of its own, started as `make lab` starts it, over a copy of what a clone holds; and a notebook in its page."""
+"""A JupyterLab server of its own, started as `make lab` starts it, over a copy of what a clone holds; and a notebook in
+its page."""
 
 import contextlib
 import json
@@ -21,10 +22,17 @@ TROUBLE = "application/vnd.jupyter.stderr"  # as which JupyterLab draws standard
 
 def command(options: str, home: Path) -> str:
     """The command that `make lab` runs, over the notebooks in `home`."""
-    said = subprocess.run(["make", "-n", "-s", "-o", ".venv/.ready", "lab", f"LAB={options}", f"CURDIR={home}"], cwd=paths.ROOT,
-                          capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
+    said = subprocess.run(
+        ["make", "-n", "-s", "-o", ".venv/.ready", "lab", f"LAB={options}", f"CURDIR={home}"],
+        cwd=paths.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
     assert PAGE in said
-    return said.replace("\\\n", " ").replace(".venv/bin/jupyter", shlex.quote(str(Path(sys.executable).with_name("jupyter"))))
+    return said.replace("\\\n", " ").replace(
+        ".venv/bin/jupyter", shlex.quote(str(Path(sys.executable).with_name("jupyter")))
+    )
 
 
 class Server:
@@ -33,7 +41,9 @@ class Server:
     def __init__(self, folder: Path):
         self.home, self.runtime = folder / "clone", folder / "runtime"
         for name in CLONED:
-            shutil.copytree(paths.ROOT / name, self.home / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+            shutil.copytree(
+                paths.ROOT / name, self.home / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+            )
         own = {f"JUPYTER_{kind}_DIR": str(folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
         own |= {f"JUPYTERLAB_{kind}_DIR": str(folder / kind.lower()) for kind in ("SETTINGS", "WORKSPACES")}
         own |= {"IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": str(self.home), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -41,7 +51,9 @@ class Server:
         self.log = folder / "lab.log"
         with open(self.log, "w") as log:
             line = "exec env " + command(f"--no-browser --port=0 --port-retries=0{root}", self.home)
-            self.process = subprocess.Popen(["bash", "-c", line], cwd=self.home, env={**os.environ, **own}, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                ["bash", "-c", line], cwd=self.home, env={**os.environ, **own}, stdout=log, stderr=log
+            )
         self.url, self.token = self.wait()
 
     def wait(self) -> tuple[str, str]:
@@ -57,7 +69,9 @@ class Server:
         raise AssertionError(f"JupyterLab does not answer: {self.log.read_text()[-2000:]}")
 
     def ask(self, path: str, method: str = "GET"):
-        request = urllib.request.Request(f"{self.url}api/{path}", method=method, headers={"Authorization": f"token {self.token}"})
+        request = urllib.request.Request(
+            f"{self.url}api/{path}", method=method, headers={"Authorization": f"token {self.token}"}
+        )
         with urllib.request.urlopen(request, timeout=30) as reply:
             return json.loads(reply.read() or "null")
 
@@ -96,8 +110,11 @@ class Notebook:
 
     def wait_until_done(self, seconds: float) -> None:
         """No cell runs or waits any more, be it that one has failed."""
-        self.page.wait_for_function("all => ![...document.querySelectorAll(all)].some(p => p.textContent == '[*]:')", arg=PROMPT,
-                                    timeout=seconds * 1000)  # fmt: skip
+        self.page.wait_for_function(
+            "all => ![...document.querySelectorAll(all)].some(p => p.textContent == '[*]:')",
+            arg=PROMPT,
+            timeout=seconds * 1000,
+        )
         self.page.wait_for_selector("text=/Python 3.*\\| Idle/", timeout=30_000)
 
     def has_run(self) -> list[bool]:
@@ -106,11 +123,15 @@ class Notebook:
 
     def outputs(self, kind: str) -> list[str]:
         """Texts of the outputs of a kind."""
-        return self.page.eval_on_selector_all(f'.jp-OutputArea-output[data-mime-type="{kind}"]', "all => all.map(e => e.textContent)")
+        return self.page.eval_on_selector_all(
+            f'.jp-OutputArea-output[data-mime-type="{kind}"]', "all => all.map(e => e.textContent)"
+        )
 
     def pictures(self) -> list[int]:
         """Natural widths of the pictures in outputs; 0 is one that is not drawn."""
-        self.page.wait_for_function("[...document.querySelectorAll('.jp-OutputArea-output img')].every(i => i.complete)", timeout=30_000)
+        self.page.wait_for_function(
+            "[...document.querySelectorAll('.jp-OutputArea-output img')].every(i => i.complete)", timeout=30_000
+        )
         return self.page.eval_on_selector_all(".jp-OutputArea-output img", "all => all.map(i => i.naturalWidth)")
 
     def close(self) -> None:

@@ -14,7 +14,11 @@ from llama_jax import paths
 from llama_jax.reporting import notebooks
 from tests.browser import lab
 
-SOME = ("00-start-here", "03-jit-placement", "12-gpu")  # the door, the main one, and one that draws nothing for want of data
+SOME = (
+    "00-start-here",
+    "03-jit-placement",
+    "12-gpu",
+)  # the door, the main one, and one that draws nothing for want of data
 NAMES = [path.stem for path in notebooks.find() if os.environ.get("LLAMA_JAX_LAB") == "all" or path.stem in SOME]
 LIMIT_S = 300
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -54,7 +58,9 @@ def test_run_all(name, server, opened):
     notebook.wait_until_done(LIMIT_S)
     assert notebook.outputs(lab.TROUBLE) == []
     assert all(notebook.has_run())
-    expected = [a for a in notebooks.promised(paths.ROOT / "notebooks" / f"{name}.ipynb", server.home) if a.endswith(".png")]
+    expected = [
+        a for a in notebooks.promised(paths.ROOT / "notebooks" / f"{name}.ipynb", server.home) if a.endswith(".png")
+    ]
     widths = notebook.pictures()
     assert len(widths) == (len(expected) or name == "00-start-here")  # 00 shows a figure of another
     assert all(widths)
@@ -75,7 +81,9 @@ def use_the_playground(notebook: lab.Notebook) -> None:
     page.wait_for_function("document.querySelector('.playground-text').textContent.length > 20", timeout=120_000)
     assert not generate.is_enabled()
     before = text.inner_text()
-    page.wait_for_function("n => document.querySelector('.playground-text').textContent.length > n + 10", arg=len(before), timeout=60_000)
+    page.wait_for_function(
+        "n => document.querySelector('.playground-text').textContent.length > n + 10", arg=len(before), timeout=60_000
+    )
     assert text.inner_text().startswith(before)
     stop.click()
     page.wait_for_selector(".playground-status:has-text('stopped')", timeout=60_000)

@@ -14,13 +14,15 @@ REPORT = paths.ROOT / "docs" / "index.html"
 PAGES = sorted((paths.ROOT / "docs" / "notebooks").glob("*.html"))
 SCHEMES = ("light", "dark")
 READABLE = 4.5  # contrast of text that WCAG 2.2 asks for at level AA, https://www.w3.org/TR/WCAG22/#contrast-minimum
-# Contrast of every piece of text with what lies behind it: the relative luminances of https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
+# Contrast of every piece of text with what lies behind it: the relative luminances of
+# https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
 CONTRASTS = """() => {
   const rgb = words => words.match(/[\\d.]+/g).map(Number);
   const part = c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
   const luminance = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
   const behind = e => {
-    for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3]) return c; }
+    for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3]) return c; }
     return matchMedia("(prefers-color-scheme: dark)").matches ? [18, 18, 18] : [255, 255, 255];
   };
   const seen = {};
@@ -32,9 +34,13 @@ CONTRASTS = """() => {
   }
   return seen;
 }"""
-NAMELESS = "[...document.querySelectorAll('a,button,input,[role=region]')].filter(e => !e.textContent.trim() && !e.labels?.length).length"
+NAMELESS = (
+    "[...document.querySelectorAll('a,button,input,[role=region]')].filter(e => !e.textContent.trim() &&"
+    " !e.labels?.length).length"
+)
 WORDS = (
-    "at => [...document.querySelector('#subjects').tBodies[0].rows].map(r => r.cells[at].dataset.value ?? r.cells[at].textContent.trim())"
+    "at => [...document.querySelector('#subjects').tBodies[0].rows].map(r => r.cells[at].dataset.value ??"
+    " r.cells[at].textContent.trim())"
 )
 
 
@@ -44,10 +50,14 @@ def visit(chromium):
     opened, complaints, requests = [], [], []
 
     def open_(path, width=1280, height=900, scheme="light", scripts=True):
-        context = chromium.new_context(viewport=dict(width=width, height=height), color_scheme=scheme, java_script_enabled=scripts)
+        context = chromium.new_context(
+            viewport=dict(width=width, height=height), color_scheme=scheme, java_script_enabled=scripts
+        )
         opened.append(context)
         page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+        )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url[:200]}"))
         page.on("request", lambda request: requests.append(request.url))
@@ -137,7 +147,8 @@ def test_a_page_is_whole_on_a_phone_and_can_be_read_in_the_light_and_in_the_dark
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.wait_for_function("[...document.images].every(image => image.complete)")
     images = page.evaluate(
-        "[...document.images].map(i => [i.naturalWidth, i.alt.trim(), i.closest('.wide').getBoundingClientRect().width])"
+        "[...document.images].map(i => [i.naturalWidth, i.alt.trim(),"
+        " i.closest('.wide').getBoundingClientRect().width])"
     )
     assert all(natural > 0 and len(alt) > 20 and 0 < width <= 360 for natural, alt, width in images)
     for scheme in SCHEMES:

@@ -13,7 +13,9 @@ from llama_jax.checkpoint import random
 from llama_jax.errors import UserError
 from llama_jax.model import Model
 
-CONFIG = config.tiny(hidden_size=256, intermediate_size=256, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=260)
+CONFIG = config.tiny(
+    hidden_size=256, intermediate_size=256, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=260
+)
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
 NAMES = {v: k for k, v in reader.LAYER_NAMES.items()} | {v: k for k, v in reader.GLOBAL_NAMES.items()}
 
@@ -41,7 +43,9 @@ def blocks(kind, shape, rng):
     return raw.reshape(*shape[:-1], -1)
 
 
-def write(path, kind="F32", cfg=CONFIG, skip=(), reshape=(), architecture="llama", vocabulary=True, extra=lambda w: None):
+def write(
+    path, kind="F32", cfg=CONFIG, skip=(), reshape=(), architecture="llama", vocabulary=True, extra=lambda w: None
+):
     """A small GGUF file; returns the values that reading it must give, by Hugging Face name."""
     kind, rng = gguf.GGMLQuantizationType[kind], np.random.default_rng(0)
     w = gguf.GGUFWriter(path, architecture)
@@ -133,7 +137,10 @@ def test_rope_factors_and_scaling(tmp_path):
     scaling = checkpoint.load_config(str(tmp_path / "f.gguf")).rope_scaling
     assert scaling.kind == "factors"
     assert scaling.factors[-1] == 8
-    write(tmp_path / "l.gguf", extra=lambda w: (w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR), w.add_rope_scaling_factor(4.0)))
+    write(
+        tmp_path / "l.gguf",
+        extra=lambda w: (w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR), w.add_rope_scaling_factor(4.0)),
+    )
     assert checkpoint.load_config(str(tmp_path / "l.gguf")).rope_scaling == config.RopeScaling("linear", 4.0)
     write(tmp_path / "y.gguf", extra=lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN))
     with pytest.raises(UserError, match="yarn"):
@@ -248,7 +255,9 @@ def test_every_tensor_of_the_packaged_file_reads_as_the_gguf_library_dequantises
         if heads := reader.rotated_heads(tensor.name, ours.config):
             values = values.reshape(heads, 2, -1, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
         expected = gguf.dequantize(tensor.data, tensor.tensor_type)
-        np.testing.assert_allclose(values, expected.reshape(values.shape), rtol=0, atol=1e-5 * np.abs(expected).max(), err_msg=tensor.name)
+        np.testing.assert_allclose(
+            values, expected.reshape(values.shape), rtol=0, atol=1e-5 * np.abs(expected).max(), err_msg=tensor.name
+        )
 
 
 def test_the_package_may_be_absent(monkeypatch):

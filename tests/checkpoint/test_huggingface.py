@@ -12,10 +12,18 @@ VARIANTS = {
     "untied": dict(tie_word_embeddings=False),
     "multi-head": dict(num_key_value_heads=4),
     "wide-heads": dict(head_dim=16),
-    "llama3-rope": dict(rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
-                                         "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
+    "llama3-rope": dict(
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 1e4,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        }
+    ),
     "linear-rope": dict(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -25,7 +33,9 @@ def test_logits_and_greedy_tokens_equal_transformers(tmp_path, variant):
     ids = np.random.default_rng(0).integers(3, 97, 50)
     with torch.no_grad():
         expected = reference(torch.tensor(ids)[None]).logits[0].numpy()
-        text = reference.generate(torch.tensor(ids[:9])[None], max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0)
+        text = reference.generate(
+            torch.tensor(ids[:9])[None], max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
     engine = generate.build(loaded, "loop")
     assert relative_error(generate.logits(engine, ids), expected) <= 1e-4
     assert list(generate.answer(engine, [ids[:9]], 32)[0].token_ids) == text[0, 9:].tolist()
@@ -45,7 +55,9 @@ def test_shards_equal_one_file(tmp_path):
     sharded, _ = save_llama(tmp_path / "many", shards="20KB")
     assert len(list(sharded.glob("*.safetensors"))) > 1
     one, many = checkpoint.load(str(folder)), checkpoint.load(str(sharded))
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True)
+    )
     next(iter(sorted(sharded.glob("*.safetensors")))).unlink()
     with pytest.raises(UserError, match="shard .* is missing"):
         checkpoint.load(str(sharded))
@@ -63,14 +75,18 @@ def test_a_state_dict_makes_the_same_model(hub_folder):
     folder, reference = hub_folder
     loaded = checkpoint.load(str(folder))
     _, params = checkpoint.from_torch(reference.state_dict(), loaded.config)
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(loaded.params), jax.tree.leaves(params), strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(jax.tree.leaves(loaded.params), jax.tree.leaves(params), strict=True)
+    )
     with pytest.raises(UserError, match="q_proj"):
         checkpoint.from_torch({k: v for k, v in reference.state_dict().items() if "q_proj" not in k}, loaded.config)
 
 
 def test_rope_of_transformers_4(tmp_path):
     folder, _ = save_llama(tmp_path / "m")
-    edit_json(folder / "config.json", rope_parameters=..., rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2.0})
+    edit_json(
+        folder / "config.json", rope_parameters=..., rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2.0}
+    )
     found = checkpoint.load_config(str(folder))
     assert (found.rope_theta, found.rope_scaling.factor) == (5e5, 2.0)
 

@@ -34,7 +34,10 @@ def test_dtype_is_checked():
 
 
 def test_random_weights_follow_their_seed():
-    a, b, c = (random.open_random(config.tiny(), seed).tensors["model.layers.0.mlp.up_proj.weight"].read() for seed in (0, 0, 1))
+    a, b, c = (
+        random.open_random(config.tiny(), seed).tensors["model.layers.0.mlp.up_proj.weight"].read()
+        for seed in (0, 0, 1)
+    )
     np.testing.assert_array_equal(a, b)
     assert not np.array_equal(a, c)
     assert a.std() == pytest.approx(0.02, rel=0.1)
@@ -58,5 +61,7 @@ def test_too_little_memory_is_said_before_anything_is_read(monkeypatch):
 
 def test_a_preset_with_changed_sizes():
     small = "random:smollm2-135m,num_hidden_layers=2,vocab_size=97"
-    assert checkpoint.load_config(small) == dataclasses.replace(config.PRESETS["smollm2-135m"], num_hidden_layers=2, vocab_size=97)
+    assert checkpoint.load_config(small) == dataclasses.replace(
+        config.PRESETS["smollm2-135m"], num_hidden_layers=2, vocab_size=97
+    )
     assert checkpoint.find(small).hash() != checkpoint.find(small + ":1").hash()

@@ -20,8 +20,10 @@ from tests.checkpoint.test_gguf import CONFIG, write
 from tests.conftest import build
 from tests.model.test_families import write_gguf
 
-SMALL = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-         "head_dim=16,vocab_size=97")  # fmt: skip
+SMALL = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +45,16 @@ def test_the_files_own_blocks_are_its_bytes_in_the_models_row_order(tmp_path, ki
         assert isinstance(found, Blocks) == (expected.ndim == 2)
         np.testing.assert_array_equal(found.dequantised() if is_quantised(found) else found, expected)
     qkv = np.concatenate(
-        [raw_of(tmp_path / "m.gguf", f"blk.1.attn_{part}.weight", heads) for part, heads in (("q", 4), ("k", 2), ("v", 0))]
+        [
+            raw_of(tmp_path / "m.gguf", f"blk.1.attn_{part}.weight", heads)
+            for part, heads in (("q", 4), ("k", 2), ("v", 0))
+        ]
     )
     np.testing.assert_array_equal(quantize.unpack(own.params.layers[1].attention.qkv), qkv)
-    assert own.params.embedding.weight.shape == (CONFIG.vocab_size, CONFIG.hidden_size)  # 260 rows: 16 does not divide them
+    assert own.params.embedding.weight.shape == (
+        CONFIG.vocab_size,
+        CONFIG.hidden_size,
+    )  # 260 rows: 16 does not divide them
 
 
 def raw_of(path, name, heads):
@@ -59,7 +67,9 @@ def raw_of(path, name, heads):
 
 def test_what_has_no_blocks_is_refused_with_the_tensor_its_type_and_the_remedy(tmp_path):
     write(tmp_path / "h.gguf", "F16")
-    with pytest.raises(UserError, match=r"tensor model\.embed_tokens\.weight is stored as F16, not as Q4_0, Q4_1, Q8_0; use q8_0"):
+    with pytest.raises(
+        UserError, match=r"tensor model\.embed_tokens\.weight is stored as F16, not as Q4_0, Q4_1, Q8_0; use q8_0"
+    ):
         checkpoint.load(str(tmp_path / "h.gguf"), "gguf")
     with pytest.raises(UserError, match="no GGUF file.*use q8_0"):
         checkpoint.load(SMALL, "gguf")
@@ -222,7 +232,9 @@ def test_the_packaged_model_in_its_own_blocks(packaged, tmp_path, monkeypatch):
     assert packaged.blocks == "gguf"
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(own)) == pytest.approx(96.6e6, rel=0.01)
     for i in (0, 29):
-        np.testing.assert_array_equal(own.layers[i].attention.qkv.dequantised(), packaged.params.layers[i].attention.qkv)
+        np.testing.assert_array_equal(
+            own.layers[i].attention.qkv.dequantised(), packaged.params.layers[i].attention.qkv
+        )
         np.testing.assert_array_equal(own.layers[i].ffn.gate_up.dequantised(), packaged.params.layers[i].ffn.gate_up)
     ids = np.array([0, 5, 49151])
     np.testing.assert_array_equal(own.embedding.weight[ids], packaged.params.embedding.weight[ids])

@@ -64,7 +64,9 @@ def test_of_another_machine_it_is_said(advised, monkeypatch):
 
 def test_a_table_of_ones_own(advised, tmp_path):
     trials, _ = record.read(DATA / "03-jit-placement.csv")
-    path = record.write(tmp_path / "mine.csv", [t for t in trials if t.subject in ("step", "chunk8")], environment=environment.capture())
+    path = record.write(
+        tmp_path / "mine.csv", [t for t in trials if t.subject in ("step", "chunk8")], environment=environment.capture()
+    )
     found, _, _ = advised("--data", str(path))
     assert {r["name"] for r in found["ranking"]} <= {"step", "chunk8"}
     assert found["evidence"]["where"].startswith("mine (")
@@ -73,7 +75,10 @@ def test_a_table_of_ones_own(advised, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model", "smolm2"], "Nothing was recorded of smolm2 (but of smollm2-135m-instruct); measure it with --measure."),
+        (
+            ["--model", "smolm2"],
+            "Nothing was recorded of smolm2 (but of smollm2-135m-instruct); measure it with --measure.",
+        ),
         (["--memory-mb", "1"], "No recorded placement does what you wish"),
         (["--out", "x.csv"], "--placements and --out belong to --measure"),
         (["--placements", "step"], "--placements and --out belong to --measure"),
@@ -96,7 +101,14 @@ def test_a_mistake_is_one_line(advised, arguments, words):
 def test_really_measured(advised, tmp_path, monkeypatch):
     monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     out = tmp_path / "now.parquet"
-    shape = dict(num_hidden_layers=2, hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+    shape = dict(
+        num_hidden_layers=2,
+        hidden_size=64,
+        intermediate_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+    )
     small = ",".join(["random:smollm2-135m", *(f"{name}={size}" for name, size in shape.items()), "vocab_size=97"])
     sizes = ("--prompt-tokens", "8", "--new-tokens", "6", "--requests", "1000")
     found, lines, _ = advised("--model", small, *sizes, "--measure", "--placements", "step,loop", "--out", str(out))

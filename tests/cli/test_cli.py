@@ -46,16 +46,25 @@ BAD = {
     "two prompts": (["generate", "hi", "--token-ids", "1"], "Give either a prompt"),
     "empty prompt": (["generate", "  "], "empty"),
     "bad ids": (["generate", "--token-ids", "1,x"], "whole numbers"),
-    "ids out of range": (["generate", "--token-ids", "1,97", "--model", "{folder}"], "97 is outside the vocabulary of 97"),
+    "ids out of range": (
+        ["generate", "--token-ids", "1,97", "--model", "{folder}"],
+        "97 is outside the vocabulary of 97",
+    ),
     "too long": (["generate", "--token-ids", "1", "-n", "300", "--model", "{folder}"], "context of 256"),
     "no tokenizer": (["generate", "hi", "--model", "{folder}"], "no tokenizer"),
     "dtype": (["generate", "hi", "--dtype", "int3"], "int3"),
-    "no blocks": (["generate", "--token-ids", "1", "--dtype", "gguf", "--model", "{folder}"], "no GGUF file, so it has no blocks"),
+    "no blocks": (
+        ["generate", "--token-ids", "1", "--dtype", "gguf", "--model", "{folder}"],
+        "no GGUF file, so it has no blocks",
+    ),
     "no such weights": (
         ["generate", "--token-ids", "1", "--placement", "step+gguf", "--model", "{folder}"],
         "blocks of its own; use q8_0",
     ),
-    "extract quantised": (["extract", "--sites", "ln_final", "--out", "x", "--dtype", "q8_0"], "read in float32 or bfloat16"),
+    "extract quantised": (
+        ["extract", "--sites", "ln_final", "--out", "x", "--dtype", "q8_0"],
+        "read in float32 or bfloat16",
+    ),
     "kernels and int8": (["generate", "hi", "--placement", "step+int8+gemv"], "not by int8 weights"),
     "no such verb": (["genrate"], "genrate"),
     "no such option": (["generate", "hi", "--fast"], "--fast"),
@@ -66,13 +75,22 @@ BAD = {
     "bench baseline": (["bench", "--placements", "step", "--baseline", "loop"], "not among"),
     "bench peer": (["bench", "--peers", "flax-linnen"], "No such peer: 'flax-linnen'. Did you mean 'flax-linen'"),
     "bench peer twice": (["bench", "--peers", "flax-nnx,flax-nnx"], "A peer is named twice"),
-    "bench profile of a peer": (["bench", "--profile", "p", "--placements", "step", "--peers", "flax-nnx"], "leave --peers out"),
-    "bench threads": (["bench", "--threads", "999", "--model", "{folder}", "--placements", "step"], "999 threads asked for"),
+    "bench profile of a peer": (
+        ["bench", "--profile", "p", "--placements", "step", "--peers", "flax-nnx"],
+        "leave --peers out",
+    ),
+    "bench threads": (
+        ["bench", "--threads", "999", "--model", "{folder}", "--placements", "step"],
+        "999 threads asked for",
+    ),
     "bench export": (["bench", "--out", "results.xlsx"], "cannot export to .xlsx"),
     "bench out of reach": (["bench", "--out", "/proc/results.csv"], "Cannot write /proc/results.csv"),
     "bench journal and out": (["bench", "--journal", "x.jsonl", "--out", "x.jsonl"], "both x.jsonl"),
     "bench profile and out": (["bench", "--profile", "p", "--out", "x.csv"], "measures nothing"),
-    "bench processes": (["bench", "--model", "{folder}", "--blocks", "2", "--processes", "3"], "3 processes for 2 blocks"),
+    "bench processes": (
+        ["bench", "--model", "{folder}", "--blocks", "2", "--processes", "3"],
+        "3 processes for 2 blocks",
+    ),
     "compare nothing": (["compare", "./none.csv", "./none.csv"], "No recorded data at"),
     "compare no table": (["compare", "{not_gguf}", "{not_gguf}"], "is no table"),
     "bench too long": (["bench", "--model", "{folder}", "--prompt-tokens", "250"], "context of 256"),
@@ -97,7 +115,13 @@ def files(tmp_path_factory, folder):
     write(home / "mamba.gguf", architecture="mamba")
     write(home / "missing.gguf", skip=("model.norm.weight",))
     write(home / "misshapen.gguf", reshape=("model.layers.0.mlp.up_proj.weight",))
-    names = dict(truncated="truncated.gguf", mamba="mamba.gguf", missing="missing.gguf", misshapen="misshapen.gguf", not_gguf="not.gguf")
+    names = dict(
+        truncated="truncated.gguf",
+        mamba="mamba.gguf",
+        missing="missing.gguf",
+        misshapen="misshapen.gguf",
+        not_gguf="not.gguf",
+    )
     return {"folder": folder, "empty": str(home / "empty"), **{k: str(home / v) for k, v in names.items()}}
 
 
@@ -113,7 +137,9 @@ def test_bad_input_is_one_line_and_exit_code_2(call, files, case):
 
 
 def test_a_real_process_does_the_same():
-    done = subprocess.run([sys.executable, "-m", "llama_jax", "generate", "hi", "--placement", "nowhere"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "llama_jax", "generate", "hi", "--placement", "nowhere"], capture_output=True, text=True
+    )
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -124,11 +150,30 @@ def test_generate_json(call, folder):
     code, out, _ = call("generate", "--token-ids", "5,6,7", "--model", folder, "--ignore-eos", "-n", "6", "--json")
     found = last_json(out)
     assert code == 0
-    assert {"model", "placement", "prompt_token_ids", "token_ids", "text", "finish_reason", "ttft_ms", "tokens_per_second"} <= set(found)
+    assert {
+        "model",
+        "placement",
+        "prompt_token_ids",
+        "token_ids",
+        "text",
+        "finish_reason",
+        "ttft_ms",
+        "tokens_per_second",
+    } <= set(found)
     assert found["prompt_token_ids"] == [5, 6, 7]
     assert (len(found["token_ids"]), found["finish_reason"], found["text"]) == (6, "length", None)
     _, again, _ = call(
-        "generate", "--token-ids", "5,6,7", "--model", folder, "--ignore-eos", "-n", "6", "--json", "--placement", "step+scan"
+        "generate",
+        "--token-ids",
+        "5,6,7",
+        "--model",
+        folder,
+        "--ignore-eos",
+        "-n",
+        "6",
+        "--json",
+        "--placement",
+        "step+scan",
     )
     assert last_json(again)["token_ids"] == found["token_ids"]
 
@@ -136,7 +181,20 @@ def test_generate_json(call, folder):
 def test_a_seed_decides_a_drawn_answer(call, folder):
     def ids(seed):
         return last_json(
-            call("generate", "--token-ids", "5", "--model", folder, "--temperature", "2", "--seed", seed, "-n", "8", "--json")[1]
+            call(
+                "generate",
+                "--token-ids",
+                "5",
+                "--model",
+                folder,
+                "--temperature",
+                "2",
+                "--seed",
+                seed,
+                "-n",
+                "8",
+                "--json",
+            )[1]
         )
 
     assert ids(1)["token_ids"] == ids(1)["token_ids"] != ids(2)["token_ids"]
@@ -161,21 +219,51 @@ def test_chat_keeps_the_conversation(call, monkeypatch):
 
     encode = chat.encode
     monkeypatch.setattr("llama_jax.cli.text.read_line", lambda console: next(lines))
-    monkeypatch.setattr(chat, "encode", lambda tokenizer, messages: seen.append(list(messages)) or encode(tokenizer, messages))
+    monkeypatch.setattr(
+        chat, "encode", lambda tokenizer, messages: seen.append(list(messages)) or encode(tokenizer, messages)
+    )
     code, _, _ = call("chat", "-n", "4", "--system", "Be brief.")
     assert code == 0
     assert [m["role"] for m in seen[1]] == ["system", "user", "assistant", "user"]
 
 
-KEYS = {"name", "kind", "tokens_per_second", "pp", "ttft_ms", "itl_ms", "compile", "ratio_to_baseline", "mbu", "peak_rss_bytes",
-        "tokens_equal", "valid_trials", "voided_trials"}  # fmt: skip
+KEYS = {
+    "name",
+    "kind",
+    "tokens_per_second",
+    "pp",
+    "ttft_ms",
+    "itl_ms",
+    "compile",
+    "ratio_to_baseline",
+    "mbu",
+    "peak_rss_bytes",
+    "tokens_equal",
+    "valid_trials",
+    "voided_trials",
+}
 
 
 @pytest.mark.slow
 def test_bench_measures_writes_and_goes_on(call, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))  # a lock of its own: something may be measured here
-    arguments = ["bench", "--model", folder, "--placements", "step,chunk4", "--prompt-tokens", "8", "--new-tokens", "9", "--no-cold",
-                 "--journal", tmp_path / "j.jsonl", "--json"]  # fmt: skip
+    monkeypatch.setattr(
+        protocol.tempfile, "gettempdir", lambda: str(tmp_path)
+    )  # a lock of its own: something may be measured here
+    arguments = [
+        "bench",
+        "--model",
+        folder,
+        "--placements",
+        "step,chunk4",
+        "--prompt-tokens",
+        "8",
+        "--new-tokens",
+        "9",
+        "--no-cold",
+        "--journal",
+        tmp_path / "j.jsonl",
+        "--json",
+    ]
     outputs = [a for suffix in ("csv", "parquet", "jsonl", "md") for a in ("--out", tmp_path / f"r.{suffix}")]
     code, out, err = call(*arguments, "--blocks", "2", *outputs)
     found = last_json(out)
@@ -193,7 +281,9 @@ def test_bench_measures_writes_and_goes_on(call, folder, tmp_path, monkeypatch):
     assert "Limit" in err
     assert out.count("\n") == 1
     assert "**Configuration**" in (tmp_path / "r.md").read_text()
-    assert [t.model_dump() for t in record.read(tmp_path / "r.csv")[0]] == [t.model_dump() for t in record.read(tmp_path / "r.parquet")[0]]
+    assert [t.model_dump() for t in record.read(tmp_path / "r.csv")[0]] == [
+        t.model_dump() for t in record.read(tmp_path / "r.parquet")[0]
+    ]
     again = last_json(call(*arguments, "--blocks", "2")[1])
     assert again["protocol"]["resumed_trials"] == 6
     assert again["subjects"][0]["tokens_per_second"] == found["subjects"][0]["tokens_per_second"]
@@ -210,12 +300,31 @@ def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, tmp
 
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setitem(peers.PEERS, "elsewhere", peers.Peer("no_such_module", "x", "not installed here"))
-    code, out, err = call("bench", "--model", folder, "--placements", "step", "--peers", "flax-nnx+split,elsewhere", "--prompt-tokens",
-                          "8", "--new-tokens", "5", "--blocks", "1", "--no-cold", "--json", "--out", tmp_path / "r.md")  # fmt: skip
+    code, out, err = call(
+        "bench",
+        "--model",
+        folder,
+        "--placements",
+        "step",
+        "--peers",
+        "flax-nnx+split,elsewhere",
+        "--prompt-tokens",
+        "8",
+        "--new-tokens",
+        "5",
+        "--blocks",
+        "1",
+        "--no-cold",
+        "--json",
+        "--out",
+        tmp_path / "r.md",
+    )
     found = last_json(out)
     assert code == 0
     assert [(s["name"], s["kind"], s["tokens_equal"]) for s in found["subjects"] if "again" not in s["name"]] == [
-        ("step", "placement", True), ("flax-nnx+split", "peer", True)]  # fmt: skip
+        ("step", "placement", True),
+        ("flax-nnx+split", "peer", True),
+    ]
     (gap,) = found["missing"]
     assert gap["name"] == "elsewhere"
     assert gap["reason"]
@@ -228,12 +337,30 @@ def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, tmp
 def test_bench_measures_pytorch(call, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     names = ("torch", "torch-compile", "transformers")
-    code, out, _ = call("bench", "--model", folder, "--placements", "step", "--peers", ",".join((*names, "torch-hybrid")),
-                        "--prompt-tokens", "8", "--new-tokens", "5", "--blocks", "1", "--no-cold", "--json", "--out",
-                        tmp_path / "r.csv")  # fmt: skip
+    code, out, _ = call(
+        "bench",
+        "--model",
+        folder,
+        "--placements",
+        "step",
+        "--peers",
+        ",".join((*names, "torch-hybrid")),
+        "--prompt-tokens",
+        "8",
+        "--new-tokens",
+        "5",
+        "--blocks",
+        "1",
+        "--no-cold",
+        "--json",
+        "--out",
+        tmp_path / "r.csv",
+    )
     found = last_json(out)
     assert code == 0
-    assert {s["name"]: s["tokens_equal"] for s in found["subjects"] if s["kind"] == "peer"} == dict.fromkeys(names, True)
+    assert {s["name"]: s["tokens_equal"] for s in found["subjects"] if s["kind"] == "peer"} == dict.fromkeys(
+        names, True
+    )
     assert [gap["name"] for gap in found["missing"]] == ["torch-hybrid"]
     assert {t.backend for t in record.read(tmp_path / "r.csv")[0]} == {"jax", "torch"}
 
@@ -258,8 +385,20 @@ def test_the_self_test_passes_and_fails(call, monkeypatch):
 
 
 def test_bench_profile(call, folder, tmp_path):
-    code, out, _ = call("bench", "--profile", tmp_path / "p", "--placements", "step", "--model", folder, "--prompt-tokens", "4",
-                        "--new-tokens", "4", "--json")  # fmt: skip
+    code, out, _ = call(
+        "bench",
+        "--profile",
+        tmp_path / "p",
+        "--placements",
+        "step",
+        "--model",
+        folder,
+        "--prompt-tokens",
+        "4",
+        "--new-tokens",
+        "4",
+        "--json",
+    )
     (found,) = last_json(out)["profiles"]
     assert code == 0
     assert found["name"] == "step"
@@ -290,10 +429,17 @@ def test_doctor_says_what_to_do_about_gaps(monkeypatch):
 
 
 def test_doctor_says_of_each_runtime_what_its_peers_say(monkeypatch):
-    gaps = {name: ("Not built.", "Run `make peers`.") for name, peer in doctor.peers.PEERS.items() if peer.backend == "llama.cpp"}
+    gaps = {
+        name: ("Not built.", "Run `make peers`.")
+        for name, peer in doctor.peers.PEERS.items()
+        if peer.backend == "llama.cpp"
+    }
     gaps |= {"torch-cudagraph": ("No CUDA.", "Run it where there is.")}
-    monkeypatch.setattr(doctor.peers, "missing", lambda names, model: [
-        dict(name=n, reason=gaps[n][0], remedy=gaps[n][1]) for n in names if n in gaps])  # fmt: skip
+    monkeypatch.setattr(
+        doctor.peers,
+        "missing",
+        lambda names, model: [dict(name=n, reason=gaps[n][0], remedy=gaps[n][1]) for n in names if n in gaps],
+    )
     here, remedies = doctor.find_peers()
     assert here["llama.cpp"] == "not here: Not built."
     assert here["ollama"] == "runs ollama"
@@ -373,7 +519,8 @@ def test_the_shell_completes_names(typed, offered):
         [script],
         capture_output=True,
         text=True,
-        env=os.environ | {"_LLAMA_JAX_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
+        env=os.environ
+        | {"_LLAMA_JAX_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
     )
     assert set(told.stdout.split()) == offered
 

@@ -1,4 +1,5 @@
-"""`bench --suite gpu` as a machine with little installed runs it, and what it says to those who ask for something else."""
+"""`bench --suite gpu` as a machine with little installed runs it, and what it says to those who ask for something
+else."""
 
 import json
 import os
@@ -14,9 +15,30 @@ from llama_jax.__main__ import main
 from llama_jax.experiments.gpu import data
 from llama_jax.reporting import notebooks, report
 
-# What a GPU machine is not promised to have. jax, torch, transformers, numpy, pandas, scipy and what these need are there.
-ABSENT = ["pydantic", "gguf", "jaxtyping", "psutil", "threadpoolctl", "pyarrow", "matplotlib", "seaborn", "papermill", "nbformat",
-          "nbclient", "nbconvert", "flax", "ollama", "llama_cpp", "beartype", "hypothesis", "pytest", "IPython", "ipykernel"]  # fmt: skip
+# What a GPU machine is not promised to have. jax, torch, transformers, numpy, pandas, scipy and what these need are
+# there.
+ABSENT = [
+    "pydantic",
+    "gguf",
+    "jaxtyping",
+    "psutil",
+    "threadpoolctl",
+    "pyarrow",
+    "matplotlib",
+    "seaborn",
+    "papermill",
+    "nbformat",
+    "nbclient",
+    "nbconvert",
+    "flax",
+    "ollama",
+    "llama_cpp",
+    "beartype",
+    "hypothesis",
+    "pytest",
+    "IPython",
+    "ipykernel",
+]
 BARE = f"""
 import sys
 from importlib.machinery import PathFinder
@@ -34,8 +56,15 @@ runpy.run_module("llama_jax", run_name="__main__")
 def bare(folder, *arguments, **options):
     """The suite in a process that finds nothing but what a GPU machine has."""
     command = [sys.executable, "-c", BARE, "bench", "--suite", "gpu", "--out", str(folder), *arguments]
-    places = {"TMPDIR": str(folder.parent), "PYTHONPATH": str(paths.ROOT), "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.Popen(command, env={**os.environ, **places}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    places = {
+        "TMPDIR": str(folder.parent),
+        "PYTHONPATH": str(paths.ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    return subprocess.Popen(
+        command, env={**os.environ, **places}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +101,8 @@ def test_the_whole_suite_runs_with_what_a_gpu_machine_has(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "12-gpu.jsonl").read_text().splitlines()]
     assert lines[0]["meta"]["environment"]["blas"] == "unknown"  # threadpoolctl was absent indeed
     done = subprocess.run(
-        [sys.executable, "-m", "llama_jax.experiments.gpu.data", str(tmp_path / "run"), str(tmp_path)], capture_output=True
+        [sys.executable, "-m", "llama_jax.experiments.gpu.data", str(tmp_path / "run"), str(tmp_path)],
+        capture_output=True,
     )
     assert done.returncode == 0, done.stderr
     rows, _ = data.obtain("recorded", tmp_path)

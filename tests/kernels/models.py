@@ -18,8 +18,16 @@ from llama_jax.model.kvc import Cache
 from llama_jax.placement import parse
 from tests.conftest import build
 
-SMALL = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-             vocab_size=97, max_position_embeddings=2048)  # fmt: skip
+SMALL = dict(
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    vocab_size=97,
+    max_position_embeddings=2048,
+)
 LLAMA_3 = RopeScaling("llama3", 8.0, 1.0, 4.0, 64)
 
 
@@ -30,7 +38,9 @@ def small(family="llama", **changes):
 def random_model(cfg, seed=0):
     """Float weights: norms around one and biases around zero, so that leaving one out shows."""
     rng, params = np.random.default_rng([seed, 7]), build(cfg, seed)
-    return jax.tree.map(lambda w: w + jnp.asarray(rng.normal(0, 0.3, w.shape), jnp.float32) if w.ndim == 1 else w, params)
+    return jax.tree.map(
+        lambda w: w + jnp.asarray(rng.normal(0, 0.3, w.shape), jnp.float32) if w.ndim == 1 else w, params
+    )
 
 
 def quantised(cfg, kind="q8_0", seed=0):
@@ -42,8 +52,12 @@ def with_packed_layers(model):
 
 
 def random_cache(cfg, slots, slot, pad, seed=0):
-    """(keys, values) float16 [L, K, S, h], random in pad…slot-1, NaN where nothing may look, and the same as the kernel keeps it."""
-    rng, shape = np.random.default_rng([seed, 9]), (2, cfg.num_hidden_layers, cfg.num_key_value_heads, slots, cfg.head_dim)
+    """(keys, values) float16 [L, K, S, h], random in pad…slot-1, NaN where nothing may look, and the same as the kernel
+    keeps it."""
+    rng, shape = (
+        np.random.default_rng([seed, 9]),
+        (2, cfg.num_hidden_layers, cfg.num_key_value_heads, slots, cfg.head_dim),
+    )
     both = rng.standard_normal(shape).astype(np.float16)
     both[..., :pad, :] = both[..., slot:, :] = np.nan
     return both, packed(both, slot, pad)

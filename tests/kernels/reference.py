@@ -1,10 +1,11 @@
-"""What the fused kernel computes, in NumPy with float64: one decoded token of a Llama or Qwen2 model on quantised weights.
+"""What the fused kernel computes, in NumPy with float64: one decoded token of a Llama or Qwen2 model on quantised
+weights.
 
-Activations are rounded to int8 before every product, keys and values to float16 as they are stored. Where a number stands almost on
-the edge between two roundings, float32 and float64 may round it differently, and both are right. So the reference keeps its `margin`,
-the smallest distance of any number that it rounded to int8 from such an edge, in units of int8: where it is well above the error of
-float32 (`CLEAR`) the two must agree closely. Keys and values it takes from the kernel, as they were stored, after it has compared
-them with its own.
+Activations are rounded to int8 before every product, keys and values to float16 as they are stored. Where a number
+stands almost on the edge between two roundings, float32 and float64 may round it differently, and both are right. So
+the reference keeps its `margin`, the smallest distance of any number that it rounded to int8 from such an edge, in
+units of int8: where it is well above the error of float32 (`CLEAR`) the two must agree closely. Keys and values it
+takes from the kernel, as they were stored, after it has compared them with its own.
 """
 
 from __future__ import annotations
@@ -60,13 +61,16 @@ def attention(q, keys, values):
 
 
 def step(model, config, token, slot, pad, keys, values, *, position=None, eps=None, order=None):
-    """(logits float64 [V], Rounding) of a token written to `slot`; keys and values float16 [L, K, S, h] as the kernel left them.
+    """(logits float64 [V], Rounding) of a token written to `slot`; keys and values float16 [L, K, S, h] as the kernel
+    left them.
 
     position, eps, order (of the query heads): what they are unless a test wants them wrong.
     """
     rounding, heads, dim = Rounding(), config.num_attention_heads, config.head_dim
     eps = config.norm_eps if eps is None else eps
-    cos, sin = rope.angles(np.array([[slot - pad if position is None else position]], np.int32), rope.frequencies(config))
+    cos, sin = rope.angles(
+        np.array([[slot - pad if position is None else position]], np.int32), rope.frequencies(config)
+    )
     cos, sin = wide(cos)[0, 0, 0], wide(sin)[0, 0, 0]
     x = wide(model.embedding.weight[np.array([token])])[0]
     for layer, layer_keys, layer_values in zip(model.layers, keys, values, strict=True):

@@ -57,7 +57,9 @@ def test_a_damaged_entry_is_made_anew(compilations, damage):
 def test_a_folder_in_its_place_is_left_alone(compilations):
     build.entry(WHERE).mkdir(parents=True)
     assert [build.code(WHERE), build.code(WHERE)] == [b"object 1", b"object 2"]
-    assert [p.name for p in build.entry(WHERE).parent.iterdir()] == [build.entry(WHERE).name]  # and nothing half-written beside it
+    assert [p.name for p in build.entry(WHERE).parent.iterdir()] == [
+        build.entry(WHERE).name
+    ]  # and nothing half-written beside it
 
 
 def test_where_nothing_can_be_written_every_process_compiles(compilations, cache):
@@ -91,7 +93,9 @@ def test_old_entries_go_and_those_of_other_instruction_sets_stay(compilations, c
 
 def test_a_compiler_that_fails_is_one_line(monkeypatch):
     monkeypatch.setattr(build, "COMPILER", "no_such_module")
-    with pytest.raises(UserError, match="could not be compiled for portable: .*No module named no_such_module") as caught:
+    with pytest.raises(
+        UserError, match="could not be compiled for portable: .*No module named no_such_module"
+    ) as caught:
         build.compiled(WHERE)
     assert "\n" not in str(caught.value)
 
@@ -129,7 +133,8 @@ def test_a_file_of_the_working_directory_is_not_taken_for_a_library(monkeypatch,
     assert "wrong" not in str(caught.value)
 
 
-# Where there are none -----------------------------------------------------------------------------------------------------
+# Where there are none
+# -----------------------------------------------------------------------------------------------------
 
 
 def without(library):
@@ -154,10 +159,16 @@ def test_here_there_are_kernels():
             lambda m: m.setattr(kernels.importlib.util, "find_spec", lambda name: None if name == "numba" else name),
             "numba is not installed",
         ),
-        (lambda m: m.setattr(kernels.importlib.util, "find_spec", lambda name: None if name == "llvmlite" else name), "llvmlite is not"),
+        (
+            lambda m: m.setattr(kernels.importlib.util, "find_spec", lambda name: None if name == "llvmlite" else name),
+            "llvmlite is not",
+        ),
         (lambda m: m.delattr(kernels.os, "sched_yield"), "64-bit, little-endian Unix"),
         (lambda m: m.setattr(kernels.sys, "byteorder", "big"), "64-bit, little-endian Unix"),
-        (lambda m: m.setattr(kernels.jax, "default_backend", lambda: "gpu"), "JAX computes on gpu here; set JAX_PLATFORMS=cpu"),
+        (
+            lambda m: m.setattr(kernels.jax, "default_backend", lambda: "gpu"),
+            "JAX computes on gpu here; set JAX_PLATFORMS=cpu",
+        ),
         (lambda m: m.setenv(isa.VARIABLE, "avx3"), "LLAMA_JAX_ISA is 'avx3'"),
     ],
 )
@@ -205,7 +216,8 @@ def test_records_name_the_instruction_set(monkeypatch):
     assert (found["kernels"], found["settings"][isa.VARIABLE]) == ("portable", "portable")
 
 
-# Real processes -----------------------------------------------------------------------------------------------------------
+# Real processes
+# -----------------------------------------------------------------------------------------------------------
 
 START = """
 import sys, subprocess
@@ -221,7 +233,9 @@ print(len(count))
 
 def start():
     environment = os.environ | {"LLAMA_JAX_ISA": "portable", "PYTHONPATH": str(paths.ROOT)}
-    return subprocess.Popen([sys.executable, "-c", START], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", START], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.slow
@@ -261,5 +275,7 @@ print(len(found), len(count), len(build.Library.loaded))
 @pytest.mark.slow
 def test_four_threads_that_need_them_first_compile_once():
     environment = os.environ | {"LLAMA_JAX_ISA": "portable", "PYTHONPATH": str(paths.ROOT)}
-    done = subprocess.run([sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert (done.stdout.strip(), done.returncode) == ("4 1 1", 0), done.stderr

@@ -1,4 +1,5 @@
-"""The call frame as XLA's own header describes it, and frames that no XLA would send: misaligned, of another stage, without a pool."""
+"""The call frame as XLA's own header describes it, and frames that no XLA would send: misaligned, of another stage,
+without a pool."""
 
 import ctypes
 import re
@@ -13,7 +14,9 @@ from llama_jax.kernels.native import ffi
 from llama_jax.model import quantize
 from tests.kernels.test_gemv import weight
 
-HEADER = "\n".join(line.split("//")[0] for line in (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text().splitlines())
+HEADER = "\n".join(
+    line.split("//")[0] for line in (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text().splitlines()
+)
 
 
 def enumerations():
@@ -26,7 +29,9 @@ def structures():
     for name, body in re.findall(r"struct (XLA_FFI_\w+) \{(.*?)\n\}", HEADER, re.DOTALL):
         body = re.sub(r"_XLA_FFI_API_STRUCT_FIELD\((\w+)\)", r"\1* \1", body)
         body = re.sub(r"void \(\*(\w+)\)\(.*?\)", r"void* \1", body)
-        found[name] = [re.match(r"(.*?)\s*(\w+)$", field.strip()).groups() for field in body.split(";") if field.strip()]
+        found[name] = [
+            re.match(r"(.*?)\s*(\w+)$", field.strip()).groups() for field in body.split(";") if field.strip()
+        ]
     return found
 
 
@@ -47,7 +52,9 @@ def extent(kind, known):
         return 8, 8
     if kind in known:
         return layout(kind, known)[1:]
-    assert kind in ("int", "int32_t", "uint32_t") or re.search(rf"\}} {kind};", HEADER) or "Traits" in kind, kind  # else an enumeration
+    assert kind in ("int", "int32_t", "uint32_t") or re.search(rf"\}} {kind};", HEADER) or "Traits" in kind, (
+        kind
+    )  # else an enumeration
     return 4, 4
 
 
@@ -100,7 +107,8 @@ def test_enumerations_and_version_are_those_of_the_header():
     assert versions == {"XLA_FFI_API_MAJOR": str(ffi.API_MAJOR), "XLA_FFI_API_MINOR": str(ffi.API_MINOR)}
 
 
-# A frame made by hand ------------------------------------------------------------------------------------------------------
+# A frame made by hand
+# ------------------------------------------------------------------------------------------------------
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 FAILED = 0x5EED
@@ -118,7 +126,9 @@ class Frame:
         self.functions = [CALLBACK(f) for f in (self.create, self.destroy, self.no_pool)]
         api = self.memory(256)
         for name, function in zip(
-            ("XLA_FFI_Error_Create", "XLA_FFI_Error_Destroy", "XLA_FFI_ThreadPool_NumThreads"), self.functions, strict=True
+            ("XLA_FFI_Error_Create", "XLA_FFI_Error_Destroy", "XLA_FFI_ThreadPool_NumThreads"),
+            self.functions,
+            strict=True,
         ):
             self.put(api, ffi.API[name], ctypes.cast(function, ctypes.c_void_p).value)
         self.put(api, ffi.API["XLA_FFI_ThreadPool_Schedule"], self.get(api, ffi.API["XLA_FFI_ThreadPool_NumThreads"]))
@@ -163,7 +173,11 @@ class Frame:
 
     def integers(self, *values):
         """Fill the table of attributes, which are known by their order, with int64 scalars."""
-        at, types, list_of = self.address + ffi.FRAME["attrs"], self.memory(4 * len(values)), self.memory(8 * len(values))
+        at, types, list_of = (
+            self.address + ffi.FRAME["attrs"],
+            self.memory(4 * len(values)),
+            self.memory(8 * len(values)),
+        )
         for field, value in dict(size=len(values), types=types, attrs=list_of).items():
             self.put(at, ffi.ATTRS[field], value)
         for i, value in enumerate(values):
@@ -221,7 +235,10 @@ def test_other_stages_touch_nothing(name, stage):
 def test_asked_for_its_version_a_handler_answers_and_does_no_more(name):
     frame = Frame()
     metadata, other, extension = frame.memory(64), frame.memory(48), frame.memory(48)
-    for at, kind, following in ((other, 77, extension), (extension, ffi.METADATA, 0)):  # one that we do not know stands before
+    for at, kind, following in (
+        (other, 77, extension),
+        (extension, ffi.METADATA, 0),
+    ):  # one that we do not know stands before
         frame.put(at, ffi.EXTENSION["type"], kind)
         frame.put(at, ffi.EXTENSION["next"], following)
     frame.put(extension, ffi.EXTENSION["metadata"], metadata)

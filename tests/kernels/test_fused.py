@@ -1,4 +1,5 @@
-"""The fused step equals a float64 reference of the same arithmetic, on every shape of model that it takes and refuses the others."""
+"""The fused step equals a float64 reference of the same arithmetic, on every shape of model that it takes and refuses
+the others."""
 
 from dataclasses import replace
 
@@ -34,11 +35,23 @@ MODELS = {
     "one layer, wide": small(num_hidden_layers=1, hidden_size=160, intermediate_size=512),
     "narrow": small(hidden_size=32, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1),
 }
-PLACES = [(0, 0), (1, 0), (15, 3), (16, 16), (17, 0), (127, 100), (128, 0), (129, 128), (300, 5), (319, 130)]  # (slot, pad) of 320
+PLACES = [
+    (0, 0),
+    (1, 0),
+    (15, 3),
+    (16, 16),
+    (17, 0),
+    (127, 100),
+    (128, 0),
+    (129, 128),
+    (300, 5),
+    (319, 130),
+]  # (slot, pad) of 320
 
 
 def compared(cfg, model, run, token, slot, pad, seed, **wrong):
-    """(relative error of the logits, the reference's margin) of one token, its stored key and value compared on the way."""
+    """(relative error of the logits, the reference's margin) of one token, its stored key and value compared on the
+    way."""
     slots = 320
     _, cache = random_cache(cfg, slots, slot, pad, seed)
     logits, best, after = run(model, jnp.array([token], jnp.int32), cache)
@@ -54,7 +67,9 @@ def compared(cfg, model, run, token, slot, pad, seed, **wrong):
 
 
 def sweep(cfg, model, run, **wrong):
-    return [compared(cfg, model, run, (31 * i) % cfg.vocab_size, *place, seed=i, **wrong) for i, place in enumerate(PLACES)]
+    return [
+        compared(cfg, model, run, (31 * i) % cfg.vocab_size, *place, seed=i, **wrong) for i, place in enumerate(PLACES)
+    ]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -93,7 +108,13 @@ def test_an_embedding_of_four_bits(kind):
 
 @pytest.mark.parametrize(
     "wrong",
-    [dict(position=301), dict(position=294), dict(eps=0.5), dict(order=np.array([1, 0, 2, 3])), dict(order=np.array([2, 3, 0, 1]))],
+    [
+        dict(position=301),
+        dict(position=294),
+        dict(eps=0.5),
+        dict(order=np.array([1, 0, 2, 3])),
+        dict(order=np.array([2, 3, 0, 1])),
+    ],
     ids=str,
 )
 def test_a_wrong_position_eps_or_head_fails_by_far(wrong):
@@ -139,7 +160,8 @@ def test_what_is_outside_the_seen_positions_changes_no_bit():
 
 
 def test_the_best_is_the_first_of_equals():
-    """Twin rows of the head give twin logits; jnp.argmax takes the first, and so does the kernel, across lanes and parts."""
+    """Twin rows of the head give twin logits; jnp.argmax takes the first, and so does the kernel, across lanes and
+    parts."""
     from llama_jax.model import quantize
 
     cfg = small(vocab_size=1000, tie_word_embeddings=False)
@@ -150,8 +172,11 @@ def test_the_best_is_the_first_of_equals():
         table = rows * 0.5
         table[list(twins)] = rows[0]
         weight = quantize.from_float(table, "q8_0")
-        logits, best, _ = program(cfg)(replace(model, head=replace(model.head, weight=weight)), jnp.array([2], jnp.int32),
-                                       random_cache(cfg, 16, 3, 0)[1])  # fmt: skip
+        logits, best, _ = program(cfg)(
+            replace(model, head=replace(model.head, weight=weight)),
+            jnp.array([2], jnp.int32),
+            random_cache(cfg, 16, 3, 0)[1],
+        )
         assert int(best[0]) == int(jnp.argmax(logits[0]))
         assert int(best[0]) in {min(twins), next((i for i in range(1000) if i not in twins), 0)}
 

@@ -1,4 +1,5 @@
-"""Products on quantised weights equal a float64 reference of the same arithmetic, whatever the shape, the numbers or the caller."""
+"""Products on quantised weights equal a float64 reference of the same arithmetic, whatever the shape, the numbers or
+the caller."""
 
 from dataclasses import replace
 
@@ -19,7 +20,8 @@ EXACT = 1e-5  # relative; what is left is the order of float32 sums
 
 
 def weight(kind, n, k, seed=0, scale=1.0) -> Blocks:
-    """Random bytes: every code, -128 among them, scales of both signs. Missing columns are quantised zeros, as `pack` wants them."""
+    """Random bytes: every code, -128 among them, scales of both signs. Missing columns are quantised zeros, as `pack`
+    wants them."""
     rng, layout = np.random.default_rng(seed), LAYOUTS[kind]
     raw = rng.integers(0, 256, (n, -(-k // COLUMNS), layout.row), np.uint8)
     scales = (rng.standard_normal((*raw.shape[:2], layout.scales)) * scale).astype(np.float16)
@@ -47,7 +49,8 @@ def close(found, x, blocks, atol=0.0):
     seed=st.integers(0, 99),
 )
 def test_any_shape_equals_the_reference(kind, n, k, m, seed):
-    """Rows that 16 does not divide, columns that 32 does not, one row of activations, four together and what is left of fours."""
+    """Rows that 16 does not divide, columns that 32 does not, one row of activations, four together and what is left of
+    fours."""
     x, blocks = activations(m, k, seed), weight(kind, n, k, seed)
     close(gemv.product(x, blocks), x, blocks)
 
@@ -55,7 +58,8 @@ def test_any_shape_equals_the_reference(kind, n, k, m, seed):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("m", [1, 6])
 def test_large_enough_for_helpers_equals_the_reference_and_itself(kind, m):
-    """Above the size from which threads help; a row of activations gives the same bits alone and among others, every time."""
+    """Above the size from which threads help; a row of activations gives the same bits alone and among others, every
+    time."""
     x, blocks = activations(m, 1024), weight(kind, 2057, 1024)
     assert blocks.data.nbytes > 1 << 19
     first = np.asarray(gemv.product(x, blocks))
@@ -116,7 +120,8 @@ def test_subnormal_and_negative_scales(kind, scale, sign):
 @pytest.mark.parametrize("code", [0, 127, 128, 129, 255])
 @pytest.mark.parametrize("value", [1.0, -1.0])
 def test_extreme_codes_meet_extreme_activations(kind, code, value):
-    """All weights -128, 127 and so on times activations of ±127: the largest sums that the products of bytes can meet."""
+    """All weights -128, 127 and so on times activations of ±127: the largest sums that the products of bytes can
+    meet."""
     raw = quantize.unpack(weight(kind, 16, 64))
     raw[..., 2 * LAYOUTS[kind].scales :] = code
     blocks, x = replace(quantize.pack(raw, kind, 64), product="gemv"), np.full((5, 64), value, np.float32)
@@ -154,7 +159,9 @@ def test_under_every_transformation_of_control(kind):
 
     _, looped = jax.jit(lambda: jax.lax.while_loop(lambda s: s[0] < 3, body, (0, jnp.zeros((3, 33)))))()
     mapped = jax.vmap(lambda row: gemv.product(row, blocks))(x)
-    over_weights = jax.vmap(lambda data: gemv.product(x, replace(blocks, data=data)))(jnp.stack([blocks.data, blocks.data]))
+    over_weights = jax.vmap(lambda data: gemv.product(x, replace(blocks, data=data)))(
+        jnp.stack([blocks.data, blocks.data])
+    )
     for found in (jitted, scanned, looped, mapped, over_weights[0], over_weights[1]):
         np.testing.assert_array_equal(np.asarray(found), expected)
     batched = gemv.product(x.reshape(3, 1, 1, 80), blocks)

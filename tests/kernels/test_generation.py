@@ -1,4 +1,5 @@
-"""Whole answers with kernels: the same tokens however the steps are grouped, and the distributions of other arithmetic."""
+"""Whole answers with kernels: the same tokens however the steps are grouped, and the distributions of other
+arithmetic."""
 
 import threading
 
@@ -38,7 +39,13 @@ def tokens(engine, n=40, prompt=PROMPT, **options):
 
 
 @pytest.mark.parametrize(
-    "sampler", [Sampler(), Sampler(0.9, top_k=8), Sampler(1.1, top_p=0.8, repetition_penalty=1.3), Sampler(repetition_penalty=1.5)]
+    "sampler",
+    [
+        Sampler(),
+        Sampler(0.9, top_k=8),
+        Sampler(1.1, top_p=0.8, repetition_penalty=1.3),
+        Sampler(repetition_penalty=1.5),
+    ],
 )
 def test_steps_chunks_and_loop_give_the_same_tokens(engines, sampler):
     found = [tokens(engines[name], sampler=sampler, seeds=3) for name in FUSED]
@@ -68,7 +75,8 @@ def test_an_answer_made_again_is_the_same(engines):
 
 
 def test_a_prompt_in_pieces_leaves_the_cache_of_the_prompt_in_one(engines, monkeypatch):
-    """The fused cache is unpacked, extended and packed again; what differs is keys and values rounded to float16 in between."""
+    """The fused cache is unpacked, extended and packed again; what differs is keys and values rounded to float16 in
+    between."""
     prompt = [int(t) for t in np.random.default_rng(0).integers(0, 97, 700)]
     engine = engines["step+fused"]
 
@@ -153,14 +161,18 @@ def test_programs_from_a_file_find_the_kernels(name, tmp_path):
     engine = ll.build(checkpoint, name + "+aot")
     expected = tokens(engine, 12)
     path = serialised.save(engine, tmp_path / "x.bin")
-    done = subprocess.run([sys.executable, "-c", LOAD, name, path], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, name, path], capture_output=True, text=True, timeout=200, check=False
+    )
     assert (done.stdout.strip(), done.returncode) == (str(expected.token_ids), 0), done.stderr
 
 
 @pytest.mark.slow
 def test_the_packaged_model_by_distribution(packaged):
     """Real weights, the file's own blocks: the fused step, products alone and XLA's float products agree on a text."""
-    ids = packaged.tokenizer.encode("The capital of France is Paris, and the capital of Italy is Rome. Water boils at one hundred degrees.")
+    ids = packaged.tokenizer.encode(
+        "The capital of France is Paris, and the capital of Italy is Rome. Water boils at one hundred degrees."
+    )
     names = ("step", "step+gemv", "step+fused", "step+gemv+kvf16")
     exact, gemv, *others = (np.asarray(generate.logits(ll.build(packaged, name), ids)) for name in names)
     rounding = divergence(exact, gemv).mean()  # by activations rounded to int8, which is all that is left
@@ -170,4 +182,6 @@ def test_the_packaged_model_by_distribution(packaged):
         assert divergence(gemv, other).mean() < 2 * rounding  # two roundings that have nothing to do with each other
         assert (other.argmax(1) == exact.argmax(1)).mean() >= 0.9
     chat = [int(t) for t in ids[:12]]
-    assert ll.answer(ll.build(packaged, "loop+fused"), [chat], 24) == ll.answer(ll.build(packaged, "step+fused"), [chat], 24)
+    assert ll.answer(ll.build(packaged, "loop+fused"), [chat], 24) == ll.answer(
+        ll.build(packaged, "step+fused"), [chat], 24
+    )

@@ -25,29 +25,47 @@ ARM = {"neon": True, "dotprod": True, "fullfp16": True}
 
 @pytest.mark.parametrize(
     ("features", "chosen"),
-    [(ZEN4, "avx512vnni"), (ALDER_LAKE, "avx2vnni"), (SKYLAKE_X, "avx2"), (HASWELL, "avx2"), (KNIGHTS_MILL, "avx2"),
-     (SANDY_BRIDGE, "portable"), (MASKED, "portable"), (ARM, "portable"), ({}, "portable")],
-)  # fmt: skip
+    [
+        (ZEN4, "avx512vnni"),
+        (ALDER_LAKE, "avx2vnni"),
+        (SKYLAKE_X, "avx2"),
+        (HASWELL, "avx2"),
+        (KNIGHTS_MILL, "avx2"),
+        (SANDY_BRIDGE, "portable"),
+        (MASKED, "portable"),
+        (ARM, "portable"),
+        ({}, "portable"),
+    ],
+)
 def test_the_best_that_the_processor_has(features, chosen):
     assert isa.target(features, "some-cpu", "").isa == chosen
 
 
 def test_a_worse_one_can_be_forced_and_a_better_one_cannot():
     assert [isa.target(ZEN4, "znver4", name).isa for name in isa.NEEDS] == list(isa.NEEDS)
-    for features, name, lacks in ((HASWELL, "avx512vnni", "avx512vnni"), (HASWELL, "avx2vnni", "avxvnni"), (ARM, "avx2", "avx2")):
+    for features, name, lacks in (
+        (HASWELL, "avx512vnni", "avx512vnni"),
+        (HASWELL, "avx2vnni", "avxvnni"),
+        (ARM, "avx2", "avx2"),
+    ):
         with pytest.raises(UserError, match=f"LLAMA_JAX_ISA is '{name}', but this processor lacks {lacks}.*unset it"):
             isa.target(features, "x", name)
 
 
-@pytest.mark.parametrize(("wanted", "hint"), [("avx512", "avx512vnni"), ("AVX2", "Known|avx2"), ("sse", "Known"), ("none", "portable")])
+@pytest.mark.parametrize(
+    ("wanted", "hint"), [("avx512", "avx512vnni"), ("AVX2", "Known|avx2"), ("sse", "Known"), ("none", "portable")]
+)
 def test_an_unknown_one_is_one_line_with_a_hint(wanted, hint):
     with pytest.raises(UserError, match=f"LLAMA_JAX_ISA is '{wanted}'; it must be one of avx512vnni, .*({hint})"):
         isa.target(ZEN4, "x", wanted)
 
 
 def test_only_what_is_needed_is_given_to_the_compiler():
-    """AVX2 code must run on any processor with AVX2, so nothing else of this one's is asked for; forced portable code runs anywhere."""
-    assert isa.target(ZEN4, "znver4", "avx2") == isa.Target("avx2", "haswell", ",".join(f"+{name}" for name in isa.AVX2))
+    """AVX2 code must run on any processor with AVX2, so nothing else of this one's is asked for; forced portable code
+    runs anywhere."""
+    assert isa.target(ZEN4, "znver4", "avx2") == isa.Target(
+        "avx2", "haswell", ",".join(f"+{name}" for name in isa.AVX2)
+    )
     assert isa.target(ZEN4, "znver4", "portable") == isa.Target("portable", "generic", "")
     assert "+avx512vnni" in isa.target(ZEN4, "znver4", "").features
     assert isa.target(ALDER_LAKE, "alderlake", "").features.startswith("+avxvnni,")
@@ -58,7 +76,8 @@ def test_every_instruction_set_has_its_words():
     assert set(isa.DESCRIPTIONS) == set(isa.NEEDS)
 
 
-# The code itself ----------------------------------------------------------------------------------------------------------
+# The code itself
+# ----------------------------------------------------------------------------------------------------------
 
 ASSEMBLY = """
 import os, llvmlite.binding as llvm
@@ -86,14 +105,24 @@ TARGETS = {
     "portable": isa.Target("portable", "generic", ""),
     "avx2": isa.Target("avx2", "haswell", ",".join(f"+{n}" for n in isa.AVX2)),
     "avx2vnni": isa.target(ALDER_LAKE, "alderlake", ""),
-    "avx512vnni": isa.Target("avx512vnni", "icelake-server", ",".join(f"+{n}" for n in ("avx512vnni", "avx512bw", "avx512vl", "avx512f"))),
+    "avx512vnni": isa.Target(
+        "avx512vnni", "icelake-server", ",".join(f"+{n}" for n in ("avx512vnni", "avx512bw", "avx512vl", "avx512f"))
+    ),
 }
 
 
 def assembly(where, triple=""):
-    environment = os.environ | dict(NUMBA_CPU_NAME=where.cpu, NUMBA_CPU_FEATURES=where.features, LLAMA_JAX_KERNELS_FOR=where.isa,
-                                    NUMBA_OPT="0", TRIPLE=triple, PYTHONPATH=str(paths.ROOT))  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", ASSEMBLY], env=environment, capture_output=True, text=True, timeout=900, check=False)
+    environment = os.environ | dict(
+        NUMBA_CPU_NAME=where.cpu,
+        NUMBA_CPU_FEATURES=where.features,
+        LLAMA_JAX_KERNELS_FOR=where.isa,
+        NUMBA_OPT="0",
+        TRIPLE=triple,
+        PYTHONPATH=str(paths.ROOT),
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ASSEMBLY], env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -114,7 +143,9 @@ x86_only = pytest.mark.skipif("x86" not in llvm.get_process_triple(), reason="th
     ],
 )
 def test_code_has_the_instructions_of_its_set_and_no_others(name, has, never):
-    code = [line for line in assembly(TARGETS[name]).splitlines() if line.startswith("\t") and not line.startswith("\t.")]
+    code = [
+        line for line in assembly(TARGETS[name]).splitlines() if line.startswith("\t") and not line.startswith("\t.")
+    ]
     assert any(re.search(has, line) for line in code)
     assert not [line for line in code if re.search(never, line)]
     calls = {m[1] for line in code if (m := re.search(r"\bcallq?\s+([\w@$.]+)", line)) and not m[1].startswith("*")}
@@ -173,7 +204,9 @@ def test_every_instruction_set_of_this_machine_equals_the_reference(name):
     if isa.supported(name, dict(llvm.get_host_cpu_features())) is None:
         pytest.skip(f"this processor has no {name}")
     environment = os.environ | {isa.VARIABLE: name, "PYTHONPATH": str(paths.ROOT)}
-    done = subprocess.run([sys.executable, "-c", CHECKS], env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKS], env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["isa"] == name

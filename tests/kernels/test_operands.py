@@ -1,4 +1,5 @@
-"""Wrong buffers, attributes or values are answered by an XLA error in words; the process goes on and the next good call is right."""
+"""Wrong buffers, attributes or values are answered by an XLA error in words; the process goes on and the next good call
+is right."""
 
 from dataclasses import dataclass
 
@@ -22,7 +23,9 @@ def shaped(shape, dtype=np.float32):
 
 def gemv(operands, results, **attributes):
     attributes = {"place": np.int64(0), "size": np.int64(288), **attributes}
-    return jax.ffi.ffi_call(registered("llama_jax_gemv"), results)(*operands, **{k: v for k, v in attributes.items() if v is not None})
+    return jax.ffi.ffi_call(registered("llama_jax_gemv"), results)(
+        *operands, **{k: v for k, v in attributes.items() if v is not None}
+    )
 
 
 X, W = np.ones((2, 64), F32), np.zeros((2, 2, 288), U8)  # 17…32 rows of 64 columns
@@ -87,7 +90,8 @@ def test_gemv_refuses(words, operands, results, attributes):
 
 @dataclass
 class Call:
-    """A call of the fused step, to be spoilt: operands by number, results, attributes, which results overwrite which operands."""
+    """A call of the fused step, to be spoilt: operands by number, results, attributes, which results overwrite which
+    operands."""
 
     operands: list
     results: list
@@ -110,9 +114,17 @@ def good(request):
 
     def make():
         operands = fused.operands(with_packed_layers(model), jnp.array([7], jnp.int32), cache, rope.frequencies(cfg))
-        results = [shaped((cfg.vocab_size,)), shaped((1,), np.int32), *(shaped(e.shape, e.dtype) for e in cache.entries)]
-        attributes = dict(bias=np.int64(cfg.qkv_bias), eps=F32(cfg.norm_eps), feed_forward=np.int64(cfg.intermediate_size),
-                          heads=np.int64(cfg.num_attention_heads))  # fmt: skip
+        results = [
+            shaped((cfg.vocab_size,)),
+            shaped((1,), np.int32),
+            *(shaped(e.shape, e.dtype) for e in cache.entries),
+        ]
+        attributes = dict(
+            bias=np.int64(cfg.qkv_bias),
+            eps=F32(cfg.norm_eps),
+            feed_forward=np.int64(cfg.intermediate_size),
+            heads=np.int64(cfg.num_attention_heads),
+        )
         return Call(operands, results, attributes, {8: 2, 9: 3})
 
     make.bias, make.expected = cfg.qkv_bias, np.asarray(make()()[0])
@@ -161,11 +173,23 @@ def test_fused_refuses_wrong_counts(good):
 
 @pytest.mark.parametrize(
     "change",
-    [dict(bias=np.int64(2)), dict(bias=np.int64(-1)), dict(bias="yes"), dict(bias=np.int32(1)), dict(bias=F32(1)), dict(eps="small"),
-     dict(eps=np.int64(1)), dict(eps=np.float64(1e-5)), dict(feed_forward=F32(96)),
-     dict(feed_forward="wide"), dict(heads=F32(4)), dict(heads="four"), dict(heads=np.array([4, 4]))],
+    [
+        dict(bias=np.int64(2)),
+        dict(bias=np.int64(-1)),
+        dict(bias="yes"),
+        dict(bias=np.int32(1)),
+        dict(bias=F32(1)),
+        dict(eps="small"),
+        dict(eps=np.int64(1)),
+        dict(eps=np.float64(1e-5)),
+        dict(feed_forward=F32(96)),
+        dict(feed_forward="wide"),
+        dict(heads=F32(4)),
+        dict(heads="four"),
+        dict(heads=np.array([4, 4])),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_fused_refuses_attributes_of_another_type(good, change):
     """Text and arrays are other structures than numbers: read as numbers they would lead anywhere."""
     call = good()
@@ -241,7 +265,13 @@ def test_fused_refuses_other_tables(good, i):
 
 
 def test_fused_refuses_another_final_norm(good):
-    for spoil in (lambda a: a[:32], lambda a: a[None], lambda a: a.astype(np.float16), lambda a: np.resize(a, 65), lambda a: a[:0]):
+    for spoil in (
+        lambda a: a[:32],
+        lambda a: a[None],
+        lambda a: a.astype(np.float16),
+        lambda a: np.resize(a, 65),
+        lambda a: a[:0],
+    ):
         call = good()
         call.operands[NORM] = spoil(np.asarray(call.operands[NORM]))
         refused(good, call, "embedding and head must be")
@@ -262,7 +292,9 @@ def test_fused_refuses_other_arrays_of_layers(good):
         spoilt = [array.astype(np.float16), array[None]]
         if i != BLOCKS:
             spoilt += [
-                np.resize(array, [n + by * (k == axis) for k, n in enumerate(array.shape)]) for axis in range(array.ndim) for by in (1, -1)
+                np.resize(array, [n + by * (k == axis) for k, n in enumerate(array.shape)])
+                for axis in range(array.ndim)
+                for by in (1, -1)
             ]
         for wrong in spoilt:
             call = good()
@@ -319,9 +351,18 @@ def test_fused_refuses_a_matrix_of_other_sizes(good, by):
 
 @pytest.mark.parametrize(
     ("at", "result"),
-    [(0, shaped((97,), np.float16)), (0, shaped((1, 97))), (0, shaped((96,))), (0, shaped((113,))), (0, shaped((0,))),
-     (1, shaped((2,), np.int32)), (1, shaped((1,))), (1, shaped((), np.int32)), (1, shaped((0,), np.int32))],
-)  # fmt: skip
+    [
+        (0, shaped((97,), np.float16)),
+        (0, shaped((1, 97))),
+        (0, shaped((96,))),
+        (0, shaped((113,))),
+        (0, shaped((0,))),
+        (1, shaped((2,), np.int32)),
+        (1, shaped((1,))),
+        (1, shaped((), np.int32)),
+        (1, shaped((0,), np.int32)),
+    ],
+)
 def test_fused_refuses_other_results(good, at, result):
     call = good()
     call.results[at] = result
@@ -337,7 +378,8 @@ def test_fused_refuses_a_token_outside_the_vocabulary(good, token):
 
 
 @pytest.mark.parametrize(
-    ("slot", "pad"), [(SLOTS, 0), (-1, 0), (2**31 - 1, 0), (5, 6), (0, -1), (-(2**31), -(2**31)), (SLOTS, SLOTS), (3, 2**31 - 1)]
+    ("slot", "pad"),
+    [(SLOTS, 0), (-1, 0), (2**31 - 1, 0), (5, 6), (0, -1), (-(2**31), -(2**31)), (SLOTS, SLOTS), (3, 2**31 - 1)],
 )
 def test_fused_refuses_a_slot_outside_the_cache(good, slot, pad):
     call = good()

@@ -47,14 +47,22 @@ def test_layers_one_by_one_multiply_alike(family):
     @jax.jit
     def both(layers, again, x):
         pairs = zip(layers, again, strict=True)
-        return [[(m.matmul(x[: m.shape[1]], jnp.float32), part.matmul(x[: m.shape[1]], jnp.float32))
-                 for m, part in zip(packed.matrices(a), packed.matrices(b), strict=True)] for a, b in pairs]  # fmt: skip
+        return [
+            [
+                (m.matmul(x[: m.shape[1]], jnp.float32), part.matmul(x[: m.shape[1]], jnp.float32))
+                for m, part in zip(packed.matrices(a), packed.matrices(b), strict=True)
+            ]
+            for a, b in pairs
+        ]
 
     x = jnp.asarray(np.random.default_rng(0).standard_normal(256), jnp.float32)
     for layer in both(model.layers, packed.pack(model.layers), x):
         for one, other in layer:
             np.testing.assert_array_equal(one, other)
-    a, b = (jax.tree.map(np.asarray, layers[1].attention_norm) for layers in (model.layers, tuple(packed.pack(model.layers))))
+    a, b = (
+        jax.tree.map(np.asarray, layers[1].attention_norm)
+        for layers in (model.layers, tuple(packed.pack(model.layers)))
+    )
     np.testing.assert_array_equal(a.weight, b.weight)
 
 

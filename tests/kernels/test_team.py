@@ -1,4 +1,5 @@
-"""Threads that share a token, in real processes: one core, more threads than cores, Ctrl-C, and children of a process that decodes."""
+"""Threads that share a token, in real processes: one core, more threads than cores, Ctrl-C, and children of a process
+that decodes."""
 
 import json
 import os
@@ -49,13 +50,16 @@ def environment(**changes):
 def said(code, *before, **changes):
     """The JSON that a process prints."""
     command = [*before, sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment(**changes), capture_output=True, text=True, timeout=LIMIT, check=False)
+    done = subprocess.run(
+        command, env=environment(**changes), capture_output=True, text=True, timeout=LIMIT, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_one_core_and_more_threads_than_cores_give_the_same_bits():
-    """Six decodes one after the other and all at once, on one core, on as many threads as cores, and on four times as many."""
+    """Six decodes one after the other and all at once, on one core, on as many threads as cores, and on four times as
+    many."""
     usual = said(PRINT)
     assert usual["together"] == usual["alone"]
     assert len(set(usual["alone"].values())) == 4  # two prompts; steps and the loop are of one mind
@@ -65,7 +69,9 @@ def test_one_core_and_more_threads_than_cores_give_the_same_bits():
     if shutil.which("taskset"):
         alone = said(PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))))
         assert alone["alone"] == alone["together"] == usual["alone"]
-        crowded = said(PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))), NPROC="4")  # four threads of a team on one core
+        crowded = said(
+            PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))), NPROC="4"
+        )  # four threads of a team on one core
         assert crowded["alone"] == crowded["together"] == usual["alone"]
 
 
@@ -89,8 +95,13 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("name", ["loop+fused", "step+fused"])
 def test_ctrl_c_ends_a_decode_and_leaves_the_kernels_whole(name):
     """A loop in one call ends with that call, as `loop` does without kernels; then everything still works."""
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, name, "cold"], env=environment(), stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, name, "cold"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "ready\n"
     try:
         process.communicate(timeout=3)
@@ -115,7 +126,8 @@ thread = threading.Thread(target=decode)
 thread.start()
 with multiprocessing.get_context("fork").Pool(2) as pool:  # children that do not use JAX, forked while threads decode
     sums = pool.map(work, [10, 1000, 100000])
-other = subprocess.run([sys.executable, "-c", "from llama_jax.kernels import gemv; from tests.kernels.test_gemv import *;"
+other = subprocess.run([sys.executable, "-c", "from llama_jax.kernels import gemv;"
+                        "from tests.kernels.test_gemv import *;"
     "x, w = activations(2, 64), weight('q4_0', 20, 64); close(gemv.product(x, w), x, w); print('right')"],
     capture_output=True, text=True, timeout=LIMIT)
 child = os.fork()  # one that ends at once, as if it had failed before it started anything
@@ -124,8 +136,8 @@ if child == 0:
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 stop.set()
 thread.join()
-print(json.dumps(dict(sums=sums, other=other.stdout.strip() or other.stderr, status=status, same=set(found) == {expected}, n=len(found),
-                      after=digest("step+fused") == expected)))
+print(json.dumps(dict(sums=sums, other=other.stdout.strip() or other.stderr, status=status, same=set(found) == {expected},
+                      n=len(found), after=digest("step+fused") == expected)))
 """.replace("LIMIT", str(LIMIT))
 )
 

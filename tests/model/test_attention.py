@@ -21,11 +21,14 @@ from llama_jax.model import attention, ffn, kvc, norm
 )
 def test_equals_torch_attention(b, k, groups, t, extra, seed):
     rng, h, s = np.random.default_rng(seed), 4, t + extra
-    q, keys, values = (rng.standard_normal((b, n, m, h)).astype(np.float32) for n, m in ((k * groups, t), (k, s), (k, s)))
+    q, keys, values = (
+        rng.standard_normal((b, n, m, h)).astype(np.float32) for n, m in ((k * groups, t), (k, s), (k, s))
+    )
     mask = np.arange(s)[None, None] <= (extra + np.arange(t))[None, :, None]
     mask = np.broadcast_to(mask, (b, t, s))
     expected = torch.nn.functional.scaled_dot_product_attention(
-        *map(torch.tensor, (q, keys, values)), attn_mask=torch.tensor(mask.copy())[:, None], enable_gqa=True)  # fmt: skip
+        *map(torch.tensor, (q, keys, values)), attn_mask=torch.tensor(mask.copy())[:, None], enable_gqa=True
+    )
     found = attention.scaled_dot_product(*map(jnp.asarray, (q, keys.reshape(-1, s, h), values.reshape(-1, s, h), mask)))
     np.testing.assert_allclose(found, expected, atol=2e-6)
 

@@ -19,13 +19,33 @@ CACHES = ("step+nocache", "step+growing", "step+scan", "loop+scan", "eager+nocac
 
 
 def gpt2(**changes):
-    shape = dict(n_embd=32, n_layer=2, n_head=4, n_positions=1024, vocab_size=97, initializer_range=0.3, bos_token_id=1, eos_token_id=2)
+    shape = dict(
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=1024,
+        vocab_size=97,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     return GPT2LMHeadModel(GPT2Config(**{**shape, **changes}))
 
 
 def qwen2(**changes):
-    shape = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=97,
-                 max_position_embeddings=128, tie_word_embeddings=True, initializer_range=0.3, bos_token_id=1, eos_token_id=2)  # fmt: skip
+    shape = dict(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=97,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     return Qwen2ForCausalLM(Qwen2Config(**{**shape, **changes}))
 
 
@@ -38,7 +58,8 @@ MODELS = {
 
 
 def made(name):
-    """A small random model whose biases and norms are random too: transformers sets them to 0 and 1, which would hide mistakes."""
+    """A small random model whose biases and norms are random too: transformers sets them to 0 and 1, which would hide
+    mistakes."""
     torch.manual_seed(0)
     model = MODELS[name]().eval()
     with torch.no_grad():
@@ -58,7 +79,9 @@ def both(request, tmp_path_factory):
 
 def continuation(model, ids, n=NEW):
     ids = torch.tensor(ids)[None]
-    text = model.generate(ids, max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0, attention_mask=torch.ones_like(ids))
+    text = model.generate(
+        ids, max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0, attention_mask=torch.ones_like(ids)
+    )
     return text[0, ids.shape[1] :].tolist()
 
 
@@ -119,7 +142,11 @@ def test_flax_and_back_is_bit_exact(family):
     params = build(cfg)
     tree = checkpoint.to_flax(cfg, params)
     assert same(checkpoint.from_flax(cfg, {"params": tree}), params)
-    kernel = tree["transformer"]["h"]["1"]["mlp"]["c_fc"] if family == "gpt2" else tree["model"]["layers"]["1"]["mlp"]["up_proj"]
+    kernel = (
+        tree["transformer"]["h"]["1"]["mlp"]["c_fc"]
+        if family == "gpt2"
+        else tree["model"]["layers"]["1"]["mlp"]["up_proj"]
+    )
     assert kernel["kernel"].shape == (cfg.hidden_size, cfg.intermediate_size)  # [in, out], as nn.Dense has it
     home = tree["transformer"]["ln_f"] if family == "gpt2" else tree["model"]["norm"]
     assert home["scale"].shape == (cfg.hidden_size,)
@@ -150,7 +177,8 @@ def test_the_hubs_own_gpt2_has_shorter_names_and_a_mask(tmp_path):
 
 
 def write_gguf(path, cfg, tensors):
-    """A GGUF file as llama.cpp's converter lays these architectures out: all products [out, in], no rotary permutation."""
+    """A GGUF file as llama.cpp's converter lays these architectures out: all products [out, in], no rotary
+    permutation."""
     w = gguf.GGUFWriter(path, cfg.model_type)
     w.add_block_count(cfg.num_hidden_layers)
     w.add_context_length(cfg.max_position_embeddings)
@@ -240,4 +268,9 @@ def test_transformers_reads_the_same_gguf_the_same_way(tmp_path, monkeypatch, na
     ids = np.random.default_rng(1).integers(3, 97, 20)
     with torch.no_grad():
         expected = theirs(torch.tensor(ids)[None]).logits[0].numpy()
-    assert relative_error(generate.logits(generate.build(checkpoint.load(str(tmp_path / "m.gguf")), "step"), ids), expected) <= 1e-4
+    assert (
+        relative_error(
+            generate.logits(generate.build(checkpoint.load(str(tmp_path / "m.gguf")), "step"), ids), expected
+        )
+        <= 1e-4
+    )

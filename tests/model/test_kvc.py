@@ -54,8 +54,14 @@ def test_what_is_kept_is_within_the_stated_bounds(seed, exponent, t):
     rng = np.random.default_rng(seed)
     k, v = (jnp.asarray(rng.standard_normal((6, t, 8)) * 2.0**exponent, jnp.float32).at[0, 0].set(0) for _ in "kv")
     half = lambda x: np.maximum(np.abs(x) / 2048, 2.0**-25) if np.abs(x).max() < 65504 else np.inf  # noqa: E731
-    for kv, bound in (("bf16", lambda x: np.abs(x) / 256), ("f16", half), ("int8", lambda x: np.abs(x).max(-1, keepdims=True) / 254)):
-        entry = kvc.create(config.tiny(num_key_value_heads=3), "growing", jnp.zeros(2, jnp.int32), 0, kvc.DTYPES[kv]).entries[0]
+    for kv, bound in (
+        ("bf16", lambda x: np.abs(x) / 256),
+        ("f16", half),
+        ("int8", lambda x: np.abs(x).max(-1, keepdims=True) / 254),
+    ):
+        entry = kvc.create(
+            config.tiny(num_key_value_heads=3), "growing", jnp.zeros(2, jnp.int32), 0, kvc.DTYPES[kv]
+        ).entries[0]
         keys, values, _ = kvc.append_growing(entry, k, v, 0)
         for kept, true in ((keys, k), (values, v)):
             assert kept.dtype == jnp.float32

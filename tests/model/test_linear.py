@@ -37,4 +37,6 @@ def test_only_a_single_row_reads_the_weight_as_it_is(rows):
 
     program = jax.jit(loop).lower(jnp.ones((rows, 1, k)), weight).compile()
     whole = 4 * n * k
-    assert (program.memory_analysis().temp_size_in_bytes < whole / 2) == (rows == 1), program.memory_analysis().temp_size_in_bytes
+    assert (program.memory_analysis().temp_size_in_bytes < whole / 2) == (rows == 1), (
+        program.memory_analysis().temp_size_in_bytes
+    )

@@ -25,7 +25,10 @@ def test_logits_and_64_greedy_tokens_equal_transformers(reference, packaged):
     """Our tokens are transformers' greedy ones: each is the best where transformers is given all tokens before it."""
     import torch
 
-    texts = [chat.render(packaged.tokenizer, chat.ask(q)) for q in prompts.load(8)] + ["Once upon a time", "def fibonacci(n):"]
+    texts = [chat.render(packaged.tokenizer, chat.ask(q)) for q in prompts.load(8)] + [
+        "Once upon a time",
+        "def fibonacci(n):",
+    ]
     engine = generate.build(packaged, "loop")
     for text in texts:
         ids = packaged.tokenizer.encode(text, special=False)
@@ -54,8 +57,14 @@ def test_the_tokenizer_equals_transformers(packaged):
         "don't",
     ):
         assert packaged.tokenizer.encode(text) == theirs.encode(text), text
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Bye"}]
-    assert chat.render(packaged.tokenizer, messages) == theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "Bye"},
+    ]
+    assert chat.render(packaged.tokenizer, messages) == theirs.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
 
 
 def test_loading_again_does_not_parse_the_header_again(packaged, monkeypatch):

@@ -21,8 +21,21 @@ from tests.conftest import build, relative_error
 
 N = 10
 PROMPTS = [[5, 9, 33, 60, 2, 7, 1], [8, 3], [44] * 11]
-WAYS = ("eager", "layer", "split", "step+donate", "chunk8", "loop", "step+scan", "loop+scan", "step+nocache", "step+growing",
-        "chunk8+async", "step+aot", "loop+kvint8")  # fmt: skip
+WAYS = (
+    "eager",
+    "layer",
+    "split",
+    "step+donate",
+    "chunk8",
+    "loop",
+    "step+scan",
+    "loop+scan",
+    "step+nocache",
+    "step+growing",
+    "chunk8+async",
+    "step+aot",
+    "loop+kvint8",
+)
 
 
 def small(family="llama", **changes):
@@ -39,7 +52,9 @@ def dequantised(tiny):
     """(weights' form, placement, tokens) → the answers of the dequantised weights, made once."""
     cfg, params = tiny
     expanded = functools.cache(lambda weights: model.cast(model.quantised(params, weights), jnp.float32))
-    return functools.cache(lambda weights, placement, n: answers(generate.bind(cfg, expanded(weights), parse(placement)), n))
+    return functools.cache(
+        lambda weights, placement, n: answers(generate.bind(cfg, expanded(weights), parse(placement)), n)
+    )
 
 
 @pytest.mark.parametrize("name", [f"{p}+{'q4_1' if i % 2 else 'int8'}" for i, p in enumerate(WAYS)])
@@ -66,7 +81,9 @@ def test_logits_of_every_family_are_near_those_of_float32(family):
 @pytest.mark.parametrize("family", config.FAMILIES)
 def test_every_family_generates_alike_under_step_and_loop(family, form):
     cfg, params = small(family, tie_word_embeddings=family == "gpt2")
-    assert answers(generate.bind(cfg, params, parse(f"step+{form}"))) == answers(generate.bind(cfg, params, parse(f"loop+{form}")))
+    assert answers(generate.bind(cfg, params, parse(f"step+{form}"))) == answers(
+        generate.bind(cfg, params, parse(f"loop+{form}"))
+    )
 
 
 @pytest.mark.slow
@@ -105,7 +122,8 @@ def test_what_the_weights_are_kept_as_has_a_name():
     assert model.kinds(model.cast(model.quantised(params, "q4_1"), jnp.bfloat16)) == "bfloat16"
 
 
-# Kernels ----------------------------------------------------------------------------------------------------------------
+# Kernels
+# ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -123,7 +141,9 @@ def kernels(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("name", ["layer", "split", "step", "chunk8", "loop", "step+scan", "step+nocache", "step+growing"])
+@pytest.mark.parametrize(
+    "name", ["layer", "split", "step", "chunk8", "loop", "step+scan", "step+nocache", "step+growing"]
+)
 def test_gemv_multiplies_in_every_placement(tiny, kernels, name):
     cfg, params = tiny
     n = 4 if "growing" in name else N
@@ -135,11 +155,18 @@ def test_gemv_multiplies_in_every_placement(tiny, kernels, name):
 
 def test_kernels_take_the_files_own_blocks_where_it_has_them(packaged, kernels):
     loaded = checkpoint.Checkpoint("mine", *small(), None, "", "here", "float32")
-    assert [generate.form(packaged, parse(n)) for n in ("step", "step+gemv", "step+q4_0+gemv", "step+bf16")] == [None, "gguf", "q4_0", None]
+    assert [generate.form(packaged, parse(n)) for n in ("step", "step+gemv", "step+q4_0+gemv", "step+bf16")] == [
+        None,
+        "gguf",
+        "q4_0",
+        None,
+    ]
     assert generate.form(loaded, parse("loop+fused")) == "q8_0"
     weight = generate.build(packaged, "step+gemv").params.layers[0].ffn.down
     assert isinstance(weight, Blocks)
-    assert weight.data is packaged.weights("gguf").layers[0].ffn.down.data  # shared with every other placement on these blocks
+    assert (
+        weight.data is packaged.weights("gguf").layers[0].ffn.down.data
+    )  # shared with every other placement on these blocks
 
 
 def test_kernels_multiply_by_blocks_alone(tiny, kernels):
@@ -154,6 +181,9 @@ def test_a_cache_over_quantised_weights_is_float32(tiny):
     assert cache.entries[0][0].dtype == jnp.float32
     halves = generate.bind(*tiny, parse("step+q4_0+kvf16"))
     assert (
-        transforms.new_cache(halves.params, jnp.zeros(1, jnp.int32), 8, halves.config, halves.placement).entries[0][0].dtype == jnp.float16
+        transforms.new_cache(halves.params, jnp.zeros(1, jnp.int32), 8, halves.config, halves.placement)
+        .entries[0][0]
+        .dtype
+        == jnp.float16
     )
     assert kvc.itemsize(jnp.float16, 64) == 2

@@ -23,7 +23,9 @@ def random_bytes(kind, n, columns, seed=0):
     """Rows of a GGUF tensor with random weights; scales small, some subnormal, zero or negative."""
     rng = np.random.default_rng(seed)
     raw = rng.integers(0, 256, (n, columns // COLUMNS, LAYOUTS[kind].row), np.uint8)
-    scales = rng.standard_normal((n, columns // COLUMNS, LAYOUTS[kind].scales)) * rng.choice([0, 1e-7, 3e-5, 1e-2], (n, 1, 1))
+    scales = rng.standard_normal((n, columns // COLUMNS, LAYOUTS[kind].scales)) * rng.choice(
+        [0, 1e-7, 3e-5, 1e-2], (n, 1, 1)
+    )
     raw[..., : 2 * LAYOUTS[kind].scales] = scales.astype(np.float16).view(np.uint8)
     return raw
 
@@ -75,7 +77,9 @@ def test_every_byte_is_where_the_contract_says(kind):
         for v in range(layout.vectors):
             np.testing.assert_array_equal(block[64 * v + 4 * r :][:4], raw[row, column, head + 4 * v :][:4])
         for s in range(layout.scales):
-            np.testing.assert_array_equal(block[64 * layout.vectors + 32 * s + 2 * r :][:2], raw[row, column, 2 * s :][:2])
+            np.testing.assert_array_equal(
+                block[64 * layout.vectors + 32 * s + 2 * r :][:2], raw[row, column, 2 * s :][:2]
+            )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,14 +112,19 @@ def test_quantising_rounds_to_the_nearest_step_of_its_block(kind, steps):
 
 
 def test_int8_is_within_half_a_step_of_its_row():
-    values = np.random.default_rng(5).standard_normal((9, 40)).astype(np.float32) * np.logspace(-30, 3, 9, dtype=np.float32)[:, None]
+    values = (
+        np.random.default_rng(5).standard_normal((9, 40)).astype(np.float32)
+        * np.logspace(-30, 3, 9, dtype=np.float32)[:, None]
+    )
     values[4] = 0
     weight = quantize.quantise_int8(values)
     assert (weight.shape, weight.ndim, weight.dtype, weight.values.dtype) == ((9, 40), 2, np.float32, np.int8)
     bound = np.abs(values).max(1, keepdims=True) / 254 * 1.0001
     assert np.all(np.abs(np.asarray(weight.dequantised()) - values) <= bound)
     x = np.random.default_rng(6).standard_normal((2, 40)).astype(np.float32)
-    np.testing.assert_allclose(matmul(jnp.asarray(x), weight)[:, 5:], x @ np.asarray(weight.dequantised())[5:].T, rtol=1e-4)
+    np.testing.assert_allclose(
+        matmul(jnp.asarray(x), weight)[:, 5:], x @ np.asarray(weight.dequantised())[5:].T, rtol=1e-4
+    )
     np.testing.assert_array_equal(weight[np.array([8, 0])], np.asarray(weight.dequantised())[[8, 0]])
 
 
@@ -150,7 +159,10 @@ def test_reference_arithmetic_is_integer_within_a_block(kind, n, columns, seed):
                 slow[row] += np.float64(top / np.float32(127)) * (dense[:, start : start + COLUMNS] @ q)
     np.testing.assert_allclose(found, slow, rtol=1e-5, atol=1e-5)  # dense is rounded to float32 in q4_1
     exact = x.astype(np.float64) @ dense.T
-    bound = sum(np.abs(x[:, i : i + 32]).max(1)[:, None] / 254 * np.abs(dense[:, i : i + 32]).sum(1) for i in range(0, columns, 32))
+    bound = sum(
+        np.abs(x[:, i : i + 32]).max(1)[:, None] / 254 * np.abs(dense[:, i : i + 32]).sum(1)
+        for i in range(0, columns, 32)
+    )
     assert np.all(np.abs(found - exact) <= bound * 1.001 + 1e-6)
 
 
@@ -177,7 +189,9 @@ def test_gemv_is_asked_with_float32_and_blocks(monkeypatch):
     import types
 
     asked = []
-    gemv = types.SimpleNamespace(product=lambda x, blocks: asked.append((x.dtype.name, blocks.product)) or jnp.zeros((*x.shape[:-1], 3)))
+    gemv = types.SimpleNamespace(
+        product=lambda x, blocks: asked.append((x.dtype.name, blocks.product)) or jnp.zeros((*x.shape[:-1], 3))
+    )
     monkeypatch.setitem(sys.modules, "llama_jax.kernels", types.SimpleNamespace(gemv=gemv))
     monkeypatch.setitem(sys.modules, "llama_jax.kernels.gemv", gemv)
     blocks = Blocks(quantize.pack(random_bytes("q8_0", 3, 32), "q8_0").data, "q8_0", (3, 32), "gemv")

@@ -14,8 +14,13 @@ LLAMA3 = config.RopeScaling("llama3", 8.0, 1.0, 4.0, 64)
 
 def reference(cfg, parameters):
     """transformers' own inverse frequencies."""
-    hf = LlamaConfig(hidden_size=cfg.hidden_size, num_attention_heads=cfg.num_attention_heads, head_dim=cfg.head_dim,
-                     max_position_embeddings=cfg.max_position_embeddings, rope_parameters=parameters)  # fmt: skip
+    hf = LlamaConfig(
+        hidden_size=cfg.hidden_size,
+        num_attention_heads=cfg.num_attention_heads,
+        head_dim=cfg.head_dim,
+        max_position_embeddings=cfg.max_position_embeddings,
+        rope_parameters=parameters,
+    )
     return LlamaRotaryEmbedding(hf).inv_freq.numpy()
 
 
@@ -26,14 +31,22 @@ def reference(cfg, parameters):
         (config.RopeScaling("linear", 4.0), {"rope_type": "linear", "factor": 4.0}),
         (
             LLAMA3,
-            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
         ),
     ],
     ids=["none", "linear", "llama3"],
 )
 def test_frequencies_equal_transformers(scaling, parameters):
     cfg = config.tiny(head_dim=64, rope_theta=500_000.0, rope_scaling=scaling)
-    np.testing.assert_allclose(rope.frequencies(cfg), reference(cfg, {"rope_theta": 500_000.0, **parameters}), rtol=1e-6)
+    np.testing.assert_allclose(
+        rope.frequencies(cfg), reference(cfg, {"rope_theta": 500_000.0, **parameters}), rtol=1e-6
+    )
 
 
 def test_llama3_scaling_keeps_short_waves_and_divides_long_ones():
@@ -44,7 +57,9 @@ def test_llama3_scaling_keeps_short_waves_and_divides_long_ones():
 
 def test_explicit_factors_divide_each_frequency():
     factors = (1.0, 2.0, 4.0, 8.0)
-    plain, scaled = (rope.frequencies(config.tiny(rope_scaling=s)) for s in (None, config.RopeScaling("factors", factors=factors)))
+    plain, scaled = (
+        rope.frequencies(config.tiny(rope_scaling=s)) for s in (None, config.RopeScaling("factors", factors=factors))
+    )
     np.testing.assert_allclose(plain / scaled, factors, rtol=1e-6)
 
 

@@ -27,7 +27,9 @@ def reference(logits, s, seen):
     """The distribution in float64: filters by transformers, so that the order and the edges are not ours."""
     scores = torch.tensor(np.asarray(logits, np.float64))[None]
     if s.repetition_penalty != 1:
-        scores = RepetitionPenaltyLogitsProcessor(s.repetition_penalty)(torch.tensor(np.flatnonzero(seen))[None], scores)
+        scores = RepetitionPenaltyLogitsProcessor(s.repetition_penalty)(
+            torch.tensor(np.flatnonzero(seen))[None], scores
+        )
     scores = scores / s.temperature
     if s.top_k:
         scores = TopKLogitsWarper(s.top_k)(None, scores)
@@ -57,7 +59,9 @@ def test_draws_follow_the_float64_distribution(sampler, shift, traced):
     seen = np.arange(V) % 3 == 0
     expected, n = reference(logits, sampler, seen), 20_000
     remembers = traced or sampler.repetition_penalty != 1
-    counts = np.bincount(draws(logits, sampler.traced() if traced else sampler, n, seen if remembers else None), minlength=V)
+    counts = np.bincount(
+        draws(logits, sampler.traced() if traced else sampler, n, seen if remembers else None), minlength=V
+    )
     assert counts[expected == 0].sum() == 0
     live = expected * n > 5
     if live.sum() > 1:
@@ -82,7 +86,9 @@ def test_zeros_for_filtered_logits_would_be_caught():
 def test_filters_keep_what_transformers_keeps(values, k, p, floor):
     logits = jnp.asarray([values], jnp.float32)
     scores = torch.tensor(np.asarray(logits))
-    np.testing.assert_array_equal(np.isfinite(sampling.keep_top_k(logits, k)), torch.isfinite(TopKLogitsWarper(k)(None, scores)).numpy())
+    np.testing.assert_array_equal(
+        np.isfinite(sampling.keep_top_k(logits, k)), torch.isfinite(TopKLogitsWarper(k)(None, scores)).numpy()
+    )
     kept = np.isfinite(np.asarray(sampling.keep_top_p(logits, p)))[0]
     order = np.argsort(-np.asarray(logits, np.float64)[0])
     mass = np.cumsum(torch.softmax(scores.double(), -1)[0].numpy()[order])
@@ -125,7 +131,8 @@ def test_a_row_depends_on_its_own_seed_only():
 
 
 @pytest.mark.parametrize(
-    "bad", [dict(temperature=-1), dict(top_k=-1), dict(top_p=0), dict(top_p=1.1), dict(min_p=2), dict(repetition_penalty=0)]
+    "bad",
+    [dict(temperature=-1), dict(top_k=-1), dict(top_p=0), dict(top_p=1.1), dict(min_p=2), dict(repetition_penalty=0)],
 )
 def test_settings_out_of_range_are_named(bad):
     with pytest.raises(UserError, match=next(iter(bad))):

@@ -1,4 +1,5 @@
-"""Notebooks without our runner: plain papermill from both folders that people stand in, and the kernel that `make lab` gives."""
+"""Notebooks without our runner: plain papermill from both folders that people stand in, and the kernel that `make lab`
+gives."""
 
 import hashlib
 import os
@@ -25,7 +26,7 @@ def drawn(folder):
 def test_plain_papermill(where, tmp_path):
     source = os.path.relpath(paths.ROOT / "notebooks" / "03-jit-placement.ipynb", paths.ROOT / where)
     done = subprocess.run([PAPERMILL, source, tmp_path / "out.ipynb", "-p", "out_dir", tmp_path], cwd=paths.ROOT / where,
-                          capture_output=True, text=True)  # fmt: skip
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert drawn(tmp_path) == drawn(paths.ROOT)
     assert notebooks.read_finding(tmp_path / "out.ipynb").endswith(".")
@@ -42,7 +43,7 @@ class Kernel:
         """What a cell writes, its errors included."""
         told = []
         self.client.execute_interactive(textwrap.dedent(code), timeout=120, allow_stdin=False, output_hook=lambda message: told.append(
-            message["content"].get("text") or "\n".join(message["content"].get("traceback", []))))  # fmt: skip
+            message["content"].get("text") or "\n".join(message["content"].get("traceback", []))))
         return "".join(told)
 
 

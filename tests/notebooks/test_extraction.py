@@ -9,7 +9,7 @@ from llama_jax.reporting import notebooks
 from llama_jax.bench import protocol
 
 SMALL = ("random:smollm2-135m,num_hidden_layers=3,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
-         "head_dim=16,vocab_size=97")  # fmt: skip
+         "head_dim=16,vocab_size=97")
 
 
 def hashes(folder):

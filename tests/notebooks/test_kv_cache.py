@@ -1,4 +1,5 @@
-"""What a KV cache buys, really measured through the runner on small models: every type of cache gets into the figure."""
+"""What a KV cache buys, really measured through the runner on small models: every type of cache gets into the
+figure."""
 
 import pytest
 
@@ -9,7 +10,7 @@ from llama_jax.experiments.kv_cache.measure import TYPES
 
 SIZES = "num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,head_dim=16,vocab_size=97"
 SMALL = dict(model=f"random:smollm2-135m,num_key_value_heads=2,{SIZES}", shapes=f"random:gpt2,num_key_value_heads=4,{SIZES}",
-             contexts=[8, 16], new_tokens=3, blocks=1, case_blocks=1, type_blocks=2, type_context=40)  # fmt: skip
+             contexts=[8, 16], new_tokens=3, blocks=1, case_blocks=1, type_blocks=2, type_context=40)
 
 
 @pytest.mark.slow

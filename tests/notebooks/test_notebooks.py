@@ -21,7 +21,8 @@ SOURCES = notebooks.find()
 
 @pytest.fixture(scope="module")
 def redrawn(tmp_path_factory):
-    """All notebooks in recorded mode, into an empty folder. What is committed was drawn so by another process, at another time."""
+    """All notebooks in recorded mode, into an empty folder. What is committed was drawn so by another process, at
+    another time."""
     out = tmp_path_factory.mktemp("out")
     results = notebooks.run(out_dir=out)
     assert all(r.ok for r in results), results
@@ -63,7 +64,7 @@ def test_00_says_the_same_under_plain_papermill_and_draws_no_widget(redrawn, tmp
     out, _ = redrawn
     papermill = Path(sys.executable).with_name("papermill")
     done = subprocess.run([papermill, "00-start-here.ipynb", tmp_path / "00.ipynb", "-p", "out_dir", out], cwd=notebooks.FOLDER,
-                          capture_output=True, text=True)  # fmt: skip
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     ours, theirs = (nbformat.read(path, as_version=4) for path in (out / "out" / "notebooks" / "00-start-here.ipynb", tmp_path / "00.ipynb"))
     assert [said(cell) for cell in ours.cells] == [said(cell) for cell in theirs.cells]
@@ -77,7 +78,7 @@ def test_00_measures_here_and_now_and_records_nothing(tmp_path, monkeypatch):
     """Random weights: no tokenizer, so its text is ids."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     tiny = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-            "head_dim=16,vocab_size=97")  # fmt: skip
+            "head_dim=16,vocab_size=97")
     given = dict(model=tiny, new_tokens=4, blocks=2, placement="chunk2+scan")
     (result,) = notebooks.run(("00",), given, source="measure", out_dir=tmp_path)
     assert result.ok, result.error
@@ -98,7 +99,8 @@ def test_the_report_is_whole(redrawn):
     assert all(f'href="notebooks/{path.stem}.html"' in page for path in SOURCES)
     assert page.count('<th scope="row">') > 200  # its own data are the repository's: nothing was measured
     addresses = set(re.findall(r"https?://[^\s\"'<>)]*", page))
-    assert addresses == {"http://www.w3.org/2000/svg"}  # the namespace of an embedded image, a name that nobody requests
+    # the namespace of an embedded image, a name that nobody requests
+    assert addresses == {"http://www.w3.org/2000/svg"}
     assert not re.search("<script [^>]*src|<link [^>]*stylesheet", page)
 
 
@@ -265,7 +267,7 @@ def test_what_sums_up_the_others_runs_after_them(tmp_path, monkeypatch):
     make(tmp_path, "1")
     (tmp_path / "77-made.ipynb").rename(tmp_path / "88-made.ipynb")
     make(tmp_path, "print((Path(out_dir) / 'out/notebooks/88-made.ipynb').is_file())",
-         parameters='from pathlib import Path  # x\nsource: str = "recorded"  # x\nout_dir: str = ".."  # x')  # fmt: skip
+         parameters='from pathlib import Path  # x\nsource: str = "recorded"  # x\nout_dir: str = ".."  # x')
     nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
     nb.metadata["llama_jax"]["last"] = True
     nbformat.write(nb, tmp_path / "77-made.ipynb")

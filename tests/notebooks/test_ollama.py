@@ -1,4 +1,5 @@
-"""The comparison with the peers, really measured through the runner on a small model, and drawn again from what it recorded."""
+"""The comparison with the peers, really measured through the runner on a small model, and drawn again from what it
+recorded."""
 
 import hashlib
 
@@ -8,10 +9,10 @@ from llama_jax.reporting import notebooks
 from llama_jax.bench import protocol, quality, record
 
 TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
+        "head_dim=16,vocab_size=97")
 SMALL = dict(model=TINY, placements=["loop", "loop+bf16", "loop+fused"], peers=["torch", "llamacpp", "ollama"],
              rivals=["loop", "loop+fused", "torch", "llamacpp"], prompts=2, blocks=2, new_tokens=5, turns=2, turn_tokens=4, chats=2,
-             arithmetics=["float32", "bfloat16", "fused", "torch", "llamacpp"], quality_tokens=60, window=32)  # fmt: skip
+             arithmetics=["float32", "bfloat16", "fused", "torch", "llamacpp"], quality_tokens=60, window=32)
 
 
 def drawn(folder):

@@ -1,5 +1,6 @@
-"""A server on loopback that replays Ollama's documented wire format (https://github.com/ollama/ollama/blob/main/docs/api.md), and its
-faults. It runs no model: it answers with the tokens it was given, over real HTTP."""
+"""A server on loopback that replays Ollama's documented wire format
+(https://github.com/ollama/ollama/blob/main/docs/api.md), and its faults. It runs no model: it answers with the tokens
+it was given, over real HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ class Replay:
     """What the server holds, and how it is to behave. fault: "" or the name of one (see `answer` and `Handler`)."""
 
     tokenizer: object
-    answer: list[str] = field(default_factory=lambda: [" The", " sky", " is", " blue"])  # repeated for as long as is asked
+    answer: list[str] = field(
+        default_factory=lambda: [" The", " sky", " is", " blue"]
+    )  # repeated for as long as is asked
     fault: str = ""
     at: int = 2  # chunks before a fault
     version: str = "0.12.0"
@@ -47,7 +50,9 @@ class Replay:
         prompt = len(self.tokenizer.encode(body["prompt"], special=True))
         counts = dict(eval_count=made + ended + self.extra, eval_duration=DECODE_NS, prompt_eval_count=prompt)
         times = dict(prompt_eval_duration=PROMPT_NS, load_duration=LOADS_NS)
-        return dict(model=body["model"], response="", done=True, done_reason="stop" if ended else "length", **counts, **times)
+        return dict(
+            model=body["model"], response="", done=True, done_reason="stop" if ended else "length", **counts, **times
+        )
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -67,7 +72,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.replay.fault == "not ollama":
             return self.reply(200, "<html>It works!</html>", kind="text/html")
         if self.path == "/api/version":
-            return self.reply(200, dict(version=self.replay.version)) if self.replay.version else self.reply(404, "404 page not found")
+            return (
+                self.reply(200, dict(version=self.replay.version))
+                if self.replay.version
+                else self.reply(404, "404 page not found")
+            )
         return self.reply(200, dict(models=[dict(model=name) for name in self.replay.models]))
 
     def do_POST(self):

@@ -30,10 +30,14 @@ def test_greedy_tokens_and_logits_equal_ours(family):
     for name in flax.WAYS:
         if name in UNJITTED:  # the ways of one module differ in jit alone
             twin = flax.twin(loaded, name)
-            assert relative_error(twin.logits(ids[None], twin.start(np.zeros(1, np.int32), WORK.slots))[0], ours) <= 1e-4
+            assert (
+                relative_error(twin.logits(ids[None], twin.start(np.zeros(1, np.int32), WORK.slots))[0], ours) <= 1e-4
+            )
             if family != "llama":  # their un-jitted answers would compile as many operations again and say no more
                 continue
-        record, made = protocol.trial(peers.subject(loaded, name), WORK, 0, run="", block=0, order=0, process=0, phase="warm")
+        record, made = protocol.trial(
+            peers.subject(loaded, name), WORK, 0, run="", block=0, order=0, process=0, phase="warm"
+        )
         assert "wrong" not in reference.judge(record, made).reason
         assert len(made) == len(record.token_times_ns) == WORK.new_tokens
         assert np.array_equal(made[:, 0], reference.tokens(0))
@@ -53,7 +57,9 @@ def test_a_jitted_twin_compiles_once_a_shape_and_is_silent_then(llama, name):
     with Guard() as cold:
         first = tokens(who)
     program = flax.PROGRAMS[name]
-    assert [e.name for e in cold.events if e.kind == "lower" and e.name == program] == [program] * 2  # the prompt's shape, the token's
+    assert [e.name for e in cold.events if e.kind == "lower" and e.name == program] == [
+        program
+    ] * 2  # the prompt's shape, the token's
     with Guard() as warm:
         again = tokens(who)
         tokens(who, 1)  # another prompt of another length, padded to the same
@@ -100,7 +106,9 @@ def test_weights_are_the_checkpoints_own(llama):
     changed["model"]["embed_tokens"]["embedding"] = table.at[:, 0].add(1.0)
     for module, way in (("flax_linen", "applied"), ("flax_nnx", "called")):
         make = getattr(__import__(f"llama_jax.peers.{module}", fromlist=[way]), way)
-        twins = [make(llama.config, tree, np.float32) for tree in (checkpoint.to_flax(llama.config, llama.params), changed)]
+        twins = [
+            make(llama.config, tree, np.float32) for tree in (checkpoint.to_flax(llama.config, llama.params), changed)
+        ]
         ids = np.array([[5, 6, 7]])
         before, after = (t.logits(ids, t.start(np.zeros(1, np.int32), 4)) for t in twins)
         assert relative_error(after, before) > 1e-3

@@ -1,4 +1,5 @@
-"""llama.cpp on our GGUF files: the same logits, to rounding in float32 and within 8-bit activations on quantised files."""
+"""llama.cpp on our GGUF files: the same logits, to rounding in float32 and within 8-bit activations on quantised
+files."""
 
 import importlib.util
 import json
@@ -25,8 +26,10 @@ from tests.model import test_families
 EXACT = 1e-4  # float32 on both sides: rounding alone; some 1e-6 was seen
 GELU = 1e-3  # ggml reads GPT-2's GELU from a table of f16 values; some 3e-4 was seen
 ROUNDED = 5e-3  # the measured attention rounds keys and values to f16; some 7e-4 was seen
-# On quantised files llama.cpp rounds each block of 32 activations to 8 bits before every product, an error of up to 1/254 of the block's
-# largest. Over the 30 layers of the packaged model that came to 2.1 % of the logits on English text; RoPE's base wrong by a factor
+# On quantised files llama.cpp rounds each block of 32 activations to 8 bits before every product, an error of up to
+# 1/254 of the block's
+# largest. Over the 30 layers of the packaged model that came to 2.1 % of the logits on English text; RoPE's base wrong
+# by a factor
 # of ten is 11 %. The bound leaves room for other processors, which order the products otherwise.
 QUANTISED = 0.05
 NAMES = ("llamacpp", "llamacpp+generate")
@@ -36,7 +39,8 @@ here = pytest.mark.peers
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch, tmp_path):
-    """Its threads wait for each other by spinning, which takes for ever on cores that other tests use; one waits for none."""
+    """Its threads wait for each other by spinning, which takes for ever on cores that other tests use; one waits for
+    none."""
     monkeypatch.setattr(llamacpp, "allowed_cores", lambda: [0])
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
 
@@ -148,8 +152,16 @@ def test_rows_of_a_batch_equal_one_row(tmp_path):
     rows = answer(loaded, "llamacpp", replace(work, batch=3))
     assert rows.shape == (8, 3)
     assert np.array_equal(rows, np.repeat(single, 3, axis=1))
-    record, _ = protocol.trial(peers.subject(loaded, "llamacpp+generate"), replace(work, batch=2), 0, run="", block=0, order=0, process=0,
-                               phase="warm")  # fmt: skip
+    record, _ = protocol.trial(
+        peers.subject(loaded, "llamacpp+generate"),
+        replace(work, batch=2),
+        0,
+        run="",
+        block=0,
+        order=0,
+        process=0,
+        phase="warm",
+    )
     assert not record.valid
     assert "makes one row, 2 were asked for" in record.reason
 
@@ -171,7 +183,9 @@ def test_threads_are_the_cores_that_we_may_use_and_flash_attention_is_on(tmp_pat
     monkeypatch.undo()
     llama = llamacpp.library()
     made = llama.llama_init_from_model
-    monkeypatch.setattr(llama, "llama_init_from_model", lambda model, settings: said.append(settings) or made(model, settings))
+    monkeypatch.setattr(
+        llama, "llama_init_from_model", lambda model, settings: said.append(settings) or made(model, settings)
+    )
     context = peers.subject(loaded, "llamacpp").run.__self__.room(2048, 1)
     cores = len(os.sched_getaffinity(0))
     assert (llama.llama_n_threads(context.pointer), llama.llama_n_threads_batch(context.pointer)) == (cores, cores)
@@ -204,8 +218,10 @@ def test_a_file_that_llama_cpp_refuses_is_a_gap_with_its_own_words(tmp_path):
 
 
 def test_without_the_package_it_is_a_gap():
-    blocked = ("import sys; sys.modules['llama_cpp'] = None; from llama_jax import peers;"
-               " import json; print(json.dumps(peers.missing(['llamacpp', 'llamacpp+generate'], 'smollm2-135m-instruct')))")  # fmt: skip
+    blocked = (
+        "import sys; sys.modules['llama_cpp'] = None; from llama_jax import peers;"
+        " import json; print(json.dumps(peers.missing(['llamacpp', 'llamacpp+generate'], 'smollm2-135m-instruct')))"
+    )
     out = subprocess.run([sys.executable, "-c", blocked], check=True, capture_output=True, text=True).stdout
     gaps = json.loads(out.splitlines()[-1])
     assert [gap["name"] for gap in gaps] == list(NAMES)
@@ -223,7 +239,9 @@ def test_other_weights_than_a_gguf_file_are_a_gap(monkeypatch, tmp_path):
         peers.subject(checkpoint.Checkpoint("m", cfg, None, None, "", "random:tiny", "float32"), "llamacpp")
 
 
-@pytest.mark.parametrize(("built", "required", "skipped"), [(False, "", True), (True, "", False), (False, "required", False)])
+@pytest.mark.parametrize(
+    ("built", "required", "skipped"), [(False, "", True), (True, "", False), (False, "required", False)]
+)
 def test_tests_of_llama_cpp_are_skipped_only_where_it_may_be_absent(monkeypatch, built, required, skipped):
     marks = []
     item = types.SimpleNamespace(get_closest_marker=lambda name: name == "peers", add_marker=marks.append)
@@ -254,10 +272,14 @@ def test_the_packaged_models_logits_and_tokens_agree_within_its_rounding(package
 @here
 @pytest.mark.slow
 def test_both_ways_make_the_same_tokens_of_the_packaged_model(packaged):
-    work = Workload(("<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n",), new_tokens=16, length=32)
+    work = Workload(
+        ("<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n",), new_tokens=16, length=32
+    )
     bare, high = (answer(packaged, name, work) for name in NAMES)
     assert np.array_equal(bare, high)
-    record, tokens = protocol.trial(peers.subject(packaged, "llamacpp"), work, 0, run="", block=0, order=0, process=0, phase="warm")
+    record, tokens = protocol.trial(
+        peers.subject(packaged, "llamacpp"), work, 0, run="", block=0, order=0, process=0, phase="warm"
+    )
     judged = protocol.Reference(packaged, work).judge(record, tokens)
     assert judged.valid
     assert judged.quantisation == "gguf-q4_1"
@@ -268,8 +290,22 @@ def test_both_ways_make_the_same_tokens_of_the_packaged_model(packaged):
 @pytest.mark.slow
 def test_bench_measures_llama_cpp_beside_a_placement(call, tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    code, out, err = call("bench", "--placements", "step", "--peers", ",".join(NAMES), "--prompt-tokens", "8", "--new-tokens", "4",
-                          "--blocks", "1", "--threads", "1", "--json")  # fmt: skip
+    code, out, err = call(
+        "bench",
+        "--placements",
+        "step",
+        "--peers",
+        ",".join(NAMES),
+        "--prompt-tokens",
+        "8",
+        "--new-tokens",
+        "4",
+        "--blocks",
+        "1",
+        "--threads",
+        "1",
+        "--json",
+    )
     assert code == 0, err
     found = {s["name"]: s for s in last_json(out)["subjects"]}
     assert set(NAMES) < set(found)

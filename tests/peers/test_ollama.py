@@ -1,4 +1,5 @@
-"""Ollama's side of the wire, replayed on loopback over real HTTP: what is asked, what is kept of the answer, and every fault."""
+"""Ollama's side of the wire, replayed on loopback over real HTTP: what is asked, what is kept of the answer, and every
+fault."""
 
 import hashlib
 import json
@@ -25,7 +26,9 @@ def loaded(tmp_path_factory):
     path = tmp_path_factory.mktemp("weights") / "small.gguf"
     path.write_bytes(b"GGUF" + bytes(range(256)))
     source = checkpoint.find(MODEL)
-    return checkpoint.Checkpoint(MODEL, source.config, None, source.tokenizer(), "0123456789abcdef", str(path), "float32")
+    return checkpoint.Checkpoint(
+        MODEL, source.config, None, source.tokenizer(), "0123456789abcdef", str(path), "float32"
+    )
 
 
 @pytest.fixture
@@ -34,7 +37,13 @@ def server(loaded, monkeypatch):
     monkeypatch.setattr(ollama, "LOOK_S", 0.5)
     monkeypatch.setattr(ollama, "SILENCE_S", 0.5)
     facts = dict(
-        model=MODEL, weights_hash="h", dtype="q4_1", quantisation="gguf-q4_1", weight_bytes=0.7, config=loaded.config, cache_bytes=2
+        model=MODEL,
+        weights_hash="h",
+        dtype="q4_1",
+        quantisation="gguf-q4_1",
+        weight_bytes=0.7,
+        config=loaded.config,
+        cache_bytes=2,
     )
     monkeypatch.setattr(ollama.llamacpp, "identity", lambda loaded: facts)
     with wire.Server(wire.Replay(loaded.tokenizer)) as running:
@@ -90,7 +99,9 @@ def test_replayed_prompts_never_start_alike(loaded, server):
     assert len(set(first)) == len(sent)
     assert all(text.endswith(WORK.prompts[0]) for text in sent[:3])
     assert all(text.endswith(" quick brown fox jumps over the lazy dog") for text in sent[3:])
-    assert [r.prompt_tokens for r in records] == [len(loaded.tokenizer.encode(WORK.prompts[0])) + 1] * 3 + [len(ids)] * 2
+    assert [r.prompt_tokens for r in records] == [len(loaded.tokenizer.encode(WORK.prompts[0])) + 1] * 3 + [
+        len(ids)
+    ] * 2
     assert all(r.server_prompt_tokens == r.prompt_tokens for r in records)
 
 
@@ -99,7 +110,9 @@ def test_replayed_random_ids_are_sent_as_text_and_another_count_of_them_is_kept(
     record, _ = trial(loaded, work=Workload((ids,), 4, 32))
     assert record.valid
     assert record.prompt_tokens == 30
-    assert record.server_prompt_tokens == len(loaded.tokenizer.encode(server.replay.requests("/api/generate")[-1]["prompt"]))
+    assert record.server_prompt_tokens == len(
+        loaded.tokenizer.encode(server.replay.requests("/api/generate")[-1]["prompt"])
+    )
     assert record.server_prompt_tokens != 30
 
 
@@ -127,7 +140,9 @@ def test_replayed_creation_stopped_half_way_is_made_good_by_the_next(loaded, ser
     assert trial(loaded)[0].valid
 
 
-@pytest.mark.parametrize(("fault", "words"), [("create refused", "neither 'from' or 'files'"), ("create half done", "'parsing GGUF'")])
+@pytest.mark.parametrize(
+    ("fault", "words"), [("create refused", "neither 'from' or 'files'"), ("create half done", "'parsing GGUF'")]
+)
 def test_replayed_refusal_to_make_a_model_is_a_gap(loaded, server, fault, words):
     server.replay.fault = fault
     with pytest.raises(peers.UnavailableError, match=words) as caught:
@@ -159,7 +174,9 @@ def test_replayed_new_server_is_none(server, version):
     assert peers.missing(["ollama"], MODEL) == []
 
 
-@pytest.mark.parametrize(("fault", "words"), [("deaf", "did not answer within 0.5 s"), ("not ollama", "no Ollama server")])
+@pytest.mark.parametrize(
+    ("fault", "words"), [("deaf", "did not answer within 0.5 s"), ("not ollama", "no Ollama server")]
+)
 def test_replayed_server_that_is_silent_or_another_is_a_gap(server, fault, words):
     server.replay.fault = fault
     (gap,) = peers.missing(["ollama"], MODEL)
@@ -268,7 +285,8 @@ def test_replayed_best_token_at_positions_of_a_text(loaded, server):
 
 @pytest.mark.slow
 def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, server, tmp_path, monkeypatch):
-    """The real command line, its measuring process and all, on a small model; the server is gone after its first answers."""
+    """The real command line, its measuring process and all, on a small model; the server is gone after its first
+    answers."""
     from tests.checkpoint.test_gguf import write
 
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
@@ -279,8 +297,25 @@ def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, serve
 
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     replay.lives = 6
-    code, out, err = call("bench", "--model", str(tmp_path / "m.gguf"), "--placements", "step", "--peers", "ollama", "--prompt-tokens", "8",
-                          "--new-tokens", "4", "--blocks", "3", "--no-cold", "--out", str(tmp_path / "t.jsonl"), "--json")  # fmt: skip
+    code, out, err = call(
+        "bench",
+        "--model",
+        str(tmp_path / "m.gguf"),
+        "--placements",
+        "step",
+        "--peers",
+        "ollama",
+        "--prompt-tokens",
+        "8",
+        "--new-tokens",
+        "4",
+        "--blocks",
+        "3",
+        "--no-cold",
+        "--out",
+        str(tmp_path / "t.jsonl"),
+        "--json",
+    )
     assert code == 0, err
     assert json.loads(out.splitlines()[-1])["subjects"]
     rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()[1:]]

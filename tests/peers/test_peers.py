@@ -47,7 +47,9 @@ def test_a_module_that_cannot_be_imported_is_a_gap(monkeypatch):
 
 
 def test_a_peer_may_refuse_a_model(monkeypatch):
-    picky = types.SimpleNamespace(missing=lambda name, model: ("It needs a GGUF.", "Give one.") if model == "m" else None)
+    picky = types.SimpleNamespace(
+        missing=lambda name, model: ("It needs a GGUF.", "Give one.") if model == "m" else None
+    )
     monkeypatch.setattr(peers, "module", lambda name: picky)
     assert peers.missing(["flax-nnx"], "m") == [dict(name="flax-nnx", reason="It needs a GGUF.", remedy="Give one.")]
     assert peers.missing(["flax-nnx"], "m.gguf") == []

@@ -1,4 +1,5 @@
-"""llama.cpp's own quantiser: the same model in another type, kept in one piece, made anew when damaged, a gap where it fails."""
+"""llama.cpp's own quantiser: the same model in another type, kept in one piece, made anew when damaged, a gap where it
+fails."""
 
 import json
 import os
@@ -57,7 +58,9 @@ def test_the_same_model_in_another_type(loaded, name):
     assert relative_error(theirs, np.asarray(generate.logits(generate.build(again, "step"), ids))) < 0.03
     known = peers.subject(loaded, name).identity
     assert (known["quantisation"], known["dtype"], known["weights_hash"]) == (f"gguf-{kind}", kind, loaded.weights_hash)
-    assert known["weight_bytes"] == pytest.approx({"q8_0": 34 / 32, "q4_0": 18 / 32}[kind], rel=0.3)  # norms, and Q4_0's head
+    assert known["weight_bytes"] == pytest.approx(
+        {"q8_0": 34 / 32, "q4_0": 18 / 32}[kind], rel=0.3
+    )  # norms, and Q4_0's head
 
 
 @here
@@ -78,7 +81,11 @@ def test_it_is_made_once_and_anew_where_it_is_damaged(loaded, monkeypatch):
     assert llamacpp.weights_of(loaded, "llamacpp+q4_0") == path
     assert len(made) == 1
     status = path.stat()
-    for damage in (whole[:-1], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], b""):  # the second is no longer and no older
+    for damage in (
+        whole[:-1],
+        whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
+        b"",
+    ):  # the second is no longer and no older
         path.write_bytes(damage)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         assert llamacpp.weights_of(loaded, "llamacpp+q4_0").read_bytes() == whole
@@ -87,7 +94,9 @@ def test_it_is_made_once_and_anew_where_it_is_damaged(loaded, monkeypatch):
     path.unlink()
     assert llamacpp.weights_of(loaded, "llamacpp+q4_0").read_bytes() == whole
     assert len(made) == 6
-    assert sorted(p.name for p in path.parent.iterdir()) == sorted([path.name, path.with_suffix(".sha256").name])  # nothing half-made
+    assert sorted(p.name for p in path.parent.iterdir()) == sorted(
+        [path.name, path.with_suffix(".sha256").name]
+    )  # nothing half-made
 
 
 @here
@@ -110,7 +119,9 @@ def test_a_quantiser_that_fails_is_a_gap_with_its_words(loaded, tmp_path):
 
 
 def test_a_quantiser_that_dies_or_a_cache_that_cannot_be_written_is_a_gap(tmp_path, monkeypatch):
-    monkeypatch.setattr(requantised, "CHILD", "import os, sys; print('assert failed', file=sys.stderr, flush=True); os.abort()")
+    monkeypatch.setattr(
+        requantised, "CHILD", "import os, sys; print('assert failed', file=sys.stderr, flush=True); os.abort()"
+    )
     monkeypatch.setattr(requantised.metadata, "version", lambda name: "0")
     with pytest.raises(peers.UnavailableError, match="assert failed"):
         requantised.obtain(tmp_path / "m.gguf", "0" * 64, "q4_0", 1)
@@ -125,7 +136,10 @@ def test_a_quantiser_that_dies_or_a_cache_that_cannot_be_written_is_a_gap(tmp_pa
 def test_greedy_tokens_are_repeated_and_the_trial_is_approximate(loaded):
     work = Workload((tuple(ids_of(loaded)),), new_tokens=8, length=32)
     for name in NAMES:
-        records = [protocol.trial(peers.subject(loaded, name), work, 0, run="", block=0, order=0, process=0, phase="warm") for _ in "ab"]
+        records = [
+            protocol.trial(peers.subject(loaded, name), work, 0, run="", block=0, order=0, process=0, phase="warm")
+            for _ in "ab"
+        ]
         assert np.array_equal(records[0][1], records[1][1])
         judged = protocol.Reference(loaded, work).judge(*records[0])
         assert judged.valid

@@ -19,14 +19,19 @@ from tests.conftest import build
 from tests.peers.conftest import small
 
 WORK = Workload(((5, 9, 33, 60, 2), (8, 3), (7,)), new_tokens=7, length=8, batch=2)
-EAGER = [name for name in subjects.WAYS if "compile" not in name and name not in subjects.NEEDS_CUDA and name not in subjects.QUANTISED]
+EAGER = [
+    name
+    for name in subjects.WAYS
+    if "compile" not in name and name not in subjects.NEEDS_CUDA and name not in subjects.QUANTISED
+]
 COMPILED = ["torch-compile", "torch-compile+nocache"]
 EDGES = [n for edge in (16, 24) for n in (edge - 1, edge, edge + 1)]  # of `generate.bucket`
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Dynamo without Inductor: what is compiled when, and from which shapes, is Dynamo's affair, and takes no C++ compiler."""
+    """Dynamo without Inductor: what is compiled when, and from which shapes, is Dynamo's affair, and takes no C++
+    compiler."""
     torch._dynamo.reset()
     monkeypatch.setattr(torch_compiled, "compiled", lambda f, mode: torch.compile(f, backend="eager", fullgraph=True))
     yield
@@ -48,8 +53,9 @@ def tokens(who, ids, work):
 
 def test_every_torch_peer_has_a_way():
     assert set(subjects.WAYS) == {name for name, peer in peers.PEERS.items() if peer.module == "torch"}
-    assert {name: subjects.cache_kind(name) for name in ("transformers", "torch", "torch+static", "torch-hybrid+nocache")} == {
-        "transformers": "growing", "torch": "growing", "torch+static": "fixed", "torch-hybrid+nocache": "none"}  # fmt: skip
+    assert {
+        name: subjects.cache_kind(name) for name in ("transformers", "torch", "torch+static", "torch-hybrid+nocache")
+    } == {"transformers": "growing", "torch": "growing", "torch+static": "fixed", "torch-hybrid+nocache": "none"}
 
 
 @pytest.mark.parametrize("family", config.FAMILIES)
@@ -83,13 +89,19 @@ def test_padding_never_changes_a_token(llama, quick):
         for n in EDGES:
             for longer in (0, 9):
                 work = Workload((), new_tokens=2, length=n + longer)
-                assert np.array_equal(tokens(who, text(n, longer), work), tokens(eager, text(n, longer), work)), (name, n)
+                assert np.array_equal(tokens(who, text(n, longer), work), tokens(eager, text(n, longer), work)), (
+                    name,
+                    n,
+                )
 
 
 def test_a_program_serves_every_length_and_number_of_slots(llama, quick):
     ids = [text(n) for n in (5, 9, 30, 2)]
     works = [Workload((t,), new_tokens=new, length=len(t)) for t, new in zip(ids, (4, 30, 40, 3), strict=True)]
-    for name, programs in (("torch-compile", {"prompt_part": 1, "step": 1}), ("torch-compile+nocache", {"whole_step": 1})):
+    for name, programs in (
+        ("torch-compile", {"prompt_part": 1, "step": 1}),
+        ("torch-compile+nocache", {"whole_step": 1}),
+    ):
         who = peers.subject(llama, name)
         with who.counter() as region:
             for t, work in zip(ids, works, strict=True):
@@ -176,7 +188,9 @@ def test_without_a_compiler_or_pytorch_the_gap_says_so(monkeypatch):
     assert set(gaps) == set(COMPILED)
     assert "no-such-compiler" in gaps["torch-compile"]["reason"]
     monkeypatch.setattr(subjects, "find_spec", lambda package: None)
-    assert peers.missing(["torch"], "x") == [dict(name="torch", reason="torch is not installed.", remedy="Run `make setup`.")]
+    assert peers.missing(["torch"], "x") == [
+        dict(name="torch", reason="torch is not installed.", remedy="Run `make setup`.")
+    ]
 
 
 @pytest.mark.slow
@@ -219,5 +233,6 @@ def test_inductors_programs_make_eagers_tokens(llama):
             assert np.array_equal(tokens(who, text(n), work), tokens(eager, text(n), work)), (name, n)
     module = torch_model.module(llama.config, llama.params)
     assert np.array_equal(
-        np.concatenate(list(torch_compiled.cached(module)(text(5), Workload((), 6, 5)))), tokens(eager, text(5), Workload((), 6, 5))
+        np.concatenate(list(torch_compiled.cached(module)(text(5), Workload((), 6, 5)))),
+        tokens(eager, text(5), Workload((), 6, 5)),
     )

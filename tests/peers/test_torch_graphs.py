@@ -1,7 +1,9 @@
-"""The logic around CUDA graphs on a stand-in that captures nothing: buckets, bounds, buffers. No result comes from here.
+"""The logic around CUDA graphs on a stand-in that captures nothing: buckets, bounds, buffers. No result comes from
+here.
 
-The stand-in behaves as a capture does in what the logic must survive: the work runs a few times beforehand, and a graph knows
-addresses only, so that it does not keep alive what lies there. That the work can be captured at all is checked by its operations.
+The stand-in behaves as a capture does in what the logic must survive: the work runs a few times beforehand, and a graph
+knows addresses only, so that it does not keep alive what lies there. That the work can be captured at all is checked by
+its operations.
 """
 
 import weakref
@@ -106,7 +108,15 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-WAITING = ("_local_scalar_dense", "nonzero", "item", "is_nonzero", "_to_copy.default cpu", "masked_select", "multinomial")
+WAITING = (
+    "_local_scalar_dense",
+    "nonzero",
+    "item",
+    "is_nonzero",
+    "_to_copy.default cpu",
+    "masked_select",
+    "multinomial",
+)
 
 
 @pytest.mark.parametrize(("kind", "scripted"), WAYS)
@@ -136,7 +146,8 @@ def test_captured_work_is_the_same_operations_every_time_and_never_waits(module,
 
 
 def test_the_recorder_captures_as_the_documentation_asks(monkeypatch):
-    """The order of calls on CUDA's own interface, its driver replaced: warm-ups on a side stream, then one capture in the pool."""
+    """The order of calls on CUDA's own interface, its driver replaced: warm-ups on a side stream, then one capture in
+    the pool."""
     log = []
 
     class Stream:
@@ -165,5 +176,14 @@ def test_the_recorder_captures_as_the_documentation_asks(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", lambda g, pool: Within(f"capture in {pool}"))
     replay = torch_graphs.recorder()(lambda: log.append("work"))
     replay()
-    assert log == ["side waits for current", "in side", *["work"] * torch_graphs.WARM_UPS, "out of side", "current waits for side",
-                   "in capture in pool", "work", "out of capture in pool", "replay"]  # fmt: skip
+    assert log == [
+        "side waits for current",
+        "in side",
+        *["work"] * torch_graphs.WARM_UPS,
+        "out of side",
+        "current waits for side",
+        "in capture in pool",
+        "work",
+        "out of capture in pool",
+        "replay",
+    ]

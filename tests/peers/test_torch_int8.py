@@ -1,4 +1,5 @@
-"""Dynamic quantisation: every linear layer in int8, the float module untouched, rounding of the size that 8 bits have."""
+"""Dynamic quantisation: every linear layer in int8, the float module untouched, rounding of the size that 8 bits
+have."""
 
 import dataclasses
 
@@ -46,7 +47,9 @@ def test_a_product_is_that_of_rounded_factors():
     assert subjects.engines()
     torch.manual_seed(0)
     part, x = torch.nn.Linear(64, 16), torch.randn(3, 64)
-    made = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(part), {torch.nn.Linear: torch_int8.per_channel_dynamic_qconfig})
+    made = torch.ao.quantization.quantize_dynamic(
+        torch.nn.Sequential(part), {torch.nn.Linear: torch_int8.per_channel_dynamic_qconfig}
+    )
     w = part.weight.detach().numpy()
     scale = np.abs(w).max(1, keepdims=True) / 127.5
     weights = np.clip(np.rint(w / scale), -128, 127) * scale
@@ -61,14 +64,17 @@ def test_a_product_is_that_of_rounded_factors():
 def test_it_generates_and_its_trials_are_approximate(llama):
     who = peers.subject(llama, NAME)
     assert {k: who.identity[k] for k in ("dtype", "quantisation", "weight_bytes", "cache", "cache_bytes")} == dict(
-        dtype="int8", quantisation="int8-dynamic", weight_bytes=1, cache="growing", cache_bytes=4)  # fmt: skip
+        dtype="int8", quantisation="int8-dynamic", weight_bytes=1, cache="growing", cache_bytes=4
+    )
     record, made = protocol.trial(who, WORK, 0, run="", block=0, order=0, process=0, phase="warm")
     assert made.shape == (7, 2)
     assert np.array_equal(made[:, 0], made[:, 1])
     assert protocol.Reference(llama, WORK).judge(record, made).valid
     claimed = dataclasses.replace(who, identity={**who.identity, "quantisation": "none", "dtype": "float32"})
     record, _ = protocol.trial(claimed, WORK, 0, run="", block=0, order=0, process=0, phase="warm")
-    assert not protocol.Reference(llama, WORK).judge(record, (made + 1) % 97).valid  # only who says that it rounds may part
+    assert (
+        not protocol.Reference(llama, WORK).judge(record, (made + 1) % 97).valid
+    )  # only who says that it rounds may part
 
 
 def test_where_it_cannot_run_the_gap_says_so(llama, monkeypatch):

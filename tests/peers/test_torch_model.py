@@ -1,4 +1,5 @@
-"""transformers' modules on our weights: the same logits in every family and with every kind of rotary scaling, and no copy."""
+"""transformers' modules on our weights: the same logits in every family and with every kind of rotary scaling, and no
+copy."""
 
 from dataclasses import replace
 
@@ -37,7 +38,9 @@ def test_logits_equal_ours(name):
     module = torch_model.module(cfg, params)
     assert relative_error(logits(module), ours) <= 1e-4
     with torch.inference_mode():
-        again = torch_static.prompt_logits(torch_static.fixed(module), torch.tensor(IDS)[None], None, torch.arange(len(IDS)))
+        again = torch_static.prompt_logits(
+            torch_static.fixed(module), torch.tensor(IDS)[None], None, torch.arange(len(IDS))
+        )
     assert relative_error(again[0], ours) <= 1e-4
 
 

@@ -10,7 +10,9 @@ from llama_jax.bench.workload import Workload
 from llama_jax.peers import torch_model, torch_script
 from tests.conftest import build
 
-PAD, SAMPLE, CHANCES = (torch_script.scripted(f) for f in (torch_script.pad_or_truncate, torch_script.sample, torch_script.probabilities))
+PAD, SAMPLE, CHANCES = (
+    torch_script.scripted(f) for f in (torch_script.pad_or_truncate, torch_script.sample, torch_script.probabilities)
+)
 
 
 @pytest.mark.parametrize("length", [1, 4, 5, 6, 9])
@@ -30,7 +32,9 @@ def test_the_temperature_is_applied_exactly_once(temperature):
     expected = torch.softmax(TemperatureLogitsWarper(temperature)(None, logits), dim=-1)
     torch.testing.assert_close(CHANCES(logits, temperature), expected)
     if temperature != 1:
-        assert not torch.allclose(CHANCES(logits, temperature), torch.softmax(logits / temperature**2, dim=-1), atol=1e-3)
+        assert not torch.allclose(
+            CHANCES(logits, temperature), torch.softmax(logits / temperature**2, dim=-1), atol=1e-3
+        )
 
 
 def test_draws_follow_the_softmax():

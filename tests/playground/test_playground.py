@@ -1,4 +1,5 @@
-"""The playground, driven from Python as a browser would: fields are set, buttons clicked, and what stands on the page is read."""
+"""The playground, driven from Python as a browser would: fields are set, buttons clicked, and what stands on the page
+is read."""
 
 import itertools
 import re
@@ -13,8 +14,10 @@ from llama_jax.errors import UserError
 from llama_jax.playground import Moment, Playground, Wish
 from llama_jax.playground.render import View
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
 WISH = Wish(model=TINY, prompt="1, 2, 3", new_tokens=6)
 
 
@@ -91,7 +94,7 @@ def test_sampling_settings_reach_the_model(board):
         (dict(top_k=-1), "top_k is -1"),
         (dict(seed=-1), "seed is -1"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_line_and_the_next_request_works(board, fields, words):
     board.text.value = board.status.value = ""
     asked(board, **fields)
@@ -176,7 +179,11 @@ def test_stop_leaves_a_real_answer_after_its_block(tiny):
 @pytest.mark.slow
 def test_a_chat_model_is_asked_in_its_own_template_and_ends_where_it_says(packaged):
     engine = generate.build(packaged, "chunk8")
-    made = list(playground.answer(engine, packaged.tokenizer, Wish(prompt="What is 2 + 2? Answer with one number.", new_tokens=40)))
+    made = list(
+        playground.answer(
+            engine, packaged.tokenizer, Wish(prompt="What is 2 + 2? Answer with one number.", new_tokens=40)
+        )
+    )
     assert made[-1].end in ("stop", "length")
     assert (made[-1].end == "stop") == (made[-1].view.token_ids[-1] in packaged.tokenizer.stop)
     assert "<|im_" not in made[-1].view.text
@@ -216,7 +223,9 @@ def test_without_a_kernel_nothing_is_drawn(capsys):
 @pytest.mark.slow
 def test_headless_it_draws_nothing_and_a_front_end_that_can_ask_gets_the_widgets():
     """nbclient is what papermill and nbconvert run on."""
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("from llama_jax import playground; playground.show()")])
+    nb = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("from llama_jax import playground; playground.show()")]
+    )
     headless = nbclient.NotebookClient(nb, kernel_name="python3").execute()
     assert headless.cells[0].outputs == []
     assert "widgets" not in headless.metadata
@@ -237,7 +246,9 @@ def test_an_answer_is_the_models_own_and_its_second_compiles_nothing():
     loaded = checkpoint.load(TINY)
     (expected,) = generate.answer(generate.build(loaded, "step"), [[1, 2, 3]], 6)
     assert board.text.value == " ".join(map(str, expected.token_ids))
-    assert re.fullmatch(r"6 tokens · TTFT \d+ ms · [\d.]+ tok/s · [1-9]\d* programs? compiled · length", board.status.value)
+    assert re.fullmatch(
+        r"6 tokens · TTFT \d+ ms · [\d.]+ tok/s · [1-9]\d* programs? compiled · length", board.status.value
+    )
     asked(board)
     assert "0 programs compiled" in board.status.value
     assert board.message.value == ""

@@ -18,14 +18,19 @@ def times(first, gap, n=11, at_once=False):
     return [first, *([first + gap * (n - 1)] * (n - 1) if at_once else [first + gap * i for i in range(1, n)])]
 
 
-def subject(name, start, gap, first=100, blocks=8, processes=2, starts=3, peak=500, at_once=False, run="main", **changes):
-    """Trials of a placement that takes `start` ms to start, `first` to a first token and `gap` a token more; `peak` megabytes."""
+def subject(
+    name, start, gap, first=100, blocks=8, processes=2, starts=3, peak=500, at_once=False, run="main", **changes
+):
+    """Trials of a placement that takes `start` ms to start, `first` to a first token and `gap` a token more; `peak`
+    megabytes."""
     for b in range(blocks):
         slower = 1 + 0.004 * (b % 3)
         made = times(first * slower, gap * slower, at_once=at_once)
         yield trial(name, b, made, run=run, process=b % processes, **changes)
     for s in range(starts):
-        cold = dict(phase="cold", process=50 + s, compiled=2, backend_ns=int(start * 1e6 / 2), peak_rss_bytes=peak * 10**6)
+        cold = dict(
+            phase="cold", process=50 + s, compiled=2, backend_ns=int(start * 1e6 / 2), peak_rss_bytes=peak * 10**6
+        )
         yield trial(name, s, [start + t for t in times(first, gap, at_once=at_once)], run=run, **cold, **changes)
 
 
@@ -59,7 +64,9 @@ def test_the_runner_up_is_compared_side_by_side():
     assert second["ratio"]["low"] > 1.9
     assert second["verdict"] == "slower"
     assert second["break_even_requests"] is None
-    apart = advice.advise([("one", list(subject(*QUICK_START))), ("two", list(subject(*QUICK_TOKENS)))], replace(WISH, warm=True))
+    apart = advice.advise(
+        [("one", list(subject(*QUICK_START))), ("two", list(subject(*QUICK_TOKENS)))], replace(WISH, warm=True)
+    )
     assert (apart["runner_up"]["ratio"], apart["runner_up"]["verdict"]) == (None, "not measured side by side")
     alone = advice.advise(tables(subject(*QUICK_START)), WISH)
     assert alone["runner_up"] is None
@@ -83,9 +90,13 @@ def test_what_is_wished_rules_placements_out():
     assert best(streaming=True)["refused"] == [dict(name="loop", reason="tokens would come every 0.4 s")]
     assert best(memory=600 * 10**6)["placement"] == "chunk8"
     assert best(memory=800 * 10**6, exact=True)["placement"] == "step"
-    with pytest.raises(UserError, match=r"No recorded placement does what you wish \(.*chunk8: it took 500 MB.*--measure"):
+    with pytest.raises(
+        UserError, match=r"No recorded placement does what you wish \(.*chunk8: it took 500 MB.*--measure"
+    ):
         best(memory=10**6)
-    with pytest.raises(UserError, match=r"chunk8: its tokens are not float32's; loop: tokens would come .*; step: it took 700 MB"):
+    with pytest.raises(
+        UserError, match=r"chunk8: its tokens are not float32's; loop: tokens would come .*; step: it took 700 MB"
+    ):
         best(memory=600 * 10**6, exact=True, streaming=True)
     with pytest.raises(UserError, match="there are no warm trials of placements"):
         advice.advise([("made", [])], WISH)
@@ -105,9 +116,11 @@ def test_thin_evidence_says_why():
     assert advice.advise(both(), replace(WISH, requests=50))["thin"] == []
     found = advice.advise(both(blocks=3, processes=1, starts=1), replace(WISH, requests=50, new_tokens=44))
     assert found["thin"] == [
-        "loop was timed 3 times", "1 cold start of loop", "loop was timed in one process, whose luck is in no interval",
+        "loop was timed 3 times",
+        "1 cold start of loop",
+        "loop was timed in one process, whose luck is in no interval",
         "prompt or answer are 4.0 times as long or as short as what was timed of loop",
-    ]  # fmt: skip
+    ]
     assert advice.advise(both(), replace(WISH, requests=50), ["another machine"])["thin"] == ["another machine"]
 
 
@@ -115,7 +128,10 @@ def test_sizes_scale_and_the_nearest_run_is_taken():
     (found,) = advice.candidates(tables(subject("step", 1000, 50)), replace(WISH, prompt_tokens=8, new_tokens=21))
     assert found.request == pytest.approx(0.2 + 20 * 0.05, rel=0.01)
     for prompt, run in ((4, "context 15"), (300, "context 400")):
-        near, far = subject("step", 1000, 50, run="context 15"), subject("step", 1000, 80, run="context 400", prompt_tokens=389)
+        near, far = (
+            subject("step", 1000, 50, run="context 15"),
+            subject("step", 1000, 80, run="context 400", prompt_tokens=389),
+        )
         (found,) = advice.candidates(tables(near, far), replace(WISH, prompt_tokens=prompt))
         assert found.where == f"made ({run})"
 
@@ -132,7 +148,11 @@ def test_several_prompt_lengths_cost_programs():
 
 
 def test_void_wrong_and_peers_trials_are_no_evidence():
-    trials = [*subject("step", 1000, 50), *subject("loop", 10, 1, valid=False), *subject("llamacpp", 10, 1, backend="llama.cpp")]
+    trials = [
+        *subject("step", 1000, 50),
+        *subject("loop", 10, 1, valid=False),
+        *subject("llamacpp", 10, 1, backend="llama.cpp"),
+    ]
     assert [c.name for c in advice.candidates([("made", trials)], WISH)] == ["step"]
 
 

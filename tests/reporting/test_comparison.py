@@ -12,8 +12,19 @@ MACHINE = {"cpu": "A", "cores": 2, "affinity": [0, 1], "ram_bytes": 2**30, "devi
 SOFTWARE = {"packages": {"jax": "0.10.2"}, "python": "3.11.7", "git": {"commit": "aaaa", "dirty": False}, "load": [1.0]}
 
 
-def measured(path, seed=0, rates=(("step", 20), ("loop", 30)), machine=1.0, environment=None, meta=None, blocks=16, processes=8, **changes):
-    """A table of a run: the subjects' rates in tokens/s, the baseline `step` twice, on a machine that is so much faster."""
+def measured(
+    path,
+    seed=0,
+    rates=(("step", 20), ("loop", 30)),
+    machine=1.0,
+    environment=None,
+    meta=None,
+    blocks=16,
+    processes=8,
+    **changes,
+):
+    """A table of a run: the subjects' rates in tokens/s, the baseline `step` twice, on a machine that is so much
+    faster."""
     rng, trials = np.random.default_rng(seed), []
     for block in range(blocks):
         speed = machine * np.exp(rng.normal(0, 0.02))
@@ -67,12 +78,15 @@ def test_processes_are_resampled_as_wholes(old, tmp_path):
 
 
 def test_a_block_is_paired_with_both_runs_of_the_baseline(tmp_path):
-    """Exact rates: the baseline runs at 20 and 80 in each block, so its pairs are over 40; a void second run leaves 20."""
+    """Exact rates: the baseline runs at 20 and 80 in each block, so its pairs are over 40; a void second run leaves
+    20."""
     rates = (("step", 20), ("step" + AGAIN, 80), ("loop", 120))
 
     def table(name, loop, void=None):
         trials = [
-            trial(who, b, [0, 1e3 / (loop if who == "loop" else rate)], valid=(who, b) != void) for who, rate in rates for b in range(3)
+            trial(who, b, [0, 1e3 / (loop if who == "loop" else rate)], valid=(who, b) != void)
+            for who, rate in rates
+            for b in range(3)
         ]
         return record.write(tmp_path / name, trials, environment=MACHINE, baseline="step")
 
@@ -146,8 +160,11 @@ def test_a_run_is_compared_with_its_own_name(tmp_path):
     """A table may hold several runs of a subject, with other work in each."""
     tables = []
     for n in range(2):
-        trials = [t for run, tokens in (("short", 4), ("long", 9))
-                  for t in record.read(measured(tmp_path / f"{run}{n}.csv", n, run=run, prompt_tokens=tokens))[0]]  # fmt: skip
+        trials = [
+            t
+            for run, tokens in (("short", 4), ("long", 9))
+            for t in record.read(measured(tmp_path / f"{run}{n}.csv", n, run=run, prompt_tokens=tokens))[0]
+        ]
         tables.append(record.write(tmp_path / f"both{n}.csv", trials, environment=MACHINE, baseline="step"))
     result = compare(*tables)
     assert [s["name"] for s in result["subjects"]] == ["short: step", "short: loop", "long: step", "long: loop"]

@@ -26,7 +26,10 @@ def test_the_lines_say_who_by_what_and_from_when_on_another():
     assert lines[0].startswith(f"ops: {found['seconds']:.2f} s, a start of 1.00 s and each request 1.00 s")
     assert lines[1] == "by 8 trials, 2 processes, 3 cold starts: made (main)"
     assert lines[2].startswith("next: loop, 8.5")
-    assert lines[3] == f"up to {int(found['runner_up']['break_even_requests'])} requests a start ops is ahead of the two, beyond that loop"
+    assert (
+        lines[3] == f"up to {int(found['runner_up']['break_even_requests'])} requests a start ops is ahead of the two,"
+        " beyond that loop"
+    )
     assert "if the process runs already: loop" in lines
     assert not [line for line in lines if line.startswith("thin: ")]
 

@@ -1,4 +1,5 @@
-"""Exports: tables that come back as they were, a Markdown table that parses into the same numbers, a block without holes."""
+"""Exports: tables that come back as they were, a Markdown table that parses into the same numbers, a block without
+holes."""
 
 import json
 import os
@@ -20,14 +21,25 @@ ABOUT = dict(parameters={"seed": 3, "names": ["a", "b"]}, baseline="step")
 
 
 def trials():
-    """Three subjects in twelve blocks, the baseline's twin, cold starts, one subject that never was right, one failure."""
+    """Three subjects in twelve blocks, the baseline's twin, cold starts, one subject that never was right, one
+    failure."""
     rates = {"step": 30, "step (again)": 30, "loop|it": 20, "liar": 10}
     warm = [
-        trial(name, b, (10, 20, rate + NOISE[i, b]), phase="warm", valid=name != "liar", reason="wrong: token 0" if name == "liar" else "")
+        trial(
+            name,
+            b,
+            (10, 20, rate + NOISE[i, b]),
+            phase="warm",
+            valid=name != "liar",
+            reason="wrong: token 0" if name == "liar" else "",
+        )
         for i, (name, rate) in enumerate(rates.items())
         for b in range(12)
     ]
-    cold = [trial(name, phase="cold", compiled=7, backend_ns=10**9, peak_rss_bytes=5 * 10**8, load_ns=9) for name in ("step", "loop|it")]
+    cold = [
+        trial(name, phase="cold", compiled=7, backend_ns=10**9, peak_rss_bytes=5 * 10**8, load_ns=9)
+        for name in ("step", "loop|it")
+    ]
     return [*cold, *warm, trial("loop|it", 99, **FAILED)]
 
 
@@ -35,24 +47,51 @@ def trials():
 def result():
     return {
         "baseline": "step",
-        "protocol": dict(model="m", prompt_tokens=48, new_tokens=3, batch=1, blocks=12, processes=2, seed=5, dtype="float32",
-                         random_weights=True, limit_tokens_per_second=123.45, resumed_trials=4),
+        "protocol": dict(
+            model="m",
+            prompt_tokens=48,
+            new_tokens=3,
+            batch=1,
+            blocks=12,
+            processes=2,
+            seed=5,
+            dtype="float32",
+            random_weights=True,
+            limit_tokens_per_second=123.45,
+            resumed_trials=4,
+        ),
         "environment": dict(
-            cpu="Z80", cores=2, ram_bytes=24 * 2**30, os="Linux", python="3.11.7", governor="unknown", weights_hash="abc",
-            packages={"jax": "0.10.2", "numba": None}, settings={"XLA_FLAGS": "--a=b"}, git={"commit": "f00", "dirty": True},
-            blas=[{"library": "openblas", "version": "0.3", "threads": 2}], gpus=[{"name": "H200", "driver": "570", "memory": "1 GiB"}],
-            limits={"cpus": 1.5, "memory_bytes": 2**30}, bandwidth_gbps=20.04, gflops=99.6,
+            cpu="Z80",
+            cores=2,
+            ram_bytes=24 * 2**30,
+            os="Linux",
+            python="3.11.7",
+            governor="unknown",
+            weights_hash="abc",
+            packages={"jax": "0.10.2", "numba": None},
+            settings={"XLA_FLAGS": "--a=b"},
+            git={"commit": "f00", "dirty": True},
+            blas=[{"library": "openblas", "version": "0.3", "threads": 2}],
+            gpus=[{"name": "H200", "driver": "570", "memory": "1 GiB"}],
+            limits={"cpus": 1.5, "memory_bytes": 2**30},
+            bandwidth_gbps=20.04,
+            gflops=99.6,
             watch={"others_cpu": 0.42, "steal": 0.0, "load_before": 1.0},
         ),
         "subjects": summary.table(trials(), "step", ["step", "loop|it", "liar"]),
-        "missing": [{"name": "ollama", "reason": "no server answers.", "remedy": "Start it with `ollama serve`."}, "mlx"],
-    }  # fmt: skip
+        "missing": [
+            {"name": "ollama", "reason": "no server answers.", "remedy": "Start it with `ollama serve`."},
+            "mlx",
+        ],
+    }
 
 
 def parsed(text):
     """The rows of a Markdown table as dicts of cells, by the heads."""
     rows = [
-        [c.strip().replace("\\|", "|") for c in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines() if line.startswith("|")
+        [c.strip().replace("\\|", "|") for c in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in text.splitlines()
+        if line.startswith("|")
     ]
     assert {len(row) for row in rows} == {len(rows[0])}
     assert all(set(rule) <= set("-:") for rule in rows[1])
@@ -82,7 +121,9 @@ def test_the_markdown_table_holds_the_same_numbers(result):
 
 def test_what_is_missing_is_an_empty_cell(result):
     liar = parsed(export.markdown(result))[3]
-    assert [liar[head] for head in ("tokens/s [95 %]", "IQR", "x step [95 %]", "TTFT ms", "MBU %", "compile s / programs")] == [""] * 6
+    assert [
+        liar[head] for head in ("tokens/s [95 %]", "IQR", "x step [95 %]", "TTFT ms", "MBU %", "compile s / programs")
+    ] == [""] * 6
     (bare,) = parsed(export.markdown({"subjects": [{"name": "only a name"}]}))
     assert {cell for head, cell in bare.items() if head != "subject"} == {""}
     for text in (export.markdown(result), export.reporting(result), export.reporting({}), export.markdown({})):
@@ -104,29 +145,55 @@ def test_the_block_names_everything_beside_the_numbers(result):
     for title in ("Configuration", "Hardware", "Versions", "Protocol", "Results", "Limits", "Flags"):
         assert f"**{title}**\n\n- " in text
     for line in (
-        "model: m", "weights (SHA-256): abc", "dtype: float32", "tokens: 48 of prompt + 3 new", "blocks: 12", "processes: 2", "seed: 5",
-        "baseline: step", "CPU: Z80", "memory: 24 GiB", "GPU: H200 (driver 570)", "container's CPUs: 1.5", "container's memory: 1.0 GiB",
-        "packages: jax 0.10.2", "BLAS and OpenMP: openblas 0.3 (2 threads)", "settings: `XLA_FLAGS=--a=b`",
-        "commit: f00 with local changes", "memory bandwidth, probed: 20.0 GB/s", "float32 matrix product, probed: 100 GFLOP/s",
+        "model: m",
+        "weights (SHA-256): abc",
+        "dtype: float32",
+        "tokens: 48 of prompt + 3 new",
+        "blocks: 12",
+        "processes: 2",
+        "seed: 5",
+        "baseline: step",
+        "CPU: Z80",
+        "memory: 24 GiB",
+        "GPU: H200 (driver 570)",
+        "container's CPUs: 1.5",
+        "container's memory: 1.0 GiB",
+        "packages: jax 0.10.2",
+        "BLAS and OpenMP: openblas 0.3 (2 threads)",
+        "settings: `XLA_FLAGS=--a=b`",
+        "commit: f00 with local changes",
+        "memory bandwidth, probed: 20.0 GB/s",
+        "float32 matrix product, probed: 100 GFLOP/s",
         "decode limit of this bandwidth: 123.5 tokens/s",
-    ):  # fmt: skip
+    ):
         assert f"- {line}\n" in text
     assert "- liar: no valid time, n 0, " in text
-    assert re.search(r"- loop\|it: [\d.]+ \[[\d.]+, [\d.]+\] tokens/s, n 12, [\d.]+ \[[\d.]+, [\d.]+\] x step, \w+", text)
+    assert re.search(
+        r"- loop\|it: [\d.]+ \[[\d.]+, [\d.]+\] tokens/s, n 12, [\d.]+ \[[\d.]+, [\d.]+\] x step, \w+", text
+    )
     assert re.search(r"- step: [\d.]+ \[[\d.]+, [\d.]+\] tokens/s, n 12, baseline\n", text)
 
 
 def test_the_flags_say_what_spoils_a_number(result):
     found = export.flags(result)
     for line in (
-        "busy machine: others used 42 % of the CPU", "liar: 12 trials void: wrong: token 0", "liar: other tokens than the reference's",
-        "missing: ollama: no server answers. Start it with `ollama serve`.", "missing: mlx", "the source tree differs from its commit",
-        "random weights: right for speed, never for text", "4 trials come from an interrupted run",
-    ):  # fmt: skip
+        "busy machine: others used 42 % of the CPU",
+        "liar: 12 trials void: wrong: token 0",
+        "liar: other tokens than the reference's",
+        "missing: ollama: no server answers. Start it with `ollama serve`.",
+        "missing: mlx",
+        "the source tree differs from its commit",
+        "random weights: right for speed, never for text",
+        "4 trials come from an interrupted run",
+    ):
         assert line in found
     assert any(line.startswith("loop|it: 1 trial void: failed") for line in found)
-    unstable = {"subjects": [{"name": "a", "unstable": True, "leaked_buffers": 3, "drift": {"change": -0.081, "significant": True}},
-                             {"name": "b", "drift": {"change": -0.5, "significant": False}}]}  # fmt: skip
+    unstable = {
+        "subjects": [
+            {"name": "a", "unstable": True, "leaked_buffers": 3, "drift": {"change": -0.081, "significant": True}},
+            {"name": "b", "drift": {"change": -0.5, "significant": False}},
+        ]
+    }
     said = [line for line in export.flags(unstable) if line]
     assert said == ["a: unstable", "a: drifted by -8 % during the run", "a: leaves 3 arrays behind"]
     assert export.reporting({}).endswith("**Flags**\n\n- none\n")
@@ -152,8 +219,10 @@ def test_a_table_comes_back_equal(tmp_path, result, suffix):
 
 
 def test_other_programs_read_the_tables(tmp_path, result):
-    frames = [pd.read_parquet(export.write(tmp_path / "t.parquet", trials(), ABOUT, result)),
-              pd.read_csv(export.write(tmp_path / "t.csv", trials(), ABOUT, result), keep_default_na=False)]  # fmt: skip
+    frames = [
+        pd.read_parquet(export.write(tmp_path / "t.parquet", trials(), ABOUT, result)),
+        pd.read_csv(export.write(tmp_path / "t.csv", trials(), ABOUT, result), keep_default_na=False),
+    ]
     for frame in frames:
         assert list(frame.columns) == list(Trial.model_fields)
         assert frame["subject"].tolist() == [t.subject for t in trials()]

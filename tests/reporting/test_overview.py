@@ -37,7 +37,9 @@ def test_the_ladder_is_notebook_threes():
         if e["name"] == meta["baseline"]:
             assert (line.ratio, line.verdict) == (None, "baseline")
         else:
-            assert (line.ratio.value, line.ratio.low, line.ratio.high) == tuple(ratio[k] for k in ("value", "low", "high"))
+            assert (line.ratio.value, line.ratio.low, line.ratio.high) == tuple(
+                ratio[k] for k in ("value", "low", "high")
+            )
             assert line.ratio.verdict == ratio["verdict"]
             assert line.ratio.verdict in line.verdict
         assert (line.unit, line.weights, line.baseline) == (overview.RATE, "float32", meta["baseline"])
@@ -49,7 +51,11 @@ def test_first_tokens_are_notebook_nines():
     for n in table.lengths(starts):
         for name in table.placements(starts) + table.rivals(starts):
             line, entry = found[name, str(n)], table.entry(starts, name, n)
-            assert (line.middle.median, line.middle.low, line.middle.high) == (entry["p50"], entry["low"], entry["high"])
+            assert (line.middle.median, line.middle.low, line.middle.high) == (
+                entry["p50"],
+                entry["low"],
+                entry["high"],
+            )
             assert (line.unit, line.middle.n) == (overview.FIRST, entry["n"])
             if name != meta["baseline"]:
                 assert line.ratio == table.times_as_long(starts, meta["baseline"], name, n)
@@ -95,7 +101,9 @@ def test_a_recorded_gpu_run_would_have_lines(tmp_path):
     """What is not recorded here has its kind in the list all the same."""
     trials, meta = record.read(DATA / "07-host-loop.csv", kind=HostTrial)
     path = tmp_path / "07-host-loop.csv"
-    few = [t for t in trials if t.model == meta["parameters"]["model"] and t.subject in ("step", "step" + AGAIN, "loop")]
+    few = [
+        t for t in trials if t.model == meta["parameters"]["model"] and t.subject in ("step", "step" + AGAIN, "loop")
+    ]
     record.write(path, few, HostTrial, environment=meta["environment"])
     assert [line.subject for line in overview.lines(path, overview.about(path))] == ["loop", "step", "step" + AGAIN]
     assert overview.KINDS["GpuTrial"].__name__ == "GpuTrial"

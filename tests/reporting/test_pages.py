@@ -1,4 +1,5 @@
-"""An executed notebook as a page: whole, the same for the same data, and without what only one machine or one run has."""
+"""An executed notebook as a page: whole, the same for the same data, and without what only one machine or one run
+has."""
 
 import base64
 import hashlib
@@ -44,8 +45,18 @@ def test_text_code_and_outputs_stand_in_their_order(page):
         new_code_cell("# Add\n1 + 1", outputs=[new_output("stream", text="two\n"), output(text_plain="2 < 3")]),
         new_markdown_cell("## The answer\n\n| a | b |\n|---|---|\n| 1 | 2 |"),
     )
-    order = [text.index(part) for part in ("<h1>Is it so?</h1>", "Some <em>text</em>", "# Add", "two</pre>", "2 &lt; 3</pre>",
-                                           '<h2 id="the-answer">The answer</h2>', "<td>1</td>")]  # fmt: skip
+    order = [
+        text.index(part)
+        for part in (
+            "<h1>Is it so?</h1>",
+            "Some <em>text</em>",
+            "# Add",
+            "two</pre>",
+            "2 &lt; 3</pre>",
+            '<h2 id="the-answer">The answer</h2>',
+            "<td>1</td>",
+        )
+    ]
     assert order == sorted(order)
     assert '<a href="#the-answer">The answer</a>' in text
     assert "../index.html#n77" not in text  # the report has no such section
@@ -72,7 +83,9 @@ def test_neither_time_nor_machine_nor_run_leaves_a_trace(page, tmp_path):
 
 def test_a_figure_of_the_manifest_is_shown_from_where_it_lies(page, tmp_path):
     sha = hashlib.sha256(base64.b64decode(PNG)).hexdigest()
-    entry = dict(notebook="77-made", parameters={}, data_sha256="", sha256=dict(png=sha, svg=""), alt='What is "seen" & said.')
+    entry = dict(
+        notebook="77-made", parameters={}, data_sha256="", sha256=dict(png=sha, svg=""), alt='What is "seen" & said.'
+    )
     figures.update_manifest(tmp_path, "figures", "77-made-topic", entry)
     picture = output("display_data", image_png=PNG, text_plain="<Image>")
     text = page(new_markdown_cell("# Is it so?"), new_code_cell("# Draw\ndraw()", outputs=[picture]))
@@ -99,15 +112,26 @@ def test_a_styled_table_is_the_same_each_time(page):
     import pandas as pd
 
     frame = pd.DataFrame({"a": [1.0]}, index=pd.Index(["x"], name="who")).style.set_properties(**{"text-align": "left"})
-    first, second = (page(new_code_cell("t", outputs=[output(text_html=frame._repr_html_(), text_plain="<Styler>")])) for _ in range(2))
+    first, second = (
+        page(new_code_cell("t", outputs=[output(text_html=frame._repr_html_(), text_plain="<Styler>")]))
+        for _ in range(2)
+    )
     other = pd.DataFrame({"a": [1.0]}, index=pd.Index(["x"], name="who")).style
-    assert first == second == page(new_code_cell("t", outputs=[output(text_html=other._repr_html_(), text_plain="<Styler>")]))
+    assert (
+        first
+        == second
+        == page(new_code_cell("t", outputs=[output(text_html=other._repr_html_(), text_plain="<Styler>")]))
+    )
     assert "1.000000" in first
     assert 'id="T_' not in first
 
 
 def test_markdown_that_a_cell_made_is_text(page):
-    text = page(new_code_cell("map()", outputs=[output(text_markdown="*See* [03](03-jit-placement.ipynb).", text_plain="<Markdown>")]))
+    text = page(
+        new_code_cell(
+            "map()", outputs=[output(text_markdown="*See* [03](03-jit-placement.ipynb).", text_plain="<Markdown>")]
+        )
+    )
     assert '<em>See</em> <a href="03-jit-placement.html">03</a>.' in text
     assert "Markdown&gt;" not in text
 
@@ -115,7 +139,9 @@ def test_markdown_that_a_cell_made_is_text(page):
 def test_what_is_live_is_not_frozen(page):
     widget = output("display_data", text_plain="VBox()")
     widget.data[pages.WIDGET] = {"model_id": "abc123"}
-    lively = new_code_cell("# Now\nclock()", outputs=[new_output("stream", text="12:34")], metadata={"tags": [pages.LIVE]})
+    lively = new_code_cell(
+        "# Now\nclock()", outputs=[new_output("stream", text="12:34")], metadata={"tags": [pages.LIVE]}
+    )
     text = page(lively, new_code_cell("# Play\nplay()", outputs=[widget]))
     assert text.count(pages.ASK) == 2
     assert "12:34" not in text
@@ -125,10 +151,15 @@ def test_what_is_live_is_not_frozen(page):
 
 @pytest.mark.parametrize(
     ("target", "leads_to"),
-    [("03-jit-placement.ipynb", "03-jit-placement.html"), ("03-jit-placement.ipynb#the-answer", "03-jit-placement.html#the-answer"),
-     ("../docs/xla-cpu.md", "../../docs/xla-cpu.md"), ("https://jax.dev/x.ipynb", "https://jax.dev/x.ipynb"), ("#here", "#here"),
-     ("pictures/a.svg", "../../notebooks/pictures/a.svg")],
-)  # fmt: skip
+    [
+        ("03-jit-placement.ipynb", "03-jit-placement.html"),
+        ("03-jit-placement.ipynb#the-answer", "03-jit-placement.html#the-answer"),
+        ("../docs/xla-cpu.md", "../../docs/xla-cpu.md"),
+        ("https://jax.dev/x.ipynb", "https://jax.dev/x.ipynb"),
+        ("#here", "#here"),
+        ("pictures/a.svg", "../../notebooks/pictures/a.svg"),
+    ],
+)
 def test_links_of_a_notebook_lead_to_the_same_place_from_its_page(target, leads_to):
     text, _ = pages.markdown(f"[there]({target})")
     assert f'href="{leads_to}"' in text
@@ -144,7 +175,9 @@ def test_markup_in_a_notebook_is_text(page):
 
 def test_committed_pages_are_small_and_name_no_place_on_a_machine():
     found = sorted((paths.ROOT / "docs" / "notebooks").glob("*.html"))
-    assert {path.stem for path in found} == {path.stem for path in (paths.ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")}
+    assert {path.stem for path in found} == {
+        path.stem for path in (paths.ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")
+    }
     for path in found:
         text = path.read_text(encoding="utf-8")
         assert len(text) < 200_000, path.name

@@ -37,14 +37,18 @@ def test_a_compact_picture_draws_the_same(path):
     assert asked <= there
     assert len(after) < 0.8 * len(before)
     places, places_after = (
-        [float(n) for d in re.findall(r' d="([^"]*)"', svg) for n in re.findall(r"-?\d+(?:\.\d+)?", d)] for svg in (before, after)
+        [float(n) for d in re.findall(r' d="([^"]*)"', svg) for n in re.findall(r"-?\d+(?:\.\d+)?", d)]
+        for svg in (before, after)
     )
     assert len(places) == len(places_after)
     assert max(abs(a - b) for a, b in zip(places, places_after, strict=True)) <= 0.0501
 
 
 def test_letters_keep_their_places():
-    text = '<svg><use xlink:href="#a-1" transform="translate(61.28125 0)"/><use xlink:href="#a-1" transform="translate(3 0.0625)"/>'
+    text = (
+        '<svg><use xlink:href="#a-1" transform="translate(61.28125 0)"/><use xlink:href="#a-1"'
+        ' transform="translate(3 0.0625)"/>'
+    )
     expected = '<svg><use href="#0_" x="61.3"/><use href="#0_" transform="translate(3 0.0625)"/>'
     assert compact(text + '<path id="a-1"/></svg>') == expected + '<path id="0_"/></svg>'
 
@@ -67,29 +71,53 @@ def test_a_missing_picture_is_named(tmp_path):
 
 
 def test_a_notebook_shows_first_what_it_names_first():
-    assert report.in_order("09-time-to-first-token", ["09-time-to-first-token-cold", "mine", "09-time-to-first-token-lengths", "also"]) == [
-        "09-time-to-first-token-lengths", "09-time-to-first-token-cold", "also", "mine",
-    ]  # fmt: skip
-    assert report.in_order("06-compile-time", ["06-compile-time-starts", "06-compile-time-stages"])[0] == "06-compile-time-stages"
+    assert report.in_order(
+        "09-time-to-first-token", ["09-time-to-first-token-cold", "mine", "09-time-to-first-token-lengths", "also"]
+    ) == [
+        "09-time-to-first-token-lengths",
+        "09-time-to-first-token-cold",
+        "also",
+        "mine",
+    ]
+    assert (
+        report.in_order("06-compile-time", ["06-compile-time-starts", "06-compile-time-stages"])[0]
+        == "06-compile-time-stages"
+    )
     assert report.in_order("no-such-notebook", ["b", "a"]) == ["a", "b"]
 
 
 def section(name="03-jit-placement", **more):
     return (
-        dict(name=name, number=name[:2], question="Is it so?", finding="It is.", machine="a machine", created="2026-01-01T00:00:00Z") | more
+        dict(
+            name=name,
+            number=name[:2],
+            question="Is it so?",
+            finding="It is.",
+            machine="a machine",
+            created="2026-01-01T00:00:00Z",
+        )
+        | more
     )
 
 
 def test_a_picture_of_the_readme_is_told_to_those_who_cannot_see_it():
-    pictures = [dict(name="03-jit-placement-a", alt="What a shows [1, 2]."), dict(name="03-jit-placement-b", alt="What b shows.")]
-    assert report.findings([section(figures=pictures)]).endswith("\n\n![What a shows [1, 2].](figures/03-jit-placement-a.svg)")
+    pictures = [
+        dict(name="03-jit-placement-a", alt="What a shows [1, 2]."),
+        dict(name="03-jit-placement-b", alt="What b shows."),
+    ]
+    assert report.findings([section(figures=pictures)]).endswith(
+        "\n\n![What a shows [1, 2].](figures/03-jit-placement-a.svg)"
+    )
     assert report.findings([section(figures=pictures)], "figures/03-jit-placement-a.svg").endswith(
         "![What b shows.](figures/03-jit-placement-b.svg)"
     )
 
 
 def test_a_caption_is_the_first_sentence_of_a_description():
-    assert report.caption("Seconds against depth, over llama.cpp's. step 61 ms.") == "Seconds against depth, over llama.cpp's."
+    assert (
+        report.caption("Seconds against depth, over llama.cpp's. step 61 ms.")
+        == "Seconds against depth, over llama.cpp's."
+    )
     assert report.caption("Rate 5.24x [4.62, 5.95].") == "Rate 5.24x [4.62, 5.95]."
 
 
@@ -105,7 +133,15 @@ def test_every_picture_has_words():
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(0.0523, "0.052"), (0.5, "0.50"), (5.236, "5.24"), (35.34, "35.3"), (99.96, "100.0"), (771.6, "772"), (22322.1, "22,322")],
+    [
+        (0.0523, "0.052"),
+        (0.5, "0.50"),
+        (5.236, "5.24"),
+        (35.34, "35.3"),
+        (99.96, "100.0"),
+        (771.6, "772"),
+        (22322.1, "22,322"),
+    ],
 )
 def test_numbers_are_short_and_never_powers(number, words):
     assert report.short(number) == words
@@ -129,7 +165,9 @@ def test_a_table_of_ones_own_replaces_the_recorded_one(tmp_path):
 def test_a_line_names_its_setting_and_sorts_by_its_number():
     path = paths.ROOT / "data" / "07-host-loop.csv"
     lines = [report.told(section("07-host-loop"), line) for line in overview.lines(path, overview.about(path))]
-    assert len({(s["subject"], s["setting"], s["lengths"]) for s in lines}) == len(lines)  # also where models differ in size alone
+    assert len({(s["subject"], s["setting"], s["lengths"]) for s in lines}) == len(
+        lines
+    )  # also where models differ in size alone
     fast = next(s for s in lines if s["rate"]["words"].count(",") and s["ratio"])
     assert float(fast["rate"]["value"]) >= 1000
     assert fast["first"] is None

@@ -52,14 +52,19 @@ def test_an_answer_begins_with_whole_clauses(q):
 
 
 def test_a_short_answer_is_whole():
-    assert Question("01-x", "?", "It is 2x [1, 3], so it is faster.", True).begins == "It is 2x [1, 3], so it is faster."
+    assert (
+        Question("01-x", "?", "It is 2x [1, 3], so it is faster.", True).begins == "It is 2x [1, 3], so it is faster."
+    )
     long = "It is 2x [1, 3] (n = 2, one process), " + "and so on, " * 40
     assert Question("01-x", "?", long, True).begins.endswith("and so on …")
 
 
 def test_the_finding_counts_what_is_answered():
     asked = [Question(f"0{i}-x", "?", f"Answer {i}.", True) for i in (1, 3)]
-    assert tour.finding(asked) == "Start with 03-x; of 2 questions 2 are answered from recorded trials, and its answer is: Answer 3."
+    assert (
+        tour.finding(asked)
+        == "Start with 03-x; of 2 questions 2 are answered from recorded trials, and its answer is: Answer 3."
+    )
     asked[0] = replace(asked[0], answered=False)
     assert "2 questions 1 are answered from recorded trials (01 waits to be measured), and" in tour.finding(asked)
     nothing = tour.finding([replace(q, answered=False) for q in asked])

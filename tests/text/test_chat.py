@@ -18,7 +18,10 @@ def test_the_packaged_template(packaged):
 
 
 def test_variables_and_refusals():
-    found = chat.render(with_template("{{ bos_token }}{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}"), chat.ask("x"))
+    found = chat.render(
+        with_template("{{ bos_token }}{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}"),
+        chat.ask("x"),
+    )
     assert found == "<s>x>"
     with pytest.raises(UserError, match="no odd turns"):
         chat.render(with_template("{{ raise_exception('no odd turns') }}"), chat.ask("x"))
@@ -28,8 +31,10 @@ def test_variables_and_refusals():
         chat.render(with_template("{% if %}"), chat.ask("x"))
 
 
-@pytest.mark.parametrize("template", ["{{ messages.__class__.__mro__ }}", "{{ ''.__class__.__base__.__subclasses__() }}",
-                                      "{{ messages.append(1) }}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "template",
+    ["{{ messages.__class__.__mro__ }}", "{{ ''.__class__.__base__.__subclasses__() }}", "{{ messages.append(1) }}"],
+)
 def test_the_template_cannot_reach_out_of_its_sandbox(template):
     with pytest.raises(UserError, match="template failed"):
         chat.render(with_template(template), chat.ask("x"))

@@ -14,8 +14,16 @@ SCORES = [0.0] * 259 + [-9.0, -9.0, -9.0, -3.0, -2.0, -1.0, -9.0, -4.0]
 
 
 def spm(**changes):
-    fields = {"model": "llama", "tokens": SPM, "scores": SCORES, "token_type": [2, 3, 3] + [6] * 256 + [1] * 8, "bos_token_id": 1,
-              "eos_token_id": 2, "unknown_token_id": 0, **changes}  # fmt: skip
+    fields = {
+        "model": "llama",
+        "tokens": SPM,
+        "scores": SCORES,
+        "token_type": [2, 3, 3] + [6] * 256 + [1] * 8,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        **changes,
+    }
     return {f"tokenizer.ggml.{k}": v for k, v in fields.items()}
 
 
@@ -26,7 +34,9 @@ def test_decode_inverts_encode(packaged, text):
     spelt = {c for token in tok.backend.get_vocab() for c in token if len(token) == 1}
     pieces = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text) if text else []
     assume(all(c in spelt for piece, _ in pieces for c in piece))  # the vocabulary lacks a few control bytes
-    assert tok.decode(tok.encode(text)) == text.replace("<|im_start|>", "").replace("<|im_end|>", "").replace("<|endoftext|>", "")
+    assert tok.decode(tok.encode(text)) == text.replace("<|im_start|>", "").replace("<|im_end|>", "").replace(
+        "<|endoftext|>", ""
+    )
 
 
 def test_sentencepiece_merges_by_score_and_spells_bytes():
@@ -38,7 +48,8 @@ def test_sentencepiece_merges_by_score_and_spells_bytes():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [(dict(model="bert"), "bert"), (dict(tokens=[]), "no vocabulary"), (dict(scores=[1.0]), "1 scores")]
+    ("changes", "words"),
+    [(dict(model="bert"), "bert"), (dict(tokens=[]), "no vocabulary"), (dict(scores=[1.0]), "1 scores")],
 )
 def test_unsupported_tokenizers_are_named(changes, words):
     with pytest.raises(UserError, match=words):
@@ -53,8 +64,15 @@ def test_unknown_pre_tokenizers_are_named():
 def test_llama3_splits_and_begins_with_bos():
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     tokens = ["<|begin|>", "<|eot_id|>", *letters, "12", "123"]
-    fields = spm(model="gpt2", pre="llama-bpe", tokens=tokens, token_type=[3, 3] + [1] * 258, merges=["1 2", "12 3"], bos_token_id=0,
-                 eos_token_id=1)  # fmt: skip
+    fields = spm(
+        model="gpt2",
+        pre="llama-bpe",
+        tokens=tokens,
+        token_type=[3, 3] + [1] * 258,
+        merges=["1 2", "12 3"],
+        bos_token_id=0,
+        eos_token_id=1,
+    )
     tok = tokenizer.Tokenizer.from_dict(tokenizer.from_gguf(fields, "m.gguf"))
     assert [tokens[i] for i in tok.encode("12312")] == ["<|begin|>", "123", "12"]  # digits in threes
     assert tok.stop == (1,)
@@ -65,7 +83,12 @@ def test_a_hub_folder(tmp_path, packaged):
     assert checkpoint.load_tokenizer(str(folder)) is None
     (folder / "tokenizer.json").write_text(packaged.tokenizer.definition)
     (folder / "tokenizer_config.json").write_text("{}")
-    edit_json(folder / "tokenizer_config.json", bos_token="<|im_start|>", eos_token={"content": "<|im_end|>"}, chat_template="{{ 1 }}")
+    edit_json(
+        folder / "tokenizer_config.json",
+        bos_token="<|im_start|>",
+        eos_token={"content": "<|im_end|>"},
+        chat_template="{{ 1 }}",
+    )
     edit_json(folder / "generation_config.json", eos_token_id=[7, 9])
     tok = checkpoint.load_tokenizer(str(folder))
     assert (tok.stop, tok.chat_template, tok.eos_token) == ((0, 2, 7, 9), "{{ 1 }}", "<|im_end|>")

@@ -1,4 +1,5 @@
-"""Charts of activation extraction: the ladder, the ceilings and the scaling, and what a linear probe reads in a store."""
+"""Charts of activation extraction: the ladder, the ceilings and the scaling, and what a linear probe reads in a
+store."""
 
 from __future__ import annotations
 
@@ -32,19 +33,33 @@ from llama_jax.experiments.activation_extraction.rungs import (
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
 LABELS = {
-    EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)", BASE: "N1 jit, every layer, blocking\n(the denominator)",
-    SPREAD: "N1, every fourth layer\n(nothing to cut)", FIRST: "N1, first quarter of the layers\n(the rest never runs)",
-    FIXED: "  + fixed shapes", PACKED: "  + packing", ASYNC: "  + async copies", PRODUCT: "  + writer threads = `extract`",
-    PINNED: "  + pinned host memory", TORCH: "N2 torch, output_hidden_states", CUT: "N2 torch, cut after the quarter",
-    FORWARD: "ceiling: forward only", DISK: "ceiling: disk only",
-}  # fmt: skip
-SHADES = {EAGER: "#7F7F7F", BASE: PALETTE["black"], **dict.fromkeys(RIVALS, PALETTE["vermilion"]), **dict.fromkeys(CEILINGS, LIMIT_COLOUR)}
+    EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)",
+    BASE: "N1 jit, every layer, blocking\n(the denominator)",
+    SPREAD: "N1, every fourth layer\n(nothing to cut)",
+    FIRST: "N1, first quarter of the layers\n(the rest never runs)",
+    FIXED: "  + fixed shapes",
+    PACKED: "  + packing",
+    ASYNC: "  + async copies",
+    PRODUCT: "  + writer threads = `extract`",
+    PINNED: "  + pinned host memory",
+    TORCH: "N2 torch, output_hidden_states",
+    CUT: "N2 torch, cut after the quarter",
+    FORWARD: "ceiling: forward only",
+    DISK: "ceiling: disk only",
+}
+SHADES = {
+    EAGER: "#7F7F7F",
+    BASE: PALETTE["black"],
+    **dict.fromkeys(RIVALS, PALETTE["vermilion"]),
+    **dict.fromkeys(CEILINGS, LIMIT_COLOUR),
+}
 OURS, GREY = PALETTE["blue"], "#555555"
 
 
 @styled
 def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = (), seed: int = 0) -> Figure:
-    """Tokens/s of every rung over N1's, log scale: passes as points, the ratio with its interval, what each addition gained, programs.
+    """Tokens/s of every rung over N1's, log scale: passes as points, the ratio with its interval, what each addition
+    gained, programs.
 
     missing: rungs that could not run here, {name, reason}. N2 and the ceilings stand below as rows and across as lines.
     """
@@ -60,21 +75,32 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
         words = gaps.get(name) or ladder_row(axes, known[name], heights[name], base)
         if name in gains:
             words += f" · {extraction_table.gained(gains[name])} by this step"
-        axes.text(1.01, heights[name], words, va="center", fontsize=8.5, color=GREY, transform=axes.get_yaxis_transform())
+        axes.text(
+            1.01, heights[name], words, va="center", fontsize=8.5, color=GREY, transform=axes.get_yaxis_transform()
+        )
     for name in (*RIVALS, *CEILINGS):
         if name in known and known[name]["ratio"].n:
             axes.axvline(
-                known[name]["ratio"].value, color=SHADES[name], linestyle="--" if name in CEILINGS else ":", linewidth=1, alpha=0.7
+                known[name]["ratio"].value,
+                color=SHADES[name],
+                linestyle="--" if name in CEILINGS else ":",
+                linewidth=1,
+                alpha=0.7,
             )
     seen = [value / base for e in table for value in e["values"] if math.isfinite(base)]
     axes.set_xscale("log")
-    axes.set_xlim(min(seen, default=1) / 1.6, max(seen, default=1) * 1.6)  # an interval of very few passes may go on beyond
+    axes.set_xlim(
+        min(seen, default=1) / 1.6, max(seen, default=1) * 1.6
+    )  # an interval of very few passes may go on beyond
     plain_ticks(axes.xaxis)
     axes.xaxis.set_minor_formatter("")
     counts = sorted({e["rate"].n for e in table if e["rate"].n})
     n = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else "0"
-    axes.set_xlabel(f"tokens/s through the last fsync, over N1's; log scale (point: one pass over N1's median;\nband: 95 % interval of the"
-                    f" ratio; n = {n}; dotted: torch, dashed: ceilings)")  # fmt: skip
+    axes.set_xlabel(
+        "tokens/s through the last fsync, over N1's; log scale (point: one pass over N1's median;\nband: 95 %"
+        " interval of the"
+        f" ratio; n = {n}; dotted: torch, dashed: ceilings)"
+    )
     axes.set_title("What each addition is worth")
     return figure
 
@@ -97,7 +123,9 @@ def ladder_row(axes, entry: dict, height: float, base: float) -> str:
 
 def points(axes, values: Sequence[float], height: float, shade: str) -> None:
     """Every pass as a point, spread a little so that none hides another."""
-    axes.scatter(values, height + np.linspace(-0.16, 0.16, len(values)), s=13, alpha=0.55, color=shade, linewidths=0, zorder=2)
+    axes.scatter(
+        values, height + np.linspace(-0.16, 0.16, len(values)), s=13, alpha=0.55, color=shade, linewidths=0, zorder=2
+    )
 
 
 def plural(programs: float) -> str:
@@ -113,7 +141,8 @@ def band(axes, value: float, low: float, high: float, height: float, shade: str)
 
 @styled
 def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
-    """Left: tokens/s of `extract` beside the two ceilings, and its share of the slower one. Right: tokens/s by number of processes."""
+    """Left: tokens/s of `extract` beside the two ceilings, and its share of the slower one. Right: tokens/s by number
+    of processes."""
     table = {e["subject"]: e for e in extraction_table.table(trials, seed)}
     scaled, found = extraction_table.scaled(trials, seed), extraction_table.overlap(trials, seed=seed)
     figure, (left, right) = new(14, 4.4, columns=2, width_ratios=(3, 2))
@@ -124,14 +153,22 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
         rate, shade = table[name]["rate"], SHADES.get(name, OURS)
         points(left, table[name]["values"], height, shade)
         band(left, rate.median, rate.low, rate.high, height, shade)
-        share = "" if name in CEILINGS else f", {share_of(extraction_table.overlap(trials, name, seed))}\nof the slower ceiling"
-        left.text(1.01, height, f"{rate.median:,.0f}{share}", va="center", fontsize=8.5, transform=left.get_yaxis_transform())
+        share = (
+            ""
+            if name in CEILINGS
+            else f", {share_of(extraction_table.overlap(trials, name, seed))}\nof the slower ceiling"
+        )
+        left.text(
+            1.01, height, f"{rate.median:,.0f}{share}", va="center", fontsize=8.5, transform=left.get_yaxis_transform()
+        )
     left.set_xscale("log")
     left.margins(x=0.1)
     plain_ticks(left.xaxis)
     left.xaxis.set_minor_formatter("")
     left.set_xlabel("tokens/s, log scale (point: one pass; bar: median; band: 95 % interval)")
-    left.set_title(f"Overlap: {share_of(found)} of the slower ceiling" if found.n else "Overlap: not measured", fontsize=12)
+    left.set_title(
+        f"Overlap: {share_of(found)} of the slower ceiling" if found.n else "Overlap: not measured", fontsize=12
+    )
     processes(right, scaled)
     return figure
 
@@ -153,13 +190,23 @@ def processes(axes, scaled: Sequence[dict]) -> None:
         return
     first = scaled[0]
     for e in scaled:
-        axes.scatter([e["workers"]] * len(e["values"]), e["values"], s=22, color=OURS, alpha=0.6, linewidths=0, zorder=3)
+        axes.scatter(
+            [e["workers"]] * len(e["values"]), e["values"], s=22, color=OURS, alpha=0.6, linewidths=0, zorder=3
+        )
         words = "" if e is first else f", {e['ratio'].words}"
-        axes.annotate(f"{e['rate'].median:,.0f}{words} (n = {e['rate'].n})", (e["workers"], e["rate"].median), (0, 12),
-                      textcoords="offset points", ha="center", fontsize=8.5)  # fmt: skip
+        axes.annotate(
+            f"{e['rate'].median:,.0f}{words} (n = {e['rate'].n})",
+            (e["workers"], e["rate"].median),
+            (0, 12),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8.5,
+        )
     counts = [e["workers"] for e in scaled]
     axes.plot(counts, [e["rate"].median for e in scaled], color=OURS, linewidth=1.5)
-    axes.plot(counts, [first["rate"].median * n / first["workers"] for n in counts], color=GREY, linestyle="--", linewidth=1)
+    axes.plot(
+        counts, [first["rate"].median * n / first["workers"] for n in counts], color=GREY, linestyle="--", linewidth=1
+    )
     axes.set_xticks(counts)
     axes.margins(x=0.5)
     axes.set_ylim(bottom=0, top=1.25 * max(axes.get_ylim()[1], 1))
@@ -169,17 +216,22 @@ def processes(axes, scaled: Sequence[dict]) -> None:
 
 @styled
 def extraction_probe(entries: Sequence[dict]) -> Figure:
-    """How well a linear probe reads a property of a token from each layer, beside one fitted on shuffled labels; bands: 95 % intervals."""
+    """How well a linear probe reads a property of a token from each layer, beside one fitted on shuffled labels; bands:
+    95 % intervals."""
     figure, axes = new(9, 5)
     if not entries:
         axes.text(0.5, 0.5, "no linear probe: not asked for, or too few tokens", ha="center", transform=axes.transAxes)
         return figure
     layers = [e["layer"] for e in entries]
     shuffled = f"fitted on shuffled labels (band: 95 % of {probing.SHUFFLES} shuffles)"
-    for name, prefix, shade, mark, label in (("auc", "", OURS, "o", "the probe (band: 95 % interval over the folds)"),
-                                             ("control", "control_", "#7F7F7F", "s", shuffled)):  # fmt: skip
+    for name, prefix, shade, mark, label in (
+        ("auc", "", OURS, "o", "the probe (band: 95 % interval over the folds)"),
+        ("control", "control_", "#7F7F7F", "s", shuffled),
+    ):
         low, high = ([e[f"{prefix}{end}"] for e in entries] for end in ("low", "high"))
-        axes.plot(layers, [e[name] for e in entries], color=shade, marker=mark, markersize=4.5, linewidth=1.6, label=label)
+        axes.plot(
+            layers, [e[name] for e in entries], color=shade, marker=mark, markersize=4.5, linewidth=1.6, label=label
+        )
         axes.fill_between(layers, low, high, color=shade, alpha=0.18, linewidth=0)
     axes.set_ylim(top=min(axes.get_ylim()[1], 1.005))
     axes.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
@@ -187,7 +239,9 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
     axes.set_xlabel("layer after which the residual stream is read (0: the embedding)")
     axes.set_ylabel("area under the ROC curve (0.5: chance)")
     share = f"{first['share']:.0%} of them with the property"
-    about = f"{first['tokens']:,} tokens of {first['examples']} examples, {share}; {probing.FOLDS} folds of whole examples"
+    about = (
+        f"{first['tokens']:,} tokens of {first['examples']} examples, {share}; {probing.FOLDS} folds of whole examples"
+    )
     axes.set_title(f"A linear probe by layer: “{first['property']}”")
     figure.legend(loc="outside upper center", ncols=2, fontsize=9.5, title=about, title_fontsize=9.5)
     return figure

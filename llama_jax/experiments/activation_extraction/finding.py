@@ -10,11 +10,15 @@ from llama_jax.experiments.activation_extraction import table as extraction_tabl
 from llama_jax.experiments.activation_extraction.plan import Extraction
 from llama_jax.experiments.activation_extraction.rungs import BASE, PINNED, PRODUCT
 
-NAMES = {"N2 torch": "transformers' `output_hidden_states`", "N2 torch cut": "the same cut after the last layer that is kept"}
+NAMES = {
+    "N2 torch": "transformers' `output_hidden_states`",
+    "N2 torch cut": "the same cut after the last layer that is kept",
+}
 
 
 def extraction(rows: Sequence[Extraction], missing: Sequence[dict] = (), seed: int = 0) -> str:
-    """How much faster `extract` is than N1 and than torch, how near its slower ceiling, and which additions gained nothing.
+    """How much faster `extract` is than N1 and than torch, how near its slower ceiling, and which additions gained
+    nothing.
 
     missing: rungs that did not run here, {name, reason}.
     """
@@ -28,14 +32,19 @@ def extraction(rows: Sequence[Extraction], missing: Sequence[dict] = (), seed: i
         said.append(over(mine["ratio"], "of one jit of every layer with blocking copies (N1)"))
     said += [over(found, f"of {NAMES[name]}") for name, found in extraction_table.rivals(rows, seed).items() if found.n]
     if (found := extraction_table.overlap(rows, seed=seed)).n:
-        said.append(f"{found.value:.0%} [{found.low:.0%}, {found.high:.0%}] of the slower of its two ceilings" if found.n > 1
-                    else f"{found.value:.0%} of the slower of its two ceilings (n = 1)")  # fmt: skip
+        said.append(
+            f"{found.value:.0%} [{found.low:.0%}, {found.high:.0%}] of the slower of its two ceilings"
+            if found.n > 1
+            else f"{found.value:.0%} of the slower of its two ceilings (n = 1)"
+        )
     return "; ".join([", ".join(said), *steps(rows, seed), *processes(rows, seed), *left_out(table, missing)]) + "."
 
 
 def over(found: Ratio, of: str) -> str:
     """One ratio in words; one that these passes do not decide is said to be so."""
-    return f"{with_n(found)} {of}" + (", which these passes do not decide" if found.verdict in ("inconclusive", "unstable") else "")
+    return f"{with_n(found)} {of}" + (
+        ", which these passes do not decide" if found.verdict in ("inconclusive", "unstable") else ""
+    )
 
 
 def steps(rows: Sequence[Extraction], seed: int) -> list[str]:
@@ -62,7 +71,9 @@ def processes(rows: Sequence[Extraction], seed: int) -> list[str]:
 
 def left_out(table: dict[str, dict], missing: Sequence[dict]) -> list[str]:
     """Rungs without a time: wrong values, or nothing here to run them on."""
-    wrong = [name for name, e in table.items() if not e["rate"].n and any("wrong: " in reason for reason in e["reasons"])]
+    wrong = [
+        name for name, e in table.items() if not e["rate"].n and any("wrong: " in reason for reason in e["reasons"])
+    ]
     said = [f"{', '.join(wrong)} wrote other values and has no time"] if wrong else []
     gaps = {gap["name"]: gap["reason"] for gap in missing}
     if PINNED in gaps:

@@ -19,7 +19,8 @@ NOTHING_WRITTEN = dict(rows=0, bytes=0, error=None, reason="")
 
 
 class Reference:
-    """resid_post of every layer of a few examples, by the model run op by op in its own dtype, one example at a time, not rounded."""
+    """resid_post of every layer of a few examples, by the model run op by op in its own dtype, one example at a time,
+    not rounded."""
 
     def __init__(self, loaded: Checkpoint, examples: Sequence[Example]):
         self.loaded, self.ids = loaded, [program.encode(loaded)(example) for example in examples]
@@ -36,7 +37,8 @@ class Reference:
         return self.known[example]
 
     def judge(self, out: Path, sites: Sequence[Site], ids: Sequence[Sequence[int]]) -> dict:
-        """What a pass left in `out`: {rows, bytes, error, reason}; the reason begins with "wrong: " where it is not what it should be.
+        """What a pass left in `out`: {rows, bytes, error, reason}; the reason begins with "wrong: " where it is not
+        what it should be.
 
         All rows must belong to the right tokens; the values are compared in the examples that the reference knows.
         """
@@ -50,8 +52,11 @@ class Reference:
             return NOTHING_WRITTEN | dict(reason=f"wrong: no store that can be read: {error}")
         size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
         seen = dict(rows=len(found["token"]), bytes=size, error=None)
-        wanted = dict(token=np.concatenate(ids), example=np.repeat(np.arange(len(ids)), [len(i) for i in ids]),
-                      position=np.concatenate([np.arange(len(i)) for i in ids]))  # fmt: skip
+        wanted = dict(
+            token=np.concatenate(ids),
+            example=np.repeat(np.arange(len(ids)), [len(i) for i in ids]),
+            position=np.concatenate([np.arange(len(i)) for i in ids]),
+        )
         if off := [name for name, rows in wanted.items() if not np.array_equal(found[name], rows)]:
             return seen | dict(reason=f"wrong: the {off[0]}s beside the rows are not the source's")
         worst, error = None, 0.0
@@ -60,11 +65,14 @@ class Reference:
             apart = float(beyond_rounding(value, expected).max())
             if not apart <= error:
                 worst, error = site, apart
-        return seen | dict(error=error, reason="" if error <= LIMIT else f"wrong: {worst} is {error:.2g} of a token's length away")
+        return seen | dict(
+            error=error, reason="" if error <= LIMIT else f"wrong: {worst} is {error:.2g} of a token's length away"
+        )
 
 
 def beyond_rounding(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Relative error [n] of each token's vector [n D], what its dtype must round off forgiven: half a unit in the last place."""
+    """Relative error [n] of each token's vector [n D], what its dtype must round off forgiven: half a unit in the last
+    place."""
     unit = float(jnp.finfo(found.dtype).eps) / 2
     wide = expected.astype(np.float64)
     apart = np.maximum(np.abs(found.astype(np.float64) - wide) - unit * np.abs(wide), 0)

@@ -1,9 +1,9 @@
 """How fast activations of a text get onto the disk, one improvement at a time: the ladder of `rungs`, measured.
 
-Tokens/s are non-padding tokens over the seconds from the text to the last fsync. In one process every rung first makes a first pass,
-in which it may compile (`phase` is `cold`), then passes over the same text in interleaved blocks (`warm`), in which it may not: a pass
-in which anything was compiled is void. Whatever a pass leaves on the disk is read back and held against the model run op by op in
-float32: a rung that wrote other values has no time.
+Tokens/s are non-padding tokens over the seconds from the text to the last fsync. In one process every rung first makes
+a first pass, in which it may compile (`phase` is `cold`), then passes over the same text in interleaved blocks
+(`warm`), in which it may not: a pass in which anything was compiled is void. Whatever a pass leaves on the disk is read
+back and held against the model run op by op in float32: a rung that wrote other values has no time.
 """
 
 from __future__ import annotations
@@ -31,12 +31,22 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.experiments.activation_extraction import probing, rungs
 from llama_jax.experiments.activation_extraction.gate import NOTHING_WRITTEN, Reference
 from llama_jax.experiments.activation_extraction.pipeline import Example, Setting, product
-from llama_jax.experiments.activation_extraction.plan import LADDER, PROBE, PROBED, SCALING, Extraction, Plan, check_plan, examples_of
+from llama_jax.experiments.activation_extraction.plan import (
+    LADDER,
+    PROBE,
+    PROBED,
+    SCALING,
+    Extraction,
+    Plan,
+    check_plan,
+    examples_of,
+)
 from llama_jax.experiments.activation_extraction.rungs import BASE, EAGER, PRODUCT, Rung
 
 
 def measure(job: Job, loaded: Checkpoint, plan: Plan) -> list[dict]:
-    """Everything that the journal does not hold yet; returns what could not be measured here: {name, reason, remedy}."""
+    """Everything that the journal does not hold yet; returns what could not be measured here: {name, reason,
+    remedy}."""
     check_plan(plan, loaded.config)
     gaps = [gap for gap in rungs.missing(job.model) if gap["name"] in plan.subjects]
     names = [name for name in plan.subjects if name not in {gap["name"] for gap in gaps}]
@@ -45,7 +55,16 @@ def measure(job: Job, loaded: Checkpoint, plan: Plan) -> list[dict]:
     common = dict(plan=asdict(plan), scratch=scratch)
     for p in range(plan.processes):
         blocks = list(range(p * plan.blocks, (p + 1) * plan.blocks))
-        job.child(LADDER, blocks[-1], f"{__name__}:ladder", len(names) + (BASE in names), names=names, blocks=blocks, asked=asked, **common)
+        job.child(
+            LADDER,
+            blocks[-1],
+            f"{__name__}:ladder",
+            len(names) + (BASE in names),
+            names=names,
+            blocks=blocks,
+            asked=asked,
+            **common,
+        )
     if plan.probe:
         sample = examples_of(loaded, plan.probe, plan.length, plan.seed + 1)
         job.child(PROBE, 0, f"{__name__}:probe", 1, asked=sample, **common)
@@ -55,7 +74,8 @@ def measure(job: Job, loaded: Checkpoint, plan: Plan) -> list[dict]:
 
 
 def scaling(job: Job, loaded: Checkpoint, plan: Plan, asked: Sequence[Example], scratch: Path) -> None:
-    """`llama-jax extract --processes N` over the same examples, each number of processes `starts` times, in seeded random order.
+    """`llama-jax extract --processes N` over the same examples, each number of processes `starts` times, in seeded
+    random order.
 
     The time is the run's own: starting Python, loading the weights and compiling come before it, in each process.
     """
@@ -69,21 +89,47 @@ def scaling(job: Job, loaded: Checkpoint, plan: Plan, asked: Sequence[Example], 
             job.progress(f"processes: {workers}", block * len(drawn) + order, plan.starts * len(drawn))
             with tempfile.TemporaryDirectory(dir=scratch) as folder, protocol.alone():
                 report, why = by_command(job, plan, loaded, asked, workers, Path(folder))
-                identity = dict(run=run, block=block, order=order, process=job.journal.next_process(), seed=plan.seed, phase="warm")
+                identity = dict(
+                    run=run, block=block, order=order, process=job.journal.next_process(), seed=plan.seed, phase="warm"
+                )
                 job.journal.append(scaled_row(passes, workers, report, why, Path(folder) / "store", identity))
 
 
-def by_command(job: Job, plan: Plan, loaded: Checkpoint, asked: Sequence[Example], workers: int, folder: Path) -> tuple[dict, str]:
+def by_command(
+    job: Job, plan: Plan, loaded: Checkpoint, asked: Sequence[Example], workers: int, folder: Path
+) -> tuple[dict, str]:
     """(the report of `llama-jax extract --json`, "") or ({}, why there is none)."""
     source = folder / "examples.jsonl"
     source.write_text("".join(json.dumps({"text": example}) + "\n" for example in asked), encoding="utf-8")
     layers = ",".join(map(str, rungs.quarter(loaded.config.num_hidden_layers)))
-    options = dict(model=job.model, source=source, sites=f"resid_post:{layers}", out=folder / "store", keep=plan.dtype, dtype=job.dtype,
-                   batch=plan.batch, length=plan.length, unit=plan.unit, processes=workers)  # fmt: skip
-    command = [sys.executable, "-m", "llama_jax", "extract", "--json", *(f"--{name}={value}" for name, value in options.items())]
+    options = dict(
+        model=job.model,
+        source=source,
+        sites=f"resid_post:{layers}",
+        out=folder / "store",
+        keep=plan.dtype,
+        dtype=job.dtype,
+        batch=plan.batch,
+        length=plan.length,
+        unit=plan.unit,
+        processes=workers,
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "llama_jax",
+        "extract",
+        "--json",
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=job.limit,
-                              env=process.clean_environment(len(process.allowed_cores())))  # fmt: skip
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=job.limit,
+            env=process.clean_environment(len(process.allowed_cores())),
+        )
     except subprocess.TimeoutExpired:
         return {}, f"stopped after {job.limit:g} s"
     if done.returncode:
@@ -99,21 +145,34 @@ def scaled_row(passes: Passes, workers: int, report: dict, why: str, out: Path, 
     plan = partial(batches.plan, spec=spec, shape=(passes.setting.batch, passes.setting.length), pack=True)
     rung, compiled = Rung(PRODUCT, spec.resolve(config), None, plan), report.get("compilations", 0)
     judged = NOTHING_WRITTEN | dict(reason=why) if why else passes.reference.judge(out, rung.sites, passes.ids)
-    row = passes.row(rung, f"{workers} process{'es' * (workers > 1)}", round(1e9 * report.get("seconds", 0)), Region(), judged, **identity)
+    row = passes.row(
+        rung,
+        f"{workers} process{'es' * (workers > 1)}",
+        round(1e9 * report.get("seconds", 0)),
+        Region(),
+        judged,
+        **identity,
+    )
     late = f"compiled {compiled} programs in {workers} processes" if compiled > workers else ""
     reasons = [row.reason, late]
-    return row.model_copy(update=dict(workers=workers, compiled=compiled, valid=not any(reasons), reason="; ".join(filter(None, reasons))))
+    return row.model_copy(
+        update=dict(workers=workers, compiled=compiled, valid=not any(reasons), reason="; ".join(filter(None, reasons)))
+    )
 
 
-# What the children run --------------------------------------------------------------------------------------------------
+# What the children run
+# --------------------------------------------------------------------------------------------------
 
 
 def setting_of(loaded: Checkpoint, plan: Plan) -> Setting:
     return Setting(loaded, plan.batch, plan.length, plan.unit, plan.dtype)
 
 
-def ladder(say: Callable, job: dict, identity: dict, plan: dict, names: list, blocks: list, asked: list, scratch: str) -> dict:
-    """A first pass of every rung, then the blocks: every rung once and the denominator twice, in seeded random order."""
+def ladder(
+    say: Callable, job: dict, identity: dict, plan: dict, names: list, blocks: list, asked: list, scratch: str
+) -> dict:
+    """A first pass of every rung, then the blocks: every rung once and the denominator twice, in seeded random
+    order."""
     plan = Plan(**plan)
     identity = {k: v for k, v in identity.items() if k not in ("run", "block")} | dict(seed=plan.seed)
     with watched(say):
@@ -130,7 +189,9 @@ def ladder(say: Callable, job: dict, identity: dict, plan: dict, names: list, bl
             random.Random(f"{plan.seed} {LADDER} {block}").shuffle(drawn)
             for order, name in enumerate(drawn):
                 say("progress", [f"block {block + 1}: {name}", i * len(drawn) + order, len(blocks) * len(drawn)])
-                row = passes.timed(made[name.removesuffix(AGAIN)], name, run=LADDER, block=block, order=order, phase="warm", **identity)
+                row = passes.timed(
+                    made[name.removesuffix(AGAIN)], name, run=LADDER, block=block, order=order, phase="warm", **identity
+                )
                 say("trial", row.model_dump())
     return {}
 
@@ -159,8 +220,16 @@ class Passes:
             rung = rungs.build(name, self.setting, self.examples[: self.count(name)])
         return rung, self.timed(rung, name, guard, **identity)
 
-    def timed(self, rung: Rung, name: str, guard: Region | None = None, then: Callable[[Path], None] = lambda out: None, **identity):
-        """One pass, an Extraction; warm, it is void if anything is compiled in it. then(store): called before that is removed.
+    def timed(
+        self,
+        rung: Rung,
+        name: str,
+        guard: Region | None = None,
+        then: Callable[[Path], None] = lambda out: None,
+        **identity,
+    ):
+        """One pass, an Extraction; warm, it is void if anything is compiled in it. then(store): called before that is
+        removed.
 
         Judging is no part of what the guard sees, as the reference compiles.
         """
@@ -172,7 +241,11 @@ class Passes:
                 start = time.perf_counter_ns()
                 rung.run(examples, folder / "store")
                 wall = time.perf_counter_ns() - start
-            judged = self.reference.judge(folder / "store", rung.sites, self.ids[: len(examples)]) if rung.writes else NOTHING_WRITTEN
+            judged = (
+                self.reference.judge(folder / "store", rung.sites, self.ids[: len(examples)])
+                if rung.writes
+                else NOTHING_WRITTEN
+            )
             then(folder / "store")
         finally:
             shutil.rmtree(folder)
@@ -183,19 +256,40 @@ class Passes:
         made = [rung.plan(0, at, ids[at : at + setting.unit]) for at in range(0, len(ids), setting.unit)]
         reasons = [judged["reason"], guard.reason if phase == "warm" else ""]
         return Extraction(
-            **identity, phase=phase, subject=name, backend=rung.backend, model=loaded.name, weights_hash=loaded.weights_hash,
-            dtype=loaded.dtype, kept=setting.dtype, sites=len(rung.sites), depth=1 + max(site.layer for site in rung.sites),
-            batch=setting.batch, length=setting.length, unit=setting.unit, examples=len(ids), tokens=sum(map(len, ids)),
-            batches=sum(len(unit.batches) for unit in made), slots=sum(b.ids.size for unit in made for b in unit.batches),
-            rows=judged["rows"], bytes=judged["bytes"], error=judged["error"], wall_ns=wall,
-            trace_ns=round(guard.seconds("trace") * 1e9), lower_ns=round(guard.seconds("lower") * 1e9),
-            backend_ns=round(guard.backend_seconds * 1e9), lowered=guard.count("lower"), compiled=guard.compilations,
-            valid=not any(reasons), reason="; ".join(filter(None, reasons)),
-        )  # fmt: skip
+            **identity,
+            phase=phase,
+            subject=name,
+            backend=rung.backend,
+            model=loaded.name,
+            weights_hash=loaded.weights_hash,
+            dtype=loaded.dtype,
+            kept=setting.dtype,
+            sites=len(rung.sites),
+            depth=1 + max(site.layer for site in rung.sites),
+            batch=setting.batch,
+            length=setting.length,
+            unit=setting.unit,
+            examples=len(ids),
+            tokens=sum(map(len, ids)),
+            batches=sum(len(unit.batches) for unit in made),
+            slots=sum(b.ids.size for unit in made for b in unit.batches),
+            rows=judged["rows"],
+            bytes=judged["bytes"],
+            error=judged["error"],
+            wall_ns=wall,
+            trace_ns=round(guard.seconds("trace") * 1e9),
+            lower_ns=round(guard.seconds("lower") * 1e9),
+            backend_ns=round(guard.backend_seconds * 1e9),
+            lowered=guard.count("lower"),
+            compiled=guard.compilations,
+            valid=not any(reasons),
+            reason="; ".join(filter(None, reasons)),
+        )
 
 
 def probe(say: Callable, job: dict, identity: dict, plan: dict, asked: list, scratch: str) -> dict:
-    """Every layer of a sample through `extract`, and what a linear probe reads in the store (`probing.by_layer`), as a note."""
+    """Every layer of a sample through `extract`, and what a linear probe reads in the store (`probing.by_layer`), as a
+    note."""
     plan = Plan(**plan)
     with watched(say):
         loaded = opened(job)[0]
@@ -208,8 +302,13 @@ def probe(say: Callable, job: dict, identity: dict, plan: dict, asked: list, scr
         rung = Rung(PROBED, extractor.sites, product(setting, extractor, asked), extractor.plan)
 
         def read(out: Path) -> None:
-            found = probing.by_layer(ActivationStore.open(out), loaded.tokenizer, config.vocab_size, config.num_hidden_layers, plan.seed)
+            found = probing.by_layer(
+                ActivationStore.open(out), loaded.tokenizer, config.vocab_size, config.num_hidden_layers, plan.seed
+            )
             say("note", dict(probe=found))
 
-        say("trial", passes.timed(rung, PROBED, guard, read, order=0, seed=plan.seed, phase="cold", **identity).model_dump())
+        say(
+            "trial",
+            passes.timed(rung, PROBED, guard, read, order=0, seed=plan.seed, phase="cold", **identity).model_dump(),
+        )
     return {}

@@ -23,12 +23,15 @@ from llama_jax.threads import ahead
 
 Example = str | Sequence[int]
 NO_MOMENTS = Moments(0, np.zeros(()), np.zeros(()))
-Found = tuple[dict[str, np.ndarray], dict[str, Moments]]  # values [n ...] of a batch's kept tokens, and their moments where they are summed
+Found = tuple[
+    dict[str, np.ndarray], dict[str, Moments]
+]  # values [n ...] of a batch's kept tokens, and their moments where they are summed
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all rungs share. batch, length: rows and tokens of a batch. unit: examples of a shard. depth, writers: as of `extract`."""
+    """What all rungs share. batch, length: rows and tokens of a batch. unit: examples of a shard. depth, writers: as of
+    `extract`."""
 
     loaded: Checkpoint
     batch: int
@@ -43,7 +46,9 @@ def read(batch: Batch, found) -> Found:
     """Wait for one batch's results and bring them to the host."""
     values, moments = jax.device_get(found)
     kept = {site: value[batch.at] for site, value in values.items()}
-    return kept, {site: Moments(len(batch.at), *(np.asarray(part, np.float64) for part in both)) for site, both in moments.items()}
+    return kept, {
+        site: Moments(len(batch.at), *(np.asarray(part, np.float64) for part in both)) for site, both in moments.items()
+    }
 
 
 def without_copy(extractor: Extractor, batch: Batch):
@@ -97,8 +102,11 @@ def write(where: folder.Folder, filling: Filling) -> None:
     store.write_unit(where, unit.number, {**unit.rows, **filling.tensors}, about, moments)
 
 
-def pipeline(setting: Setting, spec: ActivationSpec, plan: Callable, dispatch: Callable, fetch: Callable, depth: int = 0) -> Callable:
-    """run(examples, out): units are planned, computed and written by one thread; up to `depth` batches are under way while one is read."""
+def pipeline(
+    setting: Setting, spec: ActivationSpec, plan: Callable, dispatch: Callable, fetch: Callable, depth: int = 0
+) -> Callable:
+    """run(examples, out): units are planned, computed and written by one thread; up to `depth` batches are under way
+    while one is read."""
 
     def run(examples: Sequence[Example], out: Path) -> None:
         where, under_way = claimed(setting, spec, out), deque()
@@ -133,7 +141,8 @@ def product(setting: Setting, extractor: Extractor, examples: Sequence[Example])
 
 
 def forward_only(setting: Setting, extractor: Extractor, examples: Sequence[Example]) -> Callable:
-    """run(examples, out): every batch computed, nothing copied to the host, nothing written. As in `extract` a thread plans ahead."""
+    """run(examples, out): every batch computed, nothing copied to the host, nothing written. As in `extract` a thread
+    plans ahead."""
 
     def run(examples: Sequence[Example], out: Path) -> None:
         under_way = deque()
@@ -149,7 +158,8 @@ def forward_only(setting: Setting, extractor: Extractor, examples: Sequence[Exam
 
 
 def disk_only(setting: Setting, extractor: Extractor, examples: Sequence[Example]) -> Callable:
-    """run(examples, out): the units of these examples, computed now, are written by as many threads as `extract` has."""
+    """run(examples, out): the units of these examples, computed now, are written by as many threads as `extract`
+    has."""
     made = []
     for unit in units(setting, extractor.plan, examples):
         made.append(Filling(unit))

@@ -71,9 +71,9 @@ class Extraction(Row):
 class Plan:
     """What is measured.
 
-    batch, length: rows and tokens of a batch. unit: examples of a shard. examples: of the source; eager: of them for N0, and for the
-    check of values. blocks: passes of each rung in a process. scaling: numbers of processes; starts: runs of each. probe: examples for
-    the linear probe, none for 0.
+    batch, length: rows and tokens of a batch. unit: examples of a shard. examples: of the source; eager: of them for
+    N0, and for the check of values. blocks: passes of each rung in a process. scaling: numbers of processes; starts:
+    runs of each. probe: examples for the linear probe, none for 0.
     """
 
     batch: int = 8
@@ -93,10 +93,20 @@ class Plan:
 
 def check_plan(plan: Plan, config: ModelConfig) -> None:
     """Raises UserError for what cannot be measured, before anything is."""
-    check(batch=plan.batch, unit=plan.unit, examples=plan.examples, eager=plan.eager, blocks=plan.blocks, processes=plan.processes,
-          starts=plan.starts, **{f"scaling[{i}]": n for i, n in enumerate(plan.scaling)})  # fmt: skip
+    check(
+        batch=plan.batch,
+        unit=plan.unit,
+        examples=plan.examples,
+        eager=plan.eager,
+        blocks=plan.blocks,
+        processes=plan.processes,
+        starts=plan.starts,
+        **{f"scaling[{i}]": n for i, n in enumerate(plan.scaling)},
+    )
     if not SHORTEST <= plan.length <= config.max_position_embeddings:
-        raise UserError(f"length is {plan.length}; it must be {SHORTEST} to {config.max_position_embeddings}, the model's context.")
+        raise UserError(
+            f"length is {plan.length}; it must be {SHORTEST} to {config.max_position_embeddings}, the model's context."
+        )
     if plan.eager > plan.examples:
         raise UserError(f"eager is {plan.eager}; there are {plan.examples} examples.")
     if plan.probe and plan.probe < probing.FOLDS:
@@ -110,9 +120,11 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
 
 
 def examples_of(loaded: Checkpoint, count: int, length: int, seed: int = 0) -> list[Example]:
-    """Paragraphs of Python's own manual in seeded random order, none longer than `length` tokens; without a tokenizer random ids.
+    """Paragraphs of Python's own manual in seeded random order, none longer than `length` tokens; without a tokenizer
+    random ids.
 
-    The ids' lengths vary as paragraphs' do: log-normal, a quarter of `length` in the middle. Raises UserError for too many.
+    The ids' lengths vary as paragraphs' do: log-normal, a quarter of `length` in the middle. Raises UserError for too
+    many.
     """
     rng = random.Random(seed)
     if loaded.tokenizer is None:
@@ -123,5 +135,7 @@ def examples_of(loaded: Checkpoint, count: int, length: int, seed: int = 0) -> l
     found = (text for text in rng.sample(texts, len(texts)) if SHORTEST <= len(encode(text)) <= length)
     chosen = [text for text, _ in zip(found, range(count), strict=False)]
     if len(chosen) < count:
-        raise UserError(f"{count} examples are asked for; the manual has {len(chosen)} paragraphs of at most {length} tokens.")
+        raise UserError(
+            f"{count} examples are asked for; the manual has {len(chosen)} paragraphs of at most {length} tokens."
+        )
     return chosen

@@ -1,14 +1,16 @@
-"""What an extracted store is for, in small: a linear probe that reads a property of a token from its activations, layer by layer.
+"""What an extracted store is for, in small: a linear probe that reads a property of a token from its activations, layer
+by layer.
 
-The property is one that a token does not have by itself: whether a word ends here, that is whether the *next* token begins a new one.
-A model that predicts text should come to know it, more clearly with each layer. Of random weights without a tokenizer it is whether
-the token *before* has the lower half of all ids: there is nothing to learn beyond what attention carries over at random.
+The property is one that a token does not have by itself: whether a word ends here, that is whether the *next* token
+begins a new one. A model that predicts text should come to know it, more clearly with each layer. Of random weights
+without a tokenizer it is whether the token *before* has the lower half of all ids: there is nothing to learn beyond
+what attention carries over at random.
 
-The probe is ridge regression on standardised features, fitted on some examples and read on others (folds of whole examples, so
-that no text is on both sides), beside what the same probe makes of shuffled labels, which must be nothing. Intervals are Student's t
-over the folds; as these share most of what they are fitted on, and tokens recur, they are somewhat too narrow. Alain & Bengio 2016,
-"Understanding intermediate layers using linear classifier probes", https://arxiv.org/abs/1610.01644; the shuffled control after
-Hewitt & Liang 2019, https://arxiv.org/abs/1909.03368.
+The probe is ridge regression on standardised features, fitted on some examples and read on others (folds of whole
+examples, so that no text is on both sides), beside what the same probe makes of shuffled labels, which must be nothing.
+Intervals are Student's t over the folds; as these share most of what they are fitted on, and tokens recur, they are
+somewhat too narrow. Alain & Bengio 2016, "Understanding intermediate layers using linear classifier probes",
+https://arxiv.org/abs/1610.01644; the shuffled control after Hewitt & Liang 2019, https://arxiv.org/abs/1909.03368.
 """
 
 from __future__ import annotations
@@ -25,14 +27,20 @@ FOLDS = 5
 SHRINKAGE = 0.1  # of the ridge, as a share of the number of tokens it is fitted on
 SHUFFLES = 20
 ENDS, BEFORE = "a word ends here", "the token before has an id in the lower half"
-SITES = (("resid_pre", 0), ("resid_post", "all"))  # what is extracted for it: the embedding, and the stream after every layer
+SITES = (
+    ("resid_pre", 0),
+    ("resid_post", "all"),
+)  # what is extracted for it: the embedding, and the stream after every layer
 FEWEST = 2  # tokens of either kind without which there is nothing to rank
 
 
-def labels(tokens: np.ndarray, examples: np.ndarray, tokenizer: Tokenizer | None, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
+def labels(
+    tokens: np.ndarray, examples: np.ndarray, tokenizer: Tokenizer | None, vocabulary: int
+) -> tuple[np.ndarray, np.ndarray]:
     """(label bool [n], known bool [n]) of each row; rows lie in the order of examples and positions.
 
-    Not known: the first token of an example, in which models keep enormous values that say nothing of it, and for `ENDS` the last.
+    Not known: the first token of an example, in which models keep enormous values that say nothing of it, and for
+    `ENDS` the last.
     """
     first = np.r_[True, examples[1:] != examples[:-1]]
     if tokenizer is None:
@@ -41,14 +49,16 @@ def labels(tokens: np.ndarray, examples: np.ndarray, tokenizer: Tokenizer | None
 
 
 def begins_word(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """Whether a token begins with white space or has no letter or digit, so that the word before it is over: bool [n]."""
+    """Whether a token begins with white space or has no letter or digit, so that the word before it is over: bool
+    [n]."""
     kinds, inverse = np.unique(tokens, return_inverse=True)
     texts = [tokenizer.decode([int(token)]) for token in kinds]
     return np.array([not text[:1].isalnum() for text in texts])[inverse]
 
 
 def auc(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Area under the ROC curve of scores [n] against truth bool [n]: the chance that a true one is scored above a false one.
+    """Area under the ROC curve of scores [n] against truth bool [n]: the chance that a true one is scored above a false
+    one.
 
     Ties count half; NaN where all are of one kind.
     """
@@ -59,7 +69,8 @@ def auc(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def ridge(features: np.ndarray, truth: np.ndarray, read: np.ndarray) -> np.ndarray:
-    """Scores [m k] of the rows `read` [m D] by ridges fitted on features [n D] and k targets bool [n k]; scaled by the fitted rows."""
+    """Scores [m k] of the rows `read` [m D] by ridges fitted on features [n D] and k targets bool [n k]; scaled by the
+    fitted rows."""
     middle, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
     x, y = (features - middle) / scale, truth - truth.mean(axis=0)
     weights = np.linalg.solve(x.T @ x + SHRINKAGE * len(x) * np.eye(x.shape[1]), x.T @ y)
@@ -69,7 +80,8 @@ def ridge(features: np.ndarray, truth: np.ndarray, read: np.ndarray) -> np.ndarr
 def one_layer(features: np.ndarray, truth: np.ndarray, examples: np.ndarray, seed: int = 0) -> dict:
     """{auc, low, high, folds, control, control_low, control_high} of one site's values [n D].
 
-    auc: mean of the folds', each fitted on the others. control: the same of shuffled labels, mean of SHUFFLES; its ends hold 95 % of them.
+    auc: mean of the folds', each fitted on the others. control: the same of shuffled labels, mean of SHUFFLES; its ends
+    hold 95 % of them.
     """
     rng = np.random.default_rng(seed)
     kinds, member = np.unique(examples, return_inverse=True)
@@ -99,11 +111,17 @@ def by_layer(store, tokenizer: Tokenizer | None, vocabulary: int, depth: int, se
     truth, examples = truth[known], examples[known]
     if min(truth.sum(), (~truth).sum()) < FEWEST or len(np.unique(examples)) < FOLDS:
         return []
-    about = dict(property=BEFORE if tokenizer is None else ENDS, tokens=len(truth), examples=len(np.unique(examples)),
-                 share=float(truth.mean()))  # fmt: skip
+    about = dict(
+        property=BEFORE if tokenizer is None else ENDS,
+        tokens=len(truth),
+        examples=len(np.unique(examples)),
+        share=float(truth.mean()),
+    )
     names = [Site("resid_pre", 0), *(Site("resid_post", layer) for layer in range(depth))]
-    return [dict(layer=i, site=str(site), **about, **one_layer(store[str(site)][:][known], truth, examples, seed))
-            for i, site in enumerate(names)]  # fmt: skip
+    return [
+        dict(layer=i, site=str(site), **about, **one_layer(store[str(site)][:][known], truth, examples, seed))
+        for i, site in enumerate(names)
+    ]
 
 
 def of(meta: dict) -> list[dict]:
@@ -116,6 +134,10 @@ def in_words(entries: Sequence[dict]) -> str:
     if not entries:
         return "not measured"
     top, first = max(entries, key=lambda e: e["auc"]), entries[0]
-    return (f"“{top['property']}” is read best after layer {top['layer']}: {top['auc']:.3f} [{top['low']:.3f}, {top['high']:.3f}]; at the"
-            f" embedding {first['auc']:.3f} [{first['low']:.3f}, {first['high']:.3f}]; shuffled labels {top['control']:.3f}; n ="
-            f" {top['tokens']} tokens of {top['examples']} examples")  # fmt: skip
+    return (
+        f"“{top['property']}” is read best after layer {top['layer']}: {top['auc']:.3f} [{top['low']:.3f},"
+        f" {top['high']:.3f}]; at the"
+        f" embedding {first['auc']:.3f} [{first['low']:.3f}, {first['high']:.3f}]; shuffled labels"
+        f" {top['control']:.3f}; n ="
+        f" {top['tokens']} tokens of {top['examples']} examples"
+    )

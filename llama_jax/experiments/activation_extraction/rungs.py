@@ -1,16 +1,20 @@
-"""The ladder of ways to extract activations: each rung adds one thing to the one before, and all write through the same writer.
+"""The ladder of ways to extract activations: each rung adds one thing to the one before, and all write through the same
+writer.
 
 N0 eager per example  op by op, one example at a time, every layer: a straw man
-N1 jit, blocking      one jit of every layer, batches padded to their longest example, each result waited for, written in between
+N1 jit, blocking      one jit of every layer, batches padded to their longest example, each result waited for, written
+in between
 N1 spread quarter     of its layers every fourth up to the last: nothing to cut, only less to copy and write
 N1 first quarter      of its layers the lowest, and the model cut after the last of them
-fixed shapes          one program for every batch, padded to [B, T]; from here on it also sums mean and M2 of what it gives
+fixed shapes          one program for every batch, padded to [B, T]; from here on it also sums mean and M2 of what it
+gives
 packing               several examples share a row
 async copies          results start towards the host at once, the next batches are dispatched before one is read
 writer threads        reading, planning and writing are taken off the loop: `activations.extract` itself
 pinned host memory    the program leaves its results in page-locked memory of the host; where there is a GPU
 
-N2 torch              transformers' module with output_hidden_states on the same weights, without its head, the first quarter kept
+N2 torch              transformers' module with output_hidden_states on the same weights, without its head, the first
+quarter kept
 N2 torch cut          the same with the layers above the first quarter taken out
 forward only          the program of `packing`, its results never copied nor written
 disk only             the bytes of `packing` written by as many threads, nothing computed
@@ -49,20 +53,34 @@ from llama_jax.experiments.activation_extraction.pipeline import (
 
 EAGER, BASE = "N0 eager per example", "N1 jit, blocking"
 SPREAD, FIRST = "N1 spread quarter", "N1 first quarter"
-FIXED, PACKED, ASYNC, THREADS, PINNED = "fixed shapes", "packing", "async copies", "writer threads", "pinned host memory"
+FIXED, PACKED, ASYNC, THREADS, PINNED = (
+    "fixed shapes",
+    "packing",
+    "async copies",
+    "writer threads",
+    "pinned host memory",
+)
 TORCH, CUT = "N2 torch", "N2 torch cut"
 FORWARD, DISK = "forward only", "disk only"
 LADDER = (EAGER, BASE, SPREAD, FIRST, FIXED, PACKED, ASYNC, THREADS, PINNED)
 RIVALS, CEILINGS = (TORCH, CUT), (FORWARD, DISK)
 SUBJECTS = (*LADDER, *RIVALS, *CEILINGS)
-STEPS = ((FIRST, BASE), (FIXED, FIRST), (PACKED, FIXED), (ASYNC, PACKED), (THREADS, ASYNC), (PINNED, THREADS))  # what one thing gains
+STEPS = (
+    (FIRST, BASE),
+    (FIXED, FIRST),
+    (PACKED, FIXED),
+    (ASYNC, PACKED),
+    (THREADS, ASYNC),
+    (PINNED, THREADS),
+)  # what one thing gains
 PRODUCT = THREADS
 SHARE = 4  # a quarter of the layers
 
 
 @dataclass(frozen=True)
 class Rung:
-    """run(examples, out): everything from the text to the last fsync. plan(number, first, ids) → Unit: the batches it makes of a unit."""
+    """run(examples, out): everything from the text to the last fsync. plan(number, first, ids) → Unit: the batches it
+    makes of a unit."""
 
     name: str
     sites: tuple[Site, ...]
@@ -117,11 +135,13 @@ def build(name: str, setting: Setting, examples: Sequence[Example]) -> Rung:
     return Rung(name, sites, run, extractor.plan)
 
 
-# Batches and values of each ---------------------------------------------------------------------------------------------
+# Batches and values of each
+# ---------------------------------------------------------------------------------------------
 
 
 def padded(spec: ActivationSpec, rows: int) -> Callable[..., Unit]:
-    """plan(number, first, ids) → Unit: batches of `rows` examples in their order, one a row, each batch as long as its longest."""
+    """plan(number, first, ids) → Unit: batches of `rows` examples in their order, one a row, each batch as long as its
+    longest."""
 
     def plan(number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
         parts = []
@@ -129,7 +149,9 @@ def padded(spec: ActivationSpec, rows: int) -> Callable[..., Unit]:
             group = examples[at : at + rows]
             parts.append(batches.plan(number, first + at, group, spec, (len(group), max(map(len, group))), pack=False))
         offsets = np.cumsum([0, *(part.size for part in parts)])
-        laid = tuple(replace(b, to=b.to + offset) for part, offset in zip(parts, offsets, strict=False) for b in part.batches)
+        laid = tuple(
+            replace(b, to=b.to + offset) for part, offset in zip(parts, offsets, strict=False) for b in part.batches
+        )
         joined = {name: np.concatenate([part.rows[name] for part in parts]) for name in parts[0].rows}
         return Unit(number, first, len(examples), sum(part.tokens for part in parts), joined, laid)
 
@@ -137,7 +159,8 @@ def padded(spec: ActivationSpec, rows: int) -> Callable[..., Unit]:
 
 
 def in_jax(setting: Setting, sites: Sequence[Site], jitted: bool) -> Callable:
-    """dispatch(batch): the tapped model, cut after the last site, cast where it computes; one jit around it all, or none anywhere."""
+    """dispatch(batch): the tapped model, cut after the last site, cast where it computes; one jit around it all, or
+    none anywhere."""
     params = program.needed(setting.loaded.params, sites)
 
     def values(params, ids, positions, segments):
@@ -153,13 +176,16 @@ def on_pinned_host(extractor: Extractor) -> Extractor:
     where = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
     whole = partial(program.program, config=extractor.checkpoint.config, spec=extractor.spec)
     integers = jax.ShapeDtypeStruct(extractor.shape, jnp.int32)
-    lowered = jax.jit(whole, out_shardings=where).lower(extractor.params, *[integers] * 3, jax.ShapeDtypeStruct((0,), jnp.int32))
+    lowered = jax.jit(whole, out_shardings=where).lower(
+        extractor.params, *[integers] * 3, jax.ShapeDtypeStruct((0,), jnp.int32)
+    )
     extractor.executable = lowered.compile()
     return extractor
 
 
 def in_torch(setting: Setting, sites: Sequence[Site], cut: bool) -> tuple[Callable, Callable]:
-    """(dispatch, fetch) of transformers' module on the same weights, its head never run; cut: without the layers above the last site."""
+    """(dispatch, fetch) of transformers' module on the same weights, its head never run; cut: without the layers above
+    the last site."""
     import torch
 
     from llama_jax.peers import torch_model
@@ -174,7 +200,9 @@ def in_torch(setting: Setting, sites: Sequence[Site], cut: bool) -> tuple[Callab
 
     def dispatch(batch: Batch):
         with torch.inference_mode():
-            return body(input_ids=torch.from_numpy(batch.ids).long(), use_cache=False, output_hidden_states=True).hidden_states
+            return body(
+                input_ids=torch.from_numpy(batch.ids).long(), use_cache=False, output_hidden_states=True
+            ).hidden_states
 
     def fetch(batch: Batch, states) -> Found:
         flat = {str(site): states[1 + site.layer].flatten(0, 1).to(kind) for site in sites}

@@ -1,4 +1,5 @@
-"""What the rows of an extraction say: rates and ratios of every rung, what each addition gained, and how near the ceilings are."""
+"""What the rows of an extraction say: rates and ratios of every rung, what each addition gained, and how near the
+ceilings are."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ from llama_jax.bench.statistics import Ratio
 from llama_jax.experiments.activation_extraction.plan import LADDER, SCALING, Extraction
 from llama_jax.experiments.activation_extraction.rungs import BASE, DISK, FORWARD, PRODUCT, RIVALS, STEPS, SUBJECTS
 
-NOTHING = ("equal within 2 %", "inconclusive", "unstable")  # verdicts by which nothing was gained, or nothing that these data show
+NOTHING = (
+    "equal within 2 %",
+    "inconclusive",
+    "unstable",
+)  # verdicts by which nothing was gained, or nothing that these data show
 
 
 def ladder(rows: Sequence[Extraction]) -> list[Extraction]:
@@ -27,22 +32,38 @@ def measured(rows: Sequence[Extraction]) -> list[str]:
 
 
 def table(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
-    """One entry a rung, in the ladder's order: {subject, backend, rate: Summary of tokens/s, values, ratio: Ratio to N1, void, reasons,
-    programs and compile_s of its first pass (median of the processes), fill, batches, depth, sites, tokens, bytes_per_token, error}."""
+    """One entry a rung, in the ladder's order: {subject, backend, rate: Summary of tokens/s, values, ratio: Ratio to
+    N1, void, reasons, programs and compile_s of its first pass (median of the processes), fill, batches, depth, sites,
+    tokens, bytes_per_token, error}."""
     rows, found = ladder(rows), []
     for name in measured(rows):
-        warm, first = summary.warm(rows, name, valid=False), [row for row in rows if row.subject == name and row.phase == "cold"]
+        warm, first = (
+            summary.warm(rows, name, valid=False),
+            [row for row in rows if row.subject == name and row.phase == "cold"],
+        )
         good = [row for row in warm if row.valid]
         any_row = (warm + first)[0]
         values = [row.tg for row in good]
-        found.append(dict(
-            subject=name, backend=any_row.backend, values=values, rate=statistics.summarise(values, seed, [r.process for r in good]),
-            ratio=summary.paired_ratio(rows, name, BASE, seed), void=len(warm) - len(good),
-            reasons=sorted({row.reason for row in warm + first if row.reason}), programs=middle([r.compiled for r in first]),
-            compile_s=middle([r.compile_seconds for r in first]), fill=any_row.fill, batches=any_row.batches, depth=any_row.depth,
-            sites=any_row.sites, tokens=any_row.tokens, bytes_per_token=any_row.bytes / any_row.tokens,
-            error=max((r.error for r in warm + first if r.error is not None), default=None),
-        ))  # fmt: skip
+        found.append(
+            dict(
+                subject=name,
+                backend=any_row.backend,
+                values=values,
+                rate=statistics.summarise(values, seed, [r.process for r in good]),
+                ratio=summary.paired_ratio(rows, name, BASE, seed),
+                void=len(warm) - len(good),
+                reasons=sorted({row.reason for row in warm + first if row.reason}),
+                programs=middle([r.compiled for r in first]),
+                compile_s=middle([r.compile_seconds for r in first]),
+                fill=any_row.fill,
+                batches=any_row.batches,
+                depth=any_row.depth,
+                sites=any_row.sites,
+                tokens=any_row.tokens,
+                bytes_per_token=any_row.bytes / any_row.tokens,
+                error=max((r.error for r in warm + first if r.error is not None), default=None),
+            )
+        )
     return found
 
 
@@ -79,7 +100,8 @@ def ceiling(rows: Sequence[Extraction]) -> dict[tuple[int, int], float]:
 
 
 def overlap(rows: Sequence[Extraction], subject: str = PRODUCT, seed: int = 0) -> Ratio:
-    """Overlap efficiency: tokens/s over those of the slower ceiling, in pairs of a block. 1 would hide the other part entirely."""
+    """Overlap efficiency: tokens/s over those of the slower ceiling, in pairs of a block. 1 would hide the other part
+    entirely."""
     return summary.over(summary.rates(ladder(rows), subject), ceiling(rows), seed)
 
 
@@ -90,24 +112,61 @@ def rivals(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
 
 
 def scaled(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
-    """One entry a number of processes, ascending: {workers, values, rate: Summary, ratio: Ratio to the fewest, in pairs of a block}."""
+    """One entry a number of processes, ascending: {workers, values, rate: Summary, ratio: Ratio to the fewest, in pairs
+    of a block}."""
     rows = [row for row in rows if row.run.startswith(SCALING) and row.valid]
-    rates = {n: {(0, row.block): row.tg for row in rows if row.workers == n} for n in sorted({row.workers for row in rows})}
-    return [dict(workers=n, values=list(at.values()), rate=statistics.summarise(list(at.values()), seed),
-                 ratio=summary.over(at, next(iter(rates.values())), seed)) for n, at in rates.items()]  # fmt: skip
+    rates = {
+        n: {(0, row.block): row.tg for row in rows if row.workers == n} for n in sorted({row.workers for row in rows})
+    }
+    return [
+        dict(
+            workers=n,
+            values=list(at.values()),
+            rate=statistics.summarise(list(at.values()), seed),
+            ratio=summary.over(at, next(iter(rates.values())), seed),
+        )
+        for n, at in rates.items()
+    ]
 
 
 def as_frame(entries: Sequence[dict]):
     """The table for a notebook, a pandas.DataFrame, rounded for reading."""
     import pandas as pd
 
-    return pd.DataFrame([{
-        "rung": e["subject"], "tokens/s": e["rate"].median, "low": e["rate"].low, "high": e["rate"].high, "x N1": e["ratio"].value,
-        "x low": e["ratio"].low, "x high": e["ratio"].high, "n": e["rate"].n, "void": e["void"], "programs": e["programs"],
-        "compile s": e["compile_s"], "batches": e["batches"], "not padding": e["fill"], "layers run": e["depth"], "sites": e["sites"],
-        "bytes/token": e["bytes_per_token"], "tokens": e["tokens"], "error": e["error"],
-    } for e in entries]).set_index("rung").round({"error": 6} | dict.fromkeys(
-        ("tokens/s", "low", "high", "x N1", "x low", "x high", "compile s", "not padding", "bytes/token"), 2))  # fmt: skip
+    return (
+        pd.DataFrame(
+            [
+                {
+                    "rung": e["subject"],
+                    "tokens/s": e["rate"].median,
+                    "low": e["rate"].low,
+                    "high": e["rate"].high,
+                    "x N1": e["ratio"].value,
+                    "x low": e["ratio"].low,
+                    "x high": e["ratio"].high,
+                    "n": e["rate"].n,
+                    "void": e["void"],
+                    "programs": e["programs"],
+                    "compile s": e["compile_s"],
+                    "batches": e["batches"],
+                    "not padding": e["fill"],
+                    "layers run": e["depth"],
+                    "sites": e["sites"],
+                    "bytes/token": e["bytes_per_token"],
+                    "tokens": e["tokens"],
+                    "error": e["error"],
+                }
+                for e in entries
+            ]
+        )
+        .set_index("rung")
+        .round(
+            {"error": 6}
+            | dict.fromkeys(
+                ("tokens/s", "low", "high", "x N1", "x low", "x high", "compile s", "not padding", "bytes/token"), 2
+            )
+        )
+    )
 
 
 def twin_is_equal(rows: Sequence[Extraction], seed: int = 0) -> Ratio:

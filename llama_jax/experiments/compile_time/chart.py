@@ -1,4 +1,5 @@
-"""Charts of what compiling costs: stages against depth, programs against depth, starts, break-even, and two surprises."""
+"""Charts of what compiling costs: stages against depth, programs against depth, starts, break-even, and two
+surprises."""
 
 from __future__ import annotations
 
@@ -18,14 +19,27 @@ from llama_jax.experiments.compile_time.table import NEVER, BreakEven
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, new, plain_ticks, rows, scatter_row, styled
 
-SHADES = {"trace": PALETTE["sky"], "lower": PALETTE["orange"], "compile": PALETTE["blue"], "first_run": PALETTE["green"]}
+SHADES = {
+    "trace": PALETTE["sky"],
+    "lower": PALETTE["orange"],
+    "compile": PALETTE["blue"],
+    "first_run": PALETTE["green"],
+}
 MARKS = {"trace": "s", "lower": "^", "compile": "o", "first_run": "D"}
-LINES = {"step": dict(color=PALETTE["blue"], marker="o"), "step+scan": dict(color=PALETTE["vermilion"], marker="s", linestyle="--"),
-         "step+donate": dict(color=PALETTE["sky"], marker="^"),
-         "step+scan+donate": dict(color=PALETTE["orange"], marker="D", linestyle="--")}  # fmt: skip
+LINES = {
+    "step": dict(color=PALETTE["blue"], marker="o"),
+    "step+scan": dict(color=PALETTE["vermilion"], marker="s", linestyle="--"),
+    "step+donate": dict(color=PALETTE["sky"], marker="^"),
+    "step+scan+donate": dict(color=PALETTE["orange"], marker="D", linestyle="--"),
+}
 TITLES = dict(zip(LAYOUTS, ("layers unrolled", "layers scanned"), strict=True))
-PART_SHADES = dict(zip(table.PARTS, ("#BBBBBB", "#888888", PALETTE["sky"], PALETTE["orange"], PALETTE["blue"], PALETTE["purple"],
-                                     PALETTE["green"]), strict=True))  # fmt: skip
+PART_SHADES = dict(
+    zip(
+        table.PARTS,
+        ("#BBBBBB", "#888888", PALETTE["sky"], PALETTE["orange"], PALETTE["blue"], PALETTE["purple"], PALETTE["green"]),
+        strict=True,
+    )
+)
 PART_HATCHES = dict(zip(table.PARTS, ("", "..", "", "//", "", "xx", "\\\\"), strict=True))
 GREY = "#555555"
 
@@ -57,7 +71,8 @@ def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -
 
 @styled
 def compile_stages(data: Sequence[Compilation]) -> Figure:
-    """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale. data: rows of the run `depth`."""
+    """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale. data: rows of the run
+    `depth`."""
     figure, both = new(11.5, 4.6, columns=2, sharey=True)
     mine = table.of(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
@@ -105,17 +120,33 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
     layer = next((r.layer_bytes for r in mine), None)
     if layer:
         panels[1].axhline(layer / 1e6, color=GREY, linestyle=":")
-        words, below = f"weights of one layer: {layer / 1e6:.1f} MB", dict(xytext=(0, -9), textcoords="offset points", va="top")
+        words, below = (
+            f"weights of one layer: {layer / 1e6:.1f} MB",
+            dict(xytext=(0, -9), textcoords="offset points", va="top"),
+        )
         panels[1].annotate(words, (deepest, layer / 1e6), ha="right", fontsize=9, color=GREY, **below)
     limits = table.medians([r for r in mine if r.bandwidth_gbps], lambda r: r.bandwidth_gbps * 1e9 / r.bytes_per_token)
     panels[2].plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=(0, (5, 3)), linewidth=1.3)
     if limits:
-        panels[2].annotate("memory-bandwidth limit", (min(limits), limits[min(limits)]), (8, 4), textcoords="offset points",
-                           color=LIMIT_COLOUR, fontsize=9)  # fmt: skip
+        panels[2].annotate(
+            "memory-bandwidth limit",
+            (min(limits), limits[min(limits)]),
+            (8, 4),
+            textcoords="offset points",
+            color=LIMIT_COLOUR,
+            fontsize=9,
+        )
     for layout in LAYOUTS:
         panels[0].plot([], [], label=TITLES[layout], **LINES[layout])
-    n = min((sum((r.placement, r.depth) == key for r in mine) for key in {(r.placement, r.depth) for r in mine}), default=0)
-    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5, title=f"one decode program, batch 1 (point: one of {n} processes)")
+    n = min(
+        (sum((r.placement, r.depth) == key for r in mine) for key in {(r.placement, r.depth) for r in mine}), default=0
+    )
+    figure.legend(
+        loc="outside upper center",
+        ncols=2,
+        fontsize=9.5,
+        title=f"one decode program, batch 1 (point: one of {n} processes)",
+    )
     return figure
 
 
@@ -130,16 +161,34 @@ def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
         each, at = [table.parts(s) for s in found[way]], 0.0
         for part in table.PARTS if each else ():
             seconds = float(np.mean([p[part] for p in each]))
-            axes.barh(height, seconds, left=at, height=0.5, color=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white")
+            axes.barh(
+                height,
+                seconds,
+                left=at,
+                height=0.5,
+                color=PART_SHADES[part],
+                hatch=PART_HATCHES[part],
+                edgecolor="white",
+            )
             if seconds > 0.035 * furthest:
-                axes.text(at + seconds / 2, height, f"{seconds:.2f}", ha="center", va="center", fontsize=9,
-                          bbox=dict(facecolor="white", edgecolor="none", pad=1, alpha=0.75))  # fmt: skip
+                axes.text(
+                    at + seconds / 2,
+                    height,
+                    f"{seconds:.2f}",
+                    ha="center",
+                    va="center",
+                    fontsize=9,
+                    bbox=dict(facecolor="white", edgecolor="none", pad=1, alpha=0.75),
+                )
             at += seconds
         totals = [s.to_first_ns / 1e9 for s in found[way]]
         axes.plot(totals, [height + 0.34] * len(totals), "o", color="black", markersize=4, alpha=0.7)
         if each:
             axes.text(at, height, f"  {at:.2f} s", va="center", fontsize=10, fontweight="bold")
-    keys = [Patch(facecolor=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white", label=part) for part in table.PARTS]
+    keys = [
+        Patch(facecolor=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white", label=part)
+        for part in table.PARTS
+    ]
     axes.set_xlim(0, furthest * 1.1)
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
     figure.legend(handles=keys, loc="outside upper center", ncols=4, fontsize=9)
@@ -159,7 +208,10 @@ def tokens_words(found: BreakEven) -> str:
 
 @styled
 def paid_back(
-    trials: Sequence[Start], ways: Sequence[tuple[str, str]], pairs: Sequence[tuple[tuple[str, str], tuple[str, str]]], seed: int = 0
+    trials: Sequence[Start],
+    ways: Sequence[tuple[str, str]],
+    pairs: Sequence[tuple[tuple[str, str], tuple[str, str]]],
+    seed: int = 0,
 ) -> Figure:
     """Seconds until n tokens are made by each way of starting (left), and where pairs of them cross (right).
 
@@ -175,8 +227,13 @@ def paid_back(
             ends[who] = float(seconds[-1])
     for (name, way), at in spread_labels(ends, 1.3).items():
         left.text(longest * 1.06, at, f"{name}, {way}", color=colour(name), fontsize=9, va="center")
-    left.set(xscale="log", yscale="log", xlabel="tokens made by the process, log scale", xlim=(5, longest),
-             ylabel="seconds since weights were loaded,\nmean start + mean time a token, log scale")  # fmt: skip
+    left.set(
+        xscale="log",
+        yscale="log",
+        xlabel="tokens made by the process, log scale",
+        xlim=(5, longest),
+        ylabel="seconds since weights were loaded,\nmean start + mean time a token, log scale",
+    )
     plain_ticks(left.xaxis, left.yaxis)
     left.set_title("The race, start included")
     found = {f"{a[0]}, {a[1]}\nagainst {b[0]}, {b[1]}": (a, table.break_even(trials, a, b, seed)) for a, b in pairs}
@@ -189,10 +246,18 @@ def paid_back(
         if np.isfinite(point):
             marker = "<" if even.tokens < 1 else ">" if even.tokens > longest else "o"
             right.plot(point, height, marker, color=shade, markersize=8)
-        right.text(1.02, height, f"{tokens_words(even)}\nn = {even.n} starts each", va="center", fontsize=9,
-                   transform=right.get_yaxis_transform())  # fmt: skip
+        right.text(
+            1.02,
+            height,
+            f"{tokens_words(even)}\nn = {even.n} starts each",
+            va="center",
+            fontsize=9,
+            transform=right.get_yaxis_transform(),
+        )
     right.set(
-        xscale="log", xlim=(0.9, longest * 1.1), xlabel="tokens until the first is ahead, log scale\n(band: interval; < at once, > never)"
+        xscale="log",
+        xlim=(0.9, longest * 1.1),
+        xlabel="tokens until the first is ahead, log scale\n(band: interval; < at once, > never)",
     )
     plain_ticks(right.xaxis)
     right.tick_params(axis="y", labelsize=9)
@@ -202,16 +267,25 @@ def paid_back(
 
 @styled
 def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed: int = 0) -> Figure:
-    """What a scan over layers copies (left), what that costs (middle), and where bfloat16 weights are converted (right)."""
+    """What a scan over layers copies (left), what that costs (middle), and where bfloat16 weights are converted
+    (right)."""
     figure, (left, middle, right) = new(15, 4.6, columns=3, gridspec_kw={"width_ratios": [1.15, 1, 1.15]})
     sizes = [r for r in table.of(data, "slots") if r.temp_bytes is not None]
     lengths = sorted((r for r in sizes if r.placement == "step"), key=lambda r: r.cache_slots)
     for name, style in LINES.items():
         mine = sorted((r for r in sizes if r.placement == name), key=lambda r: r.cache_slots)
         left.plot([r.cache_slots for r in mine], [r.temp_bytes / 1e6 for r in mine], label=name, linewidth=1.8, **style)
-    left.plot([r.cache_slots for r in lengths], [r.kv_bytes / 1e6 for r in lengths], ":", color=GREY, label="the whole KV cache")
+    left.plot(
+        [r.cache_slots for r in lengths],
+        [r.kv_bytes / 1e6 for r in lengths],
+        ":",
+        color=GREY,
+        label="the whole KV cache",
+    )
     if lengths:
-        left.axhline(lengths[0].layer_bytes / 1e6, color=GREY, linestyle="-.", linewidth=1, label="weights of one layer")
+        left.axhline(
+            lengths[0].layer_bytes / 1e6, color=GREY, linestyle="-.", linewidth=1, label="weights of one layer"
+        )
     left.set(yscale="log", xlabel="slots of the KV cache", ylabel="temporaries of a step, MB, log scale")
     left.set_xscale("log", base=2)
     left.set_xticks([r.cache_slots for r in lengths], [f"{r.cache_slots}" for r in lengths])
@@ -227,13 +301,16 @@ def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed
 
 
 def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, temporaries: bool = False) -> None:
-    """Warm decode rates, one row a placement: points, median with its 95 % interval, ratio to `step`; temporaries where asked for."""
+    """Warm decode rates, one row a placement: points, median with its 95 % interval, ratio to `step`; temporaries where
+    asked for."""
     heights = rows(axes, names)
     for name, height in heights.items():
         good = summary.warm(trials, name)
         if not good:
             reasons = sorted({t.reason for t in trials if t.placement == name and t.phase == "warm" and t.reason})
-            axes.text(0, height, "  no valid trial" + (f": {reasons[0][:40]}" if reasons else ""), va="center", fontsize=8.5)
+            axes.text(
+                0, height, "  no valid trial" + (f": {reasons[0][:40]}" if reasons else ""), va="center", fontsize=8.5
+            )
             continue
         found = statistics.summarise([t.tg for t in good], seed, [t.process for t in good])
         scatter_row(axes, [t.tg for t in good], height, name, seed)

@@ -14,17 +14,23 @@ from llama_jax.experiments.compile_time.table import BreakEven, Slope
 
 
 def compiling(rows: Sequence[Compilation], trials: Sequence[Start], placement: str = "step", seed: int = 0) -> str:
-    """Seconds a layer unrolled and scanned, what a cache and a file of executables leave of a cold start, and break-even."""
+    """Seconds a layer unrolled and scanned, what a cache and a file of executables leave of a cold start, and
+    break-even."""
     said, slopes = [], [table.per_layer(rows, layout) for layout in LAYOUTS]
     if all(np.isfinite(found.slope) for found in slopes):
         unrolled, scanned = (milliseconds(found) for found in slopes)
         said.append(f"each layer adds {unrolled} to compiling when unrolled and {scanned} when scanned")
-    cached, read, both = (table.start_ratio(trials, placement, *ways, lambda t: t.compile_part, seed)
-                          for ways in (("cached", "cold"), ("serialised", "cold"), ("serialised", "cached")))  # fmt: skip
+    cached, read, both = (
+        table.start_ratio(trials, placement, *ways, lambda t: t.compile_part, seed)
+        for ways in (("cached", "cold"), ("serialised", "cold"), ("serialised", "cached"))
+    )
     if cached.n and read.n and both.n:
-        said.append(f"of the compile part of a cold start JAX's persistent cache leaves {share(cached)} and a file of executables"
-                    f" {share(read)}, which is {share(both)} of the cached one"
-                    f" (n = {min(cached.n, read.n, both.n)} process pairs)")  # fmt: skip
+        said.append(
+            f"of the compile part of a cold start JAX's persistent cache leaves {share(cached)} and a file of"
+            " executables"
+            f" {share(read)}, which is {share(both)} of the cached one"
+            f" (n = {min(cached.n, read.n, both.n)} process pairs)"
+        )
     for name in (placement, "loop"):
         found = table.break_even(trials, (name, "cold"), ("eager", "cold"), seed)
         if not np.isnan(found.tokens):

@@ -1,11 +1,11 @@
 """What compiling one decode program costs, stage by stage: trace, lower, compile, first run.
 
-JAX's own stages (`jitted.trace`, `.lower`, `.compile`: https://docs.jax.dev/en/latest/aot.html) are timed one at a time in a
-process that has compiled nothing of the model before. The guard listens to each stage, so that what JAX reports of itself
-stands beside the clock, and a stage that did another's work voids its row.
+JAX's own stages (`jitted.trace`, `.lower`, `.compile`: https://docs.jax.dev/en/latest/aot.html) are timed one at a time
+in a process that has compiled nothing of the model before. The guard listens to each stage, so that what JAX reports of
+itself stands beside the clock, and a stage that did another's work voids its row.
 
-A row's `run` begins with what varies: `depth` (random models of growing depth), `placement` (one model, several placements)
-or `slots` (sizes alone, against the length of the KV cache).
+A row's `run` begins with what varies: `depth` (random models of growing depth), `placement` (one model, several
+placements) or `slots` (sizes alone, against the length of the KV cache).
 """
 
 from __future__ import annotations
@@ -34,13 +34,18 @@ from llama_jax.model.sampling import Draw
 from llama_jax.placement import Placement, parse
 from llama_jax.transforms import Carry
 
-STAGES = {"trace": "trace", "lower": "lower", "compile": "backend"}  # the stage: the one kind of event that belongs in it
+STAGES = {
+    "trace": "trace",
+    "lower": "lower",
+    "compile": "backend",
+}  # the stage: the one kind of event that belongs in it
 LAYOUTS = ("step", "step+scan")
 ROOM = 64  # cache slots, and with them the tokens that a program is run for, of the runs that vary something else
 
 
 class Compilation(Row):
-    """One compiled decode program. Times in ns, sizes in bytes. A row of the run `slots` has no times: its programs are not run."""
+    """One compiled decode program. Times in ns, sizes in bytes. A row of the run `slots` has no times: its programs are
+    not run."""
 
     placement: str
     model: str
@@ -80,19 +85,23 @@ class Compilation(Row):
         return float("nan") if None in known else sum(known) / 1e9
 
 
-# What the parent plans --------------------------------------------------------------------------------------------------
+# What the parent plans
+# --------------------------------------------------------------------------------------------------
 
 
 def of_depth(model: str, layers: int) -> str:
     """`random:PRESET[,…][:SEED]` with another number of layers. Raises UserError for a model of another kind."""
     if not model.startswith("random:"):
-        raise UserError(f"{model!r} has the depth it has; only random weights (random:PRESET) can be made of any depth.")
+        raise UserError(
+            f"{model!r} has the depth it has; only random weights (random:PRESET) can be made of any depth."
+        )
     kind, shape, *seed = model.split(":")
     return ":".join([kind, f"{shape},num_hidden_layers={layers}", *seed])
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:
-    """`"2 8 16"` as numbers, in order. Raises UserError for anything else than two or more different whole numbers above 0."""
+    """`"2 8 16"` as numbers, in order. Raises UserError for anything else than two or more different whole numbers
+    above 0."""
     words = text.replace(",", " ").split()
     found = sorted({int(word) for word in words if word.isdigit() and int(word)})
     if len(found) < 2 or len(found) < len(words):
@@ -101,7 +110,8 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
 
 
 def check_plan(shape: str, layers: Sequence[int], model: str, names: Sequence[str], slots: Sequence[int]) -> None:
-    """Raises UserError for what cannot be compiled: no random shape, no such model or placement, more slots than its context."""
+    """Raises UserError for what cannot be compiled: no random shape, no such model or placement, more slots than its
+    context."""
     for n in layers:
         find(of_depth(shape, n))
     for name in names:
@@ -142,7 +152,17 @@ def compile_each(job: Job, run: str, wanted: Sequence[tuple[str, str]], processe
             model, name = wanted[i]
             layers = f", {model.rpartition('=')[2].partition(':')[0]} layers" if run == "depth" else ""
             job.progress(f"compiling {name}{layers}", block * len(wanted) + order, processes * len(wanted))
-            job.child(f"{run} {i}", block, f"{__name__}:stages", 1, model=model, placement=name, tokens=tokens, seed=seed, order=order)
+            job.child(
+                f"{run} {i}",
+                block,
+                f"{__name__}:stages",
+                1,
+                model=model,
+                placement=name,
+                tokens=tokens,
+                seed=seed,
+                order=order,
+            )
 
 
 def sizes(job: Job, names: Sequence[str], slots: Sequence[int]) -> None:
@@ -152,7 +172,8 @@ def sizes(job: Job, names: Sequence[str], slots: Sequence[int]) -> None:
     job.child("slots", 0, f"{__name__}:of_slots", len(names) * len(slots), placements=list(names), slots=list(slots))
 
 
-# What the children run --------------------------------------------------------------------------------------------------
+# What the children run
+# --------------------------------------------------------------------------------------------------
 
 
 def program_of(placement: Placement) -> str:
@@ -196,7 +217,8 @@ class Decoder:
         return time.perf_counter_ns() - began
 
     def answer(self, program: Callable) -> tuple[np.ndarray, list[int]]:
-        """(tokens [n 1], ns since the start at which each was on the host); what a last call makes too much is cut off."""
+        """(tokens [n 1], ns since the start at which each was on the host); what a last call makes too much is cut
+        off."""
         made, arrivals, (token, carry) = [], [], jax.block_until_ready(self.start())
         began = time.perf_counter_ns()
         while len(made) < self.tokens:
@@ -218,10 +240,23 @@ def stages(say: Callable, job: dict, identity: dict, placement: str, tokens: int
             first = decoder.call(program)
             made, arrivals = decoder.answer(program)
         reason = "; ".join([*wrong, guard.reason] if guard.fired else wrong)
-        say("trial", Compilation(
-            **identity, **about(decoder, program, loaded), **times, order=order, seed=seed, phase="cold", valid=not reason, reason=reason,
-            bandwidth_gbps=roofline.Probe().bandwidth(), first_run_ns=first, token_times_ns=arrivals, tokens_sha256=tokens_hash(made),
-        ).model_dump())  # fmt: skip
+        say(
+            "trial",
+            Compilation(
+                **identity,
+                **about(decoder, program, loaded),
+                **times,
+                order=order,
+                seed=seed,
+                phase="cold",
+                valid=not reason,
+                reason=reason,
+                bandwidth_gbps=roofline.Probe().bandwidth(),
+                first_run_ns=first,
+                token_times_ns=arrivals,
+                tokens_sha256=tokens_hash(made),
+            ).model_dump(),
+        )
     return {}
 
 
@@ -252,12 +287,19 @@ def about(decoder: Decoder, program: jax.stages.Compiled, loaded: Checkpoint) ->
         length = None
     kv = memory.predicted(config, dtype.itemsize, dtype.itemsize, 1, decoder.slots, placement.cache)["kv_bytes"]
     return dict(
-        placement=placement.name, model=loaded.name, weights_hash=loaded.weights_hash, dtype=dtype.name, depth=config.num_hidden_layers,
-        cache_slots=decoder.slots, instructions=profiling.describe(executable)["instructions"], executable_bytes=length,
+        placement=placement.name,
+        model=loaded.name,
+        weights_hash=loaded.weights_hash,
+        dtype=dtype.name,
+        depth=config.num_hidden_layers,
+        cache_slots=decoder.slots,
+        instructions=profiling.describe(executable)["instructions"],
+        executable_bytes=length,
         bytes_per_token=roofline.bytes_per_token(config, decoder.tokens / 2, dtype.itemsize, dtype.itemsize),
-        layer_bytes=config.parameters_per_layer * dtype.itemsize, kv_bytes=kv,
+        layer_bytes=config.parameters_per_layer * dtype.itemsize,
+        kv_bytes=kv,
         **protocol.program_sizes(memory.analyse(executable)),
-    )  # fmt: skip
+    )
 
 
 def of_slots(say: Callable, job: dict, identity: dict, placements: list[str], slots: list[int]) -> dict:
@@ -269,6 +311,16 @@ def of_slots(say: Callable, job: dict, identity: dict, placements: list[str], sl
             decoder = Decoder(engine, 1, n)
             program = getattr(engine.programs, program_of(engine.placement))
             compiled = program.lower(*decoder.arguments(*jax.eval_shape(decoder.start))).compile()
-            say("trial", Compilation(**identity, **about(decoder, compiled, loaded), order=order, seed=0, phase="sizes", valid=True,
-                                     token_times_ns=[]).model_dump())  # fmt: skip
+            say(
+                "trial",
+                Compilation(
+                    **identity,
+                    **about(decoder, compiled, loaded),
+                    order=order,
+                    seed=0,
+                    phase="sizes",
+                    valid=True,
+                    token_times_ns=[],
+                ).model_dump(),
+            )
     return {}

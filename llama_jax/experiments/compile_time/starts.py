@@ -6,8 +6,8 @@ cold        nothing on disk: traced, lowered and compiled by the first request
 cached      the same, with XLA's part read from JAX's persistent cache; tracing and lowering are paid again
 serialised  executables read from a file (`llama_jax.serialised`): nothing is traced, lowered or compiled
 
-A start is one request of a fresh process, timed from the moment its parent decides to start it. The rates afterwards are
-warm trials, all placements interleaved in one process (`phase` warm).
+A start is one request of a fresh process, timed from the moment its parent decides to start it. The rates afterwards
+are warm trials, all placements interleaved in one process (`phase` warm).
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ START, WARM = "start", "warm"
 
 
 def starts(job: Job, ways: Sequence[tuple[str, str]], processes: int, seed: int = 0) -> None:
-    """One first request for each (placement, way) in each of `processes` blocks, in random order, each in a fresh process.
+    """One first request for each (placement, way) in each of `processes` blocks, in random order, each in a fresh
+    process.
 
-    way: one of `WAYS`. What cached and serialised starts find on disk is made first, once a placement, by a process of its own.
+    way: one of `WAYS`. What cached and serialised starts find on disk is made first, once a placement, by a process of
+    its own.
     """
     check(processes=processes)
     for name, way in ways:
@@ -60,9 +62,22 @@ def start(job: Job, home: Path, name: str, way: str, block: int, order: int, see
     if any(t.run == run and t.block == block for t in job.journal.trials):
         return
     if way != "cold" and not home.exists():
-        job.child(f"fill {name}", block, f"{__name__}:fill", 1, cache=home, placement=name, home=str(home))  # it says no row
-    job.child(run, block, f"{__name__}:first_request", 1, cache=home if way == "cached" else None, placement=name, phase=way,
-              home=str(home), order=order, seed=seed, started=time.time_ns())  # fmt: skip
+        job.child(
+            f"fill {name}", block, f"{__name__}:fill", 1, cache=home, placement=name, home=str(home)
+        )  # it says no row
+    job.child(
+        run,
+        block,
+        f"{__name__}:first_request",
+        1,
+        cache=home if way == "cached" else None,
+        placement=name,
+        phase=way,
+        home=str(home),
+        order=order,
+        seed=seed,
+        started=time.time_ns(),
+    )
 
 
 def warm(job: Job, names: Sequence[str], baseline: str, blocks: int, processes: int = 1) -> None:
@@ -75,10 +90,19 @@ def warm(job: Job, names: Sequence[str], baseline: str, blocks: int, processes: 
     for p in range(processes):
         numbers = list(range(p * blocks, (p + 1) * blocks))
         job.progress("rates of warm placements", p, processes)
-        job.child(WARM, numbers[-1], f"{__name__}:interleaved", len(names) + 1, placements=list(names), blocks=numbers, baseline=baseline)
+        job.child(
+            WARM,
+            numbers[-1],
+            f"{__name__}:interleaved",
+            len(names) + 1,
+            placements=list(names),
+            blocks=numbers,
+            baseline=baseline,
+        )
 
 
-# What the children run --------------------------------------------------------------------------------------------------
+# What the children run
+# --------------------------------------------------------------------------------------------------
 
 
 def fill(say: Callable, job: dict, identity: dict, placement: str, home: str) -> dict:
@@ -95,7 +119,8 @@ def fill(say: Callable, job: dict, identity: dict, placement: str, home: str) ->
 def first_request(
     say: Callable, job: dict, identity: dict, placement: str, phase: str, home: str, order: int, seed: int, started: int
 ) -> dict:
-    """The first request of this process; `started` is when its parent began to start it, in ns of the system's clock."""
+    """The first request of this process; `started` is when its parent began to start it, in ns of the system's
+    clock."""
     imported = time.time_ns() - started
     with watched(say):
         loaded, _, workload, load_ns = opened(job)
@@ -107,12 +132,16 @@ def first_request(
             who = replace(who, run=noting(who.run, guard, first, started))
             record, _ = protocol.trial(who, workload, 0, **identity, order=order, phase=phase)
         reason = wrong_start(record, phase, guard)
-        own = dict(valid=not reason, reason=reason, seed=seed, load_ns=load_ns, imports_ns=imported, bind_ns=bind_ns, **first)
+        own = dict(
+            valid=not reason, reason=reason, seed=seed, load_ns=load_ns, imports_ns=imported, bind_ns=bind_ns, **first
+        )
         say("trial", Start(**{**record.model_dump(), **own}).model_dump())
     return {}
 
 
-def interleaved(say: Callable, job: dict, identity: dict, placements: list[str], blocks: list[int], baseline: str) -> dict:
+def interleaved(
+    say: Callable, job: dict, identity: dict, placements: list[str], blocks: list[int], baseline: str
+) -> dict:
     """Warm trials of all placements, each with the sizes of its decode program."""
     with watched(say):
         loaded, _, workload, _ = opened(job)
@@ -123,8 +152,16 @@ def interleaved(say: Callable, job: dict, identity: dict, placements: list[str],
             say("trial", Start(**{**trial.model_dump(), **sizes[trial.subject.removesuffix(AGAIN)]}).model_dump())
 
         del identity["block"]
-        protocol.measure(subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, identity=identity | {"phase": WARM},
-                         keep=keep, locked=True)  # fmt: skip
+        protocol.measure(
+            subjects,
+            workload,
+            blocks,
+            protocol.Reference(loaded, workload),
+            baseline,
+            identity=identity | {"phase": WARM},
+            keep=keep,
+            locked=True,
+        )
     return {}
 
 
@@ -141,7 +178,10 @@ def wrong_start(record: Trial, phase: str, guard: Guard) -> str:
     if phase == "cold" and (record.cache_hits or not record.compiled):
         return f"not cold: {record.compiled} programs compiled, {record.cache_hits} read"
     if phase == "serialised" and (guard.fired or guard.count("trace")):
-        return f"not only read: {guard.count('trace')} traced, {guard.count('lower')} lowered, {guard.count('backend')} compiled"
+        return (
+            f"not only read: {guard.count('trace')} traced, {guard.count('lower')} lowered,"
+            f" {guard.count('backend')} compiled"
+        )
     return ""
 
 

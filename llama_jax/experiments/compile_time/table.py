@@ -24,7 +24,8 @@ def of(rows: Sequence[Compilation], run: str) -> list[Compilation]:
 
 
 def judged(rows: Sequence[Compilation]) -> list[Compilation]:
-    """Rows that were run, void where their tokens are not those of an unrolled `step` of the same run, model and length."""
+    """Rows that were run, void where their tokens are not those of an unrolled `step` of the same run, model and
+    length."""
     known: dict[tuple, set[str]] = {}
     for r in rows:
         if r.placement == LAYOUTS[0] and r.valid:
@@ -51,14 +52,17 @@ class Slope:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
-    """Least squares with Student's interval of the slope; no interval for fewer than three points, NaN for fewer than two."""
+    """Least squares with Student's interval of the slope; no interval for fewer than three points, NaN for fewer than
+    two."""
     from scipy import stats
 
     if len(set(x)) < 2:
         return Slope(*[float("nan")] * 4, len(x))
     found = stats.linregress(x, y)
     half = stats.t.ppf(0.975, len(x) - 2) * found.stderr if len(x) > 2 else float("nan")
-    return Slope(float(found.slope), float(found.intercept), float(found.slope - half), float(found.slope + half), len(x))
+    return Slope(
+        float(found.slope), float(found.intercept), float(found.slope - half), float(found.slope + half), len(x)
+    )
 
 
 def per_layer(rows: Sequence[Compilation], layout: str, stage: str = "seconds") -> Slope:
@@ -82,7 +86,9 @@ def stage_table(rows: Sequence[Compilation]) -> list[dict]:
     found = []
     for name in dict.fromkeys(r.placement for r in sorted(of(rows, "placement"), key=lambda r: (r.block, r.order))):
         mine = [r for r in of(rows, "placement") if r.placement == name]
-        times = {f"{s} ms": float(np.median([getattr(r, f"{s}_ns") / 1e6 for r in mine])) for s in (*STAGES, "first_run")}
+        times = {
+            f"{s} ms": float(np.median([getattr(r, f"{s}_ns") / 1e6 for r in mine])) for s in (*STAGES, "first_run")
+        }
         megabytes = {f"{k} MB": (getattr(mine[0], f"{k}_bytes") or NAN) / 1e6 for k in ("executable", "temp")}
         rate = float(np.median([r.rate for r in mine]))
         found.append({"placement": name, **times, "instructions": mine[0].instructions, **megabytes, "tokens/s": rate,
@@ -90,47 +96,72 @@ def stage_table(rows: Sequence[Compilation]) -> list[dict]:
     return found
 
 
-# Starts -----------------------------------------------------------------------------------------------------------------
+# Starts
+# -----------------------------------------------------------------------------------------------------------------
 
-PARTS = ("imports", "load weights", "trace", "lower", "compile (XLA) or read from cache", "read executables", "prefill and the rest")
+PARTS = (
+    "imports",
+    "load weights",
+    "trace",
+    "lower",
+    "compile (XLA) or read from cache",
+    "read executables",
+    "prefill and the rest",
+)
 
 
 def of_start(trials: Sequence[Start], placement: str, way: str) -> dict[int, Start]:
     """Valid starts of a placement by block."""
-    return {t.block: t for t in trials if t.placement == placement and t.phase == way and t.valid and t.to_first_ns is not None}
+    return {
+        t.block: t
+        for t in trials
+        if t.placement == placement and t.phase == way and t.valid and t.to_first_ns is not None
+    }
 
 
 def parts(start: Start) -> dict[str, float]:
     """Seconds from process start to first token by PARTS; they add up to the whole."""
     read = start.phase == "serialised"
-    known = [start.imports_ns, start.load_ns + (0 if read else start.bind_ns), start.first_trace_ns, start.first_lower_ns,
-             start.first_backend_ns, start.bind_ns if read else 0]  # fmt: skip
+    known = [
+        start.imports_ns,
+        start.load_ns + (0 if read else start.bind_ns),
+        start.first_trace_ns,
+        start.first_lower_ns,
+        start.first_backend_ns,
+        start.bind_ns if read else 0,
+    ]
     return dict(zip(PARTS, [*(ns / 1e9 for ns in known), (start.to_first_ns - sum(known)) / 1e9], strict=True))
 
 
-def start_ratio(trials: Sequence[Start], placement: str, way: str, other: str, value: Callable[[Start], float], seed: int = 0) -> Ratio:
+def start_ratio(
+    trials: Sequence[Start], placement: str, way: str, other: str, value: Callable[[Start], float], seed: int = 0
+) -> Ratio:
     """A value of starts one way over that of starts another way, paired by block: each start is a process."""
     above, below = (of_start(trials, placement, w) for w in (way, other))
     blocks = sorted(set(above) & set(below))
     return statistics.ratio([value(above[b]) for b in blocks], [value(below[b]) for b in blocks], seed)
 
 
-def placement_ratio(trials: Sequence[Start], placement: str, other: str, value: Callable[[Start], float], seed: int = 0) -> Ratio:
+def placement_ratio(
+    trials: Sequence[Start], placement: str, other: str, value: Callable[[Start], float], seed: int = 0
+) -> Ratio:
     """A value of one placement's cold starts over another's, paired by block."""
     above, below = (of_start(trials, name, "cold") for name in (placement, other))
     blocks = sorted(set(above) & set(below))
     return statistics.ratio([value(above[b]) for b in blocks], [value(below[b]) for b in blocks], seed)
 
 
-# Break-even -------------------------------------------------------------------------------------------------------------
+# Break-even
+# -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class BreakEven:
     """Tokens after which one way of starting is ahead of another, start included, with an interval.
 
-    0: ahead before the tokens that were measured are made; infinity: never. low, high: the least and the most that the 95 %
-    intervals of the extra start cost and of the gain a token allow together, so that it holds at least 90 % of the time.
+    0: ahead before the tokens that were measured are made; infinity: never. low, high: the least and the most that the
+    95 % intervals of the extra start cost and of the gain a token allow together, so that it holds at least 90 % of the
+    time.
     """
 
     tokens: float
@@ -145,8 +176,8 @@ class BreakEven:
 def break_even(trials: Sequence[Start], ours: tuple[str, str], other: tuple[str, str], seed: int = 0) -> BreakEven:
     """Break-even of (placement, way) against another one.
 
-    A start costs `Start.cost`, the first tokens of its request included; each further token costs the reciprocal of the warm
-    rate. Gains are paired by block of the warm trials.
+    A start costs `Start.cost`, the first tokens of its request included; each further token costs the reciprocal of the
+    warm rate. Gains are paired by block of the warm trials.
     """
     above, below = ([t.cost for t in of_start(trials, *who).values()] for who in (ours, other))
     rates = [summary.both_rates(trials, name) for name, _ in (ours, other)]
@@ -164,7 +195,8 @@ def break_even(trials: Sequence[Start], ours: tuple[str, str], other: tuple[str,
 
 
 def crossing(extra: float, gain: float, made: int) -> float:
-    """Tokens at which a gain a token has paid `extra` seconds, `made` tokens being in the extra; 0 at once, infinity never."""
+    """Tokens at which a gain a token has paid `extra` seconds, `made` tokens being in the extra; 0 at once, infinity
+    never."""
     if math.isnan(extra) or math.isnan(gain):
         return NAN
     if extra <= 0:
@@ -173,7 +205,8 @@ def crossing(extra: float, gain: float, made: int) -> float:
 
 
 def seconds_for(trials: Sequence[Start], who: tuple[str, str], tokens: np.ndarray) -> np.ndarray:
-    """Seconds from loaded weights until n tokens are made [n]: mean start cost and mean warm time a token; NaN within the start."""
+    """Seconds from loaded weights until n tokens are made [n]: mean start cost and mean warm time a token; NaN within
+    the start."""
     starts = of_start(trials, *who).values()
     rates = summary.both_rates(trials, who[0]).values()
     if not starts or not rates:

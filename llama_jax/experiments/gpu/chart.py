@@ -8,7 +8,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_jax.figures.marks import spread_labels
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, limit_line, model_label, new, plain_ticks, rows, scatter_row, styled
+from llama_jax.figures.style import (
+    LIMIT_COLOUR,
+    PALETTE,
+    colour,
+    limit_line,
+    model_label,
+    new,
+    plain_ticks,
+    rows,
+    scatter_row,
+    styled,
+)
 
 MARKS = ((PALETTE["blue"], "o"), (PALETTE["vermilion"], "s"), (PALETTE["green"], "^"))  # of models
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -20,35 +31,66 @@ def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
 
     rates: model → `gpudata.rates`. names: subjects, first on top.
     """
-    figure, panels = new(1.8 + 4.6 * len(rates), 1.6 + 0.42 * len(names), columns=len(rates), squeeze=False, sharey=True)
+    figure, panels = new(
+        1.8 + 4.6 * len(rates), 1.6 + 0.42 * len(names), columns=len(rates), squeeze=False, sharey=True
+    )
     for axes, (model, found) in zip(panels[0], rates.items(), strict=True):
         heights = rows(axes, names)
         for r in found:
             height, rate = heights[r["subject"]], r["rate"]
             scatter_row(axes, r["values"], height, r["subject"])
-            axes.plot([rate.low, rate.high], [height] * 2, color=colour(r["subject"]), linewidth=6, alpha=0.35, solid_capstyle="butt")
+            axes.plot(
+                [rate.low, rate.high],
+                [height] * 2,
+                color=colour(r["subject"]),
+                linewidth=6,
+                alpha=0.35,
+                solid_capstyle="butt",
+            )
             axes.plot(rate.median, height, "|", color="black", markersize=13, markeredgewidth=1.8, zorder=4)
-            words = f"{rate.median:.{0 if rate.median >= 10 else 1}f}, {r['mbu']:.0%}" + (f", {r['void']} void" if r["void"] else "")
+            words = f"{rate.median:.{0 if rate.median >= 10 else 1}f}, {r['mbu']:.0%}" + (
+                f", {r['void']} void" if r["void"] else ""
+            )
             axes.text(1.01, height, words, va="center", fontsize=8.5, transform=axes.get_yaxis_transform())
         for name in set(names) - {r["subject"] for r in found}:
-            axes.text(0.01, heights[name], "not measured", va="center", fontsize=8.5, color="#777777", transform=axes.get_yaxis_transform())
+            axes.text(
+                0.01,
+                heights[name],
+                "not measured",
+                va="center",
+                fontsize=8.5,
+                color="#777777",
+                transform=axes.get_yaxis_transform(),
+            )
         if found:
             draw_limit(axes, float(np.median([r["limit"] for r in found])), max(r["rate"].median for r in found))
         axes.set_xlim(left=0)
         n = counted({len(r["values"]) for r in found})
-        axes.set_xlabel(f"tokens/s (point: one answer; tick: median of n = {n};\nband: 95 % interval; right: median, share of the limit)")
+        axes.set_xlabel(
+            f"tokens/s (point: one answer; tick: median of n = {n};\nband: 95 % interval; right: median, share of"
+            " the limit)"
+        )
         axes.set_title(model_label(model).removesuffix(", random weights"), pad=18, fontsize=12)
     figure.suptitle("Decode rate by who starts the programs", x=0.01, ha="left", fontsize=13, fontweight="bold")
     return figure
 
 
 def draw_limit(axes, limit: float, fastest: float) -> None:
-    """The memory-bandwidth limit as a line, or in words where it is so far off that a line would squeeze everything else."""
+    """The memory-bandwidth limit as a line, or in words where it is so far off that a line would squeeze everything
+    else."""
     if limit < 20 * fastest:
         limit_line(axes, limit)
     else:
-        axes.text(1, 1.0, f"memory-bandwidth limit {limit:.0f}, off the scale ", color=LIMIT_COLOUR, ha="right", va="bottom",
-                  fontsize=9, transform=axes.transAxes)  # fmt: skip
+        axes.text(
+            1,
+            1.0,
+            f"memory-bandwidth limit {limit:.0f}, off the scale ",
+            color=LIMIT_COLOUR,
+            ha="right",
+            va="bottom",
+            fontsize=9,
+            transform=axes.transAxes,
+        )
 
 
 def counted(counts: set[int]) -> str:
@@ -81,7 +123,10 @@ def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figu
             axes.text(longest * 1.03, at, f"{name} {ends[name]:.3g}", va="center", fontsize=9, color=colour(name))
         if not subjects:
             axes.text(0.5, 0.5, "not measured", ha="center", color="#777777", transform=axes.transAxes)
-        axes.set(xlim=(0, longest * 1.02), xlabel=f"prompt tokens (point: one request; line: median of n = {counted(counts)})")
+        axes.set(
+            xlim=(0, longest * 1.02),
+            xlabel=f"prompt tokens (point: one request; line: median of n = {counted(counts)})",
+        )
         axes.set_title(model_label(model).removesuffix(", random weights"), fontsize=12)
         axes.minorticks_off()
         plain_ticks(axes.yaxis)
@@ -103,18 +148,32 @@ def gpu_starts(found: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
     for (model, starts), (shade, mark), up in zip(found.items(), MARKS, shift, strict=False):
         for axes, key, scale in ((left, "seconds", 1), (right, "extra", 1e-6)):
             seen = [(s[key] * scale, heights[s["subject"]] + up) for s in starts if s[key] is not None]
-            axes.scatter([x for x, _ in seen], [y for _, y in seen], color=shade, marker=mark, s=42, zorder=3,
-                         label=model_label(model).removesuffix(", random weights") if axes is left else None)  # fmt: skip
+            axes.scatter(
+                [x for x, _ in seen],
+                [y for _, y in seen],
+                color=shade,
+                marker=mark,
+                s=42,
+                zorder=3,
+                label=model_label(model).removesuffix(", random weights") if axes is left else None,
+            )
             for x, y in seen:
-                axes.annotate(f"{x:.3g}", (x, y), (7, 0), textcoords="offset points", va="center", fontsize=8, color=shade)
+                axes.annotate(
+                    f"{x:.3g}", (x, y), (7, 0), textcoords="offset points", va="center", fontsize=8, color=shade
+                )
     left.set_xscale("symlog", linthresh=0.1)
     right.set_xscale("symlog", linthresh=1)
     for axes in (left, right):
         axes.set_xlim(left=0, right=2.2 * max(axes.get_xlim()[1], 0.1))
         axes.minorticks_off()
         plain_ticks(axes.xaxis)
-    left.set_xlabel("s more than a warm answer, log scale above 0.1\n(compiling, autotuning, capturing; n = 1, one process)")
-    right.set_xlabel("MB beside the shared weights, log scale above 1\n(JAX: largest program, XLA's count; PyTorch: its allocator's peak)")
+    left.set_xlabel(
+        "s more than a warm answer, log scale above 0.1\n(compiling, autotuning, capturing; n = 1, one process)"
+    )
+    right.set_xlabel(
+        "MB beside the shared weights, log scale above 1\n(JAX: largest program, XLA's count; PyTorch: its"
+        " allocator's peak)"
+    )
     left.set_title("The first answer")
     right.set_title("Device memory")
     figure.legend(loc="outside upper center", ncols=len(found), fontsize=9.5)

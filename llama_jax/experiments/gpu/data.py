@@ -1,6 +1,7 @@
 """The GPU suite's records as a table, where there is what makes tables; and what notebook 12 computes from it.
 
-python -m llama_jax.experiments.gpu.data FOLDER [OUT]      FOLDER/12-gpu.jsonl → OUT/data/12-gpu.csv and its meta document
+python -m llama_jax.experiments.gpu.data FOLDER [OUT]      FOLDER/12-gpu.jsonl → OUT/data/12-gpu.csv and its meta
+document
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from llama_jax.experiments.gpu.suite import BASELINE, NAME
 
 ALL = "all"  # models
 DECODE, FIRST_TOKEN = "decode", "first token "  # how `run` begins
-NOT_RECORDED = "No GPU run is recorded yet: on a machine with an NVIDIA GPU, `make gpu` records one in eight minutes and draws it here."
+NOT_RECORDED = (
+    "No GPU run is recorded yet: on a machine with an NVIDIA GPU, `make gpu` records one in eight minutes"
+    " and draws it here."
+)
 
 
 class GpuTrial(Trial):
@@ -30,12 +34,17 @@ class GpuTrial(Trial):
     device: str  # as JAX names it
     platform: str  # "gpu", or what a rehearsal ran on
     agreed: int | None = None  # tokens until the text parts from the baseline's
-    gap: float | None = None  # the furthest a token is below the best at its place, in standard deviations of the logits
-    extra_bytes: int | None = None  # device memory that the subject takes beside the shared weights; first requests only
+    gap: float | None = (
+        None  # the furthest a token is below the best at its place, in standard deviations of the logits
+    )
+    extra_bytes: int | None = (
+        None  # device memory that the subject takes beside the shared weights; first requests only
+    )
 
 
 def convert(folder: Path, out_dir: Path = paths.ROOT) -> Path:
-    """Write OUT/data/12-gpu.csv from FOLDER/12-gpu.jsonl. A last line that is torn is left out; so may a killed run be used.
+    """Write OUT/data/12-gpu.csv from FOLDER/12-gpu.jsonl. A last line that is torn is left out; so may a killed run be
+    used.
 
     Raises UserError for a file that is missing, of another kind, or holds no request.
     """
@@ -53,8 +62,8 @@ def convert(folder: Path, out_dir: Path = paths.ROOT) -> Path:
 def obtain(source: str, out_dir: str | Path, model: str = ALL) -> tuple[list[GpuTrial], dict | None]:
     """Recorded rows and their meta, from OUT or else from the repository; ([], None) where none are recorded.
 
-    source: "measure" records first where there is a GPU. model: whose rows. Raises UserError for another source, for a model that
-    is not among the recorded, and where recording fails.
+    source: "measure" records first where there is a GPU. model: whose rows. Raises UserError for another source, for a
+    model that is not among the recorded, and where recording fails.
     """
     if source == "measure":
         measure(Path(out_dir))
@@ -72,7 +81,8 @@ def obtain(source: str, out_dir: str | Path, model: str = ALL) -> tuple[list[Gpu
 
 
 def measure(out_dir: Path) -> None:
-    """The suite in a process of its own, then the table. Where there is no GPU nothing is measured, and that is said."""
+    """The suite in a process of its own, then the table. Where there is no GPU nothing is measured, and that is
+    said."""
     folder = out_dir / "out" / "gpu"
     command = [sys.executable, "-m", "llama_jax", "bench", "--suite", "gpu", "--out", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -101,7 +111,8 @@ def subjects(rows: Sequence[GpuTrial]) -> list[str]:
 
 
 def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
-    """A line a subject of one model, fastest first: rate (Summary, tokens/s), values, ratio to the baseline, mbu, limit, void trials."""
+    """A line a subject of one model, fastest first: rate (Summary, tokens/s), values, ratio to the baseline, mbu,
+    limit, void trials."""
     warm, found = of(rows, model, DECODE), []
     for name in subjects(rows):
         own = [row for row in warm if row.subject == name]
@@ -138,12 +149,15 @@ def first_tokens(rows: Sequence[GpuTrial]) -> dict[str, dict[str, dict[int, list
 
 
 def starts(rows: Sequence[GpuTrial], model: str) -> list[dict]:
-    """What a subject's first answer costs beyond a warm one, seconds (n = 1), and its memory beside the weights, bytes or None."""
+    """What a subject's first answer costs beyond a warm one, seconds (n = 1), and its memory beside the weights, bytes
+    or None."""
     found = []
     for row in of(rows, model, DECODE, "first"):
         warm = [other.seconds for other in of(rows, model, DECODE) if other.subject == row.subject and other.valid]
         if row.valid and warm:
-            found.append(dict(subject=row.subject, seconds=max(0.0, row.seconds - float(np.median(warm))), extra=row.extra_bytes))
+            found.append(
+                dict(subject=row.subject, seconds=max(0.0, row.seconds - float(np.median(warm))), extra=row.extra_bytes)
+            )
     return found
 
 
@@ -158,11 +172,22 @@ def table(rows: Sequence[GpuTrial], seed: int = 0):
     lines = []
     for model in models(rows):
         first = {s["subject"]: s for s in starts(rows, model)}
-        lines += [{
-            "model": model.removeprefix("random:"), "subject": r["subject"], "tokens/s": r["rate"].median, "low": r["rate"].low,
-            "high": r["rate"].high, "ratio to step": r["ratio"].value, "MBU": r["mbu"], "n": r["rate"].n, "void": r["void"],
-            "start s": first.get(r["subject"], {}).get("seconds"), "parts from step at": r["agreed"] if r["agreed"] < r["tokens"] else None,
-        } for r in rates(rows, model, seed)]  # fmt: skip
+        lines += [
+            {
+                "model": model.removeprefix("random:"),
+                "subject": r["subject"],
+                "tokens/s": r["rate"].median,
+                "low": r["rate"].low,
+                "high": r["rate"].high,
+                "ratio to step": r["ratio"].value,
+                "MBU": r["mbu"],
+                "n": r["rate"].n,
+                "void": r["void"],
+                "start s": first.get(r["subject"], {}).get("seconds"),
+                "parts from step at": r["agreed"] if r["agreed"] < r["tokens"] else None,
+            }
+            for r in rates(rows, model, seed)
+        ]
     return pd.DataFrame(lines).round(3)
 
 

@@ -1,4 +1,5 @@
-"""Measuring against the clock: what still fits is begun, what was left out is said, and each record is on the disk at once."""
+"""Measuring against the clock: what still fits is begun, what was left out is said, and each record is on the disk at
+once."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Budget:
 
 
 class Costs:
-    """What things have cost so far, so as to guess what they will cost again. A cost grows with a size, such as layers."""
+    """What things have cost so far, so as to guess what they will cost again. A cost grows with a size, such as
+    layers."""
 
     def __init__(self, guesses: dict[str, float], default: float):
         self.guesses, self.default = guesses, default  # seconds a unit of size, by the longest prefix of the name
@@ -78,7 +80,8 @@ class Log:
 
 
 class Watchdog:
-    """Ends the process when time is up, whatever it is at: a compilation cannot be asked to stop. What is on the disk is valid.
+    """Ends the process when time is up, whatever it is at: a compilation cannot be asked to stop. What is on the disk
+    is valid.
 
     doing: set it to what is going on, for the note. end: what ends the process.
     """
@@ -89,7 +92,9 @@ class Watchdog:
         self.timer.daemon = True
 
     def expire(self) -> None:
-        self.log.note(left_out=dict(what=f"everything after: {self.doing}", reason="the time was up; the process was ended there"))
+        self.log.note(
+            left_out=dict(what=f"everything after: {self.doing}", reason="the time was up; the process was ended there")
+        )
         print(f"the time is up; what was recorded is in {self.log.path}", file=sys.stderr, flush=True)
         self.end()
 

@@ -31,12 +31,18 @@ def prepare() -> None:
 
 
 def describe(any_device: bool) -> dict:
-    """{platform, kind, memory_bytes} of the first device. Raises UserError where that is no GPU and a GPU is asked for."""
+    """{platform, kind, memory_bytes} of the first device. Raises UserError where that is no GPU and a GPU is asked
+    for."""
     device = jax.devices()[0]
     if device.platform not in GPU_PLATFORMS and not any_device:
-        raise UserError(f"{NO_GPU}: JAX sees {device.platform} only. `--any-device` rehearses the suite on tiny shapes.")
-    return dict(platform="gpu" if device.platform in GPU_PLATFORMS else device.platform, kind=device.device_kind,
-                memory_bytes=(device.memory_stats() or {}).get("bytes_limit"))  # fmt: skip
+        raise UserError(
+            f"{NO_GPU}: JAX sees {device.platform} only. `--any-device` rehearses the suite on tiny shapes."
+        )
+    return dict(
+        platform="gpu" if device.platform in GPU_PLATFORMS else device.platform,
+        kind=device.device_kind,
+        memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
+    )
 
 
 def torch_device(platform: str) -> str | None:
@@ -89,7 +95,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class Mark:
-    """What was there before a subject was built: JAX's executables, and bytes that PyTorch's allocator held (None without a GPU)."""
+    """What was there before a subject was built: JAX's executables, and bytes that PyTorch's allocator held (None
+    without a GPU)."""
 
     executables: frozenset[int]
     torch_bytes: int | None
@@ -106,12 +113,17 @@ def mark() -> Mark:
 def taken_since(before: Mark, backend: str, weights_bytes: int) -> dict:
     """What a subject took, as fields of a record; extra_bytes: beside the model's weights, which all subjects share.
 
-    A JAX subject: its largest whole-model program, as XLA tells. A PyTorch subject: the most its allocator held at once.
+    A JAX subject: its largest whole-model program, as XLA tells. A PyTorch subject: the most its allocator held at
+    once.
     """
     if backend != "jax":
         cuda = torch_cuda()
         return dict(extra_bytes=cuda.max_memory_allocated() - before.torch_bytes) if cuda else {}
-    own = [memory.analyse(e) for e in memory.executables() if id(e) not in before.executables and memory.name_of(e) in WHOLE]
+    own = [
+        memory.analyse(e)
+        for e in memory.executables()
+        if id(e) not in before.executables and memory.name_of(e) in WHOLE
+    ]
     largest = max(filter(None, own), key=lambda p: p.need_bytes, default=None)
     if largest is None:
         return {}

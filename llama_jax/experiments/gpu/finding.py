@@ -10,12 +10,17 @@ from llama_jax.experiments.gpu.data import GpuTrial
 
 
 def gpu(rows: Sequence[GpuTrial], seed: int = 0) -> str:
-    """On each model: the fastest placement, its share of the memory's limit, what the ladder gained, and how far PyTorch's best is."""
+    """On each model: the fastest placement, its share of the memory's limit, what the ladder gained, and how far
+    PyTorch's best is."""
     if not rows:
         return data.NOT_RECORDED
     parts = [one_on_gpu(data.rates(rows, model, seed), wording.short_model(model)) for model in data.models(rows)]
     where = rows[0].device if data.is_gpu(rows) else f"{rows[0].device}, which is no GPU, in a rehearsal on tiny shapes"
-    return f"On {where}, {'; '.join(filter(None, parts))}." if any(parts) else f"On {where} no placement has a valid trial."
+    return (
+        f"On {where}, {'; '.join(filter(None, parts))}."
+        if any(parts)
+        else f"On {where} no placement has a valid trial."
+    )
 
 
 def one_on_gpu(rates: Sequence[dict], model: str) -> str:
@@ -31,7 +36,10 @@ def one_on_gpu(rates: Sequence[dict], model: str) -> str:
         return f"{ratio.words} of {other['subject']}" + ("" if ratio.excludes_one else ", too close for these data")
 
     rate = best["rate"].median
-    said = f"{model}: {best['subject']} decodes {rate:.{0 if rate >= 10 else 1}f} tokens/s, {best['mbu']:.0%} of the memory-bandwidth limit"
+    said = (
+        f"{model}: {best['subject']} decodes {rate:.{0 if rate >= 10 else 1}f} tokens/s, {best['mbu']:.0%} of"
+        " the memory-bandwidth limit"
+    )
     slowest = next((r for r in ours if r["subject"] == "eager"), None)
     against = [r for r in (base, slowest) if r and r is not best]
     gains = [words(r) for r in against] + [f"{words(theirs[0])}, PyTorch's fastest" for _ in theirs[:1]]

@@ -1,9 +1,9 @@
-"""Are a subject's tokens right where every text is full of near-ties? bfloat16 rounds logits so coarsely, and random weights leave so
-little between them, that two right implementations soon write two texts.
+"""Are a subject's tokens right where every text is full of near-ties? bfloat16 rounds logits so coarsely, and random
+weights leave so little between them, that two right implementations soon write two texts.
 
-So each text is judged by itself: at every one of its tokens, on the text's own prefix, a judge's logits say how far the token
-is below the best. Rounding moves logits by a few hundredths of their standard deviation; a token chosen by wrong arithmetic is
-several deviations down.
+So each text is judged by itself: at every one of its tokens, on the text's own prefix, a judge's logits say how far the
+token is below the best. Rounding moves logits by a few hundredths of their standard deviation; a token chosen by wrong
+arithmetic is several deviations down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Judge:
         self.loaded, self.module, self.known = loaded, module, {}
 
     def gap(self, ids: Sequence[int], tokens: np.ndarray) -> float:
-        """The furthest that a token of the text [n] is below the best at its place, in standard deviations of the logits."""
+        """The furthest that a token of the text [n] is below the best at its place, in standard deviations of the
+        logits."""
         key = (tuple(ids), tokens_hash(tokens[:, None]))
         if key not in self.known:
             text = [*ids, *tokens[:-1].tolist()]
@@ -55,6 +56,11 @@ def verdict(tokens: np.ndarray, expected: np.ndarray, gap: float, baseline: str)
     same = tokens == expected
     agreed = len(tokens) if same.all() else int(np.argmin(same))
     if gap > TIE:
-        return dict(valid=False, agreed=agreed, gap=gap, reason=f"wrong: a token is {gap:.1f} standard deviations below the best")
+        return dict(
+            valid=False,
+            agreed=agreed,
+            gap=gap,
+            reason=f"wrong: a token is {gap:.1f} standard deviations below the best",
+        )
     parts = f"near-tie of bfloat16 at token {agreed}: another text than {baseline}'s, right by its own prefix"
     return dict(valid=True, agreed=agreed, gap=gap, reason="" if agreed == len(tokens) else parts)

@@ -1,8 +1,9 @@
-"""`llama-jax bench --suite gpu`: the ladder and PyTorch's modes on one GPU, on the same random weights, against the clock.
+"""`llama-jax bench --suite gpu`: the ladder and PyTorch's modes on one GPU, on the same random weights, against the
+clock.
 
-One plain process that needs jax, numpy, torch and transformers, and nothing of what makes records, tables or figures: it
-leaves FOLDER/12-gpu.jsonl, each record on the disk before the next is made, and `gpudata` turns that into a table elsewhere.
-What the time did not allow, and what could not run, is in there as a note that says so.
+One plain process that needs jax, numpy, torch and transformers, and nothing of what makes records, tables or figures:
+it leaves FOLDER/12-gpu.jsonl, each record on the disk before the next is made, and `gpudata` turns that into a table
+elsewhere. What the time did not allow, and what could not run, is in there as a note that says so.
 """
 
 from __future__ import annotations
@@ -73,12 +74,16 @@ class Bench:
         ids = work.prompts[seen["prompt"]]
         if (ids, work.new_tokens) not in self.expected:
             self.expected[ids, work.new_tokens] = np.concatenate(list(baseline.run(list(ids), work)))[:, 0]
-        found = verdict(tokens[:, 0], self.expected[ids, work.new_tokens], self.judge.gap(ids, tokens[:, 0]), baseline.name)
+        found = verdict(
+            tokens[:, 0], self.expected[ids, work.new_tokens], self.judge.gap(ids, tokens[:, 0]), baseline.name
+        )
         reason = "; ".join(filter(None, (seen["reason"], found["reason"])))
         return {**seen, **found, "valid": seen["valid"] and found["valid"], "reason": reason}
 
 
-def run(folder: Path, any_device: bool = False, tell: Callable[[str], None] = print, suite: Suite | None = None) -> Path:
+def run(
+    folder: Path, any_device: bool = False, tell: Callable[[str], None] = print, suite: Suite | None = None
+) -> Path:
     """Measure and write FOLDER/12-gpu.jsonl; returns its path. any_device: tiny shapes, on whatever there is.
 
     Raises UserError where there is no GPU, the folder cannot be written, or another measurement runs.
@@ -100,14 +105,17 @@ def run(folder: Path, any_device: bool = False, tell: Callable[[str], None] = pr
 def about(suite: Suite, device: dict) -> dict:
     """The meta document, in the form that `record` reads."""
     settings = {k: v for k, v in asdict(suite).items() if k != "shapes"}
-    shapes = {shape.name: dict(subjects=shape.subjects, layers=shape.config.num_hidden_layers) for shape in suite.shapes}
+    shapes = {
+        shape.name: dict(subjects=shape.subjects, layers=shape.config.num_hidden_layers) for shape in suite.shapes
+    }
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return dict(kind=KIND, schema_version=SCHEMA, created=created, device=device, environment=environment.capture(),
                 parameters={}, suite={**settings, "shapes": shapes}, baseline=BASELINE)  # fmt: skip
 
 
 def measure(session: Session, shape: Shape) -> None:
-    """All of one model: first requests, decode blocks, first tokens; an error ends this model and leaves what was recorded."""
+    """All of one model: first requests, decode blocks, first tokens; an error ends this model and leaves what was
+    recorded."""
     layers, began = shape.config.num_hidden_layers, session.budget.spent
     if session.budget.left(shape.until) < session.costs.expected("weights", layers):
         return session.leave_out(shape.name, "the time was up before it")
@@ -152,7 +160,9 @@ def build(bench: Bench, name: str) -> Subject:
     if name not in peers.PEERS:
         weights, free = 2 * bench.shape.config.num_parameters, gpudevice.free_bytes()
         if "scan" in name and free is not None and free < 1.3 * weights:
-            raise peers.UnavailableError(f"its stacked copy of the weights needs {weights / 1e9:.0f} GB more than there is room for")
+            raise peers.UnavailableError(
+                f"its stacked copy of the weights needs {weights / 1e9:.0f} GB more than there is room for"
+            )
         return protocol.subject(bench.loaded, parse(name))
     if bench.module is None:
         raise peers.UnavailableError("PyTorch is not installed, or does not see the device")
@@ -166,16 +176,21 @@ def build(bench: Bench, name: str) -> Subject:
 
 
 def started(session: Session, bench: Bench, until: float) -> list[Subject]:
-    """The subjects whose first request succeeded, warmed up; the baseline is the first of them. until: seconds of the run."""
+    """The subjects whose first request succeeded, warmed up; the baseline is the first of them. until: seconds of the
+    run."""
     suite, shape, subjects = session.suite, bench.shape, []
     work = workload(suite, shape.config, suite.prompt_tokens, suite.new_tokens)
     for order, name in enumerate(shape.subjects):
         layers = shape.config.num_hidden_layers
         if suite.rehearsal and "compile" in name and session.device["platform"] == "cpu":
-            session.leave_out(f"{shape.name}: {name}", "on a processor Inductor compiles for minutes, too long for a rehearsal")
+            session.leave_out(
+                f"{shape.name}: {name}", "on a processor Inductor compiles for minutes, too long for a rehearsal"
+            )
             continue
         if session.budget.spent + (expected := session.costs.expected(name, layers)) > until:
-            session.leave_out(f"{shape.name}: {name}", f"it may take {expected:.0f} s to start, and the time for starts is over then")
+            session.leave_out(
+                f"{shape.name}: {name}", f"it may take {expected:.0f} s to start, and the time for starts is over then"
+            )
             continue
         session.begin(f"{shape.name}: first request of {name}")
         began, before = session.budget.spent, gpudevice.mark()
@@ -196,7 +211,14 @@ def started(session: Session, bench: Bench, until: float) -> list[Subject]:
 
 
 def first_request(
-    session: Session, bench: Bench, who: Subject, work: Workload, baseline: Subject, order: int, before: gpudevice.Mark, **where
+    session: Session,
+    bench: Bench,
+    who: Subject,
+    work: Workload,
+    baseline: Subject,
+    order: int,
+    before: gpudevice.Mark,
+    **where,
 ) -> bool:
     """A request that may compile and capture, recorded as phase `first`, and whether it made tokens that are right.
 
@@ -204,7 +226,9 @@ def first_request(
     """
     seen, tokens = protocol.timed(replace(who, guard=who.counter), work, 0)
     compiled = bool(len(tokens))  # what was compiled here is what is measured, and voids nothing
-    seen = bench.judged({**seen, "valid": compiled, "reason": "" if compiled else seen["reason"]}, who, work, tokens, baseline)
+    seen = bench.judged(
+        {**seen, "valid": compiled, "reason": "" if compiled else seen["reason"]}, who, work, tokens, baseline
+    )
     taken = gpudevice.taken_since(before, who.backend, seen["weights_bytes"])
     session.add(seen, phase="first", block=0, order=order, **where, **taken, device_peak_bytes=memory.device_peak())
     if not seen["valid"]:
@@ -241,13 +265,17 @@ def first_tokens(session: Session, bench: Bench, subjects: Sequence[Subject], un
         session.costs.learn("first token", layers, session.budget.spent - began)
 
 
-def interleaved(session, bench, subjects: Sequence[Subject], work: Workload, blocks: int, until: float, run: str, probe=None) -> None:
+def interleaved(
+    session, bench, subjects: Sequence[Subject], work: Workload, blocks: int, until: float, run: str, probe=None
+) -> None:
     """Warm, timed, judged requests, block by block, as long as another block fits."""
     longest = 0.0
     for block in range(blocks):
         began = session.budget.spent
         if began + longest > until:
-            return session.leave_out(f"{bench.shape.name}: {run}: blocks {block + 1} to {blocks}", "the time for this was over")
+            return session.leave_out(
+                f"{bench.shape.name}: {run}: blocks {block + 1} to {blocks}", "the time for this was over"
+            )
         session.begin(f"{bench.shape.name}: {run}: block {block + 1} of {blocks}")
         rate = dict(bandwidth_gbps=probe.bandwidth()) if probe else {}
         drawn = random.Random(f"{work.seed} {run} {block}").sample(list(subjects), len(subjects))

@@ -18,12 +18,20 @@ LADDER = ("step", "torch", "loop", "torch-cudagraph", "chunk8", "step+donate", "
 FIRST_TOKEN = ("step", "torch", "torch-cudagraph", "torch-hybrid", "torch-compile")
 PROMPTS = 4
 # Seconds a layer that a subject's first request may take, before one has been seen
-GUESSES = {"torch": 0.3, "torch-compile": 2.0, "torch-compile+reduce-overhead": 2.5, "eager": 1.0, "first token": 1.0, "weights": 0.4}
+GUESSES = {
+    "torch": 0.3,
+    "torch-compile": 2.0,
+    "torch-compile+reduce-overhead": 2.5,
+    "eager": 1.0,
+    "first token": 1.0,
+    "weights": 0.4,
+}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model of random weights. until: the share of all time that is gone when its own is over. subjects: most wanted first."""
+    """A model of random weights. until: the share of all time that is gone when its own is over. subjects: most wanted
+    first."""
 
     name: str
     config: ModelConfig
@@ -52,19 +60,33 @@ class Suite:
     rehearsal: bool = False
 
 
-FULL = Suite((
-    Shape("random:llama-3.2-1b", PRESETS["llama-3.2-1b"], 0.5, (*LADDER, "eager")),
-    Shape("random:llama-2-7b", PRESETS["llama-2-7b"], 0.82),
-    Shape("random:llama-3.2-3b", PRESETS["llama-3.2-3b"], 1.0),
-))  # fmt: skip
+FULL = Suite(
+    (
+        Shape("random:llama-3.2-1b", PRESETS["llama-3.2-1b"], 0.5, (*LADDER, "eager")),
+        Shape("random:llama-2-7b", PRESETS["llama-2-7b"], 0.82),
+        Shape("random:llama-3.2-3b", PRESETS["llama-3.2-3b"], 1.0),
+    )
+)
 REHEARSAL = Suite(
     (
         Shape("random:tiny", tiny(tie_word_embeddings=False), 0.7, (*LADDER, "eager")),
-        Shape("random:tiny, three layers", tiny(tie_word_embeddings=False, num_hidden_layers=3), 1.0, ("step", "torch", "loop")),
+        Shape(
+            "random:tiny, three layers",
+            tiny(tie_word_embeddings=False, num_hidden_layers=3),
+            1.0,
+            ("step", "torch", "loop"),
+        ),
     ),
-    prompt_tokens=12, new_tokens=17, blocks=3, lengths=(4, 12, 20), answers=3, limit_s=200.0, hard_s=230.0, probe_bytes=1 << 24,
+    prompt_tokens=12,
+    new_tokens=17,
+    blocks=3,
+    lengths=(4, 12, 20),
+    answers=3,
+    limit_s=200.0,
+    hard_s=230.0,
+    probe_bytes=1 << 24,
     rehearsal=True,
-)  # fmt: skip
+)
 
 
 def workload(suite: Suite, config: ModelConfig, tokens: int, new_tokens: int) -> Workload:

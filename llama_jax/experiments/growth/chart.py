@@ -9,29 +9,68 @@ from matplotlib.figure import Figure
 from llama_jax.figures.marks import label
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, styled
 
-TITLES = {"layers": "Layers", "width": "Width", "context": "Cache slots", "batch": "Batch rows", "model": "Whole models"}
+TITLES = {
+    "layers": "Layers",
+    "width": "Width",
+    "context": "Cache slots",
+    "batch": "Batch rows",
+    "model": "Whole models",
+}
 
 
 @styled
 def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
-    """Milliseconds a step against each size: every answer a point, medians joined, the bandwidth and arithmetic limits beside.
+    """Milliseconds a step against each size: every answer a point, medians joined, the bandwidth and arithmetic limits
+    beside.
 
     axes_points: axis → `growth.axis_of`.
     """
     figure, panels = new(3.1 * len(axes_points), 4.4, columns=len(axes_points), squeeze=False)
     for axes, (axis, points) in zip(panels[0], axes_points.items(), strict=True):
         x = range(len(points)) if axis == "model" else [int(p["value"]) for p in points]
-        axes.scatter([at for at, p in zip(x, points, strict=True) for _ in p["ms"]], [ms for p in points for ms in p["ms"]], s=16,
-                     color=PALETTE["blue"], alpha=0.5, linewidths=0, zorder=3)  # fmt: skip
-        axes.plot(x, [p["median"] for p in points], color=PALETTE["blue"], linewidth=2, label="measured (median; point: one answer)")
-        axes.plot(x, [p["bytes_ms"] for p in points], color=LIMIT_COLOUR, linestyle="--", linewidth=1.5, label="bytes / bandwidth")
+        axes.scatter(
+            [at for at, p in zip(x, points, strict=True) for _ in p["ms"]],
+            [ms for p in points for ms in p["ms"]],
+            s=16,
+            color=PALETTE["blue"],
+            alpha=0.5,
+            linewidths=0,
+            zorder=3,
+        )
+        axes.plot(
+            x,
+            [p["median"] for p in points],
+            color=PALETTE["blue"],
+            linewidth=2,
+            label="measured (median; point: one answer)",
+        )
+        axes.plot(
+            x,
+            [p["bytes_ms"] for p in points],
+            color=LIMIT_COLOUR,
+            linestyle="--",
+            linewidth=1.5,
+            label="bytes / bandwidth",
+        )
         if all(p["flops_ms"] for p in points):
             axes.plot(
-                x, [p["flops_ms"] for p in points], color=PALETTE["green"], linestyle=":", linewidth=1.8, label="operations / arithmetic"
+                x,
+                [p["flops_ms"] for p in points],
+                color=PALETTE["green"],
+                linestyle=":",
+                linewidth=1.8,
+                label="operations / arithmetic",
             )
         for at, p in zip(x, points, strict=True):
             bound = max(p["bytes_ms"], p["flops_ms"] or 0)
-            axes.annotate(f"{p['median'] / bound:.1f}x", (at, p["median"]), (0, 7), textcoords="offset points", ha="center", fontsize=8.5)
+            axes.annotate(
+                f"{p['median'] / bound:.1f}x",
+                (at, p["median"]),
+                (0, 7),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8.5,
+            )
         axes.set_ylim(bottom=0)
         if axis == "model":
             axes.set_xticks(list(x), [label(p["value"]) for p in points], fontsize=9)
@@ -45,7 +84,9 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
         axes.set_title(TITLES[axis], fontsize=12)
         counts = sorted({p["n"] for p in points})
         processes = "one process" if points[0]["processes"] == 1 else f"{points[0]['processes']} processes"
-        axes.set_xlabel(f"n = {'-'.join(str(n) for n in (counts[0], counts[-1])[: len(counts)])} a point,\n{processes}", fontsize=9)
+        axes.set_xlabel(
+            f"n = {'-'.join(str(n) for n in (counts[0], counts[-1])[: len(counts)])} a point,\n{processes}", fontsize=9
+        )
     panels[0][0].set_ylabel("ms a step (one token for each row)")
     handles, labels = panels[0][0].get_legend_handles_labels()
     words = "2.0x over a point: twice the larger of the two limits"

@@ -19,7 +19,9 @@ def growth(points: dict[str, Sequence[dict]], over_bytes: dict[str, float], cros
     if len(batch) > 1:
         first, last = batch[0], batch[-1]
         gain = int(last["value"]) * first["median"] / (int(first["value"]) * last["median"])
-        sentence += f"; a batch of {last['value']} makes {gain:.1f} times as many tokens/s as a batch of {first['value']}"
+        sentence += (
+            f"; a batch of {last['value']} makes {gain:.1f} times as many tokens/s as a batch of {first['value']}"
+        )
         if np.isfinite(crossing):
             sentence += f", arithmetic being the limit from about {crossing:.0f} rows on"
     return sentence + "."

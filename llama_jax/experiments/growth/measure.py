@@ -30,7 +30,9 @@ def preset(model: str) -> str:
     """The preset that all axes start from, of a model `random:PRESET`. Raises UserError for any other model."""
     name = model.removeprefix("random:")
     if name == model or name not in PRESETS:
-        raise UserError(f"model is {model!r}; growth starts from random weights at a preset's shapes, such as random:{BASE}.")
+        raise UserError(
+            f"model is {model!r}; growth starts from random weights at a preset's shapes, such as random:{BASE}."
+        )
     return name
 
 
@@ -56,8 +58,14 @@ def point(axis: str, value: int | str, base: str = BASE) -> tuple[str, int, int]
             raise UserError(f"width is {value}; it must be a multiple of {config.head_dim * share}.")
         kv_heads = value // config.head_dim // share
         inner = round(config.intermediate_size * value / config.hidden_size)
-        return (f"random:{base},hidden_size={value},intermediate_size={inner},num_attention_heads={share * kv_heads},"
-                f"num_key_value_heads={kv_heads}"), 64, 1  # fmt: skip
+        return (
+            (
+                f"random:{base},hidden_size={value},intermediate_size={inner},num_attention_heads={share * kv_heads},"
+                f"num_key_value_heads={kv_heads}"
+            ),
+            64,
+            1,
+        )
     if axis == "context" and not 64 <= value <= config.max_position_embeddings:
         raise UserError(f"context is {value}; {base} has 64 to {config.max_position_embeddings} positions.")
     return f"random:{base}", value if axis == "context" else 64, value if axis == "batch" else 1
@@ -69,26 +77,49 @@ def check_model(name: str) -> str:
 
 
 def measure(
-    job: Job, axes: dict[str, Sequence[int | str]], answers: int, processes: int, new_tokens: int, seed: int, base: str = BASE
+    job: Job,
+    axes: dict[str, Sequence[int | str]],
+    answers: int,
+    processes: int,
+    new_tokens: int,
+    seed: int,
+    base: str = BASE,
 ) -> None:
-    """Every point of every axis `processes` times, in seeded random order; points are checked before anything is measured."""
+    """Every point of every axis `processes` times, in seeded random order; points are checked before anything is
+    measured."""
     check(answers=answers, processes=processes)
     if new_tokens < 9 or new_tokens % 8 != 1 or PROMPT + new_tokens > 64:
-        raise UserError(f"new_tokens is {new_tokens}; it must be 9, 17, 25, 33 or 41: one token, then whole chunks, in 64 slots.")
+        raise UserError(
+            f"new_tokens is {new_tokens}; it must be 9, 17, 25, 33 or 41: one token, then whole chunks, in 64 slots."
+        )
     points = [(axis, value, *point(axis, value, base)) for axis, values in axes.items() for value in values]
     order = random.Random(seed)
     for block in range(processes):
         for i, (axis, value, model, slots, batch) in enumerate(order.sample(points, len(points))):
             job.progress(f"{axis} {value}", block * len(points) + i, processes * len(points))
-            job.child(f"{axis} {value}", block, f"{__name__}:answers_of", answers, model=model, slots=slots, batch=batch,
-                      answers=answers, new_tokens=new_tokens, seed=seed)  # fmt: skip
+            job.child(
+                f"{axis} {value}",
+                block,
+                f"{__name__}:answers_of",
+                answers,
+                model=model,
+                slots=slots,
+                batch=batch,
+                answers=answers,
+                new_tokens=new_tokens,
+                seed=seed,
+            )
 
 
-def answers_of(say: Callable, job: dict, identity: dict, slots: int, batch: int, answers: int, new_tokens: int, seed: int) -> dict:
+def answers_of(
+    say: Callable, job: dict, identity: dict, slots: int, batch: int, answers: int, new_tokens: int, seed: int
+) -> dict:
     """Warm answers of one model, cache size and batch; the bandwidth is probed between them."""
     with watched(say) as more:
         loaded, _, _, _ = opened(job)
-        work = Workload(passages.random_prompts(loaded.config.vocab_size, PROMPT, seed), new_tokens, PROMPT, batch, seed)
+        work = Workload(
+            passages.random_prompts(loaded.config.vocab_size, PROMPT, seed), new_tokens, PROMPT, batch, seed
+        )
         who = with_slots(loaded, slots)
         probe, reference = roofline.Probe(), protocol.Reference(loaded, work)
         protocol.warm_up(who, work)
@@ -97,7 +128,10 @@ def answers_of(say: Callable, job: dict, identity: dict, slots: int, batch: int,
             record, tokens = protocol.trial(who, work, i % len(work.prompts), **identity, phase="warm", order=i)
             record = reference.judge(record, tokens)
             sizes = reached(loaded.config, slots, batch)
-            say("trial", record.model_copy(update=dict(bandwidth_gbps=bandwidth, cache_slots=slots, **sizes)).model_dump())
+            say(
+                "trial",
+                record.model_copy(update=dict(bandwidth_gbps=bandwidth, cache_slots=slots, **sizes)).model_dump(),
+            )
         more["gflops"] = roofline.flops()
     return {}
 
@@ -130,7 +164,8 @@ def step_ms(trial: Trial) -> float:
 
 
 def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> list[dict]:
-    """One entry a point, in the order of its size: {value, ms: list, median, bytes_ms, flops_ms, parameters, n, processes}.
+    """One entry a point, in the order of its size: {value, ms: list, median, bytes_ms, flops_ms, parameters, n,
+    processes}.
 
     bytes_ms: what the bandwidth allows, by each trial's own probe. flops_ms: what the machine's arithmetic allows.
     """
@@ -154,7 +189,8 @@ def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> 
 
 
 def over_prediction(points: Sequence[dict]) -> float:
-    """How much more the last point of an axis costs over the first than the bytes that it must read: 1 is as predicted."""
+    """How much more the last point of an axis costs over the first than the bytes that it must read: 1 is as
+    predicted."""
     first, last = points[0], points[-1]
     return (last["median"] / first["median"]) / (last["bytes"] / first["bytes"])
 

@@ -16,7 +16,8 @@ GREY = "#555555"
 
 @styled
 def speed_ups(found: Sequence[dict], limit: float) -> Figure:
-    """Tokens/s of whole answers with and without a cache under three ways of warming up; published and measured ratios beside.
+    """Tokens/s of whole answers with and without a cache under three ways of warming up; published and measured ratios
+    beside.
 
     found: as `claims.speed_ups` returns it. limit: tokens/s that the memory bandwidth allows.
     """
@@ -26,16 +27,35 @@ def speed_ups(found: Sequence[dict], limit: float) -> Figure:
         height = heights[f["label"]]
         for name, shade, marker, up in (("uncached", WITHOUT, "s", -0.12), ("cached", WITH, "o", 0.12)):
             values = f[name]
-            axes.scatter(values, [height + up] * len(values), s=34, color=shade, marker=marker, alpha=0.7, linewidths=0, zorder=3)
-        axes.plot([np.median(f["uncached"]), np.median(f["cached"])], [height] * 2, color="#999999", linewidth=1.2, zorder=1)
+            axes.scatter(
+                values, [height + up] * len(values), s=34, color=shade, marker=marker, alpha=0.7, linewidths=0, zorder=3
+            )
+        axes.plot(
+            [np.median(f["uncached"]), np.median(f["cached"])], [height] * 2, color="#999999", linewidth=1.2, zorder=1
+        )
         known = f"published {f['published']:.2f}x\n" if f["published"] else "never published\n"
-        axes.text(1.02, height, known + "here " + interval_words(f["ratio"]), va="center", fontsize=9.5,
-                  transform=axes.get_yaxis_transform(), color="black" if f["guard"] else BAD)  # fmt: skip
+        axes.text(
+            1.02,
+            height,
+            known + "here " + interval_words(f["ratio"]),
+            va="center",
+            fontsize=9.5,
+            transform=axes.get_yaxis_transform(),
+            color="black" if f["guard"] else BAD,
+        )
         guard = "guard on: counts" if f["guard"] else "guard off: compilations inside"
         axes.text(0.005, height - 0.36, guard, fontsize=8.5, color=GREY, transform=axes.get_yaxis_transform())
     axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    axes.text(limit, 1.0, f"memory-bandwidth limit {limit:.0f} ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
-              transform=axes.get_xaxis_transform())  # fmt: skip
+    axes.text(
+        limit,
+        1.0,
+        f"memory-bandwidth limit {limit:.0f} ",
+        color=LIMIT_COLOUR,
+        ha="right",
+        va="bottom",
+        fontsize=9,
+        transform=axes.get_xaxis_transform(),
+    )
     axes.set_xscale("log")
     axes.set_xlim(right=1.15 * max(limit, *(rate for f in found for rate in f["cached"])))
     plain_ticks(axes.xaxis)
@@ -65,7 +85,9 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
     spread = np.random.default_rng(0)
     for name, shade, height in zip(("cold", "warm"), (BAD, WITH), heights.values(), strict=True):
         values = found[name]
-        right.scatter(values, height + spread.uniform(-0.2, 0.2, len(values)), s=18, alpha=0.5, color=shade, linewidths=0)
+        right.scatter(
+            values, height + spread.uniform(-0.2, 0.2, len(values)), s=18, alpha=0.5, color=shade, linewidths=0
+        )
     top, bottom = heights.values()
     middle = found["warm_median"]
     marks = ((found["cold_mean"], top, f"guard off: mean {found['cold_mean']:.0f} ms", BAD),
@@ -79,8 +101,15 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
     right.text(middle.median, bottom - 0.34, words, fontsize=9, ha="left", va="top")
     right.set_ylim(bottom=bottom - 0.85)
     right.axvline(limit_ms, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    right.text(limit_ms, 1.0, f" arithmetic limit {limit_ms:.0f} ms", color=LIMIT_COLOUR, fontsize=9, va="bottom",
-               transform=right.get_xaxis_transform())  # fmt: skip
+    right.text(
+        limit_ms,
+        1.0,
+        f" arithmetic limit {limit_ms:.0f} ms",
+        color=LIMIT_COLOUR,
+        fontsize=9,
+        va="bottom",
+        transform=right.get_xaxis_transform(),
+    )
     right.set_xscale("log")
     plain_ticks(right.xaxis)
     right.xaxis.set_minor_formatter("")
@@ -109,21 +138,30 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
             axes.plot(ratio.value, i, "x" if differs else "o", color=shade, markersize=6, markeredgewidth=2)
         axes.axvline(1, color="black", linewidth=1)
         axes.set_title(title)
-        axes.set_xlabel(f"tokens/s of B over A, 95 % interval ({pairs} answers each)\n"
-                        f"{apart} of {len(rounds)} rounds (x) call one program two")  # fmt: skip
+        axes.set_xlabel(
+            f"tokens/s of B over A, 95 % interval ({pairs} answers each)\n"
+            f"{apart} of {len(rounds)} rounds (x) call one program two"
+        )
         axes.set_yticks(range(len(rounds)), [str(i + 1) for i in range(len(rounds))])
         axes.grid(axis="y", visible=False)
     both[0].set_ylabel("round (a process each)")
-    figure.suptitle(f"Published one after the other: {published}. Here A and B are one program:", fontsize=10.5, x=0.01, ha="left")
+    figure.suptitle(
+        f"Published one after the other: {published}. Here A and B are one program:", fontsize=10.5, x=0.01, ha="left"
+    )
     both[0].invert_yaxis()
     return figure
 
 
 @styled
 def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
-    """Simulated measurements with a known truth: how often each way of timing is right. table: as `simulation.table` gives it."""
+    """Simulated measurements with a known truth: how often each way of timing is right. table: as `simulation.table`
+    gives it."""
     scenarios = list(dict.fromkeys(r["scenario"] for r in table))
-    measures = {"coverage": "interval holds the truth", "aa_false_positive_rate": "equal called different", "power": "3 % effect found"}
+    measures = {
+        "coverage": "interval holds the truth",
+        "aa_false_positive_rate": "equal called different",
+        "power": "3 % effect found",
+    }
     figure, panels = new(12, 0.42 * len(scenarios) + 1.9, columns=3, sharey=True)
     heights = rows(panels[0], scenarios)
     for axes, (key, title) in zip(panels, measures.items(), strict=True):
@@ -132,7 +170,13 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
             ours = r["protocol"] == "ours"
             height = heights[r["scenario"]] + (0.13 if ours else -0.13)
             error = 1.96 * np.sqrt(max(r[key] * (1 - r[key]), 0) / r["runs"])
-            axes.plot([100 * (r[key] - error), 100 * (r[key] + error)], [height] * 2, color=WITH if ours else BAD, linewidth=2, alpha=0.5)
+            axes.plot(
+                [100 * (r[key] - error), 100 * (r[key] + error)],
+                [height] * 2,
+                color=WITH if ours else BAD,
+                linewidth=2,
+                alpha=0.5,
+            )
             axes.plot(100 * r[key], height, "o" if ours else "X", color=WITH if ours else BAD, markersize=7)
         at = 100 * thresholds[key]
         axes.axvline(at, color="black", linestyle=":", linewidth=1.5)

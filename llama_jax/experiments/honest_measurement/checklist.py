@@ -1,4 +1,5 @@
-"""The rules of good benchmarking, checked against the trials themselves: each a rule, whether it was kept, and the evidence."""
+"""The rules of good benchmarking, checked against the trials themselves: each a rule, whether it was kept, and the
+evidence."""
 
 from __future__ import annotations
 
@@ -14,13 +15,19 @@ EQUAL = ("model", "weights_hash", "batch", "prompt_tokens", "new_tokens", "cache
 def examine(trials: Sequence[Trial], baseline: str) -> list[dict]:
     """[{rule, kept, evidence}] for the timed trials of one comparison, cold and cached starts left out."""
     timed = [t for t in trials if t.phase not in ("cold", "cached")]
-    return [dict(rule=rule, kept=kept, evidence=evidence) for rule, check in RULES.items() for kept, evidence in [check(timed, baseline)]]
+    return [
+        dict(rule=rule, kept=kept, evidence=evidence)
+        for rule, check in RULES.items()
+        for kept, evidence in [check(timed, baseline)]
+    ]
 
 
 def warmed_up(trials: Sequence[Trial], baseline: str) -> tuple[bool, str]:
     compiled = [t for t in trials if t.lowered or t.compiled]
     names = ", ".join(dict.fromkeys(t.subject for t in compiled))
-    return not compiled, f"{len(compiled)} of {len(trials)} timed regions compiled something" + (f" ({names})" if names else "")
+    return not compiled, f"{len(compiled)} of {len(trials)} timed regions compiled something" + (
+        f" ({names})" if names else ""
+    )
 
 
 def equal_configuration(trials: Sequence[Trial], baseline: str) -> tuple[bool, str]:
@@ -29,7 +36,9 @@ def equal_configuration(trials: Sequence[Trial], baseline: str) -> tuple[bool, s
         if t.token_times_ns:
             by_prompt.setdefault(t.prompt, set()).add(tuple(getattr(t, name) for name in EQUAL))
     unequal = [prompt for prompt, seen in by_prompt.items() if len(seen) > 1]
-    return not unequal, f"{', '.join(EQUAL)}: " + (f"differ for prompt {unequal[0]}" if unequal else "equal for all subjects")
+    return not unequal, f"{', '.join(EQUAL)}: " + (
+        f"differ for prompt {unequal[0]}" if unequal else "equal for all subjects"
+    )
 
 
 def loaded_once(trials: Sequence[Trial], baseline: str) -> tuple[bool, str]:
@@ -45,7 +54,9 @@ def loaded_once(trials: Sequence[Trial], baseline: str) -> tuple[bool, str]:
 def several_trials(trials: Sequence[Trial], baseline: str) -> tuple[bool, str]:
     counts = {name: sum(t.valid for t in trials if t.subject == name) for name in summary.subjects(trials)}
     fewest = min(counts, key=counts.get, default="")
-    return bool(counts) and counts[fewest] >= FEWEST, f"at least {counts.get(fewest, 0)} valid trials a subject; {FEWEST} are asked for"
+    return bool(counts) and counts[
+        fewest
+    ] >= FEWEST, f"at least {counts.get(fewest, 0)} valid trials a subject; {FEWEST} are asked for"
 
 
 def same_tokens(trials: Sequence[Trial], baseline: str) -> tuple[bool, str]:

@@ -2,8 +2,10 @@
 
 Three ways to be wrong, one `run` name each in the table:
 
-compilation  a warm-up shorter than the test leaves compilations in the timed region (GPT-2 in JAX, "2.44x" and "16.32x")
-tail         a mean over a few cold iterations stands beside a percentile of many warm ones (time to first token, "4.25x")
+compilation  a warm-up shorter than the test leaves compilations in the timed region (GPT-2 in JAX, "2.44x" and
+             "16.32x")
+tail         a mean over a few cold iterations stands beside a percentile of many warm ones (time to first token,
+             "4.25x")
 order        one subject is timed after the other, so that the machine's drift becomes a difference between them
 
 A trial that the protocol would void is kept with its reason: it is what a harness without a guard would have published.
@@ -32,12 +34,20 @@ WARM_UP, TEST = 5, 15  # tokens, as published
 
 
 def compilation(job: Job, processes: int, repeats: int = 3) -> None:
-    """A 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in `processes` of its own."""
+    """A 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in `processes` of
+    its own."""
     check(processes=processes, repeats=repeats)
     for block in range(processes):
         for i, subject in enumerate((UNCACHED, CACHED)):
             job.progress(f"warm-up against test length: {subject}", 2 * block + i, 2 * processes)
-            job.child(f"compilation {subject}", block, f"{__name__}:short_warm_up", 1 + repeats, subject=subject, repeats=repeats)
+            job.child(
+                f"compilation {subject}",
+                block,
+                f"{__name__}:short_warm_up",
+                1 + repeats,
+                subject=subject,
+                repeats=repeats,
+            )
 
 
 def tail(job: Job, requests: int) -> None:
@@ -74,7 +84,8 @@ def uncached(loaded: checkpoint.Checkpoint) -> Subject:
 
 
 def short_warm_up(say: Callable, job: dict, identity: dict, subject: str, repeats: int) -> dict:
-    """One subject in one process: first cold (no cache) or after five tokens (growing cache), as published; then warm."""
+    """One subject in one process: first cold (no cache) or after five tokens (growing cache), as published; then
+    warm."""
     with watched(say):
         loaded, _, workload, _ = opened(job)
         timed = judging(say, workload, loaded, identity)
@@ -136,7 +147,13 @@ def speed_ups(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     A ratio pairs processes: the k-th answer of one with the k-th of the other, processes resampled whole.
     """
     rows = (
-        ("baseline cold, cache after a warm-up of 5 tokens", False, SHORT, "cold", figure_of("kv-cache", "speed-up, short warm-up")),
+        (
+            "baseline cold, cache after a warm-up of 5 tokens",
+            False,
+            SHORT,
+            "cold",
+            figure_of("kv-cache", "speed-up, short warm-up"),
+        ),
         ("baseline cold, cache warm", False, "warm", "cold", figure_of("kv-cache", "speed-up, long warm-up")),
         ("both warm", True, "warm", "warm", None),
     )
@@ -150,8 +167,13 @@ def speed_ups(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
 
 
 def as_published(trials: Sequence[Trial]) -> list[Trial]:
-    """The cache claim's trials that were timed the published way, as one phase: the baseline cold, the cache after five tokens."""
-    return [t.model_copy(update=dict(phase=SHORT)) for t in trials if t.run.startswith("compilation") and t.phase in ("cold", SHORT)]
+    """The cache claim's trials that were timed the published way, as one phase: the baseline cold, the cache after five
+    tokens."""
+    return [
+        t.model_copy(update=dict(phase=SHORT))
+        for t in trials
+        if t.run.startswith("compilation") and t.phase in ("cold", SHORT)
+    ]
 
 
 def limit(trials: Sequence[Trial]) -> float:
@@ -164,9 +186,12 @@ def flat(by_process: dict[int, list[float]]) -> list[float]:
 
 
 def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
-    """Time to first token in ms of the cold loop and the warm one: means, and the percentiles that the sample supports."""
+    """Time to first token in ms of the cold loop and the warm one: means, and the percentiles that the sample
+    supports."""
     tail = sorted((t for t in whole(trials) if t.run == "tail" and t.token_times_ns), key=lambda t: t.order)
-    cold, warm = ([t.ttft * 1e3 for t in tail if t.phase == phase and (t.valid or phase == "cold")] for phase in ("cold", "warm"))
+    cold, warm = (
+        [t.ttft * 1e3 for t in tail if t.phase == phase and (t.valid or phase == "cold")] for phase in ("cold", "warm")
+    )
     return dict(
         cold=cold, warm=warm, cold_mean=float(np.mean(cold)), naive_p99=float(np.percentile(warm, 99)),
         warm_median=statistics.summarise(warm, seed), **statistics.percentiles(warm),
@@ -176,7 +201,8 @@ def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
 
 
 def two_ways(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
-    """One entry a round: {sequential, interleaved: Ratio of B over A}. Sequential has Welch's interval on the logs, unpaired."""
+    """One entry a round: {sequential, interleaved: Ratio of B over A}. Sequential has Welch's interval on the logs,
+    unpaired."""
     rounds, measured = [], sorted((t for t in whole(trials) if t.run == "order"), key=lambda t: t.order)
     for block in sorted({t.block for t in measured}):
         here = [t for t in measured if t.block == block and t.valid]
@@ -187,6 +213,9 @@ def two_ways(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
                 pairs.setdefault(t.order // 2, {})[t.subject[-1]] = t.tg
         kept = [pair for pair in pairs.values() if len(pair) == 2]
         rounds.append(
-            dict(sequential=statistics.welch(after, before), interleaved=statistics.ratio(*([p[n] for p in kept] for n in "BA"), seed))
+            dict(
+                sequential=statistics.welch(after, before),
+                interleaved=statistics.ratio(*([p[n] for p in kept] for n in "BA"), seed),
+            )
         )
     return rounds

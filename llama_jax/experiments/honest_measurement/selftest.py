@@ -1,4 +1,5 @@
-"""Does the harness do what it says? Every way to compile in a timed region is injected, and the statistics meet a simulation.
+"""Does the harness do what it says? Every way to compile in a timed region is injected, and the statistics meet a
+simulation.
 
 `llama-jax bench --self-test` prints the result and fails when a class goes unnoticed or a rate falls short.
 """
@@ -110,14 +111,21 @@ def growing_cache():
 
 
 def run(tell: Callable[[str], None] = lambda line: None) -> dict:
-    """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive: the same rates, shortfalls: [line, …]}."""
+    """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive: the same rates, shortfalls: [line,
+    …]}."""
     tell(f"firing {len(CLASSES)} classes of compilation at the guard")
     fired = guard_classes()
     tell(f"simulating {RUNS} measurements")
     ours, naive = (simulation.simulate(simulation.BASE, RUNS, protocol=name) for name in ("ours", "naive"))
     rates = lambda r: dict(coverage=r.coverage, aa_false_positive_rate=r.aa_false_positive_rate, power_3pct=r.power)  # noqa: E731
     silent = [f"the guard does not notice: {name}" for name, noticed in fired.items() if not noticed]
-    return {"guard": fired, **rates(ours), "naive": rates(naive), "runs": RUNS, "shortfalls": silent + simulation.shortfalls(ours)}
+    return {
+        "guard": fired,
+        **rates(ours),
+        "naive": rates(naive),
+        "runs": RUNS,
+        "shortfalls": silent + simulation.shortfalls(ours),
+    }
 
 
 def noticed(prepare: Callable[[], Callable]) -> bool:
@@ -133,7 +141,11 @@ def noticed(prepare: Callable[[], Callable]) -> bool:
 
 def persistent_cache() -> bool:
     """A program loaded from disk: XLA compiles nothing, and yet the region paid for tracing, lowering and loading."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_persistent_cache_min_entry_size_bytes")
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
     before = {name: getattr(jax.config, name) for name in names}
     x = jnp.asarray(np.ones(13, np.float32))
     with tempfile.TemporaryDirectory() as folder:
@@ -187,5 +199,6 @@ CLASSES: dict[str, Callable[[], bool]] = {name: partial(noticed, prepare) for na
 
 
 def guard_classes() -> dict[str, bool]:
-    """For each way to compile in a timed region: does the guard fire when it happens, and is it silent when it does not?"""
+    """For each way to compile in a timed region: does the guard fire when it happens, and is it silent when it does
+    not?"""
     return {name: check() for name, check in CLASSES.items()}

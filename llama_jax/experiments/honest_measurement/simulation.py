@@ -1,11 +1,12 @@
 """The measurement itself, simulated: noise, drift and luck are known, so what the statistics claim can be checked.
 
-A trial's log time is log(true time) + drift of the machine + luck of its process + noise. The drift is one path over the
-whole run, shared by all subjects and continuous within blocks. Two ways to measure in it:
+A trial's log time is log(true time) + drift of the machine + luck of its process + noise. The drift is one path over
+the whole run, shared by all subjects and continuous within blocks. Two ways to measure in it:
 
 ours   each block runs the subject once and the baseline twice, in random order; blocks are spread over fresh processes;
        statistics.ratio, judged against the A/A control
-naive  all trials of the baseline, then all of the subject, each in one process; Welch's t interval of the log times, as many
+naive  all trials of the baseline, then all of the subject, each in one process; Welch's t interval of the log times, as
+       many
        published comparisons are timed
 """
 
@@ -87,7 +88,8 @@ def simulate(scenario: Scenario, runs: int, seed: int = 0, protocol: str = "ours
 
 
 def ours(scenario: Scenario, rng: np.random.Generator) -> Ratio:
-    """One run as the harness measures it. The baseline's twin is the same program in the same process, and shares its luck."""
+    """One run as the harness measures it. The baseline's twin is the same program in the same process, and shares its
+    luck."""
     shape = (scenario.blocks, 3)
     order = rng.permuted(np.tile(np.arange(3), (scenario.blocks, 1)), axis=1)
     drifted = np.take_along_axis(drift(scenario, math.prod(shape), rng).reshape(shape), order, 1)
@@ -131,16 +133,31 @@ def share(answers) -> float:
 
 def table(runs: int, seed: int = 0) -> list[dict]:
     """Every scenario measured both ways, one row each: its name, the rates, the settings."""
-    return [{"scenario": name, **asdict(simulate(scenario, runs, seed, protocol)), **asdict(scenario)}
-            for name, scenario in SCENARIOS.items() for protocol in ("ours", "naive")]  # fmt: skip
+    return [
+        {"scenario": name, **asdict(simulate(scenario, runs, seed, protocol)), **asdict(scenario)}
+        for name, scenario in SCENARIOS.items()
+        for protocol in ("ours", "naive")
+    ]
 
 
 def shortfalls(result: Result) -> list[str]:
     """What a result misses of the rates required in the base scenario, one line each; empty when it meets them."""
     required = [
-        ("coverage", result.coverage >= COVERAGE, f"{result.coverage:.1%} of intervals hold the true ratio, {COVERAGE:.0%} must"),
-        ("A/A", result.aa_false_positive_rate <= FALSE_POSITIVES,
-         f"{result.aa_false_positive_rate:.1%} of identical subjects are called different, {FALSE_POSITIVES:.0%} may be"),
-        ("power", result.power >= POWER, f"the effect is found in {result.power:.1%} of runs, {POWER:.0%} are required"),
-    ]  # fmt: skip
+        (
+            "coverage",
+            result.coverage >= COVERAGE,
+            f"{result.coverage:.1%} of intervals hold the true ratio, {COVERAGE:.0%} must",
+        ),
+        (
+            "A/A",
+            result.aa_false_positive_rate <= FALSE_POSITIVES,
+            f"{result.aa_false_positive_rate:.1%} of identical subjects are called different,"
+            f" {FALSE_POSITIVES:.0%} may be",
+        ),
+        (
+            "power",
+            result.power >= POWER,
+            f"the effect is found in {result.power:.1%} of runs, {POWER:.0%} are required",
+        ),
+    ]
     return [f"{name}: {line}" for name, met, line in required if not met]

@@ -1,4 +1,5 @@
-"""Charts of the host: rate by strategy, dispatch against the device's work by size of model, and how busy the cores are."""
+"""Charts of the host: rate by strategy, dispatch against the device's work by size of model, and how busy the cores
+are."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def shade(name: str) -> str:
 
 @styled
 def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], seed: int = 0) -> Figure:
-    """Decode tokens/s of each strategy, one panel a model: trials as points, median with interval, ratio to token by token, the limit.
+    """Decode tokens/s of each strategy, one panel a model: trials as points, median with interval, ratio to token by
+    token, the limit.
 
     panels: (label, the model's trials, its `hostloop.table`).
     """
@@ -40,8 +42,16 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
         else:
             axes.set_xlim(0, right)
         place = "" if limit < 2 * right else ", beyond the scale"
-        axes.text(1.0, 1.0, f"memory-bandwidth limit {limit:,.0f} tokens/s{place}", color=LIMIT_COLOUR, ha="right", va="bottom",
-                  fontsize=9, transform=axes.transAxes)  # fmt: skip
+        axes.text(
+            1.0,
+            1.0,
+            f"memory-bandwidth limit {limit:,.0f} tokens/s{place}",
+            color=LIMIT_COLOUR,
+            ha="right",
+            va="bottom",
+            fontsize=9,
+            transform=axes.transAxes,
+        )
         axes.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
         axes.set_title(label, pad=18)
     return figure
@@ -50,22 +60,41 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
 def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: int) -> None:
     """One strategy's points, median and interval, and its ratio beside."""
     if not rates:
-        axes.text(0.01, height, "no valid trial: " + "; ".join(line["reasons"])[:60], va="center", fontsize=8.5, color=LIMIT_COLOUR,
-                  transform=axes.get_yaxis_transform())  # fmt: skip
+        axes.text(
+            0.01,
+            height,
+            "no valid trial: " + "; ".join(line["reasons"])[:60],
+            va="center",
+            fontsize=8.5,
+            color=LIMIT_COLOUR,
+            transform=axes.get_yaxis_transform(),
+        )
         return
     spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(rates))
     axes.scatter(rates, height + spread, s=12, alpha=0.45, color=shade(line["name"]), linewidths=0, zorder=2)
     rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
-    axes.plot([rate["low"], rate["high"]], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3)
+    axes.plot(
+        [rate["low"], rate["high"]],
+        [height] * 2,
+        color="black",
+        linewidth=5,
+        alpha=0.35,
+        solid_capstyle="butt",
+        zorder=3,
+    )
     axes.plot(rate["median"], height, "|", color="black", markersize=18, markeredgewidth=2.2, zorder=4)
-    words = f"baseline, n = {rate['n']}" if ratio["verdict"] == "baseline" else (
-        f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]\n{ratio['verdict']}, n = {ratio['n']}")  # fmt: skip
+    words = (
+        f"baseline, n = {rate['n']}"
+        if ratio["verdict"] == "baseline"
+        else (f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]\n{ratio['verdict']}, n = {ratio['n']}")
+    )
     axes.text(1.01, height, words, va="center", fontsize=8.5, linespacing=0.95, transform=axes.get_yaxis_transform())
 
 
 @styled
 def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
-    """Microseconds a token against size of model, both log: in calls that start programs, waiting for them, and the device alone.
+    """Microseconds a token against size of model, both log: in calls that start programs, waiting for them, and the
+    device alone.
 
     points: `hostloop.by_size`. cross: `hostloop.crossover`.
     """
@@ -78,15 +107,29 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     }
     for key, (label, tint, form, _) in series.items():
         middle = np.array([p[key].median for p in points])
-        axes.fill_between(weights, [p[key].low for p in points], [p[key].high for p in points], color=tint, alpha=0.15, linewidth=0)
-        axes.vlines(weights, [p[key].low for p in points], [p[key].high for p in points], color=tint, linewidth=3, alpha=0.4)
+        axes.fill_between(
+            weights, [p[key].low for p in points], [p[key].high for p in points], color=tint, alpha=0.15, linewidth=0
+        )
+        axes.vlines(
+            weights, [p[key].low for p in points], [p[key].high for p in points], color=tint, linewidth=3, alpha=0.4
+        )
         axes.plot(weights, middle, form, color=tint, linewidth=2, markersize=7, label=label)
     if cross:
         axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
-        axes.text(cross, 0.99, f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights", fontsize=9.5, va="top", color=GREY,
-                  transform=axes.get_xaxis_transform())  # fmt: skip
+        axes.text(
+            cross,
+            0.99,
+            f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights",
+            fontsize=9.5,
+            va="top",
+            color=GREY,
+            transform=axes.get_xaxis_transform(),
+        )
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
-    names = [f"{measure.short(p['model'])}\n{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}" for p in points]
+    names = [
+        f"{measure.short(p['model'])}\n{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}"
+        for p in points
+    ]
     axes.set_xticks(weights, names, fontsize=9)
     axes.minorticks_off()
     plain_ticks(axes.yaxis)
@@ -98,7 +141,8 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
 
 @styled
 def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cores: int, seed: int = 0) -> Figure:
-    """Processor cores kept busy, one panel a model (hatched: by the reader's thread), and the last one's gaps between tokens.
+    """Processor cores kept busy, one panel a model (hatched: by the reader's thread), and the last one's gaps between
+    tokens.
 
     panels: as for `host_strategies`. cores: those that the processes might use.
     """
@@ -109,11 +153,22 @@ def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cor
         for line in (line for line in lines if line["valid_trials"] and line["name"] in heights):
             cores_row(axes, line, [t.cores for t in summary.warm(trials, line["name"])], heights[line["name"]], seed)
         axes.axvline(cores, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-        axes.text(cores, 1.0, f"all {cores} cores ", color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9,
-                  transform=axes.get_xaxis_transform())  # fmt: skip
+        axes.text(
+            cores,
+            1.0,
+            f"all {cores} cores ",
+            color=LIMIT_COLOUR,
+            ha="right",
+            va="bottom",
+            fontsize=9,
+            transform=axes.get_xaxis_transform(),
+        )
         axes.set_xlim(0, 1.3 * max(cores, *(t.cores for t in trials if t.valid)))
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("cores busy, host and device together\n(bar: median; hatched: reader's thread;\npoint: one answer)", fontsize=10)
+        axes.set_xlabel(
+            "cores busy, host and device together\n(bar: median; hatched: reader's thread;\npoint: one answer)",
+            fontsize=10,
+        )
         axes.set_title(label, pad=18)
     for line in (line for line in table if line["valid_trials"]):
         name, height = line["name"], heights[line["name"]]
@@ -124,7 +179,10 @@ def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cor
     gaps.set_xscale("symlog", linthresh=0.1)
     gaps.set_xlim(left=-0.02)
     plain_ticks(gaps.xaxis)
-    gaps.set_xlabel("gap between tokens at the reader, ms\n(log scale above 0.1; bar: median;\nband: 5th to 95th percentile)", fontsize=10)
+    gaps.set_xlabel(
+        "gap between tokens at the reader, ms\n(log scale above 0.1; bar: median;\nband: 5th to 95th percentile)",
+        fontsize=10,
+    )
     gaps.set_title(f"{panels[-1][0]}: how tokens arrive", pad=18)
     return figure
 

@@ -1,4 +1,5 @@
-"""Host strategies as subjects, with a clock on the host: in calls that start programs, in waiting for tokens, in making text."""
+"""Host strategies as subjects, with a clock on the host: in calls that start programs, in waiting for tokens, in making
+text."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ ONE_THREAD, THREADS = "one thread", "three threads"  # the two ways to serve
 class HostTrial(Trial):
     """A trial, and where its time went from the first token to the last. ns, summed over the answer.
 
-    A call may return long before its program is done (then `dispatch_ns` is the host's own) or only afterwards, as those with a
-    callback do on a CPU (then it holds the device's work too).
+    A call may return long before its program is done (then `dispatch_ns` is the host's own) or only afterwards, as
+    those with a callback do on a CPU (then it holds the device's work too).
     """
 
     weights_read: int  # weights that one token reads
@@ -55,13 +56,17 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        self.spent, self.began, self.ended = Counter(), *[(time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns())] * 2
+        self.spent, self.began, self.ended = (
+            Counter(),
+            *[(time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns())] * 2,
+        )
 
     def stop(self) -> None:
         self.ended = (time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns())
 
     def around(self, what: str, function: Callable) -> Callable:
-        """The function with its time added up. Different things may be timed in different threads, one thing only in one."""
+        """The function with its time added up. Different things may be timed in different threads, one thing only in
+        one."""
 
         def timed(*args):
             start = time.perf_counter_ns()
@@ -76,8 +81,15 @@ class Clock:
     def reading(self) -> dict:
         """The fields of a HostTrial that the clock knows."""
         wall, cpu, reader = (after - before for before, after in zip(self.began, self.ended, strict=True))
-        return dict(calls=self.spent["dispatch calls"], dispatch_ns=self.spent["dispatch"], fetch_ns=self.spent["fetch"],
-                    text_ns=self.spent["text"], cpu_ns=cpu, reader_cpu_ns=reader, wall_ns=wall)  # fmt: skip
+        return dict(
+            calls=self.spent["dispatch calls"],
+            dispatch_ns=self.spent["dispatch"],
+            fetch_ns=self.spent["fetch"],
+            text_ns=self.spent["text"],
+            cpu_ns=cpu,
+            reader_cpu_ns=reader,
+            wall_ns=wall,
+        )
 
 
 def engines(loaded: Checkpoint, names: Sequence[str]) -> dict[str, Engine]:
@@ -88,7 +100,9 @@ def engines(loaded: Checkpoint, names: Sequence[str]) -> dict[str, Engine]:
         placement = parse(name)
         key = name.partition("+")[0] if placement.host != "callback" else name
         if key not in built:
-            engine = generate.build(loaded, replace(placement, host=placement.host if key == name else "sync", in_flight=2))
+            engine = generate.build(
+                loaded, replace(placement, host=placement.host if key == name else "sync", in_flight=2)
+            )
             shared = dict(prefill=first.programs.prefill, extend=first.programs.extend, step=first.programs.step)
             built[key] = replace(engine, programs=replace(engine.programs, **shared))
         built[name] = replace(built[key], placement=placement)
@@ -98,8 +112,11 @@ def engines(loaded: Checkpoint, names: Sequence[str]) -> dict[str, Engine]:
 def clocked(engine: Engine, clock: Clock) -> Engine:
     """The same engine with a clock around the calls that start programs and around fetching what they made."""
     programs = engine.programs
-    timed = replace(programs, step=clock.around("dispatch", programs.step),
-                    decode=programs.decode and clock.around("dispatch", programs.decode))  # fmt: skip
+    timed = replace(
+        programs,
+        step=clock.around("dispatch", programs.step),
+        decode=programs.decode and clock.around("dispatch", programs.decode),
+    )
     return replace(engine, programs=timed, fetch=clock.around("fetch", engine.fetch))
 
 
@@ -109,7 +126,9 @@ def subject(loaded: Checkpoint, engine: Engine, clock: Clock) -> Subject:
 
     def run(ids, workload: Workload) -> Iterator[np.ndarray]:
         read = clock.around("text", pipeline.reader(words))
-        blocks = generate.stream(watched_engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots)
+        blocks = generate.stream(
+            watched_engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots
+        )
         for i, block in enumerate(blocks):
             read(block[:, 0])
             yield block

@@ -14,7 +14,8 @@ from llama_jax.experiments.host_loop.flax_twin import CallRow
 
 
 def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Sequence[dict]) -> str:
-    """Up to what size of model the host is what one waits for, what the best strategy gains there and on the largest model measured.
+    """Up to what size of model the host is what one waits for, what the best strategy gains there and on the largest
+    model measured.
 
     points: `hostloop.by_size`. tables: `hostloop.table` by model, smallest first. served: `hostloop.served`.
     """
@@ -22,7 +23,10 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
         return "No model has valid trials both token by token and as one loop, so there is nothing to compare."
     cross, at = measure.crossover(points), [f"{p['weights'] / 1e6:.3g} M" for p in points]
     shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]
-    sentence = f"With a program a token, the calls that start them take {shares[0]:.0%} of calls and waits at {at[0]} weights a token"
+    sentence = (
+        f"With a program a token, the calls that start them take {shares[0]:.0%} of calls and waits at {at[0]}"
+        " weights a token"
+    )
     if len(points) > 1:
         sentence += f" and {shares[-1]:.0%} at {at[-1]}"
         sentence += f", and waiting for the device overtakes them at about {cross / 1e6:.2g} M" if cross else ""
@@ -33,7 +37,9 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
     words = [f"{s['ratio'].words} on {measure.short(s['model'])}" for s in decided]
     if served:
         sentence += (
-            f"; text work in threads of its own serves {' and '.join(words)}" if words else "; threads for the text work decide nothing"
+            f"; text work in threads of its own serves {' and '.join(words)}"
+            if words
+            else "; threads for the text work decide nothing"
         )
     return sentence + "."
 
@@ -45,11 +51,15 @@ def gain(table: Sequence[dict], model: str) -> str:
     if not faster:
         return f"on {model} no strategy is told apart as faster than token by token"
     name, ratio = max(faster.items(), key=lambda item: item[1]["value"])
-    return f"on {model} the fastest is {name} with {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] of token by token"
+    return (
+        f"on {model} the fastest is {name} with {ratio['value']:.2f}x [{ratio['low']:.2f},"
+        f" {ratio['high']:.2f}] of token by token"
+    )
 
 
 def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
-    """What Flax costs a decode call at the largest model measured, un-jitted, jitted, and by `nnx.jit`; and where it costs most."""
+    """What Flax costs a decode call at the largest model measured, un-jitted, jitted, and by `nnx.jit`; and where it
+    costs most."""
     table = flaxtwin.table(rows, seed)
     rows = whole(rows)
     largest, smallest = table[-1]["model"], table[0]["model"]
@@ -61,23 +71,37 @@ def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
 
     def over(subject: str, other: str, of: str, model: str = largest) -> str:
         ratio = flaxtwin.times_as_long(rows, model, subject, other, seed)
-        return words(f"{ratio.value:.2f}x", f"{ratio.low:.2f}, {ratio.high:.2f}", ratio, ratio.excludes_one, f" of {of}")
+        return words(
+            f"{ratio.value:.2f}x", f"{ratio.low:.2f}, {ratio.high:.2f}", ratio, ratio.excludes_one, f" of {of}"
+        )
 
     parts = []
     if {flaxtwin.UNJITTED, flaxtwin.JITTED} <= set(at):
-        parts.append(f"Flax jits nothing by itself: un-jitted `apply` hands {at[flaxtwin.UNJITTED]['dispatches']} operations to the device"
-                     f" for a token and takes {over(flaxtwin.UNJITTED, flaxtwin.JITTED, 'jitted `apply`')}")  # fmt: skip
+        parts.append(
+            f"Flax jits nothing by itself: un-jitted `apply` hands {at[flaxtwin.UNJITTED]['dispatches']}"
+            " operations to the device"
+            f" for a token and takes {over(flaxtwin.UNJITTED, flaxtwin.JITTED, 'jitted `apply`')}"
+        )
     if {flaxtwin.JITTED, flaxtwin.STEP} <= set(at):
         parts.append(f"jitted, the Flax twin takes {over(flaxtwin.JITTED, flaxtwin.STEP, 'step')}")
     if {flaxtwin.NNX_JITTED, flaxtwin.SPLIT} <= set(at):
         more = flaxtwin.dispatch_difference(rows, largest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT, seed)
         unit, by, digits = ("ms", 1e3, 2) if abs(more.value) >= 1e3 else ("us", 1, 0)
         value, low, high = (f"{x / by:.{digits}f}" for x in (more.value, more.low, more.high))
-        later = words(f"{value} {unit}", f"{low}, {high}", more, more.excludes_zero, " later than the same module split once")
+        later = words(
+            f"{value} {unit}", f"{low}, {high}", more, more.excludes_zero, " later than the same module split once"
+        )
         share = f", {more.value / at[flaxtwin.NNX_JITTED]['complete_us'].median:.0%} of its token" * more.excludes_zero
         given = [at[way]["output_bytes"] for way in (flaxtwin.NNX_JITTED, flaxtwin.SPLIT)]
-        back = f", and its program hands back {given[0] / 1e6:.3g} MB a token, not {given[1] / 1e6:.3g}" if all(given) else ""
+        back = (
+            f", and its program hands back {given[0] / 1e6:.3g} MB a token, not {given[1] / 1e6:.3g}"
+            if all(given)
+            else ""
+        )
         parts.append(f"nnx.jit returns {later}{share}{back}")
         if smallest != largest and flaxtwin.pairs(rows, smallest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT):
-            parts.append(f"at the smallest model its call takes {over(flaxtwin.NNX_JITTED, flaxtwin.SPLIT, 'the split one', smallest)}")
+            parts.append(
+                "at the smallest model its call takes"
+                f" {over(flaxtwin.NNX_JITTED, flaxtwin.SPLIT, 'the split one', smallest)}"
+            )
     return "; ".join(parts) + "." if parts else "No two ways of calling have valid bursts at the largest model."

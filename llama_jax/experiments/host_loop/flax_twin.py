@@ -1,8 +1,9 @@
-"""What a call costs: one decode step as the placement `step`, and as Flax makes it with and without jit, at several sizes.
+"""What a call costs: one decode step as the placement `step`, and as Flax makes it with and without jit, at several
+sizes.
 
 A call *returns* when the host has handed everything to the device, and is *complete* when the token is there. The time
-between call and return is Python's and the runtime's own; a small model leaves nothing else to wait for. Every way starts
-from an empty cache and one token, so that it is one program at one shape.
+between call and return is Python's and the runtime's own; a small model leaves nothing else to wait for. Every way
+starts from an empty cache and one token, so that it is one program at one shape.
 """
 
 from __future__ import annotations
@@ -75,11 +76,13 @@ class CallRow(Row):
         return self.bytes_per_token / self.bandwidth_gbps / 1e3
 
 
-def per_call(job: Job, sizes: Sequence[str], processes: int, rounds: int, calls: int, ways: Sequence[str] = WAYS) -> None:
+def per_call(
+    job: Job, sizes: Sequence[str], processes: int, rounds: int, calls: int, ways: Sequence[str] = WAYS
+) -> None:
     """Bursts of `calls` decode calls of every way, in `rounds` of random order, in `processes` for each model.
 
-    sizes: names of `MODELS`, measured beside the job's own model. Raises UserError for an unknown size or way, more calls than a
-    model's context holds, and counts below one.
+    sizes: names of `MODELS`, measured beside the job's own model. Raises UserError for an unknown size or way, more
+    calls than a model's context holds, and counts below one.
     """
     check(processes=processes, rounds=rounds, calls=calls)
     if unknown := [size for size in sizes if size not in MODELS]:
@@ -94,8 +97,17 @@ def per_call(job: Job, sizes: Sequence[str], processes: int, rounds: int, calls:
     for block in range(processes):
         for i, model in enumerate(models):
             job.progress(f"cost of a call: {model.split(',')[0]}", block * len(models) + i, processes * len(models))
-            job.child(f"per call {model}", block, f"{__name__}:bursts", rounds * len(ways), model=model, rounds=rounds, calls=calls,
-                      ways=list(ways), seed=job.workload.seed if job.workload else 0)  # fmt: skip
+            job.child(
+                f"per call {model}",
+                block,
+                f"{__name__}:bursts",
+                rounds * len(ways),
+                model=model,
+                rounds=rounds,
+                calls=calls,
+                ways=list(ways),
+                seed=job.workload.seed if job.workload else 0,
+            )
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -103,7 +115,8 @@ def per_call(job: Job, sizes: Sequence[str], processes: int, rounds: int, calls:
 
 @dataclass(frozen=True)
 class Way:
-    """start() → state with an empty cache; advance(token [B], state) → (token [B], state); dispatches(token, state) → int."""
+    """start() → state with an empty cache; advance(token [B], state) → (token [B], state); dispatches(token, state) →
+    int."""
 
     start: Callable
     advance: Callable
@@ -117,13 +130,24 @@ def way(loaded: checkpoint.Checkpoint, name: str, slots: int) -> Way:
     pad = np.zeros(1, np.int32)
     if name != STEP:
         twin = flax.twin(loaded, name)
-        return Way(lambda: twin.start(pad, slots), twin.advance, lambda token, state: flax.dispatches(twin, token, state))
+        return Way(
+            lambda: twin.start(pad, slots), twin.advance, lambda token, state: flax.dispatches(twin, token, state)
+        )
     engine = generate.build(loaded, name)
 
     def start():
         seeds = np.zeros(1, np.uint32)
-        return transforms.first(engine.params, pad[:, None], pad, seeds, generate.GREEDY, slots, config=loaded.config,
-                                placement=engine.placement, onward=lambda params, ids, carry, sampler: carry)  # fmt: skip
+        return transforms.first(
+            engine.params,
+            pad[:, None],
+            pad,
+            seeds,
+            generate.GREEDY,
+            slots,
+            config=loaded.config,
+            placement=engine.placement,
+            onward=lambda params, ids, carry, sampler: carry,
+        )
 
     def advance(token, carry):
         return engine.programs.step(engine.params, token, carry, generate.GREEDY)
@@ -149,7 +173,8 @@ def burst(how: Way, calls: int) -> tuple[list[int], list[int], np.ndarray, Guard
 
 
 def warm_up(how: Way) -> None:
-    """Short bursts until nothing is compiled twice in a row; where that never comes, the bursts that count will be void."""
+    """Short bursts until nothing is compiled twice in a row; where that never comes, the bursts that count will be
+    void."""
     silent = 0
     for _ in range(MAX_WARM_UPS):
         with Guard() as guard:  # around the start as well
@@ -170,20 +195,40 @@ def bursts(say: Callable, job: dict, identity: dict, rounds: int, calls: int, wa
             warm_up(how)
         judge = judging(loaded, hows.get(STEP) or way(loaded, STEP, slots), calls)
         counts, outputs = {name: count(how) for name, how in hows.items()}, output_bytes()
-        known = dict(model=loaded.name, weights_hash=loaded.weights_hash, layers=config.num_hidden_layers, width=config.hidden_size,
-                     parameters=config.num_parameters, cache_slots=slots, seed=seed, phase="warm",
-                     bytes_per_token=roofline.bytes_per_token(config, calls / 2, 4, 4, 1),
-                     bandwidth_gbps=roofline.Probe().bandwidth())  # fmt: skip
+        known = dict(
+            model=loaded.name,
+            weights_hash=loaded.weights_hash,
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            parameters=config.num_parameters,
+            cache_slots=slots,
+            seed=seed,
+            phase="warm",
+            bytes_per_token=roofline.bytes_per_token(config, calls / 2, 4, 4, 1),
+            bandwidth_gbps=roofline.Probe().bandwidth(),
+        )
         rng = np.random.default_rng([seed, identity["block"]])
         for turn in range(rounds):
             for order, name in enumerate(rng.permutation(ways)):
                 returned, complete, tokens, guard = burst(hows[name], calls)
                 verdict = judge(tokens)
                 reason = "; ".join(filter(None, (guard.reason, verdict.reason)))
-                row = CallRow(**identity, **known, subject=str(name), round=turn, order=turn * len(ways) + order, dispatch_ns=returned,
-                              complete_ns=complete, dispatches=counts[name], output_bytes=outputs.get(name), lowered=guard.count("lower"),
-                              compiled=guard.compilations, valid=verdict.passed and not guard.fired, reason=reason,
-                              tokens_sha256=tokens_hash(tokens[:, None]))  # fmt: skip
+                row = CallRow(
+                    **identity,
+                    **known,
+                    subject=str(name),
+                    round=turn,
+                    order=turn * len(ways) + order,
+                    dispatch_ns=returned,
+                    complete_ns=complete,
+                    dispatches=counts[name],
+                    output_bytes=outputs.get(name),
+                    lowered=guard.count("lower"),
+                    compiled=guard.compilations,
+                    valid=verdict.passed and not guard.fired,
+                    reason=reason,
+                    tokens_sha256=tokens_hash(tokens[:, None]),
+                )
                 say("trial", row.model_dump())
     return {}
 
@@ -224,10 +269,14 @@ def pairs(rows: Sequence[CallRow], model: str, subject: str, other: str) -> list
     return [(a[key], b[key]) for key in sorted(set(a) & set(b))]
 
 
-def times_as_long(rows: Sequence[CallRow], model: str, subject: str, other: str = STEP, seed: int = 0) -> statistics.Ratio:
+def times_as_long(
+    rows: Sequence[CallRow], model: str, subject: str, other: str = STEP, seed: int = 0
+) -> statistics.Ratio:
     """Time of a call until its token, over another way's: medians of bursts in pairs, processes resampled as wholes."""
     found = pairs(rows, model, subject, other)
-    return statistics.ratio([a.complete_us for a, _ in found], [b.complete_us for _, b in found], seed, [a.process for a, _ in found])
+    return statistics.ratio(
+        [a.complete_us for a, _ in found], [b.complete_us for _, b in found], seed, [a.process for a, _ in found]
+    )
 
 
 @dataclass(frozen=True)
@@ -255,23 +304,39 @@ def dispatch_difference(rows: Sequence[CallRow], model: str, subject: str, other
 
 
 def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
-    """One entry a model and way, models by size: {model, layers, width, parameters, subject, dispatch_us and complete_us (Summary of
-    the bursts' medians, and the medians themselves as points), dispatches, output_bytes, over_step: Ratio, limit_us, void, reasons}."""
+    """One entry a model and way, models by size: {model, layers, width, parameters, subject, dispatch_us and
+    complete_us (Summary of the bursts' medians, and the medians themselves as points), dispatches, output_bytes,
+    over_step: Ratio, limit_us, void, reasons}."""
     rows = whole(rows)
     found = []
-    for model in sorted({r.model for r in rows}, key=lambda m: next((r.parameters, r.layers) for r in rows if r.model == m)):
+    for model in sorted(
+        {r.model for r in rows}, key=lambda m: next((r.parameters, r.layers) for r in rows if r.model == m)
+    ):
         for subject in sorted({r.subject for r in rows if r.model == model}, key=WAYS.index):
             mine = [r for r in rows if r.model == model and r.subject == subject]
             good = [r for r in mine if r.valid]
-            sample = {name: statistics.summarise([getattr(r, name) for r in good], seed, [r.process for r in good])
-                      for name in ("dispatch_us", "complete_us")}  # fmt: skip
-            found.append(dict(
-                model=model, layers=mine[0].layers, width=mine[0].width, parameters=mine[0].parameters, subject=subject, **sample,
-                points=[(r.dispatch_us, r.complete_us) for r in good], dispatches=mine[0].dispatches,
-                output_bytes=mine[0].output_bytes, calls=len(mine[0].dispatch_ns),
-                over_step=times_as_long(rows, model, subject, STEP, seed), limit_us=float(np.median([r.limit_us for r in mine])),
-                void=len(mine) - len(good), reasons=sorted({r.reason for r in mine if r.reason}),
-            ))  # fmt: skip
+            sample = {
+                name: statistics.summarise([getattr(r, name) for r in good], seed, [r.process for r in good])
+                for name in ("dispatch_us", "complete_us")
+            }
+            found.append(
+                dict(
+                    model=model,
+                    layers=mine[0].layers,
+                    width=mine[0].width,
+                    parameters=mine[0].parameters,
+                    subject=subject,
+                    **sample,
+                    points=[(r.dispatch_us, r.complete_us) for r in good],
+                    dispatches=mine[0].dispatches,
+                    output_bytes=mine[0].output_bytes,
+                    calls=len(mine[0].dispatch_ns),
+                    over_step=times_as_long(rows, model, subject, STEP, seed),
+                    limit_us=float(np.median([r.limit_us for r in mine])),
+                    void=len(mine) - len(good),
+                    reasons=sorted({r.reason for r in mine if r.reason}),
+                )
+            )
     return found
 
 
@@ -279,9 +344,27 @@ def as_frame(entries: Sequence[dict]):
     """The table for a notebook, a pandas.DataFrame: one row a model and way, rounded for reading."""
     import pandas as pd
 
-    return pd.DataFrame([{
-        "model": e["model"].split(",")[0], "layers": e["layers"], "width": e["width"], "way": e["subject"], "dispatches": e["dispatches"],
-        "hands back MB": e["output_bytes"] and e["output_bytes"] / 1e6,
-        "returns after ms": e["dispatch_us"].median / 1e3, "token after ms": e["complete_us"].median / 1e3, "x step": e["over_step"].value,
-        "low": e["over_step"].low, "high": e["over_step"].high, "bursts": e["complete_us"].n, "void": e["void"],
-    } for e in entries]).set_index(["model", "layers", "width", "way"]).round(3)  # fmt: skip
+    return (
+        pd.DataFrame(
+            [
+                {
+                    "model": e["model"].split(",")[0],
+                    "layers": e["layers"],
+                    "width": e["width"],
+                    "way": e["subject"],
+                    "dispatches": e["dispatches"],
+                    "hands back MB": e["output_bytes"] and e["output_bytes"] / 1e6,
+                    "returns after ms": e["dispatch_us"].median / 1e3,
+                    "token after ms": e["complete_us"].median / 1e3,
+                    "x step": e["over_step"].value,
+                    "low": e["over_step"].low,
+                    "high": e["over_step"].high,
+                    "bursts": e["complete_us"].n,
+                    "void": e["void"],
+                }
+                for e in entries
+            ]
+        )
+        .set_index(["model", "layers", "width", "way"])
+        .round(3)
+    )

@@ -1,8 +1,10 @@
-"""Who waits for whom: what the host spends on starting programs, on waiting for them and on text, by host strategy and size of model.
+"""Who waits for whom: what the host spends on starting programs, on waiting for them and on text, by host strategy and
+size of model.
 
-One program, many ways to drive it: token by token, a bounded number of calls ahead, in three threads, several tokens a call, the
-whole answer in one call, with tokens sent from within. Where a token takes the device long, none of it matters; where it does not,
-the host is what is measured. On a CPU the "device" is the host's own cores: a thread that works for one takes from the other.
+One program, many ways to drive it: token by token, a bounded number of calls ahead, in three threads, several tokens a
+call, the whole answer in one call, with tokens sent from within. Where a token takes the device long, none of it
+matters; where it does not, the host is what is measured. On a CPU the "device" is the host's own cores: a thread that
+works for one takes from the other.
 """
 
 from __future__ import annotations
@@ -21,10 +23,29 @@ from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import short_model
 from llama_jax.errors import UserError, near
-from llama_jax.experiments.host_loop.clock import ONE_THREAD, THREADS, Clock, HostTrial, engines, measured, server, subject
+from llama_jax.experiments.host_loop.clock import (
+    ONE_THREAD,
+    THREADS,
+    Clock,
+    HostTrial,
+    engines,
+    measured,
+    server,
+    subject,
+)
 
 BASELINE = "step"
-STRATEGIES = (BASELINE, "step+async", "step+async4", "step+async8", "step+queue", "chunk8", "chunk8+callback", "loop", "loop+callback")
+STRATEGIES = (
+    BASELINE,
+    "step+async",
+    "step+async4",
+    "step+async8",
+    "step+queue",
+    "chunk8",
+    "chunk8+callback",
+    "loop",
+    "loop+callback",
+)
 SWEPT = (BASELINE, "step+async8", "step+queue", "loop", "loop+callback")  # what a larger random model is asked
 TIMES = {"0.1M": 5, "1M": 5, "10M": 2}  # as many blocks as asked for, where an answer takes milliseconds
 SIZES = {  # random models by about how many weights a token reads
@@ -39,24 +60,35 @@ SIZES = {  # random models by about how many weights a token reads
 
 
 def by_strategy(job: Job, sizes: Sequence[str], processes: int, blocks: int) -> None:
-    """Every strategy on the job's model and on random ones by name of `SIZES` (on larger ones some), each in `processes` of its own.
+    """Every strategy on the job's model and on random ones by name of `SIZES` (on larger ones some), each in
+    `processes` of its own.
 
-    blocks: times a process measures each strategy, more often where it takes no time (`TIMES`); the models take turns in seeded
-    random order.
+    blocks: times a process measures each strategy, more often where it takes no time (`TIMES`); the models take turns
+    in seeded random order.
     """
     check(processes=processes, blocks=blocks)
     planned = [(job, STRATEGIES, blocks)]
     for size in known(sizes, job.model):
         planned.append((sized(job, size), STRATEGIES if size in TIMES else SWEPT, blocks * TIMES.get(size, 1)))
     for i in range(processes):
-        for j, (who, names, count) in enumerate(random.Random(f"{job.workload.seed} {i}").sample(planned, len(planned))):
+        for j, (who, names, count) in enumerate(
+            random.Random(f"{job.workload.seed} {i}").sample(planned, len(planned))
+        ):
             numbers = list(range(i * count, (i + 1) * count))
             job.progress(f"host strategies of {short(who.model)}", i * len(planned) + j, processes * len(planned))
-            who.child(f"strategies {who.model}", numbers[-1], f"{__name__}:strategies", len(names) + 1, names=list(names), blocks=numbers)
+            who.child(
+                f"strategies {who.model}",
+                numbers[-1],
+                f"{__name__}:strategies",
+                len(names) + 1,
+                names=list(names),
+                blocks=numbers,
+            )
 
 
 def serving(job: Job, sizes: Sequence[str], processes: int, rounds: int) -> None:
-    """All prompts of the workload served in one thread and in a pipeline of threads, on the job's model and on random ones."""
+    """All prompts of the workload served in one thread and in a pipeline of threads, on the job's model and on random
+    ones."""
     check(processes=processes, rounds=rounds)
     planned = [(job, rounds), *((sized(job, size), rounds * TIMES.get(size, 1)) for size in known(sizes, job.model))]
     for i in range(processes):
@@ -96,14 +128,23 @@ def strategies(say: Callable, job: dict, identity: dict, names: Sequence[str], b
         clock = Clock()
         subjects = [subject(loaded, engine, clock) for engine in engines(loaded, names).values()]
         where = {k: v for k, v in identity.items() if k != "block"}
-        protocol.measure(subjects, workload, blocks, Reference(loaded, workload), BASELINE, identity=where, locked=True,
-                         starting=lambda **what: say("starting", what),
-                         keep=lambda trial: say("trial", measured(trial, clock, loaded)))  # fmt: skip
+        protocol.measure(
+            subjects,
+            workload,
+            blocks,
+            Reference(loaded, workload),
+            BASELINE,
+            identity=where,
+            locked=True,
+            starting=lambda **what: say("starting", what),
+            keep=lambda trial: say("trial", measured(trial, clock, loaded)),
+        )
     return {}
 
 
 def served_two_ways(say: Callable, job: dict, identity: dict, rounds: Sequence[int]) -> dict:
-    """The prompts served one after the other by one thread, and by a pipeline of threads; in each round both, in random order."""
+    """The prompts served one after the other by one thread, and by a pipeline of threads; in each round both, in random
+    order."""
     with watched(say):
         loaded, _, workload, _ = opened(job)
         clock, reference, bandwidth = Clock(), Reference(loaded, workload), roofline.Probe().bandwidth()
@@ -125,9 +166,13 @@ def judged(trial: Trial, tokens: np.ndarray, reference: Reference) -> Trial:
     n, verdicts = reference.workload.new_tokens, []
     for i in range(len(reference.workload.prompts)):
         answer = tokens[i * n : (i + 1) * n, 0]
-        verdicts.append(gate.compare(answer, reference.tokens(i), lambda i=i, answer=answer: reference.logits(i, answer)))
+        verdicts.append(
+            gate.compare(answer, reference.tokens(i), lambda i=i, answer=answer: reference.logits(i, answer))
+        )
     reasons = dict.fromkeys(r for r in (trial.reason, *(v.reason for v in verdicts)) if r)
-    return trial.model_copy(update=dict(valid=trial.valid and all(v.passed for v in verdicts), reason="; ".join(reasons)))
+    return trial.model_copy(
+        update=dict(valid=trial.valid and all(v.passed for v in verdicts), reason="; ".join(reasons))
+    )
 
 
 # What the trials say --------------------------------------------------------------------------------------------------
@@ -145,39 +190,70 @@ def models(trials: Sequence[HostTrial], what: str = "strategies") -> list[str]:
 
 
 def table(trials: Sequence[HostTrial], model: str, seed: int = 0) -> list[dict]:
-    """`summary.table` of one model's strategies, each with medians of where its time went: microseconds a token, cores busy."""
+    """`summary.table` of one model's strategies, each with medians of where its time went: microseconds a token, cores
+    busy."""
     mine = of(trials, model)
     found = {t.subject for t in mine}
-    return [{**entry, **spent(summary.warm(mine, entry["name"]))}
-            for entry in summary.table(mine, BASELINE, [n for n in STRATEGIES if n in found], seed)]  # fmt: skip
+    return [
+        {**entry, **spent(summary.warm(mine, entry["name"]))}
+        for entry in summary.table(mine, BASELINE, [n for n in STRATEGIES if n in found], seed)
+    ]
 
 
 def spent(trials: Sequence[HostTrial]) -> dict:
     """Medians over some trials: calls, microseconds a token, cores busy; None where there is no valid one."""
-    times = {name: summary.median([t.per_token(f"{name}_ns") for t in trials]) for name in ("dispatch", "fetch", "text", "wall")}
+    times = {
+        name: summary.median([t.per_token(f"{name}_ns") for t in trials])
+        for name in ("dispatch", "fetch", "text", "wall")
+    }
     reader = summary.median([t.reader_cpu_ns / t.wall_ns for t in trials if t.wall_ns])
-    return dict(calls=summary.median([t.calls for t in trials]), **{f"{k}_us": v for k, v in times.items()},
-                cores=summary.median([t.cores for t in trials if t.wall_ns]), reader_cores=reader)  # fmt: skip
+    return dict(
+        calls=summary.median([t.calls for t in trials]),
+        **{f"{k}_us": v for k, v in times.items()},
+        cores=summary.median([t.cores for t in trials if t.wall_ns]),
+        reader_cores=reader,
+    )
 
 
 def as_frame(entries: Sequence[dict]):
     """The table for a notebook, a pandas.DataFrame: one row a strategy, rounded for reading."""
     import pandas as pd
 
-    return pd.DataFrame([{
-        "strategy": e["name"], "tokens/s": e["tokens_per_second"]["median"], "ratio": e["ratio_to_baseline"]["value"],
-        "low": e["ratio_to_baseline"]["low"], "high": e["ratio_to_baseline"]["high"], "verdict": e["ratio_to_baseline"]["verdict"],
-        "TTFT ms": e["ttft_ms"], "gap p50 ms": e["itl_ms"]["p50"], "gap p95 ms": e["itl_ms"]["p95"], "calls": e["calls"],
-        "dispatch us/token": e["dispatch_us"], "wait us/token": e["fetch_us"], "text us/token": e["text_us"],
-        "cores busy": e["cores"], "reader's thread": e["reader_cores"], "valid": e["valid_trials"], "void": e["voided_trials"],
-    } for e in entries]).set_index("strategy").round(3)  # fmt: skip
+    return (
+        pd.DataFrame(
+            [
+                {
+                    "strategy": e["name"],
+                    "tokens/s": e["tokens_per_second"]["median"],
+                    "ratio": e["ratio_to_baseline"]["value"],
+                    "low": e["ratio_to_baseline"]["low"],
+                    "high": e["ratio_to_baseline"]["high"],
+                    "verdict": e["ratio_to_baseline"]["verdict"],
+                    "TTFT ms": e["ttft_ms"],
+                    "gap p50 ms": e["itl_ms"]["p50"],
+                    "gap p95 ms": e["itl_ms"]["p95"],
+                    "calls": e["calls"],
+                    "dispatch us/token": e["dispatch_us"],
+                    "wait us/token": e["fetch_us"],
+                    "text us/token": e["text_us"],
+                    "cores busy": e["cores"],
+                    "reader's thread": e["reader_cores"],
+                    "valid": e["valid_trials"],
+                    "void": e["voided_trials"],
+                }
+                for e in entries
+            ]
+        )
+        .set_index("strategy")
+        .round(3)
+    )
 
 
 def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
     """One entry a model, smallest first: weights a token reads, and microseconds a token with their intervals.
 
-    dispatch, wait: of the synchronous step. alone: of the loop, which no host interrupts. ratios: strategy → Ratio to the step.
-    Models without a valid trial of both are left out.
+    dispatch, wait: of the synchronous step. alone: of the loop, which no host interrupts. ratios: strategy → Ratio to
+    the step. Models without a valid trial of both are left out.
     """
     found = []
     for model in models(trials):
@@ -185,17 +261,26 @@ def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
         step, loop = summary.warm(mine, BASELINE) + summary.warm(mine, BASELINE + AGAIN), summary.warm(mine, "loop")
         if not step or not loop:
             continue
-        times = dict(dispatch=[(t.per_token("dispatch_ns"), t.process) for t in step],
-                     wait=[(t.per_token("fetch_ns"), t.process) for t in step],
-                     alone=[(t.per_token("wall_ns"), t.process) for t in loop])  # fmt: skip
-        ratios = {name: summary.paired_ratio(mine, name, BASELINE, seed) for name in STRATEGIES[1:] if summary.warm(mine, name)}
-        middle = {k: statistics.summarise([v for v, _ in pairs], seed, [p for _, p in pairs]) for k, pairs in times.items()}
+        times = dict(
+            dispatch=[(t.per_token("dispatch_ns"), t.process) for t in step],
+            wait=[(t.per_token("fetch_ns"), t.process) for t in step],
+            alone=[(t.per_token("wall_ns"), t.process) for t in loop],
+        )
+        ratios = {
+            name: summary.paired_ratio(mine, name, BASELINE, seed)
+            for name in STRATEGIES[1:]
+            if summary.warm(mine, name)
+        }
+        middle = {
+            k: statistics.summarise([v for v, _ in pairs], seed, [p for _, p in pairs]) for k, pairs in times.items()
+        }
         found.append(dict(model=model, weights=step[0].weights_read, ratios=ratios, **middle))
     return found
 
 
 def crossover(points: Sequence[dict]) -> float | None:
-    """Weights a token at which waiting overtakes dispatching, between two measured models on log scales; None where it does not."""
+    """Weights a token at which waiting overtakes dispatching, between two measured models on log scales; None where it
+    does not."""
     above = [math.log(p["wait"].median / p["dispatch"].median) for p in points]
     for small, large, a, b in zip(points, points[1:], above, above[1:], strict=False):
         if a <= 0 < b:
@@ -204,17 +289,26 @@ def crossover(points: Sequence[dict]) -> float | None:
 
 
 def served(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
-    """One entry a model served, smallest first: tokens/s and cores busy each way, and the ratio of threads to one thread.
+    """One entry a model served, smallest first: tokens/s and cores busy each way, and the ratio of threads to one
+    thread.
 
     Whole runs count, from the first request to the last token. Runs pair within their round.
     """
     found = []
     for model in models(trials, "serve"):
         good = [t for t in of(trials, model, "serve") if t.valid]
-        ways = {name: {(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == name} for name in (THREADS, ONE_THREAD)}
+        ways = {
+            name: {(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == name}
+            for name in (THREADS, ONE_THREAD)
+        }
         ratio = summary.over(ways[THREADS], ways[ONE_THREAD], seed)
         cores = {name: summary.median([t.cores for t in good if t.subject == name]) for name in ways}
         found.append(
-            dict(model=model, ratio=ratio, cores=cores, rates={name: summary.median([*side.values()]) for name, side in ways.items()})
+            dict(
+                model=model,
+                ratio=ratio,
+                cores=cores,
+                rates={name: summary.median([*side.values()]) for name, side in ways.items()},
+            )
         )
     return found

@@ -11,7 +11,17 @@ from matplotlib.ticker import MaxNLocator
 from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
 from llama_jax.figures.marks import spread_labels
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, limit_line, new, plain_ticks, rows, scatter_row, styled
+from llama_jax.figures.style import (
+    LIMIT_COLOUR,
+    PALETTE,
+    colour,
+    limit_line,
+    new,
+    plain_ticks,
+    rows,
+    scatter_row,
+    styled,
+)
 
 
 @styled
@@ -24,10 +34,25 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
         void = [t.tg for t in summary.warm(trials, name, valid=False) if not t.valid and "wrong" not in t.reason]
         axes.scatter(void, [height] * len(void), marker="x", s=18, color="#999999", linewidths=0.8)
         if not rate["n"]:
-            axes.text(0, height, "  no valid trial: " + "; ".join(line["reasons"])[:80], va="center", fontsize=9, color=LIMIT_COLOUR)
+            axes.text(
+                0,
+                height,
+                "  no valid trial: " + "; ".join(line["reasons"])[:80],
+                va="center",
+                fontsize=9,
+                color=LIMIT_COLOUR,
+            )
             continue
         scatter_row(axes, [t.tg for t in summary.warm(trials, name)], height, name, seed)
-        axes.plot([rate["low"], rate["high"]], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3)
+        axes.plot(
+            [rate["low"], rate["high"]],
+            [height] * 2,
+            color="black",
+            linewidth=5,
+            alpha=0.35,
+            solid_capstyle="butt",
+            zorder=3,
+        )
         axes.plot(rate["median"], height, "|", color="black", markersize=20, markeredgewidth=2.2, zorder=4)
         axes.text(1.01, height, ratio_words(line), va="center", fontsize=9, transform=axes.get_yaxis_transform())
     limit_line(axes, limit)
@@ -55,11 +80,25 @@ def pipelines(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
 
     figure, axes = new(9, 4.2)
     series = {label: [t.tg for t in summary.warm(trials, subject)] for subject, label in names.items()}
-    edges = np.histogram_bin_edges(np.concatenate(list(series.values())), bins=int(np.clip(max(map(len, series.values())), 4, 16)))
+    edges = np.histogram_bin_edges(
+        np.concatenate(list(series.values())), bins=int(np.clip(max(map(len, series.values())), 4, 16))
+    )
     for (subject, label), hatch in zip(names.items(), ("", "//", ".."), strict=False):
         values = series[label]
-        text = f"{label}: median {np.median(values):.1f}, sd {np.std(values, ddof=1) if len(values) > 1 else 0:.1f}, n = {len(values)}"
-        sns.histplot(x=values, bins=edges, ax=axes, color=colour(subject), alpha=0.5, label=text, hatch=hatch, edgecolor=colour(subject))
+        text = (
+            f"{label}: median {np.median(values):.1f}, sd {np.std(values, ddof=1) if len(values) > 1 else 0:.1f},"
+            f" n = {len(values)}"
+        )
+        sns.histplot(
+            x=values,
+            bins=edges,
+            ax=axes,
+            color=colour(subject),
+            alpha=0.5,
+            label=text,
+            hatch=hatch,
+            edgecolor=colour(subject),
+        )
         axes.axvline(np.median(values), color=colour(subject), linewidth=2)
     axes.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -79,7 +118,14 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
         ttft = [t.ttft * 1e3 for t in good]
         scatter_row(left, ttft, height, name, seed)
         left.plot(np.median(ttft), height, "|", color="black", markersize=18, markeredgewidth=2)
-        left.annotate(f"{np.median(ttft):.0f}", (np.median(ttft), height), (0, 9), textcoords="offset points", fontsize=8.5, ha="center")
+        left.annotate(
+            f"{np.median(ttft):.0f}",
+            (np.median(ttft), height),
+            (0, 9),
+            textcoords="offset points",
+            fontsize=8.5,
+            ha="center",
+        )
         gaps = summary.itl_pooled(good) * 1e3
         low, middle, high = np.percentile(gaps, [5, 50, 95])
         right.plot([low, high], [height] * 2, color=colour(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
@@ -94,8 +140,16 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
     left.set_title("Time to first token")
     right.set_title("Gap between tokens")
     n = min((r["valid_trials"] for r in table), default=0)
-    right.text(1.0, 0.02, f"n ≥ {n} answers each; chunk and loop\ndeliver many tokens at once: gap 0", ha="right", va="bottom",
-               transform=right.transAxes, fontsize=8.5, color="#555555")  # fmt: skip
+    right.text(
+        1.0,
+        0.02,
+        f"n ≥ {n} answers each; chunk and loop\ndeliver many tokens at once: gap 0",
+        ha="right",
+        va="bottom",
+        transform=right.transAxes,
+        fontsize=8.5,
+        color="#555555",
+    )
     return figure
 
 
@@ -109,20 +163,31 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
               "compile (XLA)": ("backend_ns", PALETTE["blue"], "")}  # fmt: skip
     n = 0
     for name in names:
-        cold = sorted((t for t in trials if t.subject == name and t.phase == "cold" and t.valid), key=summary.compile_seconds)
+        cold = sorted(
+            (t for t in trials if t.subject == name and t.phase == "cold" and t.valid), key=summary.compile_seconds
+        )
         typical, at, height = cold[(len(cold) - 1) // 2], 0.0, heights[name]  # the process of median total
         n = min(n or len(cold), len(cold))
         for label, (field, shade, hatch) in stages.items():
             seconds = getattr(typical, field) / 1e9
             left.barh(
-                height, seconds, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.6, label=label if height == 0 else None
+                height,
+                seconds,
+                left=at,
+                color=shade,
+                hatch=hatch,
+                edgecolor="white",
+                height=0.6,
+                label=label if height == 0 else None,
             )
             at += seconds
         left.text(at, height, f" {at:.2f} s", va="center", fontsize=9)
         programs = int(np.median([t.compiled for t in cold]))
         right.barh(height, programs, color=colour(name), height=0.6)
         right.text(programs, height, f" {programs}", va="center", fontsize=9)
-    left.set_xlabel(f"seconds spent before the first answer ended\n(the median one of n = {n} fresh processes, nothing cached)")
+    left.set_xlabel(
+        f"seconds spent before the first answer ended\n(the median one of n = {n} fresh processes, nothing cached)"
+    )
     right.set_xlabel("programs compiled")
     left.margins(x=0.15)
     right.margins(x=0.15)
@@ -134,7 +199,8 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
 
 @styled
 def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -> Figure:
-    """Time to make n tokens in a fresh process, compilation included: where a line crosses, its compilation has paid."""
+    """Time to make n tokens in a fresh process, compilation included: where a line crosses, its compilation has
+    paid."""
     figure, axes = new(9.5, 5)
     n = np.unique(np.geomspace(1, longest, 200).round())
     drawn = [r for r in table if r["compile"] and r["valid_trials"]]
@@ -145,13 +211,28 @@ def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -
         ends[line["name"]] = float(seconds[-1])
     for name, at in spread_labels(ends, 1.18, centred=True).items():
         crossing = next(
-            (summary.break_even(r, base) for r in drawn for base in drawn if r["name"] == name and base["name"] == against), None
+            (
+                summary.break_even(r, base)
+                for r in drawn
+                for base in drawn
+                if r["name"] == name and base["name"] == against
+            ),
+            None,
         )
-        words = name + ("" if name == against or crossing is None else f": {crossing:.0f} tokens" if crossing else ": ahead at once")
-        axes.plot([longest, longest * 1.12], [ends[name], at], color=colour(name), linewidth=0.8, clip_on=False)  # from line to label
+        words = name + (
+            "" if name == against or crossing is None else f": {crossing:.0f} tokens" if crossing else ": ahead at once"
+        )
+        axes.plot(
+            [longest, longest * 1.12], [ends[name], at], color=colour(name), linewidth=0.8, clip_on=False
+        )  # from line to label
         axes.text(longest * 1.15, at, words, va="center", fontsize=9, color=colour(name))
-    axes.set(xscale="log", yscale="log", xlim=(1, longest), xlabel="tokens made by the process, log scale",
-             ylabel="seconds, compilation included,\nlog scale")  # fmt: skip
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(1, longest),
+        xlabel="tokens made by the process, log scale",
+        ylabel="seconds, compilation included,\nlog scale",
+    )
     plain_ticks(axes.xaxis, axes.yaxis)
     axes.set_title(f"Tokens until compilation has paid for itself against {against}")
     return figure

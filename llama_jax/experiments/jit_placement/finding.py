@@ -15,9 +15,13 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
         return "No placement has a valid trial, so there is nothing to compare."
     best = max(valid, key=lambda r: r["tokens_per_second"]["median"])
     rate, baseline = best["tokens_per_second"], summary.baseline_of(table)
-    sentence = (f"With {best['name']} the model decodes {rate['median']:.1f} tokens/s [{rate['low']:.1f}, {rate['high']:.1f}],"
-                f" {rate['median'] / summary.limit(trials, baseline):.0%} of the memory-bandwidth limit")  # fmt: skip
-    slowest = next((r for r in valid if r["name"] == "eager"), min(valid, key=lambda r: r["tokens_per_second"]["median"]))
+    sentence = (
+        f"With {best['name']} the model decodes {rate['median']:.1f} tokens/s [{rate['low']:.1f}, {rate['high']:.1f}],"
+        f" {rate['median'] / summary.limit(trials, baseline):.0%} of the memory-bandwidth limit"
+    )
+    slowest = next(
+        (r for r in valid if r["name"] == "eager"), min(valid, key=lambda r: r["tokens_per_second"]["median"])
+    )
     rivals = [r for r in valid if r is not best]
     names = [r["name"] for r in rivals]
     for name in (name for name in dict.fromkeys((slowest["name"], baseline)) if name in names):

@@ -14,7 +14,12 @@ from llama_jax.experiments.kv_cache.measure import COMBINATIONS, TYPES
 from llama_jax.figures.marks import interval_words
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
-SHADES = {"step": PALETTE["blue"], "eager": PALETTE["sky"], "step+nocache": PALETTE["vermilion"], "eager+nocache": PALETTE["orange"]}
+SHADES = {
+    "step": PALETTE["blue"],
+    "eager": PALETTE["sky"],
+    "step+nocache": PALETTE["vermilion"],
+    "eager+nocache": PALETTE["orange"],
+}
 MARKERS = {"step": "o", "eager": "s", "step+nocache": "^", "eager+nocache": "D"}
 TYPE_SHADES = {"f32": PALETTE["black"], "bf16": PALETTE["blue"], "f16": PALETTE["green"], "int8": PALETTE["vermilion"]}
 GREY = "#555555"
@@ -32,13 +37,33 @@ def latency_by_context(found: dict[str, dict]) -> Figure:
             points = sorted(series[name].items())
             if not points:
                 continue
-            axes.plot([c for c, _ in points], [np.median(v) for _, v in points], color=SHADES[name], linewidth=2,
-                      linestyle="-" if "jit" in label else "--")  # fmt: skip
-            axes.scatter([c for c, v in points for _ in v], [x for _, v in points for x in v], color=SHADES[name], marker=MARKERS[name],
-                         s=26, alpha=0.7, linewidths=0, zorder=3, label=label)  # fmt: skip
+            axes.plot(
+                [c for c, _ in points],
+                [np.median(v) for _, v in points],
+                color=SHADES[name],
+                linewidth=2,
+                linestyle="-" if "jit" in label else "--",
+            )
+            axes.scatter(
+                [c for c, v in points for _ in v],
+                [x for _, v in points for x in v],
+                color=SHADES[name],
+                marker=MARKERS[name],
+                s=26,
+                alpha=0.7,
+                linewidths=0,
+                zorder=3,
+                label=label,
+            )
         limit = sorted(series["limit"].items())
-        axes.plot([c for c, _ in limit], [np.median(v) for _, v in limit], color=LIMIT_COLOUR, linestyle=":", linewidth=1.8,
-                  label="memory-bandwidth limit with a cache")  # fmt: skip
+        axes.plot(
+            [c for c, _ in limit],
+            [np.median(v) for _, v in limit],
+            color=LIMIT_COLOUR,
+            linestyle=":",
+            linewidth=1.8,
+            label="memory-bandwidth limit with a cache",
+        )
         axes.set(xscale="log", yscale="log", xlabel="tokens before the one that is made (log scale)")
         axes.set_xticks([c for c, _ in limit], [str(c) for c, _ in limit])
         axes.minorticks_off()
@@ -62,11 +87,25 @@ def published_case(found: dict) -> Figure:
         axes.text(rate * 1.12, heights[label], f"{rate:g}", va="center", fontsize=9.5, color=GREY)
     for name, label in COMBINATIONS.items():
         rates = found["rates"][name]
-        axes.scatter(rates, [heights[label]] * len(rates), color=SHADES[name], marker=MARKERS[name], s=30, alpha=0.6, linewidths=0)
+        axes.scatter(
+            rates,
+            [heights[label]] * len(rates),
+            color=SHADES[name],
+            marker=MARKERS[name],
+            s=30,
+            alpha=0.6,
+            linewidths=0,
+        )
         if rates:
             axes.plot(np.median(rates), heights[label], "|", color="black", markersize=20, markeredgewidth=2)
-            axes.annotate(f"{np.median(rates):.1f}", (np.median(rates), heights[label]), (0, 9), textcoords="offset points", ha="center",
-                          fontsize=9)  # fmt: skip
+            axes.annotate(
+                f"{np.median(rates):.1f}",
+                (np.median(rates), heights[label]),
+                (0, 9),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+            )
     words = {"published: cache + jit, warm": f"published {published['ratio']:.2f}x: one side cold",
              COMBINATIONS["eager"]: "cache + jit over this: " + interval_words(found["jit_alone"]),
              COMBINATIONS["step+nocache"]: "cache + jit over this: " + interval_words(found["cache_alone"]),
@@ -75,42 +114,79 @@ def published_case(found: dict) -> Figure:
         axes.text(1.01, heights[label], text, va="center", fontsize=9.5, transform=axes.get_yaxis_transform())
     if found["limit"]:
         axes.axvline(found["limit"], color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-        axes.text(found["limit"], 1.0, f"memory-bandwidth limit {found['limit']:.0f} ", color=LIMIT_COLOUR, ha="right", va="bottom",
-                  fontsize=9, transform=axes.get_xaxis_transform())  # fmt: skip
+        axes.text(
+            found["limit"],
+            1.0,
+            f"memory-bandwidth limit {found['limit']:.0f} ",
+            color=LIMIT_COLOUR,
+            ha="right",
+            va="bottom",
+            fontsize=9,
+            transform=axes.get_xaxis_transform(),
+        )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     plain_ticks(axes.xaxis)
     axes.xaxis.set_minor_formatter("")
-    axes.set_xlabel("tokens/s over a whole answer of 15 tokens after a prompt of 4 (log scale; point: one answer; bar: median)")
+    axes.set_xlabel(
+        "tokens/s over a whole answer of 15 tokens after a prompt of 4 (log scale; point: one answer; bar: median)"
+    )
     axes.set_title("GPT-2: what a cache and jit gain when both sides are warm", pad=18)
     return figure
 
 
 @styled
 def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Figure:
-    """Attention arithmetic of writing a text (left), and bytes of the cache by type (right): predicted lines, counted points.
+    """Attention arithmetic of writing a text (left), and bytes of the cache by type (right): predicted lines, counted
+    points.
 
     work: `kvcache.attention_work`. sizes: model → `kvcache.cache_bytes`.
     """
     figure, (left, right) = new(11.5, 4.6, columns=2)
     lengths = [w["length"] for w in work]
-    for key, label, shade, marker in (("uncached", "no cache", PALETTE["vermilion"], "^"), ("cached", "cache", PALETTE["blue"], "o")):
+    for key, label, shade, marker in (
+        ("uncached", "no cache", PALETTE["vermilion"], "^"),
+        ("cached", "cache", PALETTE["blue"], "o"),
+    ):
         left.plot(lengths, [w[key] for w in work], color=shade, linewidth=1.6, label=f"{label}, predicted")
-        left.plot(lengths, [w[f"{key}_counted"] for w in work], marker, color=shade, markersize=6, label=f"{label}, XLA's count")
+        left.plot(
+            lengths,
+            [w[f"{key}_counted"] for w in work],
+            marker,
+            color=shade,
+            markersize=6,
+            label=f"{label}, XLA's count",
+        )
     last = work[-1]
     for key, power in (("uncached", "~ n³"), ("cached", "~ n²")):
         left.text(last["length"] * 1.15, last[key], power, va="center", fontsize=10)
-    left.set(xscale="log", yscale="log", xlabel="tokens written, n (log scale)", ylabel="operations of attention in all (log scale)")
+    left.set(
+        xscale="log",
+        yscale="log",
+        xlabel="tokens written, n (log scale)",
+        ylabel="operations of attention in all (log scale)",
+    )
     left.set_xlim(right=last["length"] * 2.2)
     left.legend(fontsize=9)
     left.set_title("Attention's arithmetic adds up")
     for (model, entries), style in zip(sizes.items(), ("-", "--"), strict=False):
         for kind in ("f32", "bf16", "int8"):  # one a width: f16 has bf16's
             these, shade = [e for e in entries if e["kv"] == kind], TYPE_SHADES[kind]
-            right.plot([e["slots"] for e in these], [e["predicted"] / 1e6 for e in these], style, color=shade, linewidth=1.6)
-            right.plot([e["slots"] for e in these], [e["measured"] / 1e6 for e in these], "o" if style == "-" else "s", color=shade,
-                       markersize=5, markerfacecolor="white", label=f"{model}, {kind}")  # fmt: skip
-    right.set(xscale="log", yscale="log", xlabel="slots of the cache (log scale)", ylabel="MB of keys and values (log scale)")
+            right.plot(
+                [e["slots"] for e in these], [e["predicted"] / 1e6 for e in these], style, color=shade, linewidth=1.6
+            )
+            right.plot(
+                [e["slots"] for e in these],
+                [e["measured"] / 1e6 for e in these],
+                "o" if style == "-" else "s",
+                color=shade,
+                markersize=5,
+                markerfacecolor="white",
+                label=f"{model}, {kind}",
+            )
+    right.set(
+        xscale="log", yscale="log", xlabel="slots of the cache (log scale)", ylabel="MB of keys and values (log scale)"
+    )
     plain_ticks(right.xaxis, right.yaxis)
     right.legend(fontsize=8.5, title="line: predicted; mark: arrays made", title_fontsize=8.5, alignment="left")
     right.set_title("Bytes of the cache, one row")
@@ -119,7 +195,8 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
 
 @styled
 def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Figure:
-    """The cache in each type that was timed: decode rate (left), and distance of the next token's distribution from float32's (right)."""
+    """The cache in each type that was timed: decode rate (left), and distance of the next token's distribution from
+    float32's (right)."""
     timed = {name: label for name, label in TYPES.items() if any(t.subject == name for t in trials)}
     figure, (left, right) = new(11.5, 2.9, columns=2, gridspec_kw={"width_ratios": [1.5, 1]})
     heights, baseline = rows(left, list(timed.values())), next(iter(TYPES))
@@ -132,7 +209,9 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
         left.plot(np.median(rates), heights[label], "|", color="black", markersize=20, markeredgewidth=2)
         mb = good[0].kv_bytes / 1e6
         words = "baseline" if name == baseline else interval_words(summary.paired_ratio(trials, name, baseline, seed))
-        left.text(1.01, heights[label], f"{mb:.3g} MB\n{words}", va="center", fontsize=9, transform=left.get_yaxis_transform())
+        left.text(
+            1.01, heights[label], f"{mb:.3g} MB\n{words}", va="center", fontsize=9, transform=left.get_yaxis_transform()
+        )
     left.set_xlim(left=0)
     left.set_xlabel("decode rate, tokens/s (point: one answer; bar: median)")
     left.set_title("Rate")

@@ -21,20 +21,40 @@ from llama_jax.errors import UserError
 from llama_jax.model import attention, kvc
 from llama_jax.placement import Placement, parse
 
-COMBINATIONS = {"step": "cache, jit", "eager": "cache, eager", "step+nocache": "no cache, jit", "eager+nocache": "no cache, eager"}
-TYPES = {"step+donate": "float32", "step+donate+kvbf16": "bfloat16", "step+donate+kvf16": "float16", "step+donate+kvint8": "int8"}
+COMBINATIONS = {
+    "step": "cache, jit",
+    "eager": "cache, eager",
+    "step+nocache": "no cache, jit",
+    "eager+nocache": "no cache, eager",
+}
+TYPES = {
+    "step+donate": "float32",
+    "step+donate+kvbf16": "bfloat16",
+    "step+donate+kvf16": "float16",
+    "step+donate+kvint8": "int8",
+}
 FIFTEEN, PROMPT, NEW = "fifteen tokens", 4, 15  # the case that was published: 15 tokens after a prompt of 4
 PIECE = 16  # tokens that go through the cache together where its quality is measured
 
 
 def random_plan(
-    run: str, model: str, placements: Sequence[str], prompt: int, new_tokens: int, blocks: int, processes: int, seed: int
+    run: str,
+    model: str,
+    placements: Sequence[str],
+    prompt: int,
+    new_tokens: int,
+    blocks: int,
+    processes: int,
+    seed: int,
 ) -> Plan:
-    """Placements on prompts of random ids of one length, without padding. Raises UserError for a text longer than the context."""
+    """Placements on prompts of random ids of one length, without padding. Raises UserError for a text longer than the
+    context."""
     config = checkpoint.load_config(model)
     workload = Workload(passages.random_prompts(config.vocab_size, prompt, seed), new_tokens, prompt, seed=seed)
     passages.check_context(config, workload)
-    return Plan(model, tuple(map(parse, placements)), workload, placements[0], blocks=blocks, processes=processes, run=run)
+    return Plan(
+        model, tuple(map(parse, placements)), workload, placements[0], blocks=blocks, processes=processes, run=run
+    )
 
 
 def fifteen(model: str, blocks: int, processes: int, seed: int) -> Plan:
@@ -42,7 +62,9 @@ def fifteen(model: str, blocks: int, processes: int, seed: int) -> Plan:
     return random_plan(FIFTEEN, model, tuple(COMBINATIONS), PROMPT, NEW, blocks, processes, seed)
 
 
-def at_contexts(model: str, contexts: Sequence[int], new_tokens: int, blocks: int, processes: int, seed: int) -> list[Plan]:
+def at_contexts(
+    model: str, contexts: Sequence[int], new_tokens: int, blocks: int, processes: int, seed: int
+) -> list[Plan]:
     """The four combinations after prompts of each length: one run a length."""
     if len(contexts) < 2 or not all(type(n) is int and n >= 1 for n in contexts):
         raise UserError(f"contexts is {list(contexts)}; give at least two lengths of 1 or more.")
@@ -61,8 +83,13 @@ def types(model: str, context: int, new_tokens: int, blocks: int, processes: int
 def answer_rates(trials: Sequence[Trial], run: str, subject: str) -> dict[tuple[int, int], float]:
     """Tokens over seconds of whole answers, first token included, as the original counted; by (process, block)."""
     good = [t for t in trials if t.run == run and t.phase == "warm" and t.valid]
-    first, again = ({(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == n} for n in (subject, subject + AGAIN))
-    return {k: float(statistics.pair_baseline([first.get(k, np.nan)], [again.get(k, np.nan)])[0]) for k in {*first, *again}}
+    first, again = (
+        {(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == n}
+        for n in (subject, subject + AGAIN)
+    )
+    return {
+        k: float(statistics.pair_baseline([first.get(k, np.nan)], [again.get(k, np.nan)])[0]) for k in {*first, *again}
+    }
 
 
 def gain(trials: Sequence[Trial], run: str, above: str, below: str, seed: int = 0) -> statistics.Ratio:
@@ -71,20 +98,25 @@ def gain(trials: Sequence[Trial], run: str, above: str, below: str, seed: int = 
 
 
 def published_case(trials: Sequence[Trial], seed: int = 0) -> dict:
-    """The 15-token case: {rates: subject → list of tokens/s, both: cache + jit over no cache + eager, cache_alone: over no cache + jit,
+    """The 15-token case: {rates: subject → list of tokens/s, both: cache + jit over no cache + eager, cache_alone: over
+    no cache + jit,
     published: {slow, fast, ratio}, limit}."""
     rates = {name: sorted(answer_rates(trials, FIFTEEN, name).values()) for name in COMBINATIONS}
     quantities = {"slow": "tokens/s, no cache", "fast": "tokens/s, cache and jit", "ratio": "speed-up, long warm-up"}
     limits = [t.limit for t in trials if t.run == FIFTEEN and t.subject == "step" and t.bandwidth_gbps]
     return dict(
-        rates=rates, both=gain(trials, FIFTEEN, "step", "eager+nocache", seed),
-        cache_alone=gain(trials, FIFTEEN, "step", "step+nocache", seed), jit_alone=gain(trials, FIFTEEN, "step", "eager", seed),
-        published={k: figure_of("kv-cache", q) for k, q in quantities.items()}, limit=float(np.median(limits)) if limits else None,
-    )  # fmt: skip
+        rates=rates,
+        both=gain(trials, FIFTEEN, "step", "eager+nocache", seed),
+        cache_alone=gain(trials, FIFTEEN, "step", "step+nocache", seed),
+        jit_alone=gain(trials, FIFTEEN, "step", "eager", seed),
+        published={k: figure_of("kv-cache", q) for k, q in quantities.items()},
+        limit=float(np.median(limits)) if limits else None,
+    )
 
 
 def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[float]]]:
-    """Subject → context → ms a token after the first, one a valid answer; and `limit`, what the bandwidth allows with a cache."""
+    """Subject → context → ms a token after the first, one a valid answer; and `limit`, what the bandwidth allows with a
+    cache."""
     found: dict[str, dict[int, list[float]]] = {name: {} for name in (*COMBINATIONS, "limit")}
     for t in trials:
         if t.run.startswith(f"{model} after ") and t.phase == "warm" and t.valid:
@@ -101,27 +133,38 @@ def saving(trials: Sequence[Trial], model: str, context: int, seed: int = 0) -> 
     return summary.over(summary.rates(here, "step"), summary.rates(here, "step+nocache"), seed)
 
 
-# Arithmetic and bytes: counted, not timed -------------------------------------------------------------------------------
+# Arithmetic and bytes: counted, not timed
+# -------------------------------------------------------------------------------
 
 
 def attention_flops(config: ModelConfig, queries: int, keys: int) -> int:
-    """Operations of scores and mix in all layers: `queries` tokens over `keys` positions, a multiply-add counted as two."""
+    """Operations of scores and mix in all layers: `queries` tokens over `keys` positions, a multiply-add counted as
+    two."""
     return 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * queries * keys
 
 
 def counted_attention_flops(config: ModelConfig, queries: int, keys: int) -> float:
     """The same as XLA counts it in the lowered program of the model's own attention, softmax included."""
-    q, k = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, config.num_attention_heads, queries, config.head_dim),
-                                                                   (config.num_key_value_heads, keys, config.head_dim)))  # fmt: skip
+    q, k = (
+        jax.ShapeDtypeStruct(shape, jnp.float32)
+        for shape in (
+            (1, config.num_attention_heads, queries, config.head_dim),
+            (config.num_key_value_heads, keys, config.head_dim),
+        )
+    )
     mask = jax.ShapeDtypeStruct((1, queries, keys), bool)
-    program = transforms.compiled("scaled_dot_product", attention.scaled_dot_product, Placement("counted", jit=("attend",)))
+    program = transforms.compiled(
+        "scaled_dot_product", attention.scaled_dot_product, Placement("counted", jit=("attend",))
+    )
     return config.num_hidden_layers * program.lower(q, k, k, mask).cost_analysis()["flops"]
 
 
 def attention_work(config: ModelConfig, longest: int, points: int = 12) -> list[dict]:
-    """Attention operations of writing a text up to each length: {length, cached, cached_counted, uncached, uncached_counted}.
+    """Attention operations of writing a text up to each length: {length, cached, cached_counted, uncached,
+    uncached_counted}.
 
-    With a cache each new token attends once over all before it; without, every token again over all. Both add up over the
+    With a cache each new token attends once over all before it; without, every token again over all. Both add up over
+    the
     text: the cache saves a power of the length, and what is left still grows with its square.
     """
     lengths, every = np.unique(np.geomspace(1, longest, points).round().astype(int)), np.arange(1, longest + 1)
@@ -144,26 +187,44 @@ def cache_bytes(config: ModelConfig, slots: Sequence[int], batch: int = 1) -> li
         for n in slots:
             made = kvc.create(config, "fixed", jnp.zeros(batch, jnp.int32), n, dtype)
             predicted = batch * n * config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
-            found.append(dict(kv=kind, slots=n, batch=batch, predicted=round(predicted),
-                              measured=sum(a.nbytes for a in jax.tree.leaves(made.entries))))  # fmt: skip
+            found.append(
+                dict(
+                    kv=kind,
+                    slots=n,
+                    batch=batch,
+                    predicted=round(predicted),
+                    measured=sum(a.nbytes for a in jax.tree.leaves(made.entries)),
+                )
+            )
     return found
 
 
 def quality(loaded: Checkpoint, ids: Sequence[int]) -> list[dict]:
     """What a smaller cache does to the next token's distribution over one text, read in pieces of PIECE tokens.
 
-    One entry a type: {kv, tokens, kl: mean of KL(float32 cache || this one) in nats, top1: share of equal best tokens, error:
-    relative error of the logits}. The first piece, which has no cache to read, is left out. The text is the same for all.
+    One entry a type: {kv, tokens, kl: mean of KL(float32 cache || this one) in nats, top1: share of equal best tokens,
+    error: relative error of the logits}. The first piece, which has no cache to read, is left out. The text is the same
+    for all.
     """
     ids = list(ids)[: len(ids) // PIECE * PIECE]
     if len(ids) < 2 * PIECE:
-        raise UserError(f"The text has {len(ids)} whole tokens; at least {2 * PIECE} are needed to measure a cache's quality.")
+        raise UserError(
+            f"The text has {len(ids)} whole tokens; at least {2 * PIECE} are needed to measure a cache's quality."
+        )
     logits = {kind: cached_logits(loaded, ids, kind) for kind in kvc.DTYPES}
     found = []
     for kind, values in logits.items():
         seen = against(logits["f32"], values)
         error = np.linalg.norm(values - logits["f32"]) / np.linalg.norm(logits["f32"])
-        found.append(dict(kv=kind, tokens=len(values), kl=float(seen["kl"].mean()), top1=float(seen["agree"].mean()), error=float(error)))
+        found.append(
+            dict(
+                kv=kind,
+                tokens=len(values),
+                kl=float(seen["kl"].mean()),
+                top1=float(seen["agree"].mean()),
+                error=float(error),
+            )
+        )
     return found
 
 

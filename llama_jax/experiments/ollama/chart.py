@@ -10,7 +10,18 @@ from matplotlib.figure import Figure
 from llama_jax.bench import quality, standings
 from llama_jax.bench.statistics import Ratio
 from llama_jax.figures.labels import labelled, readable
-from llama_jax.figures.marks import GREY, HATCHES, SHADES, WIDE, distance_words, gap_words, interval_words, look, marked, shade
+from llama_jax.figures.marks import (
+    GREY,
+    HATCHES,
+    SHADES,
+    WIDE,
+    distance_words,
+    gap_words,
+    interval_words,
+    look,
+    marked,
+    shade,
+)
 from llama_jax.figures.style import LIMIT_COLOUR, new, rows, styled
 
 
@@ -20,26 +31,52 @@ def tokens_per_second(
 ) -> Figure:
     """The original's figures (left), and its histogram measured again (right).
 
-    entries: of the ladder, our placement first. ratio: of the first over the second; None where there is no second. published: system →
-    (tokens/s, ± as published). missing: peers of which there is no histogram.
+    entries: of the ladder, our placement first. ratio: of the first over the second; None where there is no second.
+    published: system → (tokens/s, ± as published). missing: peers of which there is no histogram.
     """
     figure, (left, right) = new(11.5, 4.3, columns=2, gridspec_kw={"width_ratios": [1, 2.6]})
     for x, (rate, spread) in enumerate(published.values()):
-        left.bar(x, rate, yerr=spread, width=0.6, capsize=6, color=SHADES[standings.JAX if x else standings.OLLAMA], alpha=0.6)
+        left.bar(
+            x,
+            rate,
+            yerr=spread,
+            width=0.6,
+            capsize=6,
+            color=SHADES[standings.JAX if x else standings.OLLAMA],
+            alpha=0.6,
+        )
         left.text(x, 0.5, f"{rate:g} ± {spread:g}", ha="center", va="bottom", fontsize=10)
     left.set_xticks(range(len(published)), list(published))
     left.set(ylabel="tokens/s")
     left.grid(axis="x", visible=False)
     left.set_title("As published (M1 Max)", pad=20)
     series = [e["points"]["decode"] for e in entries]
-    edges = np.histogram_bin_edges(np.concatenate([[], *series]), bins=int(np.clip(2 * max(map(len, series), default=0), 12, 40)))
+    edges = np.histogram_bin_edges(
+        np.concatenate([[], *series]), bins=int(np.clip(2 * max(map(len, series), default=0), 12, 40))
+    )
     for e, values in zip(entries, series, strict=True):
         middle = e["decode"]
         words = f"{e['name']} ({e['dtype']}): median {middle.median:.1f} tokens/s, IQR {middle.iqr:.1f}, n = {middle.n}"
-        right.hist(values, edges, color=shade(e), alpha=0.5, hatch=HATCHES.get(e["backend"], "--"), edgecolor=shade(e), label=words)
+        right.hist(
+            values,
+            edges,
+            color=shade(e),
+            alpha=0.5,
+            hatch=HATCHES.get(e["backend"], "--"),
+            edgecolor=shade(e),
+            label=words,
+        )
         right.axvline(middle.median, color=shade(e), linewidth=2)
-        right.text(middle.median, 1.0, e["name"], color=shade(e), ha="center", va="bottom", fontsize=9,
-                   transform=right.get_xaxis_transform())  # fmt: skip
+        right.text(
+            middle.median,
+            1.0,
+            e["name"],
+            color=shade(e),
+            ha="center",
+            va="bottom",
+            fontsize=9,
+            transform=right.get_xaxis_transform(),
+        )
     right.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
     right.set_xlim(left=0)
     right.yaxis.get_major_locator().set_params(integer=True)
@@ -52,18 +89,32 @@ def tokens_per_second(
     right.set_title(title, pad=20)
     if missing:
         lines = "\n".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
-        right.text(0.0, -0.24 - 0.07 * len(entries), lines, transform=right.transAxes, fontsize=8, va="top", color=GREY, wrap=True)
+        right.text(
+            0.0,
+            -0.24 - 0.07 * len(entries),
+            lines,
+            transform=right.transAxes,
+            fontsize=8,
+            va="top",
+            color=GREY,
+            wrap=True,
+        )
     return figure
 
 
 @styled
-def peer_ladder(entries: Sequence[dict], missing: Sequence[dict], prefill_limit: float | None, prompt_tokens: int) -> Figure:
-    """Decode rate, prefill rate and time to first token of every subject, with intervals; the limit of each weight format beside.
+def peer_ladder(
+    entries: Sequence[dict], missing: Sequence[dict], prefill_limit: float | None, prompt_tokens: int
+) -> Figure:
+    """Decode rate, prefill rate and time to first token of every subject, with intervals; the limit of each weight
+    format beside.
 
     entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows.
     """
     names = [e["name"] for e in entries] + [gap["name"] for gap in missing]
-    figure, panels = new(13.5, 0.48 * len(names) + 1.9, columns=3, sharey=True, gridspec_kw={"width_ratios": [1.5, 1, 1]})
+    figure, panels = new(
+        13.5, 0.48 * len(names) + 1.9, columns=3, sharey=True, gridspec_kw={"width_ratios": [1.5, 1, 1]}
+    )
     heights = rows(panels[0], names)
     titles = {
         "decode": "Decode, tokens/s",
@@ -88,20 +139,29 @@ def peer_ladder(entries: Sequence[dict], missing: Sequence[dict], prefill_limit:
     if prefill_limit:
         panels[1].axvline(prefill_limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
         words = f"float32 arithmetic {prefill_limit:.0f} "
-        panels[1].text(prefill_limit, 1.0, words, color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=8.5,
-                       transform=panels[1].get_xaxis_transform())  # fmt: skip
+        panels[1].text(
+            prefill_limit,
+            1.0,
+            words,
+            color=LIMIT_COLOUR,
+            ha="right",
+            va="bottom",
+            fontsize=8.5,
+            transform=panels[1].get_xaxis_transform(),
+        )
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
     panels[0].set_xlabel(
-        f"red: what the memory bandwidth allows for the subject's\nown bytes a token (point: one answer; bar: median; n ≥ {n})"
+        "red: what the memory bandwidth allows for the subject's\nown bytes a token (point: one answer; bar:"
+        f" median; n ≥ {n})"
     )
     return figure
 
 
 def across(axes, height: float, words: str, colour: str) -> None:
     """Words in a row that has nothing else, as far to the right as they go."""
-    axes.text(0.02, height, words, va="center", fontsize=8.5, color=colour, transform=axes.get_yaxis_transform(), zorder=9).set_in_layout(
-        False
-    )
+    axes.text(
+        0.02, height, words, va="center", fontsize=8.5, color=colour, transform=axes.get_yaxis_transform(), zorder=9
+    ).set_in_layout(False)
 
 
 def furthest(entry: dict, what: str) -> float:
@@ -117,7 +177,9 @@ def row(axes, entry: dict, what: str, height: float) -> None:
         return
     spread, marker = np.linspace(-0.16, 0.16, len(values)), look(entry["name"], entry["backend"])[1]
     axes.scatter(values, height + spread, s=13, color=colour, marker=marker, alpha=0.45, linewidths=0, zorder=2)
-    axes.plot([found.low, found.high], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3)
+    axes.plot(
+        [found.low, found.high], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3
+    )
     axes.plot(found.median, height, "|", color="black", markersize=15, markeredgewidth=2.2, zorder=4)
     words = f"{found.median:.0f}" if found.median >= 100 else f"{found.median:.1f}"
     if what == "decode" and entry["limit"]:
@@ -129,9 +191,11 @@ def row(axes, entry: dict, what: str, height: float) -> None:
 
 @styled
 def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Figure:
-    """Decode rate against the distance of each subject's arithmetic from float32, every subject labelled; up is further away.
+    """Decode rate against the distance of each subject's arithmetic from float32, every subject labelled; up is further
+    away.
 
-    distances: `quality.table`. What rounding explains stands on a line of its own below the log scale, what has no logits above it.
+    distances: `quality.table`. What rounding explains stands on a line of its own below the log scale, what has no
+    logits above it.
     """
     figure, axes = new(11, 4.8)
     known, tokens = {d["subject"]: d for d in distances}, max((d["tokens"] for d in distances), default=0)
@@ -147,8 +211,16 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
         labels.append((f"{e['name']}: {distance_words(d)}", e["decode"].median, height, shade(e)))
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
-    axes.text(0.995, bottom, f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)", ha="right", va="top", fontsize=8.5,
-              color=GREY, transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.text(
+        0.995,
+        bottom,
+        f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)",
+        ha="right",
+        va="top",
+        fontsize=8.5,
+        color=GREY,
+        transform=axes.get_yaxis_transform(),
+    )
     axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
     axes.set_ylabel(f"mean KL divergence from float32, nats a token\n(log scale, {tokens:,} tokens of English)")
     axes.set_title("Faster to the right, further from the float32 model upwards")
@@ -157,7 +229,8 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
 
 
 def place(distance: dict | None, bottom: float, top: float) -> float:
-    """Height of a subject: its mean KL, the line below for what rounding explains, the one above where nothing is known of it."""
+    """Height of a subject: its mean KL, the line below for what rounding explains, the one above where nothing is known
+    of it."""
     if distance is None or distance["kl"] is None:
         return top
     return distance["kl"] if distance["kl"] > quality.EXACT else bottom

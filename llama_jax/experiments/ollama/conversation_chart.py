@@ -14,8 +14,11 @@ from llama_jax.figures.style import new, plain_ticks, rows, styled
 
 
 @styled
-def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequence[int], new_tokens: int, reference: str) -> Figure:
-    """Seconds of each turn of a conversation (left), and of the whole (right), times as long as the reference's in words.
+def conversation(
+    found: dict[str, dict], backends: dict[str, str], history: Sequence[int], new_tokens: int, reference: str
+) -> Figure:
+    """Seconds of each turn of a conversation (left), and of the whole (right), times as long as the reference's in
+    words.
 
     found: `standings.talks`. history: prompt tokens of each turn.
     """
@@ -24,7 +27,9 @@ def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequ
     for name, f in found.items():
         colour, marker = look(name, backends[name])
         for k, seconds in enumerate(f["turns"]):
-            left.scatter([history[k]] * len(seconds), seconds, s=16, color=colour, marker=marker, alpha=0.45, linewidths=0)
+            left.scatter(
+                [history[k]] * len(seconds), seconds, s=16, color=colour, marker=marker, alpha=0.45, linewidths=0
+            )
         points = [(history[k], np.median(seconds)) for k, seconds in enumerate(f["turns"]) if seconds]
         left.plot(
             *zip(*points, strict=True),
@@ -34,8 +39,15 @@ def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequ
         )
         ends[name] = points[-1]
     for name, height in spread_labels({name: y for name, (_, y) in ends.items()}, 1.09).items():
-        left.annotate(name, (ends[name][0], height), (8, 0), textcoords="offset points", va="center", fontsize=9,
-                      color=look(name, backends[name])[0])  # fmt: skip
+        left.annotate(
+            name,
+            (ends[name][0], height),
+            (8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=look(name, backends[name])[0],
+        )
     left.set(xlim=(0, max(history) * 1.35), yscale="log")
     left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     plain_ticks(left.yaxis)
@@ -48,17 +60,30 @@ def conversation(found: dict[str, dict], backends: dict[str, str], history: Sequ
         total, colour = f["total"], look(name, backends[name])[0]
         if not total.n:
             right.text(
-                0.02, heights[name], "no conversation without a void turn", va="center", fontsize=8.5, transform=right.get_yaxis_transform()
+                0.02,
+                heights[name],
+                "no conversation without a void turn",
+                va="center",
+                fontsize=8.5,
+                transform=right.get_yaxis_transform(),
             )
             continue
         right.barh(
-            heights[name], total.median, height=0.55, color=colour, alpha=0.75, hatch=HATCHES.get(backends[name], "--"), edgecolor="white"
+            heights[name],
+            total.median,
+            height=0.55,
+            color=colour,
+            alpha=0.75,
+            hatch=HATCHES.get(backends[name], "--"),
+            edgecolor="white",
         )
         right.plot([total.low, total.high], [heights[name]] * 2, color="black", linewidth=2)
         words = f"n = {total.n}" if name == reference else interval_words(f["ratio"])
         end = max(total.median, total.high if np.isfinite(total.high) else 0)
         right.text(end, heights[name], f"  {total.median:.2f} s, {words}", va="center", fontsize=8.5)
     right.set_xlim(right=1.9 * max((f["total"].median for f in found.values() if f["total"].n), default=1))
-    right.set_xlabel(f"seconds of the whole conversation (bar: median, line: 95 % interval;\nx: times as long as {reference})")
+    right.set_xlabel(
+        f"seconds of the whole conversation (bar: median, line: 95 % interval;\nx: times as long as {reference})"
+    )
     right.set_title("The whole conversation", fontsize=11.5)
     return figure

@@ -10,8 +10,11 @@ from llama_jax.bench.wording import standing, within
 from llama_jax.experiments.ollama import table
 
 
-def versus(trials: Sequence[Trial], entries: Sequence[dict], distances: Sequence[dict], missing: Sequence[dict], seed: int = 0) -> str:
-    """Where the fastest placement, and the fastest in float32, stand against llama.cpp, Ollama and PyTorch, and what fewer bits cost.
+def versus(
+    trials: Sequence[Trial], entries: Sequence[dict], distances: Sequence[dict], missing: Sequence[dict], seed: int = 0
+) -> str:
+    """Where the fastest placement, and the fastest in float32, stand against llama.cpp, Ollama and PyTorch, and what
+    fewer bits cost.
 
     entries: `standings.ladder`. distances: `quality.table`. missing: peers that did not run, each with a reason.
     """
@@ -38,8 +41,11 @@ def versus(trials: Sequence[Trial], entries: Sequence[dict], distances: Sequence
     computed = {fastest["arithmetic"]: f"{fastest['name']}'s"} if fastest is not exact else {}
     for arithmetic, whose in (computed | {"llamacpp": "llama.cpp's"}).items():
         if found := known.get(arithmetic):
-            parts.append(f"{whose} distribution is {found['kl']:.2g} nats{within(found, 2, 'kl', 'g')} a token from the float32 model's"
-                         f" and its best token the same at {found['top1']:.1%} of {found['tokens']:,} tokens")  # fmt: skip
+            parts.append(
+                f"{whose} distribution is {found['kl']:.2g} nats{within(found, 2, 'kl', 'g')} a token from the float32"
+                " model's"
+                f" and its best token the same at {found['top1']:.1%} of {found['tokens']:,} tokens"
+            )
     if others := [name for name in absent if not (unmet and name == standings.OLLAMA)]:
         parts.append(f"{', '.join(others)} {'was' if len(others) == 1 else 'were'} not measured here")
     wrong = [e["name"] for e in entries if not e["decode"].n and any("wrong: " in reason for reason in e["reasons"])]
@@ -48,12 +54,15 @@ def versus(trials: Sequence[Trial], entries: Sequence[dict], distances: Sequence
 
 
 def against(trials: Sequence[Trial], entries: Sequence[dict], mine: dict, groups: dict, seed: int) -> str:
-    """`loop decodes 35 tokens/s [..]: 0.30x [..] of …, 2.5x [..] of …`: one entry's rate over the best of each group that has one.
+    """`loop decodes 35 tokens/s [..]: 0.30x [..] of …, 2.5x [..] of …`: one entry's rate over the best of each group
+    that has one.
 
     groups: words → whether an entry belongs to them.
     """
     kind = "" if mine["arithmetic"] == quality.REFERENCE else f" on {mine['dtype']} weights"
     best = {label: standings.best(entries, wanted) for label, wanted in groups.items()}
-    ratios = [standing(standings.ratio(trials, mine["name"], e["name"], seed), label, e) for label, e in best.items() if e]
+    ratios = [
+        standing(standings.ratio(trials, mine["name"], e["name"], seed), label, e) for label, e in best.items() if e
+    ]
     said = f"{mine['name']}{kind}, decodes {mine['decode'].median:.1f} tokens/s{within(mine['decode'], 1)}"
     return said + ": " * bool(ratios) + ", ".join(ratios)

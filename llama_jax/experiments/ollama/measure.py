@@ -1,4 +1,5 @@
-"""How far from the peers: placements, PyTorch, llama.cpp and Ollama on the same weights, asked the same, in interleaved blocks.
+"""How far from the peers: placements, PyTorch, llama.cpp and Ollama on the same weights, asked the same, in interleaved
+blocks.
 
 Three measurements, one `run` name each in the table:
 
@@ -35,20 +36,33 @@ from llama_jax.text import prompts
 CHAT = "chat"
 SYSTEM = "You answer questions about science for a curious reader."
 TALK = (  # what was asked, and the answer that stands in the history whoever is asked, so that all read the same tokens
-    ("Why is the sky blue?",
-     "Sunlight holds all colours. Molecules of air scatter short waves far more than long ones, so blue light reaches us from every"
-     " direction of the sky while red light passes nearly straight through."),
-    ("And why is it red in the evening?",
-     "In the evening the light crosses much more air before it reaches you. By then most of the blue has been scattered out of the"
-     " beam, and what is left, and lights the clouds from below, is orange and red."),
-    ("Would it look the same on Mars?",
-     "No. The air of Mars is thin and full of fine dust. The dust absorbs blue and scatters red light widely, so that the day sky is"
-     " butterscotch. Close to the setting sun, where dust scatters forward, the sky turns blue."),
-    ("How do we know what the air of a distant planet is made of?",
-     "When a planet passes in front of its star, a little starlight goes through its air. Each gas absorbs at wavelengths of its own,"
-     " so lines that appear in the spectrum only during the passage name the gases, and their depth says how much there is."),
+    (
+        "Why is the sky blue?",
+        "Sunlight holds all colours. Molecules of air scatter short waves far more than long ones, so blue"
+        " light reaches us from every"
+        " direction of the sky while red light passes nearly straight through.",
+    ),
+    (
+        "And why is it red in the evening?",
+        "In the evening the light crosses much more air before it reaches you. By then most of the blue has"
+        " been scattered out of the"
+        " beam, and what is left, and lights the clouds from below, is orange and red.",
+    ),
+    (
+        "Would it look the same on Mars?",
+        "No. The air of Mars is thin and full of fine dust. The dust absorbs blue and scatters red light"
+        " widely, so that the day sky is"
+        " butterscotch. Close to the setting sun, where dust scatters forward, the sky turns blue.",
+    ),
+    (
+        "How do we know what the air of a distant planet is made of?",
+        "When a planet passes in front of its star, a little starlight goes through its air. Each gas absorbs"
+        " at wavelengths of its own,"
+        " so lines that appear in the spectrum only during the passage name the gases, and their depth says"
+        " how much there is.",
+    ),
     ("Which gas would make you think of life there?", ""),
-)  # fmt: skip
+)
 FIRST_IDS, MORE_IDS = 40, 70  # lengths of the turns for a model without a tokenizer
 
 
@@ -56,7 +70,8 @@ FIRST_IDS, MORE_IDS = 40, 70  # lengths of the turns for a model without a token
 class Contest:
     """What is measured against what. The first placement is the baseline, which runs twice in each block.
 
-    rivals: the subjects of `memory` and `chat`, out of placements and peers. questions, turns: of the science questions and of `TALK`.
+    rivals: the subjects of `memory` and `chat`, out of placements and peers. questions, turns: of the science questions
+    and of `TALK`.
     chats: conversations with each rival. starts: processes a rival for `memory`.
     """
 
@@ -87,7 +102,12 @@ class Contest:
             if name not in names:
                 raise UserError(f"The rival {name!r} is not among placements and peers.{near(name, names)}")
         check(
-            questions=self.questions, blocks=self.blocks, processes=self.processes, turns=self.turns, chats=self.chats, starts=self.starts
+            questions=self.questions,
+            blocks=self.blocks,
+            processes=self.processes,
+            turns=self.turns,
+            chats=self.chats,
+            starts=self.starts,
         )
         if min(self.new_tokens, self.turn_tokens) < 2:
             raise UserError("new_tokens and turn_tokens must be 2 or more; a rate needs two tokens.")
@@ -96,7 +116,8 @@ class Contest:
 
 
 def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
-    """Everything: (trials, what the meta file should say of them). What cannot run here is named there (`missing`), with its remedy."""
+    """Everything: (trials, what the meta file should say of them). What cannot run here is named there (`missing`),
+    with its remedy."""
     contest.check()
     gaps = available.gaps((*contest.placements, *contest.peers), contest.model)
     absent = {gap["name"] for gap in gaps}
@@ -105,10 +126,20 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
     work = passages.science(loaded, prompts.load(contest.questions), contest.new_tokens, contest.seed)
     turns = conversation(loaded, contest.turns, contest.turn_tokens, contest.seed)
     passages.check_context(loaded.config, turns)
-    plan = Plan(contest.model, tuple(map(parse, placements)), work, contest.placements[0], blocks=contest.blocks,
-                processes=contest.processes, run=MAIN, peers=others)  # fmt: skip
+    plan = Plan(
+        contest.model,
+        tuple(map(parse, placements)),
+        work,
+        contest.placements[0],
+        blocks=contest.blocks,
+        processes=contest.processes,
+        run=MAIN,
+        peers=others,
+    )
     main, job = suite.collect(plan, journal), Job(contest.model, work, journal)
-    able = [name for name in contest.rivals if summary.warm(main, name)]  # one that failed here would fail, or end the process, there
+    able = [
+        name for name in contest.rivals if summary.warm(main, name)
+    ]  # one that failed here would fail, or end the process, there
     memory(job, able, contest.starts)
     talk(replace(job, workload=turns), able, contest.chats)
     gaps += phases.missing(journal)
@@ -116,14 +147,19 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
     subjects = [name for name in (*placements, *others) if name not in {gap["name"] for gap in gaps}]
     length = int(np.median([t.prompt_tokens for t in main if t.token_times_ns]))
     return phases.judge_starts(main + [t for t in rest if t.run != CHAT]) + [t for t in rest if t.run == CHAT], dict(
-        weights_hash=loaded.weights_hash, baseline=plan.baseline, subjects=subjects, missing=gaps, file_bytes=file_bytes(loaded),
+        weights_hash=loaded.weights_hash,
+        baseline=plan.baseline,
+        subjects=subjects,
+        missing=gaps,
+        file_bytes=file_bytes(loaded),
         prefill=dict(tokens=length, flops=roofline.prefill_flops(loaded.config, length)),
         history=[len(encoder(loaded)(prompt)) for prompt in turns.prompts],
-    )  # fmt: skip
+    )
 
 
 def conversation(loaded: Checkpoint, turns: int, new_tokens: int, seed: int = 0) -> Workload:
-    """The prompts of a conversation's turns, each the whole history and the next question; random ids where there is no tokenizer.
+    """The prompts of a conversation's turns, each the whole history and the next question; random ids where there is no
+    tokenizer.
 
     Its `length` is the longest one's: for one turn use `turn`.
     """
@@ -149,10 +185,18 @@ def talk(job: Job, names: Sequence[str], chats: int) -> None:
     """`chats` conversations, the subjects interleaved turn by turn in seeded random order."""
     if names:
         job.progress("conversations", 0, 1)
-        job.child(CHAT, chats - 1, f"{__name__}:conversations", len(names) * len(job.workload.prompts), names=list(names), chats=chats)
+        job.child(
+            CHAT,
+            chats - 1,
+            f"{__name__}:conversations",
+            len(names) * len(job.workload.prompts),
+            names=list(names),
+            chats=chats,
+        )
 
 
-# What the children run --------------------------------------------------------------------------------------------------
+# What the children run
+# --------------------------------------------------------------------------------------------------
 
 
 def conversations(say: Callable, job: dict, identity: dict, names: Sequence[str], chats: int) -> dict:
@@ -160,7 +204,11 @@ def conversations(say: Callable, job: dict, identity: dict, names: Sequence[str]
     with watched(say):
         loaded, _, workload, _ = opened(job)
         works = [turn(workload, k, encoder(loaded)) for k in range(len(workload.prompts))]
-        references, probe, subjects = [protocol.Reference(loaded, w) for w in works], roofline.Probe(), built(say, loaded, names)
+        references, probe, subjects = (
+            [protocol.Reference(loaded, w) for w in works],
+            roofline.Probe(),
+            built(say, loaded, names),
+        )
         for who in subjects:
             for work in works:
                 protocol.warm_up(who, work, lambda: say("starting", {}))

@@ -1,4 +1,5 @@
-"""What the trials of this experiment say: the subjects whose histograms are drawn, conversations, the ladder as a table."""
+"""What the trials of this experiment say: the subjects whose histograms are drawn, conversations, the ladder as a
+table."""
 
 from __future__ import annotations
 
@@ -24,15 +25,15 @@ def rival(entries: Sequence[dict]) -> dict | None:
 
 
 def histogram(entries: Sequence[dict]) -> list[dict]:
-    """The subjects whose histograms answer the question: our fastest placement, the fastest peer, our fastest in float32, and Ollama if
-    it ran."""
+    """The subjects whose histograms answer the question: our fastest placement, the fastest peer, our fastest in
+    float32, and Ollama if it ran."""
     chosen = [fastest(entries), rival(entries), ours(entries), best(entries, lambda e: e["backend"] == OLLAMA)]
     return list({e["name"]: e for e in chosen if e}.values())
 
 
 def talks(trials: Sequence[Trial], names: Sequence[str], reference: str, seed: int = 0) -> dict[str, dict]:
-    """Subject → {turns: seconds of each valid answer, a list a turn; total: Summary of whole conversations; ratio: how many times as
-    long a conversation takes as the reference's, paired}.
+    """Subject → {turns: seconds of each valid answer, a list a turn; total: Summary of whole conversations; ratio: how
+    many times as long a conversation takes as the reference's, paired}.
 
     A conversation with a turn that is void, or whose answer ended early, has no total.
     """
@@ -43,8 +44,11 @@ def talks(trials: Sequence[Trial], names: Sequence[str], reference: str, seed: i
     for name in names:
         turns = [[t.seconds for t in chat if t.subject == name and t.prompt == k] for k in range(count)]
         if any(turns):
-            found[name] = dict(turns=turns, total=statistics.summarise(list(totals[name].values()), seed),
-                               ratio=summary.over(totals[name], totals[reference], seed))  # fmt: skip
+            found[name] = dict(
+                turns=turns,
+                total=statistics.summarise(list(totals[name].values()), seed),
+                ratio=summary.over(totals[name], totals[reference], seed),
+            )
     return found
 
 
@@ -57,16 +61,32 @@ def whole_talks(trials: Sequence[Trial], turns: int) -> dict[tuple[int, int], fl
 
 
 def as_frame(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0):
-    """The ladder for a notebook, a pandas.DataFrame: one row a subject, the ratio that of the fastest placement over it."""
+    """The ladder for a notebook, a pandas.DataFrame: one row a subject, the ratio that of the fastest placement over
+    it."""
     import pandas as pd
 
     mine, rows = fastest(entries), []
     for e in entries:
-        found = ratio(trials, mine["name"], e["name"], seed) if mine and e["decode"].n else Ratio(*[float("nan")] * 3, 0)
-        rows.append({
-            "subject": e["name"], "backend": e["backend"], "weights": e["dtype"], "decode tok/s": e["decode"].median,
-            "low": e["decode"].low, "high": e["decode"].high, "prefill tok/s": e["prefill"].median, "TTFT ms": e["ttft"].median,
-            "limit tok/s": e["limit"], "fastest of ours over it": found.value, "ratio low": found.low, "ratio high": found.high,
-            "verdict": found.verdict if found.n and mine is not e else "", "valid": e["decode"].n, "void": e["void"],
-        })  # fmt: skip
+        found = (
+            ratio(trials, mine["name"], e["name"], seed) if mine and e["decode"].n else Ratio(*[float("nan")] * 3, 0)
+        )
+        rows.append(
+            {
+                "subject": e["name"],
+                "backend": e["backend"],
+                "weights": e["dtype"],
+                "decode tok/s": e["decode"].median,
+                "low": e["decode"].low,
+                "high": e["decode"].high,
+                "prefill tok/s": e["prefill"].median,
+                "TTFT ms": e["ttft"].median,
+                "limit tok/s": e["limit"],
+                "fastest of ours over it": found.value,
+                "ratio low": found.low,
+                "ratio high": found.high,
+                "verdict": found.verdict if found.n and mine is not e else "",
+                "valid": e["decode"].n,
+                "void": e["void"],
+            }
+        )
     return pd.DataFrame(rows).set_index("subject").round(3)

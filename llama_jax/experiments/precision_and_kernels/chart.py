@@ -1,4 +1,5 @@
-"""Charts of fewer bits and kernels: speed against quality, the roofline, where a token's time goes, and how rates scale."""
+"""Charts of fewer bits and kernels: speed against quality, the roofline, where a token's time goes, and how rates
+scale."""
 
 from __future__ import annotations
 
@@ -16,8 +17,12 @@ from llama_jax.figures.marks import GREY, distance_words, gap_words, look, marke
 from llama_jax.figures.marks import label as model_words
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
 
-PART_STYLES = {"layers": (PALETTE["blue"], ""), "attention": (PALETTE["orange"], "//"), "head": (PALETTE["green"], ".."),
-               "rest": ("#BBBBBB", "xx")}  # fmt: skip
+PART_STYLES = {
+    "layers": (PALETTE["blue"], ""),
+    "attention": (PALETTE["orange"], "//"),
+    "head": (PALETTE["green"], ".."),
+    "rest": ("#BBBBBB", "xx"),
+}
 LINES = ("-", "--", ":", "-.")
 
 
@@ -30,7 +35,8 @@ def footnote(axes, missing: Sequence[dict], depth: float = -0.2) -> None:
 
 @styled
 def precision_quality(entries: Sequence[dict], texts: str, missing: Sequence[dict] = ()) -> Figure:
-    """Decode rate against the mean KL divergence from the float32 model, a point a subject, both with their 95 % intervals.
+    """Decode rate against the mean KL divergence from the float32 model, a point a subject, both with their 95 %
+    intervals.
 
     entries: `precision.table.ladder`. texts: what was read, in words.
     """
@@ -39,23 +45,49 @@ def precision_quality(entries: Sequence[dict], texts: str, missing: Sequence[dic
     heights = [max(d["kl"], quality.EXACT) for _, d in shown]
     rates = [e["decode"].median for e, _ in shown] or [1.0]
     far = [height for height in heights if height > quality.EXACT] or [1e-2]
-    axes.set_yscale("symlog", linthresh=10 ** np.floor(np.log10(min(far))), linscale=0.6)  # no decades without a subject
-    axes.set(xscale="log", ylim=(-0.25 * axes.yaxis.get_transform().linthresh, 3 * max(far)), xlim=(0.7 * min(rates), 3 * max(rates)))
+    axes.set_yscale(
+        "symlog", linthresh=10 ** np.floor(np.log10(min(far))), linscale=0.6
+    )  # no decades without a subject
+    axes.set(
+        xscale="log",
+        ylim=(-0.25 * axes.yaxis.get_transform().linthresh, 3 * max(far)),
+        xlim=(0.7 * min(rates), 3 * max(rates)),
+    )
     labels, bands = [], [((0.7 * min(rates), 3 * max(rates)), (quality.EXACT,) * 2)]
     for (e, d), height in zip(shown, heights, strict=True):
         rate = e["decode"]
         bands += marked(axes, e, height, d if d["kl"] > quality.EXACT else None, 3.5)
-        labels.append((f"{e['name']} ({e['dtype']}): {rate.median:.0f} tok/s, {distance_words(d)}", rate.median, height, shade(e)))
+        labels.append(
+            (f"{e['name']} ({e['dtype']}): {rate.median:.0f} tok/s, {distance_words(d)}", rate.median, height, shade(e))
+        )
     labelled(axes, labels, bands)
     axes.axhline(quality.EXACT, color=GREY, linewidth=0.8, linestyle=":")
     words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
-    axes.text(0.995, quality.EXACT, words, ha="right", va="top", fontsize=8.5, color=GREY, transform=axes.get_yaxis_transform())
+    axes.text(
+        0.995,
+        quality.EXACT,
+        words,
+        ha="right",
+        va="top",
+        fontsize=8.5,
+        color=GREY,
+        transform=axes.get_yaxis_transform(),
+    )
     if not shown:
-        axes.text(0.5, 0.5, "no subject has both a rate and a distance", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
+        axes.text(
+            0.5,
+            0.5,
+            "no subject has both a rate and a distance",
+            transform=axes.transAxes,
+            ha="center",
+            color=LIMIT_COLOUR,
+        )
     readable(axes.xaxis)
     n = min((e["decode"].n for e, _ in shown), default=0)
     axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, n ≥ {n} answers; bands: 95 % intervals)")
-    axes.set_ylabel(f"mean KL divergence from float32, nats a token\n({texts};\nlog scale, linear in the lowest decade)")
+    axes.set_ylabel(
+        f"mean KL divergence from float32, nats a token\n({texts};\nlog scale, linear in the lowest decade)"
+    )
     axes.set_title("Faster to the right, further from the float32 model upwards")
     footnote(axes, missing, -0.13)
     return figure
@@ -63,7 +95,8 @@ def precision_quality(entries: Sequence[dict], texts: str, missing: Sequence[dic
 
 @styled
 def precision_roofline(entries: dict[int, Sequence[dict]], bandwidth: float) -> Figure:
-    """Tokens/s against the bytes that a token must read, every subject a point, a panel a context; the line is what the bandwidth allows.
+    """Tokens/s against the bytes that a token must read, every subject a point, a panel a context; the line is what the
+    bandwidth allows.
 
     bandwidth: GB/s as probed.
     """
@@ -102,7 +135,8 @@ def roof(axes, shown: Sequence[dict], bandwidth: float, bottom: float) -> None:
 
 @styled
 def precision_where(entries: Sequence[dict], context: int) -> Figure:
-    """Milliseconds of a token at a context, split into layers, attention, head and the rest, a bar a placement; below each part its
+    """Milliseconds of a token at a context, split into layers, attention, head and the rest, a bar a placement; below
+    each part its
     95 % interval.
 
     entries: `precision.where.table`.
@@ -113,35 +147,61 @@ def precision_where(entries: Sequence[dict], context: int) -> Figure:
         bar(axes, e, heights[e["name"]], e is entries[0])
     axes.set_xlim(0, 1.75 * max((sum(max(e[part], 0.0) for part in where.PARTS) for e in entries), default=1.0))
     n = min((e["n"] for e in entries), default=0)
-    axes.set_xlabel(f"ms a token at context {context} (mean of n ≥ {n} blocks; lines below: 95 % intervals of where the parts end;\n"
-                    "black: a whole token, shorter than the bar where noise made a part negative; red: bandwidth's limit)")  # fmt: skip
+    axes.set_xlabel(
+        f"ms a token at context {context} (mean of n ≥ {n} blocks; lines below: 95 % intervals of where the"
+        " parts end;\n"
+        "black: a whole token, shorter than the bar where noise made a part negative; red: bandwidth's limit)"
+    )
     if entries:
         figure.legend(loc="outside upper center", ncols=len(where.PARTS), fontsize=9)
     else:
-        axes.text(0.5, 0.5, "no placement has all of its differences", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
+        axes.text(
+            0.5,
+            0.5,
+            "no placement has all of its differences",
+            transform=axes.transAxes,
+            ha="center",
+            color=LIMIT_COLOUR,
+        )
     axes.set_title("Where a token's time goes, by differences", fontsize=12)
     return figure
 
 
 def bar(axes, entry: dict, height: float, named: bool) -> None:
-    """One placement's parts side by side; named: in the legend. A part that noise made negative has no width, but its number."""
+    """One placement's parts side by side; named: in the legend. A part that noise made negative has no width, but its
+    number."""
     left = 0.0
     for i, part in enumerate(where.PARTS):
         (colour, hatch), width = PART_STYLES[part], max(entry[part], 0.0)
-        axes.barh(height, width, left=left, height=0.5, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
-                  label=where.WORDS[part] if named else None)  # fmt: skip
+        axes.barh(
+            height,
+            width,
+            left=left,
+            height=0.5,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.5,
+            label=where.WORDS[part] if named else None,
+        )
         if np.isfinite(entry[f"{part}_low"]):
             ends = [max(0.0, left + entry[f"{part}_{end}"]) for end in ("low", "high")]
             axes.plot(ends, [height - 0.3 - 0.055 * i] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
         left += width
     split = ", ".join(f"{part} {entry[part]:.2f}" for part in where.PARTS)
     axes.plot([entry["total"]] * 2, [height - 0.25, height + 0.32], color="black", linewidth=1.5)
-    axes.plot([entry["limit"]] * 2, [height - 0.25, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
+    axes.plot(
+        [entry["limit"]] * 2, [height - 0.25, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1))
+    )
     axes.text(max(left, entry["total"]), height, f"  {entry['total']:.2f} ms: {split}", va="center", fontsize=8.5)
 
 
 TITLES = {"context": "Tokens in the cache", "threads": "Threads", "model": "Models, random weights"}
-NOUNS = {"context": "tokens of prompt and answer", "threads": "cores the process may use", "model": "shape of the model"}
+NOUNS = {
+    "context": "tokens of prompt and answer",
+    "threads": "cores the process may use",
+    "model": "shape of the model",
+}
 
 
 @styled
@@ -179,7 +239,8 @@ def room_at_right(axes, share: float) -> None:
 
 
 def places_of(axis: str, found: dict[str, list[dict]]) -> dict[str, float]:
-    """Value → where it stands on the axis, in the order of size: models side by side, the smallest number of bytes first."""
+    """Value → where it stands on the axis, in the order of size: models side by side, the smallest number of bytes
+    first."""
     least: dict[str, float] = {}
     for point in (p for points in found.values() for p in points):
         least[point["value"]] = min(point["bytes"], least.get(point["value"], np.inf))
@@ -195,12 +256,27 @@ def lines(axes, found: dict[str, list[dict]], places: dict[str, float], backends
         (colour, marker), xs = look(name, backends[name]), [places[p["value"]] for p in points]
         each = [(x, v) for x, p in zip(xs, points, strict=True) for v in p["points"]]
         axes.scatter(*zip(*each, strict=True), s=12, color=colour, alpha=0.4, linewidths=0)
-        axes.plot(xs, [p["rate"].median for p in points], color=colour, linewidth=1.8, linestyle=LINES[i % len(LINES)], marker=marker,
-                  markersize=6, markeredgecolor="white")  # fmt: skip
+        axes.plot(
+            xs,
+            [p["rate"].median for p in points],
+            color=colour,
+            linewidth=1.8,
+            linestyle=LINES[i % len(LINES)],
+            marker=marker,
+            markersize=6,
+            markeredgecolor="white",
+        )
         first, last = points[0]["rate"].median, points[-1]["rate"].median
         ends[name] = (xs[-1], last, colour, f"{name}  {last / first:.2f}x")
     for name, height in spread_labels({name: y for name, (_, y, _, _) in ends.items()}, 1.13, centred=True).items():
         x, _, colour, words = ends[name]
         axes.annotate(
-            words, (x, height), (9, 0), textcoords="offset points", va="center", fontsize=8.5, color=colour, annotation_clip=False
+            words,
+            (x, height),
+            (9, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+            color=colour,
+            annotation_clip=False,
         )

@@ -1,7 +1,8 @@
 """The goals that this room of the repository was built for, each beside what was measured and whether that reaches it.
 
-A goal counts as reached only where the whole 95 % interval lies on its good side, as missed where the whole of it lies on the other;
-between the two the data do not decide. What happens once a process (memory, compiling) has no interval but its least and its most.
+A goal counts as reached only where the whole 95 % interval lies on its good side, as missed where the whole of it lies
+on the other; between the two the data do not decide. What happens once a process (memory, compiling) has no interval
+but its least and its most.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ SHARE, MEMORY, DISTANCE, COMPILE_S, LOAD_S = 0.8, 2.0, 1.1, 15.0, 1.0
 
 @dataclass(frozen=True)
 class Goal:
-    """about: what is to be reached. bound: by the value, from above (`least`) or below. value, low, high: as measured, n times.
-    noise: the bound is equality, which anything but a value clearly on the wrong side reaches. unstable: the run was too unsteady to
-    decide anything by it."""
+    """about: what is to be reached. bound: by the value, from above (`least`) or below. value, low, high: as measured,
+    n times.
+    noise: the bound is equality, which anything but a value clearly on the wrong side reaches. unstable: the run was
+    too unsteady to decide anything by it."""
 
     about: str
     bound: float
@@ -62,7 +64,9 @@ class Goal:
         return f"{self.value:.3g}{self.unit}" + ("" if math.isnan(self.low) else f" [{self.low:.3g}, {self.high:.3g}]")
 
 
-def of_interval(about: str, bound: float, least: bool, found: Ratio | Summary | None, unit: str = "", noise: bool = False) -> Goal:
+def of_interval(
+    about: str, bound: float, least: bool, found: Ratio | Summary | None, unit: str = "", noise: bool = False
+) -> Goal:
     """A goal beside a ratio or a summary; None where there is neither."""
     if found is None or not found.n:
         return Goal(about, bound, least, unit=unit, noise=noise)
@@ -79,9 +83,13 @@ def of_worst(about: str, bound: float, values: Sequence[float], unit: str = "") 
 
 
 def judge(
-    trials: Sequence[Trial], entries: dict[int, Sequence[dict]], readings: Sequence[Reading], notes: Sequence[dict], seed: int = 0,
+    trials: Sequence[Trial],
+    entries: dict[int, Sequence[dict]],
+    readings: Sequence[Reading],
+    notes: Sequence[dict],
+    seed: int = 0,
     races: Sequence[dict] = (),
-) -> list[Goal]:  # fmt: skip
+) -> list[Goal]:
     """Every goal. entries: context → `table.ladder`. notes: of the measuring processes. races: `first.races`."""
     return [*speeds(trials, entries, seed), *firsts(races), *bounds(entries, notes), *qualities(readings, seed)]
 
@@ -93,7 +101,11 @@ def speeds(trials: Sequence[Trial], entries: dict[int, Sequence[dict]], seed: in
     def over(name: str, context: int, same_file: bool = True) -> tuple[str, Ratio | None]:
         other = table.rival(entries[context], same_file)
         kind = "mode of this file" if same_file else "quantisation of this model"
-        about = f"{name} over llama.cpp's fastest {kind}" + (f" ({other['name']})" if other else "") + f" at context {context}"
+        about = (
+            f"{name} over llama.cpp's fastest {kind}"
+            + (f" ({other['name']})" if other else "")
+            + f" at context {context}"
+        )
         ran = other and any(e["name"] == name and e["decode"].n for e in entries[context])
         return about, table.ratio(trials, name, other["name"], context, seed) if ran else None
 
@@ -111,7 +123,10 @@ def firsts(races: Sequence[dict]) -> list[Goal]:
 
     def about(race: dict) -> str:
         other = f" ({race['rival']})" if race["rival"] else ""
-        return f"{first.KERNELS}'s first token over that of llama.cpp's fastest mode of this file{other} at {race['tokens']} tokens"
+        return (
+            f"{first.KERNELS}'s first token over that of llama.cpp's fastest mode of this file{other} at"
+            f" {race['tokens']} tokens"
+        )
 
     return [of_interval(about(race), 1.0, False, race["ratio"], "x") for race in races]
 
@@ -120,14 +135,21 @@ def bounds(entries: dict[int, Sequence[dict]], notes: Sequence[dict]) -> list[Go
     """The share of the bandwidth, memory, and the seconds until there are kernels."""
     here = {e["name"]: e for e in entries[min(entries)]}
     fused, other = here.get(FUSED), table.rival(list(here.values()), True)
-    share = of_interval(f"{FUSED}: bytes read over the probed bandwidth at context {min(entries)}", SHARE, True, fused and fused["mbu"])
+    share = of_interval(
+        f"{FUSED}: bytes read over the probed bandwidth at context {min(entries)}", SHARE, True, fused and fused["mbu"]
+    )
     ours, theirs = (e["peak"] if e else [] for e in (fused, other))
     about = f"peak resident memory of {FUSED} over llama.cpp's" + (f" ({other['name']})" if other else "")
-    seconds = {way: [note[measure.KERNELS]["seconds"] for note in notes if note.get(measure.KERNELS, {}).get("way") == way]
-               for way in measure.WAYS}  # fmt: skip
-    return [share, of_worst(about, MEMORY, [a / b for a in ours for b in theirs], "x"),
-            of_worst("first use: kernels compiled into an empty cache", COMPILE_S, seconds["cold"], " s"),
-            of_worst("later starts: kernels read from the cache", LOAD_S, seconds["cached"], " s")]  # fmt: skip
+    seconds = {
+        way: [note[measure.KERNELS]["seconds"] for note in notes if note.get(measure.KERNELS, {}).get("way") == way]
+        for way in measure.WAYS
+    }
+    return [
+        share,
+        of_worst(about, MEMORY, [a / b for a in ours for b in theirs], "x"),
+        of_worst("first use: kernels compiled into an empty cache", COMPILE_S, seconds["cold"], " s"),
+        of_worst("later starts: kernels read from the cache", LOAD_S, seconds["cached"], " s"),
+    ]
 
 
 def qualities(readings: Sequence[Reading], seed: int) -> list[Goal]:
@@ -136,7 +158,9 @@ def qualities(readings: Sequence[Reading], seed: int) -> list[Goal]:
     for name in (FUSED, GEMV):
         over = {what: reading.over(readings, name, "llamacpp", what, seed) for what in ("kl", "top1", "ppl")}
         found.append(of_interval(f"KL from float32, {name} over llamacpp", DISTANCE, False, over["kl"], "x"))
-        found.append(of_interval(f"top-1 agreement with float32, {name} over llamacpp", 1.0, True, over["top1"], "x", noise=True))
+        found.append(
+            of_interval(f"top-1 agreement with float32, {name} over llamacpp", 1.0, True, over["top1"], "x", noise=True)
+        )
         found.append(of_interval(f"perplexity, {name} over llamacpp", 1.0, False, over["ppl"], "x", noise=True))
     return found
 

@@ -1,11 +1,13 @@
-"""Weights in fewer bits, and kernels, beside llama.cpp and PyTorch on the same weights: rate, memory, and what compiling kernels costs.
+"""Weights in fewer bits, and kernels, beside llama.cpp and PyTorch on the same weights: rate, memory, and what
+compiling kernels costs.
 
 Rows of three kinds, by `run`:
 
 context N      answers after which N tokens stand in the cache, all subjects interleaved
 memory NAME    one answer in a process that holds nothing but its subject: peak resident memory (`phase` cold)
 
-and a note a process of `kernels cold` and `kernels cached`: seconds until the kernels can be called, compiled or read from the disk.
+and a note a process of `kernels cold` and `kernels cached`: seconds until the kernels can be called, compiled or read
+from the disk.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ KERNELS, WAYS = "kernels", ("cold", "cached")
 class Contest:
     """What is measured. The first placement is the baseline, which runs twice in each block.
 
-    contexts: tokens of prompt and answer together, `new_tokens` of them made. starts: processes a subject for memory, and of each
-    way to come by the kernels.
+    contexts: tokens of prompt and answer together, `new_tokens` of them made. starts: processes a subject for memory,
+    and of each way to come by the kernels.
     """
 
     model: str
@@ -86,29 +88,47 @@ def workload(loaded: Checkpoint, context: int, new_tokens: int, seed: int = 0) -
 
 
 def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
-    """Everything: (trials, what the meta file should say of them). What cannot run here is named there (`missing`), with its remedy."""
+    """Everything: (trials, what the meta file should say of them). What cannot run here is named there (`missing`),
+    with its remedy."""
     contest.check()
     gaps = available.gaps((*contest.placements, *contest.peers), contest.model)
     absent = {gap["name"] for gap in gaps}
     here = [name for name in (*contest.placements, *contest.peers) if name not in absent]
     loaded = checkpoint.load(contest.model)
     works = {context: workload(loaded, context, contest.new_tokens, contest.seed) for context in contest.contexts}
-    placements, others = tuple(parse(n) for n in here if n in contest.placements), tuple(n for n in here if n in contest.peers)
+    placements, others = (
+        tuple(parse(n) for n in here if n in contest.placements),
+        tuple(n for n in here if n in contest.peers),
+    )
     answered: list[Trial] = []
     for context, work in works.items():
-        plan = Plan(contest.model, placements, work, contest.placements[0], blocks=contest.blocks, processes=contest.processes,
-                    run=f"context {context}", peers=others)  # fmt: skip
+        plan = Plan(
+            contest.model,
+            placements,
+            work,
+            contest.placements[0],
+            blocks=contest.blocks,
+            processes=contest.processes,
+            run=f"context {context}",
+            peers=others,
+        )
         answered += suite.collect(plan, journal)
     job = Job(contest.model, works[min(works)], journal)
-    footprints.memory(job, [name for name in here if summary.warm(answered, name)], contest.starts)  # not those that failed above
+    footprints.memory(
+        job, [name for name in here if summary.warm(answered, name)], contest.starts
+    )  # not those that failed above
     if any(available.needs_kernels(name) for name in here):
         compile_kernels(job, contest.starts)
     gaps += phases.missing(journal)
     alone = whole([t for t in journal.trials if t.run.startswith(footprints.MEMORY)])
     return answered + alone, dict(
-        weights_hash=loaded.weights_hash, baseline=contest.placements[0], missing=gaps, file_bytes=footprints.file_bytes(loaded),
-        subjects=[name for name in here if name not in {gap["name"] for gap in gaps}], text="English" if loaded.tokenizer else "random ids",
-    )  # fmt: skip
+        weights_hash=loaded.weights_hash,
+        baseline=contest.placements[0],
+        missing=gaps,
+        file_bytes=footprints.file_bytes(loaded),
+        subjects=[name for name in here if name not in {gap["name"] for gap in gaps}],
+        text="English" if loaded.tokenizer else "random ids",
+    )
 
 
 def compile_kernels(job: Job, starts: int) -> None:
@@ -123,7 +143,8 @@ def compile_kernels(job: Job, starts: int) -> None:
                 job.child(f"{KERNELS} {way}", block, f"{__name__}:kernels_ready", 1, folder=folder, way=way)
 
 
-# What a child runs --------------------------------------------------------------------------------------------------------
+# What a child runs
+# --------------------------------------------------------------------------------------------------------
 
 
 def kernels_ready(say: Callable, job: dict, identity: dict, folder: str, way: str) -> dict:
@@ -136,6 +157,10 @@ def kernels_ready(say: Callable, job: dict, identity: dict, folder: str, way: st
 
         build.library()
         more[KERNELS] = dict(
-            way=way, block=identity["block"], seconds=time.perf_counter() - start, isa=isa.target().isa, found=bool(before)
+            way=way,
+            block=identity["block"],
+            seconds=time.perf_counter() - start,
+            isa=isa.target().isa,
+            found=bool(before),
         )
     return {}

@@ -1,9 +1,9 @@
-"""Two texts of different kinds read under each subject's arithmetic: how far its distribution of the next token is from float32's, and
-how well it foresees the text itself.
+"""Two texts of different kinds read under each subject's arithmetic: how far its distribution of the next token is from
+float32's, and how well it foresees the text itself.
 
-As `quality`, window by window with every true token given; beside the distance, the negative log-likelihood of each true next token,
-whose mean's exponential is the perplexity. The reference is the float32 model on the weights of the checkpoint, whatever a peer
-made of them.
+As `quality`, window by window with every true token given; beside the distance, the negative log-likelihood of each
+true next token, whose mean's exponential is the perplexity. The reference is the float32 model on the weights of the
+checkpoint, whatever a peer made of them.
 """
 
 from __future__ import annotations
@@ -40,13 +40,19 @@ class Reading(Window):
 
 
 def texts(loaded: Checkpoint, tokens: int, seed: int = 0) -> dict[str, list[int]]:
-    """`tokens` + 1 ids of each text, so that each of the first `tokens` has a successor; random ids for a model without a tokenizer."""
+    """`tokens` + 1 ids of each text, so that each of the first `tokens` has a successor; random ids for a model without
+    a tokenizer."""
     if loaded.tokenizer is None:
-        return {name: list(passages.random_prompts(loaded.config.vocab_size, tokens + 1, seed + i, 1)[0]) for i, name in enumerate(TEXTS)}
+        return {
+            name: list(passages.random_prompts(loaded.config.vocab_size, tokens + 1, seed + i, 1)[0])
+            for i, name in enumerate(TEXTS)
+        }
     found = {PROSE: corpus.manual(), CODE: corpus.code()}
     ids = {name: loaded.tokenizer.encode(text[: 12 * (tokens + 1)])[: tokens + 1] for name, text in found.items()}
     if short := [name for name in ids if len(ids[name]) <= tokens]:
-        raise UserError(f"quality_tokens is {tokens}; the text {short[0]!r} has {len(ids[short[0]]) - 1}. Ask for fewer.")
+        raise UserError(
+            f"quality_tokens is {tokens}; the text {short[0]!r} has {len(ids[short[0]]) - 1}. Ask for fewer."
+        )
     return ids
 
 
@@ -58,7 +64,8 @@ def likelihood(logits: np.ndarray, following: Sequence[int]) -> np.ndarray:
 def measure(job: Job, subjects: Sequence[str], tokens: int, window: int, seed: int = 0) -> list[Reading]:
     """Each subject over `tokens` tokens of each text; placements and PyTorch in one fresh process, others in one each.
 
-    float32 itself is read as well, as the control. A subject that cannot run is said to be missing in the journal's notes.
+    float32 itself is read as well, as the control. A subject that cannot run is said to be missing in the journal's
+    notes.
     Raises UserError for one that does not exist, for too long a window, and when a process dies.
     """
     from llama_jax import peers
@@ -76,11 +83,21 @@ def measure(job: Job, subjects: Sequence[str], tokens: int, window: int, seed: i
     for i, group in enumerate(groups):
         job.progress(f"reading under {', '.join(group)}", i, len(groups))
         expected = -(-tokens // window) * len(group) * len(TEXTS)
-        job.child(f"reading {' '.join(group)}", 0, f"{__name__}:read", expected, names=group, tokens=tokens, window=window, seed=seed)
+        job.child(
+            f"reading {' '.join(group)}",
+            0,
+            f"{__name__}:read",
+            expected,
+            names=group,
+            tokens=tokens,
+            window=window,
+            seed=seed,
+        )
     return whole(job.journal.trials)
 
 
-# What the children run ----------------------------------------------------------------------------------------------------
+# What the children run
+# ----------------------------------------------------------------------------------------------------
 
 
 def read(say: Callable, job: dict, identity: dict, names: Sequence[str], tokens: int, window: int, seed: int) -> dict:
@@ -97,16 +114,30 @@ def read(say: Callable, job: dict, identity: dict, names: Sequence[str], tokens:
                 say("note", dict(missing=dict(name=name, reason=error.reason, remedy=error.remedy)))
         order = 0
         for text, ids in texts(loaded, tokens, seed).items():
-            about = dict(text=text, text_sha256=hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest(), seed=seed, phase="read",
-                         model=loaded.name, weights_hash=loaded.weights_hash)  # fmt: skip
+            about = dict(
+                text=text,
+                text_sha256=hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest(),
+                seed=seed,
+                phase="read",
+                model=loaded.name,
+                weights_hash=loaded.weights_hash,
+            )
             for first in range(0, tokens, window):
                 piece, following = ids[:-1][first : first + window], ids[1:][first : first + window]
                 reference = truth(piece)
                 for name, reader in found.items():
                     say("starting", {})
                     logits, order = reader(piece), order + 1
-                    row = Reading(**identity, **about, **quality.compare(name, reference, logits), order=order, subject=name, first=first,
-                                  backend=backend(name), nll_pnat=pnat(likelihood(logits, following)))  # fmt: skip
+                    row = Reading(
+                        **identity,
+                        **about,
+                        **quality.compare(name, reference, logits),
+                        order=order,
+                        subject=name,
+                        first=first,
+                        backend=backend(name),
+                        nll_pnat=pnat(likelihood(logits, following)),
+                    )
                     say("trial", row.model_dump())
     return {}
 
@@ -121,7 +152,8 @@ def backend(name: str) -> str:
     return peers.get(name).backend if name in peers.PEERS else "jax"
 
 
-# What the rows say --------------------------------------------------------------------------------------------------------
+# What the rows say
+# --------------------------------------------------------------------------------------------------------
 
 
 def of(rows: Sequence[Reading], subject: str, text: str = ALL) -> list[Reading]:
@@ -135,28 +167,40 @@ def groups(rows: Sequence[Reading]) -> list[tuple]:
 
 
 def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
-    """One entry a subject and text, `ALL` included: {subject, backend, text, tokens, kl, top1, ppl, each with _low and _high of its 95 %
-    interval, valid, reasons}. kl: mean nats. top1: share of equal best tokens. ppl: perplexity."""
+    """One entry a subject and text, `ALL` included: {subject, backend, text, tokens, kl, top1, ppl, each with _low and
+    _high of its 95 % interval, valid, reasons}. kl: mean nats. top1: share of equal best tokens. ppl: perplexity."""
     found = []
     for subject in dict.fromkeys(r.subject for r in rows):
         for text in (*TEXTS, ALL):
             if not (mine := of(rows, subject, text)):
                 continue
             labels, entry = groups(mine), dict(subject=subject, backend=mine[0].backend, text=text)
-            values = dict(kl=[r.kl for r in mine], top1=[np.asarray(r.agree, float) for r in mine], ppl=[r.nll for r in mine])
+            values = dict(
+                kl=[r.kl for r in mine], top1=[np.asarray(r.agree, float) for r in mine], ppl=[r.nll for r in mine]
+            )
             for what, parts in values.items():
                 mean = quality.mean_with_interval(np.concatenate(parts), labels, seed)
-                entry |= dict(zip((what, f"{what}_low", f"{what}_high"), np.exp(mean) if what == "ppl" else mean, strict=True))
-            found.append(entry | dict(tokens=len(labels), valid=all(r.valid for r in mine),
-                                      reasons=sorted({r.reason for r in mine if r.reason})))  # fmt: skip
+                entry |= dict(
+                    zip((what, f"{what}_low", f"{what}_high"), np.exp(mean) if what == "ppl" else mean, strict=True)
+                )
+            found.append(
+                entry
+                | dict(
+                    tokens=len(labels),
+                    valid=all(r.valid for r in mine),
+                    reasons=sorted({r.reason for r in mine if r.reason}),
+                )
+            )
     return found
 
 
 def over(rows: Sequence[Reading], above: str, below: str, what: str, seed: int = 0) -> statistics.Ratio:
-    """A subject's mean over another's on the same positions, with its 95 % interval: of "kl" or "top1" the quotient of the means, of
-    "ppl" that of the perplexities. NaN where either was not read."""
+    """A subject's mean over another's on the same positions, with its 95 % interval: of "kl" or "top1" the quotient of
+    the means, of "ppl" that of the perplexities. NaN where either was not read."""
     sides = [of(rows, name) for name in (above, below)]
-    if not all(sides) or [(r.text, r.first, len(r.agree)) for r in sides[0]] != [(r.text, r.first, len(r.agree)) for r in sides[1]]:
+    if not all(sides) or [(r.text, r.first, len(r.agree)) for r in sides[0]] != [
+        (r.text, r.first, len(r.agree)) for r in sides[1]
+    ]:
         return statistics.Ratio(*[float("nan")] * 3, 0)
     read = {"kl": lambda r: r.kl, "top1": lambda r: np.asarray(r.agree, float), "ppl": lambda r: r.nll}[what]
     labels = groups(sides[0])

@@ -1,4 +1,5 @@
-"""How decode rates go with one size at a time: tokens in the cache, threads, and the model. Each point is a process of its own.
+"""How decode rates go with one size at a time: tokens in the cache, threads, and the model. Each point is a process of
+its own.
 
 context   tokens of prompt and answer together, on the checkpoint itself
 threads   cores that the process may use, likewise
@@ -23,26 +24,48 @@ AXES = ("context", "threads", "model")
 
 
 def measure(
-    job: Job, subjects: dict[str, Sequence[str]], axes: dict[str, Sequence[int | str]], base: int, new_tokens: int, answers: int,
-    processes: int, seed: int = 0,
-) -> list[Trial]:  # fmt: skip
+    job: Job,
+    subjects: dict[str, Sequence[str]],
+    axes: dict[str, Sequence[int | str]],
+    base: int,
+    new_tokens: int,
+    answers: int,
+    processes: int,
+    seed: int = 0,
+) -> list[Trial]:
     """Every point `processes` times, in seeded random order; all are checked before anything is measured.
 
-    subjects: axis → placements and peers. axes: axis → its values. base: context where it is not the axis. A subject that cannot run
-    is said to be missing in the journal's notes.
+    subjects: axis → placements and peers. axes: axis → its values. base: context where it is not the axis. A subject
+    that cannot run is said to be missing in the journal's notes.
     """
     check(answers=answers, processes=processes)
     check_axes(job.model, subjects, axes, base, new_tokens)
-    points = [(axis, value, name) for axis, values in axes.items() for value in values for name in available.present(job, subjects[axis])
-              if axis != "model" or not reads_file(name)]  # fmt: skip
+    points = [
+        (axis, value, name)
+        for axis, values in axes.items()
+        for value in values
+        for name in available.present(job, subjects[axis])
+        if axis != "model" or not reads_file(name)
+    ]
     order = random.Random(seed)
     for block in range(processes):
         for i, (axis, value, name) in enumerate(order.sample(points, len(points))):
             job.progress(f"{name} at {axis} {value}", block * len(points) + i, processes * len(points))
             where = dict(context=value if axis == "context" else base, threads=value if axis == "threads" else None)
             model = value if axis == "model" else job.model
-            job.child(f"{axis} {value} {name}", block, f"{__name__}:answers_of", answers, model=model, threads=where["threads"],
-                      subject=name, context=where["context"], new_tokens=new_tokens, answers=answers, seed=seed)  # fmt: skip
+            job.child(
+                f"{axis} {value} {name}",
+                block,
+                f"{__name__}:answers_of",
+                answers,
+                model=model,
+                threads=where["threads"],
+                subject=name,
+                context=where["context"],
+                new_tokens=new_tokens,
+                answers=answers,
+                seed=seed,
+            )
     return whole(job.journal.trials)
 
 
@@ -66,7 +89,9 @@ def reads_file(name: str) -> bool:
     return available.backend_of(name) in footprints.READS_FILE
 
 
-def answers_of(say: Callable, job: dict, identity: dict, subject: str, context: int, new_tokens: int, answers: int, seed: int) -> dict:
+def answers_of(
+    say: Callable, job: dict, identity: dict, subject: str, context: int, new_tokens: int, answers: int, seed: int
+) -> dict:
     """Warm answers of one subject alone in its process; the bandwidth is probed between them."""
     with watched(say) as more:
         for library in footprints.LIBRARIES.get(available.backend_of(subject), ()):
@@ -76,10 +101,14 @@ def answers_of(say: Callable, job: dict, identity: dict, subject: str, context: 
         work = workload(loaded, context, new_tokens, seed)
         for who in available.built(say, loaded, [subject]):
             judge = (
-                judging(loaded, work) if not gate.approximate(who.identity.get("quantisation", "none")) else lambda record, tokens: record
+                judging(loaded, work)
+                if not gate.approximate(who.identity.get("quantisation", "none"))
+                else lambda record, tokens: record
             )
             probe = roofline.Probe()
-            protocol.warm_up(who, work, lambda: say("starting", {}), enough=1)  # a minute each at 8k tokens; the guard still listens
+            protocol.warm_up(
+                who, work, lambda: say("starting", {}), enough=1
+            )  # a minute each at 8k tokens; the guard still listens
             for i in range(answers):
                 say("starting", {})
                 bandwidth = probe.bandwidth()
@@ -90,29 +119,40 @@ def answers_of(say: Callable, job: dict, identity: dict, subject: str, context: 
 
 
 def judging(loaded: checkpoint.Checkpoint, work) -> Callable:
-    """A judge by the reference's tokens; where the weights were not loaded as floats there is none here to be equal to."""
+    """A judge by the reference's tokens; where the weights were not loaded as floats there is none here to be equal
+    to."""
     if loaded.dtype not in ("float32", "bfloat16"):
         return lambda record, tokens: record
     return protocol.Reference(loaded, work).judge
 
 
-# What the rows say --------------------------------------------------------------------------------------------------------
+# What the rows say
+# --------------------------------------------------------------------------------------------------------
 
 
 def axis_of(trials: Sequence[Trial], axis: str, seed: int = 0) -> dict[str, list[dict]]:
-    """Subject → its points in the order of their size: {value, rate: Summary of tokens/s, points: each answer's, limit: tokens/s that the
-    bandwidth allows, mbu, parameters_bytes}. Subjects without a valid answer are left out."""
+    """Subject → its points in the order of their size: {value, rate: Summary of tokens/s, points: each answer's, limit:
+    tokens/s that the bandwidth allows, mbu, parameters_bytes}. Subjects without a valid answer are left out."""
     found: dict[str, dict[str, list[Trial]]] = {}
     for t in whole(trials):
         kind, value, name = t.run.split(" ", 2)
         if kind == axis and t.valid:
             found.setdefault(name, {}).setdefault(value, []).append(t)
     size = (lambda item: item[1][0].weights_bytes) if axis == "model" else (lambda item: int(item[0]))
-    return {name: [dict(
-        value=value, points=[t.tg for t in mine], rate=statistics.summarise([t.tg for t in mine], seed, [t.process for t in mine]),
-        limit=float(statistics.summarise([t.limit for t in mine]).median), mbu=float(statistics.summarise([t.mbu for t in mine]).median),
-        bytes=mine[0].bytes_per_token,
-    ) for value, mine in sorted(values.items(), key=size)] for name, values in found.items()}  # fmt: skip
+    return {
+        name: [
+            dict(
+                value=value,
+                points=[t.tg for t in mine],
+                rate=statistics.summarise([t.tg for t in mine], seed, [t.process for t in mine]),
+                limit=float(statistics.summarise([t.limit for t in mine]).median),
+                mbu=float(statistics.summarise([t.mbu for t in mine]).median),
+                bytes=mine[0].bytes_per_token,
+            )
+            for value, mine in sorted(values.items(), key=size)
+        ]
+        for name, values in found.items()
+    }
 
 
 def kept(points: Sequence[dict]) -> float:

@@ -18,9 +18,15 @@ def run_of(context: int) -> str:
 
 
 def ladder(
-    trials: Sequence[Trial], names: Sequence[str], context: int, distances: Sequence[dict], notes: Sequence[dict], seed: int = 0
+    trials: Sequence[Trial],
+    names: Sequence[str],
+    context: int,
+    distances: Sequence[dict],
+    notes: Sequence[dict],
+    seed: int = 0,
 ) -> list[dict]:
-    """The entries of `standings.ladder` at one context, each with {mbu: Summary, bytes and flops: of a token, peak: bytes of each process,
+    """The entries of `standings.ladder` at one context, each with {mbu: Summary, bytes and flops: of a token, peak:
+    bytes of each process,
     distance: text → entry of `reading.table`, {} where it was not read}."""
     found, run = standings.ladder(trials, names, seed, run_of(context)), run_of(context)
     peaks = {f["name"]: f["peak"] for f in footprints.table(trials, notes, names)}
@@ -28,20 +34,25 @@ def ladder(
         good = [t for t in summary.warm(standings.of(trials, run), e["name"]) if t.bytes_per_token and t.bandwidth_gbps]
         e |= dict(
             mbu=statistics.summarise([t.mbu for t in good], seed, [t.process for t in good]),
-            bytes=good[0].bytes_per_token if good else None, flops=good[0].flops_per_token if good else None,
-            peak=peaks.get(e["name"], []), distance={d["text"]: d for d in distances if d["subject"] == read_as(e["name"])},
-        )  # fmt: skip
+            bytes=good[0].bytes_per_token if good else None,
+            flops=good[0].flops_per_token if good else None,
+            peak=peaks.get(e["name"], []),
+            distance={d["text"]: d for d in distances if d["subject"] == read_as(e["name"])},
+        )
     return found
 
 
 def read_as(name: str) -> str:
-    """The subject under which a text is read for one that is timed: a generator of llama.cpp's computes what its bare calls do."""
+    """The subject under which a text is read for one that is timed: a generator of llama.cpp's computes what its bare
+    calls do."""
     return "llamacpp" if name in SAME_FILE else name
 
 
 def rival(entries: Sequence[dict], same_file: bool) -> dict | None:
     """llama.cpp's fastest mode: of those that read the very file, or of all, its own quantisations among them."""
-    return standings.best(entries, lambda e: e["backend"] == standings.LLAMACPP and (e["name"] in SAME_FILE or not same_file))
+    return standings.best(
+        entries, lambda e: e["backend"] == standings.LLAMACPP and (e["name"] in SAME_FILE or not same_file)
+    )
 
 
 def fastest(entries: Sequence[dict]) -> dict | None:
@@ -55,20 +66,40 @@ def ratio(trials: Sequence[Trial], above: str, below: str, context: int, seed: i
 
 
 def as_frame(entries: Sequence[dict], trials: Sequence[Trial], context: int, seed: int = 0):
-    """The ladder for a notebook, a pandas.DataFrame: one row a subject, the ratio that over llama.cpp's fastest mode of the same file."""
+    """The ladder for a notebook, a pandas.DataFrame: one row a subject, the ratio that over llama.cpp's fastest mode of
+    the same file."""
     import pandas as pd
 
     other, rows = rival(entries, True), []
     for e in entries:
-        over = ratio(trials, e["name"], other["name"], context, seed) if other and e["decode"].n else Ratio(*[float("nan")] * 3, 0)
+        over = (
+            ratio(trials, e["name"], other["name"], context, seed)
+            if other and e["decode"].n
+            else Ratio(*[float("nan")] * 3, 0)
+        )
         known, far = e["distance"], e["distance"].get(ALL, {})
-        rows.append({
-            "subject": e["name"], "weights": e["dtype"], "tok/s": e["decode"].median, "low": e["decode"].low, "high": e["decode"].high,
-            "over llama.cpp": over.value, "ratio low": over.low, "ratio high": over.high, "MBU": e["mbu"].median,
-            "MB a token": e["bytes"] and e["bytes"] / 1e6, "peak MB": max(e["peak"]) / 1e6 if e["peak"] else None,
-            "KL": far.get("kl"), "KL low": far.get("kl_low"), "KL high": far.get("kl_high"), "top-1": far.get("top1"),
-            **{f"perplexity, {text}": known.get(text, {}).get("ppl") for text in reading.TEXTS}, "valid": e["decode"].n, "void": e["void"],
-        })  # fmt: skip
+        rows.append(
+            {
+                "subject": e["name"],
+                "weights": e["dtype"],
+                "tok/s": e["decode"].median,
+                "low": e["decode"].low,
+                "high": e["decode"].high,
+                "over llama.cpp": over.value,
+                "ratio low": over.low,
+                "ratio high": over.high,
+                "MBU": e["mbu"].median,
+                "MB a token": e["bytes"] and e["bytes"] / 1e6,
+                "peak MB": max(e["peak"]) / 1e6 if e["peak"] else None,
+                "KL": far.get("kl"),
+                "KL low": far.get("kl_low"),
+                "KL high": far.get("kl_high"),
+                "top-1": far.get("top1"),
+                **{f"perplexity, {text}": known.get(text, {}).get("ppl") for text in reading.TEXTS},
+                "valid": e["decode"].n,
+                "void": e["void"],
+            }
+        )
     return pd.DataFrame(rows).set_index("subject").round(4)
 
 

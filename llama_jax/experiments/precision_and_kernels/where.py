@@ -1,9 +1,9 @@
 """Where a token's time goes, from differences that can be measured on every placement, whatever is inside its programs.
 
-Four models of one shape with random weights, alike but for one thing, answer in turn in one process: the whole one, one with fewer
-layers, one with a smaller vocabulary, and the whole one with a long context. What the missing layers take by themselves, the missing
-rows of the head, and the further positions, is each time a difference of two times of the same block; what none of them accounts for
-is the rest: dispatch, sampling, the calls of a loop.
+Four models of one shape with random weights, alike but for one thing, answer in turn in one process: the whole one, one
+with fewer layers, one with a smaller vocabulary, and the whole one with a long context. What the missing layers take by
+themselves, the missing rows of the head, and the further positions, is each time a difference of two times of the same
+block; what none of them accounts for is the rest: dispatch, sampling, the calls of a loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ WHOLE, SHALLOW, NARROW, LONG = "whole", "fewer layers", "smaller vocabulary", "l
 VARIANTS = (WHOLE, SHALLOW, NARROW, LONG)
 SMALLEST = 64  # tokens of a vocabulary
 PARTS = ("layers", "attention", "head", "rest")
-WORDS = {"layers": "layers, without attention over the cache", "attention": "attention over the cache", "head": "head", "rest": "rest"}
+WORDS = {
+    "layers": "layers, without attention over the cache",
+    "attention": "attention over the cache",
+    "head": "head",
+    "rest": "rest",
+}
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,19 @@ def sizes(config: ModelConfig, short: int, long: int) -> Sizes:
     )
 
 
-def measure(job: Job, names: Sequence[str], short: int, long: int, new_tokens: int, blocks: int, seed: int = 0) -> list[Trial]:
+def measure(
+    job: Job, names: Sequence[str], short: int, long: int, new_tokens: int, blocks: int, seed: int = 0
+) -> list[Trial]:
     """Each placement in a process of its own, its variants in turn in every block. The job's model is `random:PRESET`.
 
-    Raises UserError before anything is measured: another model, contexts that leave nothing to subtract, an unknown placement.
+    Raises UserError before anything is measured: another model, contexts that leave nothing to subtract, an unknown
+    placement.
     """
     check(blocks=blocks)
     if not job.model.startswith("random:") or job.model.count(":") > 1:
-        raise UserError(f"{job.model!r}: only of random weights (random:PRESET) is there a model that is alike but for its layers.")
+        raise UserError(
+            f"{job.model!r}: only of random weights (random:PRESET) is there a model that is alike but for its layers."
+        )
     if short >= long:
         raise UserError(f"The long context ({long}) must be longer than the short one ({short}).")
     check_contexts(job.model, [short, long], new_tokens)
@@ -70,17 +80,37 @@ def measure(job: Job, names: Sequence[str], short: int, long: int, new_tokens: i
         parse(name)
     config = checkpoint.load_config(job.model)
     if config.num_hidden_layers < 2 or config.vocab_size <= SMALLEST:
-        raise UserError(f"{job.model} is too small to leave anything out: two layers and {SMALLEST + 1} tokens are the least.")
+        raise UserError(
+            f"{job.model} is too small to leave anything out: two layers and {SMALLEST + 1} tokens are the least."
+        )
     here = available.present(job, names)
     for i, name in enumerate(here):
         job.progress(f"where the time of {name} goes", i, len(here))
-        job.child(f"where {name}", blocks - 1, f"{__name__}:differences", len(VARIANTS), subject=name, short=short, long=long,
-                  new_tokens=new_tokens, blocks=blocks, seed=seed)  # fmt: skip
+        job.child(
+            f"where {name}",
+            blocks - 1,
+            f"{__name__}:differences",
+            len(VARIANTS),
+            subject=name,
+            short=short,
+            long=long,
+            new_tokens=new_tokens,
+            blocks=blocks,
+            seed=seed,
+        )
     return whole(job.journal.trials)
 
 
 def differences(
-    say: Callable, job: dict, identity: dict, subject: str, short: int, long: int, new_tokens: int, blocks: int, seed: int
+    say: Callable,
+    job: dict,
+    identity: dict,
+    subject: str,
+    short: int,
+    long: int,
+    new_tokens: int,
+    blocks: int,
+    seed: int,
 ) -> dict:
     """Blocks of all variants in random order; `subject` of a row is the variant, `placement` whose time it is."""
     with watched(say) as more:
@@ -99,17 +129,21 @@ def differences(
             for order, variant in enumerate(random.Random(f"{seed} {block}").sample(VARIANTS, len(VARIANTS))):
                 say("starting", {})
                 who, work = variants[variant]
-                record, _ = protocol.trial(who, work, block % len(work.prompts), **{**identity, "block": block}, phase="warm", order=order)
+                record, _ = protocol.trial(
+                    who, work, block % len(work.prompts), **{**identity, "block": block}, phase="warm", order=order
+                )
                 say("trial", record.model_copy(update=dict(bandwidth_gbps=bandwidth)).model_dump())
         more["subject"] = subject
     return {}
 
 
-# What the rows say --------------------------------------------------------------------------------------------------------
+# What the rows say
+# --------------------------------------------------------------------------------------------------------
 
 
 def parts(times: dict[str, float], of: Sizes) -> dict[str, float]:
-    """PARTS of a token's time at the long context, from the times of the variants; they add up to that of the long one."""
+    """PARTS of a token's time at the long context, from the times of the variants; they add up to that of the long
+    one."""
     position = (times[LONG] - times[WHOLE]) / (of.long - of.short)
     layers = (times[WHOLE] - times[SHALLOW]) / (of.layers - of.fewer) * of.layers - position * of.short
     head = (times[WHOLE] - times[NARROW]) / (of.vocabulary - of.smaller) * of.vocabulary
@@ -118,8 +152,10 @@ def parts(times: dict[str, float], of: Sizes) -> dict[str, float]:
 
 
 def table(trials: Sequence[Trial], model: str, short: int, long: int, seed: int = 0) -> list[dict]:
-    """One entry a placement: {name, dtype, n, total (ms a token at the long context), limit (ms that the bandwidth allows), and of each of
-    PARTS: PART, PART_low, PART_high, in ms}. Blocks without all variants are left out; a part that noise makes negative stays so."""
+    """One entry a placement: {name, dtype, n, total (ms a token at the long context), limit (ms that the bandwidth
+    allows), and of each of
+    PARTS: PART, PART_low, PART_high, in ms}. Blocks without all variants are left out; a part that noise makes negative
+    stays so."""
     of, found = sizes(checkpoint.load_config(model), short, long), []
     for name in dict.fromkeys(t.placement for t in whole(trials)):
         mine = [t for t in whole(trials) if t.placement == name and t.valid]
@@ -130,8 +166,13 @@ def table(trials: Sequence[Trial], model: str, short: int, long: int, seed: int 
         if not split:
             continue
         known = [t for t in mine if t.subject == LONG]
-        entry = dict(name=name, dtype=mine[0].dtype, n=len(split), total=float(np.mean([t.tpot * 1e3 for t in known])),
-                     limit=float(np.median([1e3 / t.limit for t in known])))  # fmt: skip
+        entry = dict(
+            name=name,
+            dtype=mine[0].dtype,
+            n=len(split),
+            total=float(np.mean([t.tpot * 1e3 for t in known])),
+            limit=float(np.median([1e3 / t.limit for t in known])),
+        )
         for part in PARTS:
             values = np.array([each[part] for each in split])
             low, high = statistics.mean_interval([statistics.gather(values, None)], seed)

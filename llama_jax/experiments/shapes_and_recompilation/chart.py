@@ -1,4 +1,5 @@
-"""Charts of streams of requests: when each policy compiles, where its time goes, and three surprises with their cures."""
+"""Charts of streams of requests: when each policy compiles, where its time goes, and three surprises with their
+cures."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from llama_jax.figures.style import PALETTE, new, rows, styled
 
 LOST, FIRST, WORK, WASTE = PALETTE["vermilion"], PALETTE["orange"], PALETTE["green"], PALETTE["sky"]
 GREY = "#555555"
-PARTS = {"useful work": (WORK, ""), "padding": (WASTE, "xx"), "compiling": (LOST, "//"), "rest of first calls": ("#BBBBBB", "..")}
+PARTS = {
+    "useful work": (WORK, ""),
+    "padding": (WASTE, "xx"),
+    "compiling": (LOST, "//"),
+    "rest of first calls": ("#BBBBBB", ".."),
+}
 LABELS = {"useful work": "useful work: exact lengths, warm", "padding": "padding (growing cache: copying)"}
 LARGEST = 1700  # area of the largest mark, points squared
 
@@ -28,7 +34,8 @@ def spread(values: Sequence[float], unit: str = " s") -> str:
 
 @styled
 def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> Figure:
-    """A lane a policy, requests in the order they came; a mark where programs were compiled, its area the seconds that took.
+    """A lane a policy, requests in the order they came; a mark where programs were compiled, its area the seconds that
+    took.
 
     lanes: `recompilation.by_request` of each subject. accounts: of the same subjects.
     """
@@ -38,7 +45,9 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
         height = heights[a.subject]
         for i, step in enumerate(lanes[a.subject], 1):
             if step["programs"]:
-                axes.scatter(i, height, s=LARGEST * step["seconds"] / most, color=LOST, alpha=0.75, linewidths=0, zorder=3)
+                axes.scatter(
+                    i, height, s=LARGEST * step["seconds"] / most, color=LOST, alpha=0.75, linewidths=0, zorder=3
+                )
                 axes.text(i, height, str(step["programs"]), ha="center", va="center", fontsize=10, zorder=4)
             else:
                 axes.plot(i, height, "|", color=GREY, markersize=9)
@@ -51,18 +60,28 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
     n = min(len(a.blocks) for a in accounts)
     middles = f"Medians of n = {n} processes; in brackets the least and the most" if n > 1 else "n = 1 process a policy"
     axes.set_title("Which requests wait for a compilation", pad=26)
-    axes.text(0, 1.02, f"Number: programs compiled. Area: seconds lost (largest {most:.1f} s). Tick: nothing compiled. {middles}.",
-              fontsize=9, color=GREY, va="bottom", transform=axes.transAxes)  # fmt: skip
+    axes.text(
+        0,
+        1.02,
+        f"Number: programs compiled. Area: seconds lost (largest {most:.1f} s). Tick: nothing compiled. {middles}.",
+        fontsize=9,
+        color=GREY,
+        va="bottom",
+        transform=axes.transAxes,
+    )
     return figure
 
 
 @styled
 def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float]], ratios: dict[str, Ratio]) -> Figure:
-    """Seconds to serve the stream: useful work, padding, compiling, the rest of first calls; every process's total as a point.
+    """Seconds to serve the stream: useful work, padding, compiling, the rest of first calls; every process's total as a
+    point.
 
     parts: `recompilation.parts` of each subject that has any. ratios: each subject's total over the fastest one's.
     """
-    figure, (axes, warm) = new(12, 0.72 * len(accounts) + 2.0, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.5, 1]})
+    figure, (axes, warm) = new(
+        12, 0.72 * len(accounts) + 2.0, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.5, 1]}
+    )
     heights = rows(axes, [a.subject for a in accounts])
     warm.grid(axis="y", visible=False)
     for a in accounts:
@@ -86,7 +105,9 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
     warm.margins(x=0.85)
     n = min(len(a.blocks) for a in accounts)
     served = f"seconds to serve {accounts[0].requests} requests one after the other (point: a process, n = {n};"
-    axes.set_xlabel(served + "\nbar: a middle one; x: over the fastest" + (", with its 95 % interval)" if n > 1 else ")"))
+    axes.set_xlabel(
+        served + "\nbar: a middle one; x: over the fastest" + (", with its 95 % interval)" if n > 1 else ")")
+    )
     warm.set_xlabel("ms a request, the same stream again\n(padding: share of prompt positions)")
     axes.set_title("From a fresh process")
     warm.set_title("Once warm")
@@ -121,7 +142,13 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
             axes.text(max(a.lost), height, "  " + surprise_words(a), va="center", fontsize=9)
         top = heights[pair[0].subject]
         axes.text(
-            0, top + 0.36, title[0].upper() + title[1:], fontsize=9.5, fontweight="bold", va="bottom", transform=axes.get_yaxis_transform()
+            0,
+            top + 0.36,
+            title[0].upper() + title[1:],
+            fontsize=9.5,
+            fontweight="bold",
+            va="bottom",
+            transform=axes.get_yaxis_transform(),
         )
         if i:
             axes.axhline(top + 0.72, color="#CCCCCC", linewidth=0.8)

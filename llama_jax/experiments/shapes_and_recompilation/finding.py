@@ -9,7 +9,8 @@ from llama_jax.experiments.shapes_and_recompilation.table import Account, middle
 
 
 def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]], seed: int = 0) -> str:
-    """Programs and seconds that each policy lost over the stream, which one served it fastest, and three surprises with their cures.
+    """Programs and seconds that each policy lost over the stream, which one served it fastest, and three surprises with
+    their cures.
 
     pairs: a short name of the surprise → (as it is, cured).
     """
@@ -21,15 +22,25 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
         sentence += "; no policy's tokens are all right, so none has a time"
     else:
         ratios = table.ratios(policies, seed)
-        slowest = max((a for a in policies if a is not best and ratios[a.subject].n), key=lambda a: middle(a.total), default=None)
-        sentence += f"; {best.subject} serves them {'fastest' if slowest else 'alone with the right tokens'}, in {middle(best.total):.1f} s"
+        slowest = max(
+            (a for a in policies if a is not best and ratios[a.subject].n), key=lambda a: middle(a.total), default=None
+        )
+        sentence += (
+            f"; {best.subject} serves them {'fastest' if slowest else 'alone with the right tokens'}, in"
+            f" {middle(best.total):.1f} s"
+        )
         if slowest:
             sentence += f", {slowest.subject} takes {ratios[slowest.subject].words} as long"
         if n == 1:
             sentence += " (one process each, so no interval)"
         elif unclear := [name for name, r in ratios.items() if r.n and not r.low > 1]:
             sentence += f", and n = {n} does not separate it from {', '.join(unclear)}"
-    again = ", ".join(f"{bad.surprises} programs for {name} ({cured.surprises} once cured)" for name, (bad, cured) in pairs.items())
+    again = ", ".join(
+        f"{bad.surprises} programs for {name} ({cured.surprises} once cured)" for name, (bad, cured) in pairs.items()
+    )
     wrong = [a.subject for a in (*policies, *(a for pair in pairs.values() for a in pair)) if a.wrong]
-    return (sentence + f"; at one shape, later requests still compile {again}"
-            + (f"; {', '.join(wrong)} made other tokens." if wrong else "."))  # fmt: skip
+    return (
+        sentence
+        + f"; at one shape, later requests still compile {again}"
+        + (f"; {', '.join(wrong)} made other tokens." if wrong else ".")
+    )

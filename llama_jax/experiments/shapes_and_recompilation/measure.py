@@ -7,8 +7,9 @@ sampling    settings that change from request to request, static or traced
 committed   the weights are put on the device again between two requests
 last batch  a data set in batches, the last one smaller or filled up with dummy rows
 
-A stream runs twice in its process. The first pass is `cold`: what it compiles belongs to what it measures, so a row is valid
-when its tokens are right. The second is `warm`: the same requests again, void as everywhere when anything compiles.
+A stream runs twice in its process. The first pass is `cold`: what it compiles belongs to what it measures, so a row is
+valid when its tokens are right. The second is `warm`: the same requests again, void as everywhere when anything
+compiles.
 """
 
 from __future__ import annotations
@@ -55,17 +56,21 @@ SUBJECTS = {  # in each pair the surprise first, then its cure
 
 
 class Served(Trial):
-    """One request of a stream, or one batch: a Trial, and how much of its shape was asked for. `order` is its place in the stream."""
+    """One request of a stream, or one batch: a Trial, and how much of its shape was asked for. `order` is its place in
+    the stream."""
 
     padded_tokens: int  # length T of the prompt as it ran, the same for all rows
     rows_asked: int  # rows of the batch that somebody asked for; the others are dummies
     tokens_asked: int  # prompt tokens of those rows together, without padding
-    change: str = ""  # what is new about this request beside its prompt: sampling settings, weights put on the device again
+    change: str = (
+        ""  # what is new about this request beside its prompt: sampling settings, weights put on the device again
+    )
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Requests in the order they come. prompts: token ids. arrivals: which prompt each request asks. batch: rows of a full batch.
+    """Requests in the order they come. prompts: token ids. arrivals: which prompt each request asks. batch: rows of a
+    full batch.
 
     expected: the reference's greedy tokens of each prompt.
     """
@@ -82,7 +87,9 @@ class Stream:
         return max(map(len, self.prompts))
 
 
-def ragged(loaded: checkpoint.Checkpoint, count: int, requests: int, new_tokens: int, batch: int = 4, seed: int = 0) -> Stream:
+def ragged(
+    loaded: checkpoint.Checkpoint, count: int, requests: int, new_tokens: int, batch: int = 4, seed: int = 0
+) -> Stream:
     """A stream of `requests` over `count` prompts, each of which comes at least once, in seeded random order.
 
     Prompt k asks 2k + 1 science questions at once; for a model without a tokenizer, random ids of like length.
@@ -90,7 +97,9 @@ def ragged(loaded: checkpoint.Checkpoint, count: int, requests: int, new_tokens:
     """
     check(prompts=count, new_tokens=new_tokens)
     if requests < count:
-        raise UserError(f"requests is {requests}; each of the {count} prompts comes at least once, so it must be {count} or more.")
+        raise UserError(
+            f"requests is {requests}; each of the {count} prompts comes at least once, so it must be {count} or more."
+        )
     if batch < 2:
         raise UserError(f"batch is {batch}; a last batch can only be smaller than one of 2 or more.")
     rng = np.random.default_rng(seed)
@@ -100,7 +109,9 @@ def ragged(loaded: checkpoint.Checkpoint, count: int, requests: int, new_tokens:
     else:
         pool = prompts.load(sizes[-1])
         questions = [" ".join(rng.permutation(pool)[:n]) for n in sizes]
-        ids = tuple(tuple(loaded.tokenizer.encode(text, special=False)) for text in prompts.as_chat(loaded.tokenizer, questions))
+        ids = tuple(
+            tuple(loaded.tokenizer.encode(text, special=False)) for text in prompts.as_chat(loaded.tokenizer, questions)
+        )
     arrivals = rng.permutation([*range(count), *rng.integers(count, size=requests - count)])
     stream = Stream(ids, tuple(arrivals.tolist()), new_tokens, batch, seed)
     passages.check_context(loaded.config, reference_work(stream))
@@ -118,7 +129,8 @@ def reference_work(stream: Stream) -> Workload:
 
 
 def serve(job: Job, loaded: checkpoint.Checkpoint, stream: Stream, processes: dict[str, int]) -> None:
-    """Some experiments, each subject in so many processes. Raises UserError for a wrong name or count before anything is measured."""
+    """Some experiments, each subject in so many processes. Raises UserError for a wrong name or count before anything
+    is measured."""
     for experiment, count in processes.items():
         if experiment not in SUBJECTS:
             raise UserError(f"No such experiment: {experiment!r}.{near(experiment, SUBJECTS)}")
@@ -129,17 +141,26 @@ def serve(job: Job, loaded: checkpoint.Checkpoint, stream: Stream, processes: di
 
 
 def interleaved(job: Job, experiment: str, stream: Stream, processes: int) -> None:
-    """Each subject of an experiment in `processes` of its own, in seeded random order. stream: with `expect`ed tokens."""
+    """Each subject of an experiment in `processes` of its own, in seeded random order. stream: with `expect`ed
+    tokens."""
     names = SUBJECTS[experiment]
     for block in range(processes):
         drawn = random.Random(f"{stream.seed} {experiment} {block}").sample(names, len(names))
         for i, subject in enumerate(drawn):
             job.progress(f"{experiment}: {subject}", block * len(names) + i, processes * len(names))
-            job.child(f"{experiment}: {subject}", block, f"{__name__}:serving", 2 * len(asks(experiment, subject, stream)),
-                      experiment=experiment, subject=subject, stream=asdict(stream))  # fmt: skip
+            job.child(
+                f"{experiment}: {subject}",
+                block,
+                f"{__name__}:serving",
+                2 * len(asks(experiment, subject, stream)),
+                experiment=experiment,
+                subject=subject,
+                stream=asdict(stream),
+            )
 
 
-# What is asked ---------------------------------------------------------------------------------------------------------
+# What is asked
+# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -158,7 +179,8 @@ class Ask:
 
 
 def asks(experiment: str, subject: str, stream: Stream) -> list[Ask]:
-    """All calls of a stream under a subject, in order. Beside `shapes` the shapes are those of the policy `one shape`."""
+    """All calls of a stream under a subject, in order. Beside `shapes` the shapes are those of the policy
+    `one shape`."""
     n, longest, new = len(stream.prompts), stream.longest, stream.new_tokens
     if experiment == SHAPES:
         policy = POLICIES[subject]
@@ -172,7 +194,8 @@ def asks(experiment: str, subject: str, stream: Stream) -> list[Ask]:
     return [Ask((i % n,), *shape, change=wanted[i % len(wanted)]) for i in range(FEW)]
 
 
-# What the children run -------------------------------------------------------------------------------------------------
+# What the children run
+# -------------------------------------------------------------------------------------------------
 
 
 def serving(say: Callable, job: dict, identity: dict, experiment: str, subject: str, stream: dict) -> dict:
@@ -185,7 +208,9 @@ def serving(say: Callable, job: dict, identity: dict, experiment: str, subject: 
             loaded = again(loaded)
         engine, base = generate.build(loaded, placement), protocol.subject(loaded, parse(placement), subject)
         reference = Reference(loaded, reference_work(stream))
-        reference.known = {(i, base.identity["dtype"], "none"): np.array(tokens) for i, tokens in enumerate(stream.expected)}
+        reference.known = {
+            (i, base.identity["dtype"], "none"): np.array(tokens) for i, tokens in enumerate(stream.expected)
+        }
         for phase in ("cold", "warm"):
             for order, ask in enumerate(asks(experiment, subject, stream)):
                 if ask.change == RELOADED:
@@ -203,17 +228,27 @@ def again(loaded: checkpoint.Checkpoint) -> checkpoint.Checkpoint:
 def request(engine, base: Subject, ask: Ask, stream: Stream, reference: Reference, **identity) -> Served:
     """One timed call, judged row by row where it is greedy."""
     work = Shaped(stream.prompts, stream.new_tokens, ask.length, ask.batch, stream.seed, room=ask.slots)
-    record, tokens = protocol.trial(replace(base, run=partial(run, engine, ask, stream)), work, ask.prompts[0], explain=True, **identity)
+    record, tokens = protocol.trial(
+        replace(base, run=partial(run, engine, ask, stream)), work, ask.prompts[0], explain=True, **identity
+    )
     if identity["phase"] == "cold" and record.token_times_ns:
         record = record.model_copy(update=dict(valid=True, reason=""))
     for row, prompt in enumerate(ask.prompts if ask.sampler == GREEDY and record.token_times_ns else ()):
         record = reference.judge(record.model_copy(update=dict(prompt=prompt)), tokens[:, [row]])
-    asked = dict(padded_tokens=ask.length, rows_asked=len(ask.prompts), change=ask.change,
-                 tokens_asked=sum(len(stream.prompts[p]) for p in ask.prompts))  # fmt: skip
-    return Served(**{**record.model_dump(), "prompt": ask.prompts[0], "cause": compile_causes.shorten(record.cause)}, **asked)
+    asked = dict(
+        padded_tokens=ask.length,
+        rows_asked=len(ask.prompts),
+        change=ask.change,
+        tokens_asked=sum(len(stream.prompts[p]) for p in ask.prompts),
+    )
+    return Served(
+        **{**record.model_dump(), "prompt": ask.prompts[0], "cause": compile_causes.shorten(record.cause)}, **asked
+    )
 
 
 def run(engine, ask: Ask, stream: Stream, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
     """The call itself; dummy rows repeat the first prompt."""
     rows = [*(stream.prompts[p] for p in ask.prompts), *[ids] * (ask.batch - len(ask.prompts))]
-    return generate.stream(engine, rows, stream.new_tokens, ask.sampler, stream.seed, length=ask.length, slots=ask.slots)
+    return generate.stream(
+        engine, rows, stream.new_tokens, ask.sampler, stream.seed, length=ask.length, slots=ask.slots
+    )

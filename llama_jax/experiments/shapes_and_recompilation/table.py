@@ -1,4 +1,5 @@
-"""What the rows of `shapes` say: programs and seconds that each subject lost to compiling, and what padding cost instead."""
+"""What the rows of `shapes` say: programs and seconds that each subject lost to compiling, and what padding cost
+instead."""
 
 from __future__ import annotations
 
@@ -12,12 +13,17 @@ from llama_jax.experiments.shapes_and_recompilation import measure
 from llama_jax.experiments.shapes_and_recompilation.measure import Served
 
 NAN = float("nan")
-SURPRISES = {measure.SAMPLING: "changed sampling settings", measure.COMMITTED: "reloaded weights", measure.LAST: "a smaller last batch"}
+SURPRISES = {
+    measure.SAMPLING: "changed sampling settings",
+    measure.COMMITTED: "reloaded weights",
+    measure.LAST: "a smaller last batch",
+}
 
 
 @dataclass(frozen=True)
 class Account:
-    """What one subject's streams cost. Tuples hold one value a process, in the order of `blocks`; seconds are NaN where a row is void."""
+    """What one subject's streams cost. Tuples hold one value a process, in the order of `blocks`; seconds are NaN where
+    a row is void."""
 
     subject: str
     requests: int
@@ -75,14 +81,22 @@ def account(rows: Sequence[Served], experiment: str, subject: str) -> Account:
     every = [r for stream in cold.values() for r in stream]
     why = next((compile_causes.condense(r.cause) for r in first[1:] if r.cause), "")
     return Account(
-        subject=subject, requests=len(first), blocks=tuple(cold), programs=programs(cold, 0), surprises=programs(cold, 1),
+        subject=subject,
+        requests=len(first),
+        blocks=tuple(cold),
+        programs=programs(cold, 0),
+        surprises=programs(cold, 1),
         lost=tuple(sum(map(summary.compile_seconds, stream)) for stream in cold.values()),
         later=tuple(sum(map(summary.compile_seconds, stream[1:])) for stream in cold.values()),
-        total=tuple(map(seconds, cold.values())), warm=tuple(seconds(warm.get(block, [])) for block in cold),
-        tokens=sum(r.new_tokens * r.rows_asked for r in first), positions=sum(r.batch * r.padded_tokens for r in first),
-        asked=sum(r.tokens_asked for r in first), why=why, wrong=sum(not r.valid for r in every),
+        total=tuple(map(seconds, cold.values())),
+        warm=tuple(seconds(warm.get(block, [])) for block in cold),
+        tokens=sum(r.new_tokens * r.rows_asked for r in first),
+        positions=sum(r.batch * r.padded_tokens for r in first),
+        asked=sum(r.tokens_asked for r in first),
+        why=why,
+        wrong=sum(not r.valid for r in every),
         void=sum(not r.valid for stream in warm.values() for r in stream),
-    )  # fmt: skip
+    )
 
 
 def programs(cold: dict[int, list[Served]], since: int) -> int:
@@ -101,14 +115,22 @@ def surprises(rows: Sequence[Served]) -> dict[str, tuple[Account, Account]]:
 
 
 def by_request(rows: Sequence[Served], subject: str, experiment: str = measure.SHAPES) -> list[dict]:
-    """One entry a request of the cold stream: {tokens: of its prompt, programs, seconds: lost to compiling}, medians of the processes."""
+    """One entry a request of the cold stream: {tokens: of its prompt, programs, seconds: lost to compiling}, medians of
+    the processes."""
     together = zip(*streams(rows, experiment, subject, "cold").values(), strict=True)
-    return [dict(tokens=same[0].prompt_tokens, programs=int(np.median([r.compiled for r in same])),
-                 seconds=float(np.median([*map(summary.compile_seconds, same)]))) for same in together]  # fmt: skip
+    return [
+        dict(
+            tokens=same[0].prompt_tokens,
+            programs=int(np.median([r.compiled for r in same])),
+            seconds=float(np.median([*map(summary.compile_seconds, same)])),
+        )
+        for same in together
+    ]
 
 
 def fastest(found: Sequence[Account]) -> Account | None:
-    """The subject that served its cold stream in the least time (median of its processes); None when no stream counts."""
+    """The subject that served its cold stream in the least time (median of its processes); None when no stream
+    counts."""
     return min((a for a in found if np.isfinite(middle(a.total))), key=lambda a: middle(a.total), default=None)
 
 
@@ -127,10 +149,12 @@ def ratios(found: Sequence[Account], seed: int = 0) -> dict[str, statistics.Rati
 
 
 def parts(a: Account, useful: Account) -> dict[str, float]:
-    """Where the seconds of a subject's typical cold stream went (the process of median total); they add up to that total.
+    """Where the seconds of a subject's typical cold stream went (the process of median total); they add up to that
+    total.
 
-    useful work: what exact lengths take once warm, in the same block. padding: what the subject's own warm stream takes more
-    (a growing cache pads nothing, it copies). compiling: trace, lower and backend. rest: what else a first call costs.
+    useful work: what exact lengths take once warm, in the same block. padding: what the subject's own warm stream takes
+    more (a growing cache pads nothing, it copies). compiling: trace, lower and backend. rest: what else a first call
+    costs.
     Raises ValueError when no stream counts.
     """
     whole = sorted((t, i) for i, t in enumerate(a.total) if np.isfinite(t) and np.isfinite(a.warm[i]))
@@ -155,7 +179,8 @@ def all_parts(found: Sequence[Account]) -> dict[str, dict[str, float]]:
 
 
 def repays(a: Account, b: Account) -> float:
-    """Times that a's stream must come again until compiling more than b has paid for itself by warm requests that are faster.
+    """Times that a's stream must come again until compiling more than b has paid for itself by warm requests that are
+    faster.
 
     0 when a lost no more than b; infinite when its warm stream is no faster.
     """
@@ -173,22 +198,30 @@ def repays_words(a: Account, b: Account, seed: int = 0) -> str:
     if warm.low > 1:
         return f"loses more to first calls than {b.subject} and is slower once warm: that is never paid back"
     if not warm.high < 1:
-        return f"loses more to first calls than {b.subject}; not shown to be faster once warm ({warm.words}, n = {warm.n})"
+        return (
+            f"loses more to first calls than {b.subject}; not shown to be faster once warm ({warm.words}, n = {warm.n})"
+        )
     return f"is level with {b.subject} once the same requests have come about {times:.0f} more times"
 
 
 def cure_words(name: str, bad: Account, cured: Account) -> str:
     """What a cure saves in programs, and what it costs or saves once warm."""
     warm = ratio(cured, bad, of="warm")
-    return (f"{name}: {bad.surprises} programs and {middle(bad.later):.1f} s after the first request, {cured.surprises} once cured;"
-            f" once warm, the cured stream takes {warm.words} as long, n = {warm.n}")  # fmt: skip
+    return (
+        f"{name}: {bad.surprises} programs and {middle(bad.later):.1f} s after the first request,"
+        f" {cured.surprises} once cured;"
+        f" once warm, the cured stream takes {warm.words} as long, n = {warm.n}"
+    )
 
 
 def draws_words(rows: Sequence[Served]) -> str:
     """Whether static and traced settings drew the same tokens from the same seeds, where nothing was greedy."""
     drawn: dict[tuple[int, str], set[str]] = {}
     for r in rows:
-        if r.run.startswith(f"{measure.SAMPLING}: ") and measure.SETTINGS.get(r.change, measure.GREEDY) != measure.GREEDY:
+        if (
+            r.run.startswith(f"{measure.SAMPLING}: ")
+            and measure.SETTINGS.get(r.change, measure.GREEDY) != measure.GREEDY
+        ):
             drawn.setdefault((r.order, r.change), set()).add(r.tokens_sha256)
     same = sum(len(hashes) == 1 for hashes in drawn.values())
     return f"{same} of {len(drawn)} drawn answers have the same tokens under static and traced settings"
@@ -198,11 +231,28 @@ def frame(found: Sequence[Account]):
     """The accounts for a notebook, a pandas.DataFrame: one row a subject, rounded for reading."""
     import pandas as pd
 
-    return pd.DataFrame([{
-        "subject": a.subject, "programs": a.programs, "after the first request": a.surprises, "lost to compiling, s": middle(a.lost),
-        "served in, s": middle(a.total), "warm, s": middle(a.warm), "warm tokens/s": a.rate, "padding": f"{a.padding:.0%}",
-        "processes": len(a.blocks), "tokens": "wrong" if a.wrong else "equal", "warm rows void": a.void,
-    } for a in found]).set_index("subject").round(2)  # fmt: skip
+    return (
+        pd.DataFrame(
+            [
+                {
+                    "subject": a.subject,
+                    "programs": a.programs,
+                    "after the first request": a.surprises,
+                    "lost to compiling, s": middle(a.lost),
+                    "served in, s": middle(a.total),
+                    "warm, s": middle(a.warm),
+                    "warm tokens/s": a.rate,
+                    "padding": f"{a.padding:.0%}",
+                    "processes": len(a.blocks),
+                    "tokens": "wrong" if a.wrong else "equal",
+                    "warm rows void": a.void,
+                }
+                for a in found
+            ]
+        )
+        .set_index("subject")
+        .round(2)
+    )
 
 
 def cause_frame(rows: Sequence[Served], width: int = 300):

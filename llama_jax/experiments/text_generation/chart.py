@@ -15,7 +15,8 @@ from llama_jax.figures.style import colour, new, plain_ticks, styled
 
 @styled
 def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
-    """Tokens on the host against time since the request: each subject's median answer as a staircase. names: subject → label."""
+    """Tokens on the host against time since the request: each subject's median answer as a staircase. names: subject →
+    label."""
     figure, axes = new(9.5, 4.8)
     for (subject, label), style in zip(names.items(), ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), strict=False):
         good = sorted(summary.warm(trials, subject), key=lambda t: t.seconds)
@@ -24,12 +25,26 @@ def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
         typical = good[(len(good) - 1) // 2]
         times = np.array(typical.token_times_ns) / 1e9
         shade = colour(subject)
-        axes.step([0, *times], [0, *range(1, len(times) + 1)], linestyle=style, where="post", color=shade, linewidth=2,
-                  label=f"{label}: {times[-1]:.2f} s, n = {len(good)}")  # fmt: skip
+        axes.step(
+            [0, *times],
+            [0, *range(1, len(times) + 1)],
+            linestyle=style,
+            where="post",
+            color=shade,
+            linewidth=2,
+            label=f"{label}: {times[-1]:.2f} s, n = {len(good)}",
+        )
     axes.set(xscale="log", xlabel="seconds since the request, log scale", ylabel="tokens on the host")
     axes.set_xlim(left=min(t.ttft for t in trials if t.phase == "warm" and t.valid) / 1.3)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     plain_ticks(axes.xaxis)
-    axes.legend(fontsize=9.5, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, title="typical answer (median of n)", alignment="left")
+    axes.legend(
+        fontsize=9.5,
+        loc="upper left",
+        bbox_to_anchor=(0, -0.16),
+        ncols=2,
+        title="typical answer (median of n)",
+        alignment="left",
+    )
     axes.set_title("When the tokens of one answer arrive")
     return figure

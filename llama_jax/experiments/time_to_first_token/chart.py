@@ -16,9 +16,12 @@ from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
 BACKENDS = {  # the best subject of each is drawn in colour: shade, marker, line
-    "jax": (PALETTE["blue"], "o", "-"), "torch": (PALETTE["vermilion"], "s", "--"), "llama.cpp": (PALETTE["green"], "^", "-."),
-    "ollama": (PALETTE["purple"], "D", ":"), "flax": (PALETTE["orange"], "v", "--"),
-}  # fmt: skip
+    "jax": (PALETTE["blue"], "o", "-"),
+    "torch": (PALETTE["vermilion"], "s", "--"),
+    "llama.cpp": (PALETTE["green"], "^", "-."),
+    "ollama": (PALETTE["purple"], "D", ":"),
+    "flax": (PALETTE["orange"], "v", "--"),
+}
 OTHER, GREY = "#B0B0B0", "#555555"
 PARTS = (
     ("usual_ms", "as a warm request", PALETTE["blue"], ""),
@@ -33,8 +36,11 @@ def look(trials: Sequence[Trial], subject: str) -> tuple[str, str, str]:
 
 
 @styled
-def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0) -> Figure:
-    """TTFT against prompt length (left); each peer over the placement that is best at that length, with intervals (right).
+def ttft_by_length(
+    trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0
+) -> Figure:
+    """TTFT against prompt length (left); each peer over the placement that is best at that length, with intervals
+    (right).
 
     limits: length → ms, `ttft_table.limits`. reading: label → ms to read other weight formats once.
     """
@@ -48,9 +54,14 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], reading: d
 
 
 def by_length(
-    axes, trials: Sequence[Trial], looks: dict[str, tuple[str, str, str]], shown: Sequence[str], limits: dict[int, float],
-    reading: dict[str, float], seed: int,
-) -> None:  # fmt: skip
+    axes,
+    trials: Sequence[Trial],
+    looks: dict[str, tuple[str, str, str]],
+    shown: Sequence[str],
+    limits: dict[int, float],
+    reading: dict[str, float],
+    seed: int,
+) -> None:
     """Medians and their intervals against prompt length, a line a subject with its name at the end; limits in red.
 
     looks: subject → (colour, marker, line style), in the order of drawing. shown: those that stand out.
@@ -61,26 +72,45 @@ def by_length(
         if not here:
             continue
         x, middles = [e["tokens"] for e in here], [e["p50"] for e in here]
-        axes.plot(x, middles, marker=marker, color=shade, linestyle=line, linewidth=2.2 if name in shown else 1.2, markersize=5)
+        axes.plot(
+            x,
+            middles,
+            marker=marker,
+            color=shade,
+            linestyle=line,
+            linewidth=2.2 if name in shown else 1.2,
+            markersize=5,
+        )
         axes.vlines(x, [e["low"] for e in here], [e["high"] for e in here], color=shade, linewidth=5, alpha=0.35)
         ends[name] = middles[-1]
-    lowest = min((np.nanmin([e["low"], e["p50"]]) for e in entries if e["n"] and e["tokens"] == asked[0]), default=np.inf)
+    lowest = min(
+        (np.nanmin([e["low"], e["p50"]]) for e in entries if e["n"] and e["tokens"] == asked[0]), default=np.inf
+    )
     limit_below(axes, asked, limits, reading, 0.95 * min(lowest, limits[asked[0]]))
     highest = max([e["high"] if np.isfinite(e["high"]) else e["p50"] for e in entries if e["n"]], default=1.0)
     least = min([*limits.values(), *reading.values(), lowest])
     axes.set_ylim(0.55 * least, 2.5 * highest)  # room for words below the limit and labels at the ends
     of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
     for name, at in spread_labels(ends, apart(axes), centred=True).items():
-        axes.annotate(name, (asked[-1], ends[name]), (asked[-1] * 1.16, at), fontsize=9.5 if name in shown else 8.5, va="center",
-                      color=looks[name][0] if name in shown else GREY, fontweight="bold" if name in shown else "normal",
-                      arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7), annotation_clip=False)  # fmt: skip
+        axes.annotate(
+            name,
+            (asked[-1], ends[name]),
+            (asked[-1] * 1.16, at),
+            fontsize=9.5 if name in shown else 8.5,
+            va="center",
+            color=looks[name][0] if name in shown else GREY,
+            fontweight="bold" if name in shown else "normal",
+            arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7),
+            annotation_clip=False,
+        )
     few = min((e["n"] for e in entries if e["n"]), default=0)
     axes.set_ylabel("time to first token, ms (log scale)")
     axes.set_title(f"First token by prompt length (median, 95 % interval, n ≥ {few})", fontsize=11.5)
 
 
 def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float], top: float) -> None:
-    """The limit of float32 first tokens, its words below `top`, and what reading other formats once takes at the least."""
+    """The limit of float32 first tokens, its words below `top`, and what reading other formats once takes at the
+    least."""
     axes.plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
     label = "limit: weights read once,\nor the arithmetic (float32)"
     axes.text(asked[0], top, label, color=LIMIT_COLOUR, fontsize=8.5, va="top")
@@ -124,7 +154,9 @@ def apart(axes) -> float:
     return (high / low) ** 0.034
 
 
-def peers_over_best(axes, trials: Sequence[Trial], looks: dict[str, tuple[str, str, str]], shown: Sequence[str], seed: int) -> None:
+def peers_over_best(
+    axes, trials: Sequence[Trial], looks: dict[str, tuple[str, str, str]], shown: Sequence[str], seed: int
+) -> None:
     """Each peer's TTFT over that of the placement that is best at the length."""
     found = [(r["peer"], r["tokens"], r["ratio"]) for r in table.ratios(trials, seed)]
     ratios_by_length(axes, found, table.lengths(trials), looks, shown)
@@ -138,23 +170,48 @@ def pairs(found: Sequence[tuple[str, int, Ratio]]) -> int:
 
 
 def ratios_by_length(
-    axes, found: Sequence[tuple[str, int, Ratio]], asked: Sequence[int], looks: dict[str, tuple[str, str, str]], shown: Sequence[str]
+    axes,
+    found: Sequence[tuple[str, int, Ratio]],
+    asked: Sequence[int],
+    looks: dict[str, tuple[str, str, str]],
+    shown: Sequence[str],
 ) -> None:
-    """Ratios (subject, length, ratio), a line a subject with its name at the end; points a little apart so that intervals are seen."""
+    """Ratios (subject, length, ratio), a line a subject with its name at the end; points a little apart so that
+    intervals are seen."""
     names, ends = list(dict.fromkeys(name for name, _, _ in found)), {}
     for i, name in enumerate(names):
         here = {n: ratio for other, n, ratio in found if other == name}
         shade, marker, line = looks[name]
         x = [n * 1.02 ** (i - (len(names) - 1) / 2) for n in here]
-        axes.plot(x, [ratio.value for ratio in here.values()], color=shade, marker=marker, linestyle=line, markersize=5,
-                  linewidth=2 if name in shown else 1.2)  # fmt: skip
-        axes.vlines(x, [ratio.low for ratio in here.values()], [ratio.high for ratio in here.values()], color=shade, linewidth=1.6)
+        axes.plot(
+            x,
+            [ratio.value for ratio in here.values()],
+            color=shade,
+            marker=marker,
+            linestyle=line,
+            markersize=5,
+            linewidth=2 if name in shown else 1.2,
+        )
+        axes.vlines(
+            x,
+            [ratio.low for ratio in here.values()],
+            [ratio.high for ratio in here.values()],
+            color=shade,
+            linewidth=1.6,
+        )
         ends[name] = list(here.values())[-1].value
     of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
     for name, at in spread_labels(ends, apart(axes), centred=True).items():
-        axes.annotate(name, (asked[-1], ends[name]), (asked[-1] * 1.16, at), fontsize=8.5, va="center", annotation_clip=False,
-                      color=looks[name][0] if name in shown else GREY,
-                      arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7))  # fmt: skip
+        axes.annotate(
+            name,
+            (asked[-1], ends[name]),
+            (asked[-1] * 1.16, at),
+            fontsize=8.5,
+            va="center",
+            annotation_clip=False,
+            color=looks[name][0] if name in shown else GREY,
+            arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7),
+        )
     axes.axhline(1, color="black", linewidth=1)
 
 
@@ -166,7 +223,9 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
     """
     if not found:
         return nothing("There is no valid cold start.")
-    figure, (axes, memory) = new(13, 0.52 * len(found) + 2.0, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.6, 1]})
+    figure, (axes, memory) = new(
+        13, 0.52 * len(found) + 2.0, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.6, 1]}
+    )
     ordered = sorted(found, key=lambda e: e["median"])
     heights = rows(axes, [e["subject"] for e in ordered])
     memory.grid(axis="y", visible=False)
@@ -177,12 +236,19 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
             axes.barh(height, length, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.55)
             at += length
         axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=4)
-        warm = f"{times(e['median'] / e['warm_ms'])} of a warm one ({milli(e['warm_ms'])})" if np.isfinite(e["warm_ms"]) else "never warm"
-        axes.text(max(at, max(e["cold"]) / 1e3), height, f"  {e['median'] / 1e3:.2f} s, {warm}",
-                  va="center", fontsize=9)  # fmt: skip
+        warm = (
+            f"{times(e['median'] / e['warm_ms'])} of a warm one ({milli(e['warm_ms'])})"
+            if np.isfinite(e["warm_ms"])
+            else "never warm"
+        )
+        axes.text(
+            max(at, max(e["cold"]) / 1e3), height, f"  {e['median'] / 1e3:.2f} s, {warm}", va="center", fontsize=9
+        )
         if e["peak_rss_bytes"]:
             memory.barh(height, e["peak_rss_bytes"] / 1e9, color=PALETTE["sky"], edgecolor="white", height=0.55)
-            memory.text(e["peak_rss_bytes"] / 1e9, height, f"  {e['peak_rss_bytes'] / 1e9:.2f}", va="center", fontsize=9)
+            memory.text(
+                e["peak_rss_bytes"] / 1e9, height, f"  {e['peak_rss_bytes'] / 1e9:.2f}", va="center", fontsize=9
+            )
     for _, label, shade, hatch in PARTS:
         axes.barh(0, 0, color=shade, hatch=hatch, edgecolor="white", label=label)
     figure.legend(loc="outside upper center", ncols=3, fontsize=9)
@@ -215,7 +281,9 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
     for e in entries:
         height, values = heights[e["subject"]], table.milliseconds(table.warm(trials, e["subject"], n))
         shade = look(trials, e["subject"])[0]
-        axes.scatter(values, height + spread.uniform(-0.2, 0.2, len(values)), s=14, color=shade, alpha=0.45, linewidths=0)
+        axes.scatter(
+            values, height + spread.uniform(-0.2, 0.2, len(values)), s=14, color=shade, alpha=0.45, linewidths=0
+        )
         axes.plot([e["low"], e["high"]], [height] * 2, color="black", linewidth=5, alpha=0.3, solid_capstyle="butt")
         axes.plot(e["p50"], height, "|", color="black", markersize=20, markeredgewidth=2)
         words = f"P50 {milli(e['p50'])}, n = {e['n']}"
@@ -226,14 +294,17 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
     of_time(axes)
     few = min((e["n"] for e in entries), default=0)
     note = f"; no P99 below n = {statistics.enough(99):,}" if few < statistics.enough(99) else ""
-    axes.set_xlabel(f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval; diamond: P99{note})")
+    axes.set_xlabel(
+        f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval; diamond: P99{note})"
+    )
     axes.set_title(f"Warm first tokens at {n} tokens")
     return figure
 
 
 @styled
 def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]], loop: int) -> Figure:
-    """What one cold request in a loop of `loop` does to a mean: published means and P99 (left), the same made from our trials (right).
+    """What one cold request in a loop of `loop` does to a mean: published means and P99 (left), the same made from our
+    trials (right).
 
     found: `ttft_table.mixing`. published: case → (mean, P99), ms.
     """
@@ -246,19 +317,37 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
     left.set_title("As published: mean above its own P99", fontsize=11.5)
     heights = rows(right, [e["subject"] for e in found])
     for e in found:
-        pair(right, heights[e["subject"]], e["largest"], e["mixed"], f"mean {times(e['mixed'] / e['largest'])} of the largest", marker="|")
+        pair(
+            right,
+            heights[e["subject"]],
+            e["largest"],
+            e["mixed"],
+            f"mean {times(e['mixed'] / e['largest'])} of the largest",
+            marker="|",
+        )
         right.plot(e["warm"], heights[e["subject"]], "o", color=PALETTE["blue"], markersize=7, zorder=4)
     if not found:
-        right.text(0.5, 0.5, f"no subject has a cold and {loop - 1} warm requests", ha="center", transform=right.transAxes)
+        right.text(
+            0.5, 0.5, f"no subject has a cold and {loop - 1} warm requests", ha="center", transform=right.transAxes
+        )
     right.margins(x=0.3)
     of_time(right)
     right.set_xlabel("time to first token, ms (log scale)")
     right.set_title(f"Here: mean of 1 cold and {loop - 1} warm requests", fontsize=11.5)
-    left.plot([], [], "X", color=PALETTE["vermilion"], markersize=9, linestyle="", label="mean of a loop with a cold request")
+    left.plot(
+        [], [], "X", color=PALETTE["vermilion"], markersize=9, linestyle="", label="mean of a loop with a cold request"
+    )
     left.plot([], [], "D", color="black", markerfacecolor="none", linestyle="", label="P99 of the warm loop")
     right.plot([], [], "o", color=PALETTE["blue"], linestyle="", label="mean of the warm requests")
     right.plot(
-        [], [], "|", color="black", markersize=12, markeredgewidth=2, linestyle="", label="largest of them: no percentile is above it"
+        [],
+        [],
+        "|",
+        color="black",
+        markersize=12,
+        markeredgewidth=2,
+        linestyle="",
+        label="largest of them: no percentile is above it",
     )
     figure.legend(loc="outside upper center", ncols=4, fontsize=9)
     return figure
@@ -267,6 +356,14 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
 def pair(axes, height: float, below: float, mean: float, words: str, marker: str = "D") -> None:
     """A warm loop's upper end and a mixed loop's mean, joined, with what one is of the other."""
     axes.plot([below, mean], [height] * 2, color="#999999", linewidth=1.3, zorder=1)
-    axes.plot(below, height, marker, color="black", markerfacecolor="none", markersize=7 if marker == "D" else 16, markeredgewidth=1.8)
+    axes.plot(
+        below,
+        height,
+        marker,
+        color="black",
+        markerfacecolor="none",
+        markersize=7 if marker == "D" else 16,
+        markeredgewidth=1.8,
+    )
     axes.plot(mean, height, "X", color=PALETTE["vermilion"], markersize=9)
     axes.annotate(words, (max(mean, below), height), (9, 0), textcoords="offset points", va="center", fontsize=9)

@@ -11,7 +11,8 @@ from llama_jax.experiments.time_to_first_token import table
 
 
 def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int = 0) -> str:
-    """At which lengths the best placement's first token is ahead of every peer's, where it is not, and what is undecided.
+    """At which lengths the best placement's first token is ahead of every peer's, where it is not, and what is
+    undecided.
 
     missing: peers that were not measured. The placement is the one with the least median at that length.
     """
@@ -35,7 +36,10 @@ def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int 
         sentence += f"; these trials do not decide it at {tokens(unclear)}"
     for n in [n for n in (10, 400) if n in at] or sorted({min(at), max(at)}):
         nearest = min(at[n], key=lambda r: r["ratio"].value)
-        sentence += f"; at {n} the quickest peer, {nearest['peer']}, takes {with_n(nearest['ratio'])} as long as {nearest['best']}"
+        sentence += (
+            f"; at {n} the quickest peer, {nearest['peer']}, takes {with_n(nearest['ratio'])} as long as"
+            f" {nearest['best']}"
+        )
     return sentence + (f"; not measured: {table.shortened(missing)}." if missing else ".")
 
 

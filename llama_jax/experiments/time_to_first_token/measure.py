@@ -1,4 +1,5 @@
-"""Time to first token against prompt length: placements under three ways to choose a shape, and peers, cold and warm apart.
+"""Time to first token against prompt length: placements under three ways to choose a shape, and peers, cold and warm
+apart.
 
 A JAX subject is named "PLACEMENT POLICY". The policy says how long a prompt is when it runs:
 
@@ -6,13 +7,13 @@ exact     as long as it is: a program for every length
 bucketed  padded to the next length of `generate.bucket`: a few programs for all lengths
 fixed     padded to the bucket of the longest prompt asked: one program
 
-Up to its first token every placement that jits `step` or `decode` runs the same program, so `step` stands for all of them; one
-with the jit further inside (`layer`, `eager`) compiles less and dispatches more.
+Up to its first token every placement that jits `step` or `decode` runs the same program, so `step` stands for all of
+them; one with the jit further inside (`layer`, `eager`) compiles less and dispatches more.
 
-Each request asks a passage of its own, cut from English so that it has exactly the wanted number of tokens and begins with a
-token that no other passage begins with: no prefix of it can be cached. Random ids for a model without a tokenizer. `run` says
-what a trial belongs to: `warm` (all subjects at all lengths, interleaved), `tail` (more requests at one length, for its
-percentiles) or `cold NAME` (the first request of a fresh process, which is never the warm one).
+Each request asks a passage of its own, cut from English so that it has exactly the wanted number of tokens and begins
+with a token that no other passage begins with: no prefix of it can be cached. Random ids for a model without a
+tokenizer. `run` says what a trial belongs to: `warm` (all subjects at all lengths, interleaved), `tail` (more requests
+at one length, for its percentiles) or `cold NAME` (the first request of a fresh process, which is never the warm one).
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def measure(job: Job, loaded: checkpoint.Checkpoint, plan: Plan) -> list[dict]:
-    """Everything the plan asks for that the journal does not hold yet; returns the peers that are missing: {name, reason, remedy}.
+    """Everything the plan asks for that the journal does not hold yet; returns the peers that are missing: {name,
+    reason, remedy}.
 
     Cold starts come first: a peer whose process dies there is missing from then on. Raises UserError, see `check_plan`.
     """
@@ -75,8 +77,15 @@ def answers(job: Job, plan: Plan, asked: dict[tuple[str, int], Workload]) -> Non
         rounds = rounds_of(plan, p)
         run, block, names, lengths = rounds[-1]
         twin = run == WARM
-        job.child(run, block, f"{__name__}:interleaved", (len(names) + twin) * len(lengths), plan=asdict(plan), rounds=rounds,
-                  asked=[(*key, asdict(work)) for key, work in asked.items()])  # fmt: skip
+        job.child(
+            run,
+            block,
+            f"{__name__}:interleaved",
+            (len(names) + twin) * len(lengths),
+            plan=asdict(plan),
+            rounds=rounds,
+            asked=[(*key, asdict(work)) for key, work in asked.items()],
+        )
 
 
 def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workload) -> None:
@@ -90,7 +99,9 @@ def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workl
             if name in gone or any(t.run == run and t.block == block for t in job.journal.trials):
                 continue
             known.setdefault(block, reference.tokens(block).tolist())
-            job.progress(f"first request of a fresh process: {name}", block * len(drawn) + order, plan.starts * len(drawn))
+            job.progress(
+                f"first request of a fresh process: {name}", block * len(drawn) + order, plan.starts * len(drawn)
+            )
             arguments = dict(subject=name, order=order, plan=asdict(plan), work=asdict(work), greedy=known[block])
             try:
                 job.child(run, block, f"{__name__}:first_request", 1, **arguments)
@@ -101,11 +112,15 @@ def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workl
             gone |= {gap["name"] for gap in phases.missing(job.journal)}
 
 
-# What the children run --------------------------------------------------------------------------------------------------
+# What the children run
+# --------------------------------------------------------------------------------------------------
 
 
-def build(say: Callable, loaded: checkpoint.Checkpoint, names: Sequence[str], block: int, engines: dict) -> list[Subject]:
-    """Subjects by name; policies of one placement share its engine and so its programs, which `engines` then holds by placement.
+def build(
+    say: Callable, loaded: checkpoint.Checkpoint, names: Sequence[str], block: int, engines: dict
+) -> list[Subject]:
+    """Subjects by name; policies of one placement share its engine and so its programs, which `engines` then holds by
+    placement.
 
     A peer that cannot be built is said to be missing.
     """
@@ -122,7 +137,8 @@ def build(say: Callable, loaded: checkpoint.Checkpoint, names: Sequence[str], bl
 
 
 def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: list, asked: list) -> dict:
-    """Warm-up of every subject at every length, then the rounds: in each all lengths, at each length all subjects, in random order."""
+    """Warm-up of every subject at every length, then the rounds: in each all lengths, at each length all subjects, in
+    random order."""
     plan, works = Plan(**plan), {(run, n): Workload.from_json(work) for run, n, work in asked}
     identity = {k: v for k, v in identity.items() if k not in ("run", "block")} | dict(phase="warm")
     with watched(say) as more:
@@ -138,16 +154,26 @@ def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: li
             for who, n, order in drawn(present, lengths, run, block, plan):
                 reference = references[run, n]
                 reference.tokens(block)
-                record, tokens = protocol.trial(who, shaped(works[run, n], who.name, max(plan.lengths)), block, run=run, block=block,
-                                                order=order, **identity)  # fmt: skip
+                record, tokens = protocol.trial(
+                    who,
+                    shaped(works[run, n], who.name, max(plan.lengths)),
+                    block,
+                    run=run,
+                    block=block,
+                    order=order,
+                    **identity,
+                )
                 judged = reference.judge(record, tokens)
                 say("trial", Start(**{**judged.model_dump(), "bandwidth_gbps": bandwidth}).model_dump())
         more["gflops"] = roofline.flops()
     return {}
 
 
-def drawn(subjects: Sequence[Subject], lengths: Sequence[int], run: str, block: int, plan: Plan) -> Iterator[tuple[Subject, int, int]]:
-    """(subject, length, place in the block): lengths in seeded random order, at each the subjects in one; in `warm` the baseline twice."""
+def drawn(
+    subjects: Sequence[Subject], lengths: Sequence[int], run: str, block: int, plan: Plan
+) -> Iterator[tuple[Subject, int, int]]:
+    """(subject, length, place in the block): lengths in seeded random order, at each the subjects in one; in `warm` the
+    baseline twice."""
     rng, order = random.Random(f"{plan.seed} {run} {block}"), 0
     twins = [replace(who, name=who.name + AGAIN) for who in subjects if run == WARM and who.name == plan.placements[0]]
     for n in rng.sample(lengths, len(lengths)):
@@ -169,8 +195,11 @@ def warm_up(say: Callable, subjects: Sequence[Subject], works: dict[tuple[str, i
             done.add(shape)
 
 
-def references_of(loaded: checkpoint.Checkpoint, works: dict, plan: Plan, engines: dict) -> dict[tuple[str, int], Reference]:
-    """A reference for each (run, length), at bucketed shapes; all on one engine, that of the subjects' `step` where there is one."""
+def references_of(
+    loaded: checkpoint.Checkpoint, works: dict, plan: Plan, engines: dict
+) -> dict[tuple[str, int], Reference]:
+    """A reference for each (run, length), at bucketed shapes; all on one engine, that of the subjects' `step` where
+    there is one."""
     first = Reference(loaded, next(iter(works.values())))
     if "step" in engines:
         first.engines[engines["step"].params.embedding.weight.dtype.name, "none"] = engines["step"]
@@ -182,7 +211,8 @@ def references_of(loaded: checkpoint.Checkpoint, works: dict, plan: Plan, engine
 
 @contextlib.contextmanager
 def nothing_on_disk() -> Iterator[None]:
-    """PyTorch's Inductor keeps what it compiled in a folder that outlives the process; here it has an empty one, as JAX has none."""
+    """PyTorch's Inductor keeps what it compiled in a folder that outlives the process; here it has an empty one, as JAX
+    has none."""
     before = os.environ.get(INDUCTOR)
     with tempfile.TemporaryDirectory() as folder:
         os.environ[INDUCTOR] = folder
@@ -193,8 +223,11 @@ def nothing_on_disk() -> Iterator[None]:
             os.environ |= {INDUCTOR: before} if before is not None else {}
 
 
-def first_request(say: Callable, job: dict, identity: dict, subject: str, order: int, plan: dict, work: dict, greedy: list) -> dict:
-    """The first request of this process. `load_ns` is weights and building; the part of compiling before the first token is its own."""
+def first_request(
+    say: Callable, job: dict, identity: dict, subject: str, order: int, plan: dict, work: dict, greedy: list
+) -> dict:
+    """The first request of this process. `load_ns` is weights and building; the part of compiling before the first
+    token is its own."""
     plan, work = Plan(**plan), Workload.from_json(work)
     with nothing_on_disk(), watched(say):
         loaded, _, _, load_ns = opened(job)
@@ -204,7 +237,9 @@ def first_request(say: Callable, job: dict, identity: dict, subject: str, order:
             return {}
         load_ns, first = load_ns + time.perf_counter_ns() - began, {}
         work = shaped(work, subject, max(plan.lengths))
-        with Guard() as guard:  # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
+        with (
+            Guard() as guard
+        ):  # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
             who = replace(built[0], run=noting(built[0].run, guard, first, time.time_ns()), guard=Guard)
             record, tokens = protocol.trial(who, work, identity["block"], phase="cold", order=order, **identity)
         peak = environment.peak_rss()

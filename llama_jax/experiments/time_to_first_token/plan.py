@@ -29,7 +29,8 @@ SPARE = 4  # passages of each length that only warm up
 @dataclass(frozen=True)
 class Plan:
     """What is asked of whom. blocks are spread evenly over `processes`, and so are the `tail` further requests that
-    `tail_subjects` get at the length `at`; `starts` fresh processes a subject make their first request at that length."""
+    `tail_subjects` get at the length `at`; `starts` fresh processes a subject make their first request at that
+    length."""
 
     placements: tuple[str, ...]  # "PLACEMENT POLICY"; the first is the baseline, which runs twice in a block (A/A)
     peers: tuple[str, ...]
@@ -53,7 +54,8 @@ class Plan:
 
 
 def check_plan(plan: Plan, config: ModelConfig) -> None:
-    """Raises UserError for a plan that cannot be carried out on a model of this configuration, before anything is measured."""
+    """Raises UserError for a plan that cannot be carried out on a model of this configuration, before anything is
+    measured."""
     from llama_jax import peers
 
     check(blocks=plan.blocks, processes=plan.processes, starts=plan.starts, new_tokens=plan.new_tokens)
@@ -62,19 +64,27 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
     for name in plan.placements:
         placement, _, policy = name.rpartition(" ")
         if policy not in POLICIES or not placement:
-            raise UserError(f"{name!r} is no placement with a policy, such as 'step exact'; policies: {', '.join(POLICIES)}.")
+            raise UserError(
+                f"{name!r} is no placement with a policy, such as 'step exact'; policies: {', '.join(POLICIES)}."
+            )
         parse(placement)
     peers.check(plan.peers)
     if len(set(plan.subjects)) != len(plan.subjects):
         raise UserError(f"A placement is named twice: {', '.join(plan.placements)}.")
-    if not plan.lengths or len(set(plan.lengths)) != len(plan.lengths) or not all(type(n) is int and n >= 1 for n in plan.lengths):
+    if (
+        not plan.lengths
+        or len(set(plan.lengths)) != len(plan.lengths)
+        or not all(type(n) is int and n >= 1 for n in plan.lengths)
+    ):
         raise UserError(f"lengths is {list(plan.lengths)}; give different numbers of tokens, each 1 or more.")
     if plan.at not in plan.lengths:
         raise UserError(f"at is {plan.at}; it must be one of the lengths ({', '.join(map(str, plan.lengths))}).")
     if plan.processes > plan.blocks:
         raise UserError(f"{plan.processes} processes for {plan.blocks} blocks; each process needs a block of its own.")
     if plan.tail < 0 or (plan.tail and not plan.tail_subjects):
-        raise UserError(f"tail is {plan.tail} for {len(plan.tail_subjects)} tail_subjects; name some, or set tail to 0.")
+        raise UserError(
+            f"tail is {plan.tail} for {len(plan.tail_subjects)} tail_subjects; name some, or set tail to 0."
+        )
     for name in plan.tail_subjects:
         if name not in plan.subjects:
             raise UserError(f"tail_subjects names {name!r}, which is not measured.{near(name, plan.subjects)}")
@@ -86,11 +96,15 @@ def workloads(loaded: checkpoint.Checkpoint, plan: Plan) -> dict[tuple[str, int]
     counts = [(WARM_UP, n, SPARE) for n in plan.lengths] + [(WARM, n, plan.blocks) for n in plan.lengths]
     counts += [(COLD, plan.at, plan.starts), (TAIL, plan.at, plan.tail)]
     drawn = iter(passages(loaded, [n for _, n, count in counts for _ in range(count)], plan.seed))
-    return {(run, n): Workload(tuple(next(drawn) for _ in range(count)), plan.new_tokens, n, seed=plan.seed) for run, n, count in counts}
+    return {
+        (run, n): Workload(tuple(next(drawn) for _ in range(count)), plan.new_tokens, n, seed=plan.seed)
+        for run, n, count in counts
+    }
 
 
 def shaped(work: Workload, subject: str, longest: int) -> Shaped:
-    """The workload in the shape that a subject's policy gives it; a peer gets it without padding and does as it likes."""
+    """The workload in the shape that a subject's policy gives it; a peer gets it without padding and does as it
+    likes."""
     policy = POLICIES.get(subject.removesuffix(AGAIN).rpartition(" ")[2])
     length, room = policy.shape(work.length, longest, work.new_tokens) if policy else (work.length, work.slots)
     return Shaped(work.prompts, work.new_tokens, length, seed=work.seed, room=room)
@@ -104,5 +118,9 @@ def without(plan: Plan, names: Sequence[str]) -> Plan:
 
 def rounds_of(plan: Plan, process: int) -> list[tuple[str, int, tuple[str, ...], tuple[int, ...]]]:
     """What one process measures, in order: (run, block, subjects, lengths) each."""
-    blocks, tail = (np.array_split(range(count), plan.processes)[process].tolist() for count in (plan.blocks, plan.tail))
-    return [(WARM, b, plan.subjects, plan.lengths) for b in blocks] + [(TAIL, b, plan.tail_subjects, (plan.at,)) for b in tail]
+    blocks, tail = (
+        np.array_split(range(count), plan.processes)[process].tolist() for count in (plan.blocks, plan.tail)
+    )
+    return [(WARM, b, plan.subjects, plan.lengths) for b in blocks] + [
+        (TAIL, b, plan.tail_subjects, (plan.at,)) for b in tail
+    ]

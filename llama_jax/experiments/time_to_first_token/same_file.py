@@ -1,8 +1,9 @@
-"""Time to first token by prompt length: the kernels' beside llama.cpp's on the same file, asked as `ttft` asks warm requests.
+"""Time to first token by prompt length: the kernels' beside llama.cpp's on the same file, asked as `ttft` asks warm
+requests.
 
-All subjects have been warmed up at all lengths in one process and are then asked the same passage in turn. A placement runs at the
-prompt's own length, without padding; up to its first token every placement with the same kernels that jits a step or more runs the
-same program, so that `step+gemv` stands for them.
+All subjects have been warmed up at all lengths in one process and are then asked the same passage in turn. A placement
+runs at the prompt's own length, without padding; up to its first token every placement with the same kernels that jits
+a step or more runs the same program, so that `step+gemv` stands for them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ NEW_TOKENS = 1  # of each answer: no decode program is compiled for what is not 
 def measure(job: Job, subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: int = 0) -> list[Start]:
     """`blocks` requests of every subject at every length, the first placement's twice, all interleaved in one process.
 
-    What cannot run here is said to be missing in the journal's notes. Raises UserError before anything is loaded: an unknown or no
-    placement, a first one that needs kernels, lengths that cannot be.
+    What cannot run here is said to be missing in the journal's notes. Raises UserError before anything is loaded: an
+    unknown or no placement, a first one that needs kernels, lengths that cannot be.
     """
     plan = planned(subjects, lengths, blocks, seed)
     check_plan(plan, checkpoint.load_config(job.model))
@@ -46,7 +47,8 @@ def planned(subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: 
     return Plan(placements, others, lengths, blocks, 1, min(lengths, default=0), 1, new_tokens=NEW_TOKENS, seed=seed)
 
 
-# What the rows say --------------------------------------------------------------------------------------------------------
+# What the rows say
+# --------------------------------------------------------------------------------------------------------
 
 
 def rival(trials: Sequence[Start], n: int) -> str | None:
@@ -69,7 +71,9 @@ def races(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 def limits(trials: Sequence[Start], about: dict, gflops: float) -> dict[int, float]:
     """`ttft_table.limits` of the baseline. about: `ttft_table.floor` of the model. gflops: as probed."""
-    return table.limits(trials, next((t.subject.removesuffix(AGAIN) for t in trials if t.subject.endswith(AGAIN)), ""), about, gflops)
+    return table.limits(
+        trials, next((t.subject.removesuffix(AGAIN) for t in trials if t.subject.endswith(AGAIN)), ""), about, gflops
+    )
 
 
 def reading(trials: Sequence[Start], about: dict) -> dict[str, float]:
@@ -79,15 +83,37 @@ def reading(trials: Sequence[Start], about: dict) -> dict[str, float]:
 
 
 def as_frame(trials: Sequence[Start], seed: int = 0):
-    """Every subject at every length for a notebook, a pandas.DataFrame in ms; the ratio is over llama.cpp's fastest mode of the file."""
+    """Every subject at every length for a notebook, a pandas.DataFrame in ms; the ratio is over llama.cpp's fastest
+    mode of the file."""
     import pandas as pd
 
     rows = []
     for e in table.table(trials, seed):
         ratio = over(trials, e["subject"], e["tokens"], seed) or Ratio(*[float("nan")] * 3, 0)
-        rows.append({
-            "tokens": e["tokens"], "subject": e["subject"], "P50, ms": e["p50"], "low": e["low"], "high": e["high"],
-            "over llama.cpp": ratio.value, "ratio low": ratio.low, "ratio high": ratio.high, "valid": e["n"], "void": e["void"],
-        })  # fmt: skip
-    columns = ["tokens", "subject", "P50, ms", "low", "high", "over llama.cpp", "ratio low", "ratio high", "valid", "void"]
+        rows.append(
+            {
+                "tokens": e["tokens"],
+                "subject": e["subject"],
+                "P50, ms": e["p50"],
+                "low": e["low"],
+                "high": e["high"],
+                "over llama.cpp": ratio.value,
+                "ratio low": ratio.low,
+                "ratio high": ratio.high,
+                "valid": e["n"],
+                "void": e["void"],
+            }
+        )
+    columns = [
+        "tokens",
+        "subject",
+        "P50, ms",
+        "low",
+        "high",
+        "over llama.cpp",
+        "ratio low",
+        "ratio high",
+        "valid",
+        "void",
+    ]
     return pd.DataFrame(rows, columns=columns).set_index(["tokens", "subject"]).round(2)

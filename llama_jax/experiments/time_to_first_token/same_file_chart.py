@@ -17,10 +17,14 @@ LINES = {"XLA": "--", "gemv": "-", "fused": ":"}
 
 
 @styled
-def precision_first(trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0) -> Figure:
-    """TTFT against prompt length (left); each placement's over that of llama.cpp's fastest mode of the same file (right).
+def precision_first(
+    trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0
+) -> Figure:
+    """TTFT against prompt length (left); each placement's over that of llama.cpp's fastest mode of the same file
+    (right).
 
-    trials: of `precision.first`. limits: length → ms of float32, `ttft_table.limits`. reading: label → ms to read other formats once.
+    trials: of `precision.first`. limits: length → ms of float32, `ttft_table.limits`. reading: label → ms to read other
+    formats once.
     """
     backends = {t.subject: t.backend for t in trials if t.valid}
     names = [name for name in table.placements(trials) + table.rivals(trials) if name in backends]

@@ -1,4 +1,5 @@
-"""What the trials of `ttft` say: times by length, ratios, the physical limit, and what cold requests among warm ones do to a mean."""
+"""What the trials of `ttft` say: times by length, ratios, the physical limit, and what cold requests among warm ones do
+to a mean."""
 
 from __future__ import annotations
 
@@ -47,17 +48,30 @@ def middle(trials: Sequence[Start], subject: str, n: int) -> float:
 
 
 def entry(trials: Sequence[Start], subject: str, n: int, seed: int = 0) -> dict:
-    """One subject at one length, in ms. p99 is None where the sample cannot hold it; `p99_note` then says what it would need."""
-    good, every = warm(trials, subject, n), [t for t in summary.warm(trials, subject, valid=False) if t.prompt_tokens == n]
+    """One subject at one length, in ms. p99 is None where the sample cannot hold it; `p99_note` then says what it would
+    need."""
+    good, every = (
+        warm(trials, subject, n),
+        [t for t in summary.warm(trials, subject, valid=False) if t.prompt_tokens == n],
+    )
     values = milliseconds(good)
     found = statistics.summarise(values, seed, [t.process for t in good])
     return dict(
-        subject=subject, tokens=n, n=len(values), mean=float(np.mean(values)) if values else NAN,
-        sd=float(np.std(values, ddof=1)) if len(values) > 1 else NAN, min=min(values, default=NAN), max=max(values, default=NAN),
-        p50=found.median, low=found.low, high=found.high, p99=statistics.percentiles(values, (99,))["p99"],
-        p99_note=statistics.percentile_note(len(values), (99,)), void=len(every) - len(good),
+        subject=subject,
+        tokens=n,
+        n=len(values),
+        mean=float(np.mean(values)) if values else NAN,
+        sd=float(np.std(values, ddof=1)) if len(values) > 1 else NAN,
+        min=min(values, default=NAN),
+        max=max(values, default=NAN),
+        p50=found.median,
+        low=found.low,
+        high=found.high,
+        p99=statistics.percentiles(values, (99,))["p99"],
+        p99_note=statistics.percentile_note(len(values), (99,)),
+        void=len(every) - len(good),
         reasons=sorted({t.reason for t in every if t.reason}),
-    )  # fmt: skip
+    )
 
 
 def table(trials: Sequence[Start], seed: int = 0) -> list[dict]:
@@ -67,19 +81,40 @@ def table(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 
 def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame in ms; a P99 that the sample cannot hold is said to need more, never given."""
+    """The table for a notebook, a pandas.DataFrame in ms; a P99 that the sample cannot hold is said to need more, never
+    given."""
     import pandas as pd
 
     def p99(e: dict) -> str:
         return f"{e['p99']:.1f}" if e["p99"] is not None else f"needs n ≥ {statistics.enough(99):,}"
 
-    return pd.DataFrame([{
-        "tokens": e["tokens"], "subject": e["subject"], "mean": e["mean"], "sd": e["sd"], "min": e["min"], "max": e["max"],
-        "P50": e["p50"], "P50 low": e["low"], "P50 high": e["high"], "P99": p99(e), "n": e["n"], "void": e["void"],
-    } for e in entries]).set_index(["tokens", "subject"]).round(1)  # fmt: skip
+    return (
+        pd.DataFrame(
+            [
+                {
+                    "tokens": e["tokens"],
+                    "subject": e["subject"],
+                    "mean": e["mean"],
+                    "sd": e["sd"],
+                    "min": e["min"],
+                    "max": e["max"],
+                    "P50": e["p50"],
+                    "P50 low": e["low"],
+                    "P50 high": e["high"],
+                    "P99": p99(e),
+                    "n": e["n"],
+                    "void": e["void"],
+                }
+                for e in entries
+            ]
+        )
+        .set_index(["tokens", "subject"])
+        .round(1)
+    )
 
 
-# Ratios -----------------------------------------------------------------------------------------------------------------
+# Ratios
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def rates(trials: Sequence[Start], subject: str, n: int) -> dict[tuple[int, tuple[str, int]], float]:
@@ -94,7 +129,8 @@ def both_rates(trials: Sequence[Start], subject: str, n: int) -> dict:
 
 
 def times_as_long(trials: Sequence[Start], other: str, subject: str, n: int, seed: int = 0) -> Ratio:
-    """TTFT of `other` over that of `subject` at one length, paired by passage and process, judged against the run's A/A control.
+    """TTFT of `other` over that of `subject` at one length, paired by passage and process, judged against the run's A/A
+    control.
 
     Above 1 the subject is sooner, and the verdict "faster" is about the subject.
     """
@@ -111,7 +147,8 @@ def best(trials: Sequence[Start], names: Sequence[str], n: int) -> str | None:
 
 
 def overall(trials: Sequence[Start], names: Sequence[str]) -> str | None:
-    """The subject that is best over all lengths together: the least geometric mean of its medians, among those measured at all of them."""
+    """The subject that is best over all lengths together: the least geometric mean of its medians, among those measured
+    at all of them."""
     means = {name: np.mean(np.log([middle(trials, name, n) for n in lengths(trials)])) for name in names}
     known = {name: m for name, m in means.items() if np.isfinite(m)}
     return min(known, key=known.get) if known else None
@@ -123,12 +160,15 @@ def highlighted(trials: Sequence[Start]) -> list[str]:
     for t in trials:
         if not t.subject.endswith(AGAIN):
             by_backend.setdefault(t.backend, set()).add(t.subject)
-    chosen = [overall(trials, sorted(by_backend[backend])) for backend in sorted(by_backend, key=lambda b: (b != "jax", b))]
+    chosen = [
+        overall(trials, sorted(by_backend[backend])) for backend in sorted(by_backend, key=lambda b: (b != "jax", b))
+    ]
     return [name for name in chosen if name]
 
 
 def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """At each length every peer against the placement that is best there: {tokens, best, peer, ratio: TTFT of peer over best}."""
+    """At each length every peer against the placement that is best there: {tokens, best, peer, ratio: TTFT of peer over
+    best}."""
     found = []
     for n in lengths(trials):
         ours = best(trials, placements(trials), n)
@@ -139,7 +179,8 @@ def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 
 def unmeasured(trials: Sequence[Start], gaps: Sequence[dict]) -> dict[str, str]:
-    """Peers of PyTorch and llama.cpp that these trials do not hold → why: the reason of a gap, or that they were not asked for."""
+    """Peers of PyTorch and llama.cpp that these trials do not hold → why: the reason of a gap, or that they were not
+    asked for."""
     known = {gap["name"]: gap["reason"] for gap in gaps}
     wanted = [name for name, peer in PEERS.items() if peer.module in ("torch", "llamacpp") or name in known]
     return {name: known.get(name, "not asked for in this run") for name in wanted if name not in rivals(trials)}
@@ -151,19 +192,29 @@ def shortened(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-# The limit --------------------------------------------------------------------------------------------------------------
+# The limit
+# --------------------------------------------------------------------------------------------------------------
 
 
 def floor(config: ModelConfig, asked: Sequence[int]) -> dict:
-    """What the limit of a model is computed from, for a meta file: operations of prompts of these lengths, parameters, those read."""
-    return dict(prefill_flops={str(n): roofline.prefill_flops(config, n) for n in asked}, parameters=config.num_parameters,
-                weights_read=config.weights_read_per_token)  # fmt: skip
+    """What the limit of a model is computed from, for a meta file: operations of prompts of these lengths, parameters,
+    those read."""
+    return dict(
+        prefill_flops={str(n): roofline.prefill_flops(config, n) for n in asked},
+        parameters=config.num_parameters,
+        weights_read=config.weights_read_per_token,
+    )
 
 
 def reading_ms(trials: Sequence[Start], subject: str, about: dict) -> float:
-    """ms to read the subject's weights once, in its own format, at the bandwidth that was probed beside its trials (median)."""
+    """ms to read the subject's weights once, in its own format, at the bandwidth that was probed beside its trials
+    (median)."""
     share = about["weights_read"] / about["parameters"]
-    times = [t.weights_bytes * share / t.bandwidth_gbps / 1e6 for t in summary.warm(trials, subject, valid=False) if t.bandwidth_gbps]
+    times = [
+        t.weights_bytes * share / t.bandwidth_gbps / 1e6
+        for t in summary.warm(trials, subject, valid=False)
+        if t.bandwidth_gbps
+    ]
     return float(np.median(times)) if times else NAN
 
 
@@ -173,18 +224,21 @@ def arithmetic_ms(about: dict, n: int, gflops: float) -> float:
 
 
 def limits(trials: Sequence[Start], subject: str, about: dict, gflops: float) -> dict[int, float]:
-    """Length → ms below which no float32 first token can come: reading the weights once, or the arithmetic, whichever takes longer."""
+    """Length → ms below which no float32 first token can come: reading the weights once, or the arithmetic, whichever
+    takes longer."""
     return {n: max(reading_ms(trials, subject, about), arithmetic_ms(about, n, gflops)) for n in lengths(trials)}
 
 
-# Cold and warm ----------------------------------------------------------------------------------------------------------
+# Cold and warm
+# ----------------------------------------------------------------------------------------------------------
 
 
 def cold(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """First requests of fresh processes, by subject: TTFT in ms of each, and its parts at the median.
 
-    warm_ms: the subject's warm median at that length. Three parts add up to `median`: compile_ms, trace, lower and compile before the
-    first token, as JAX reports them; usual_ms, what a warm request takes as well; once_ms, the rest, which is where PyTorch's compiling is.
+    warm_ms: the subject's warm median at that length. Three parts add up to `median`: compile_ms, trace, lower and
+    compile before the first token, as JAX reports them; usual_ms, what a warm request takes as well; once_ms, the rest,
+    which is where PyTorch's compiling is.
     """
     found = []
     for name in placements(trials) + rivals(trials):
@@ -193,50 +247,88 @@ def cold(trials: Sequence[Start], seed: int = 0) -> list[dict]:
             continue
         times, n = milliseconds(starts), starts[0].prompt_tokens
         compiling = float(
-            np.median([((t.first_trace_ns or 0) + (t.first_lower_ns or 0) + (t.first_backend_ns or 0)) / 1e6 for t in starts])
+            np.median(
+                [((t.first_trace_ns or 0) + (t.first_lower_ns or 0) + (t.first_backend_ns or 0)) / 1e6 for t in starts]
+            )
         )
         warm_ms, whole = middle(trials, name, n), statistics.summarise(times, seed)
         usual = max(0.0, float(np.nanmin([warm_ms, whole.median - compiling])))
-        found.append(dict(
-            subject=name, tokens=n, n=len(times), cold=times, median=whole.median, warm_ms=warm_ms, compile_ms=compiling,
-            usual_ms=usual, once_ms=whole.median - compiling - usual,
-            load_s=float(np.median([t.load_ns for t in starts])) / 1e9,
-            peak_rss_bytes=max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
-        ))  # fmt: skip
+        found.append(
+            dict(
+                subject=name,
+                tokens=n,
+                n=len(times),
+                cold=times,
+                median=whole.median,
+                warm_ms=warm_ms,
+                compile_ms=compiling,
+                usual_ms=usual,
+                once_ms=whole.median - compiling - usual,
+                load_s=float(np.median([t.load_ns for t in starts])) / 1e9,
+                peak_rss_bytes=max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
+            )
+        )
     return found
 
 
 def mixing(trials: Sequence[Start]) -> list[dict]:
-    """What a mean over a loop of COLD_LOOP requests becomes when the first of them is cold: {subject, n, mixed, warm, largest}, in ms.
+    """What a mean over a loop of COLD_LOOP requests becomes when the first of them is cold: {subject, n, mixed, warm,
+    largest}, in ms.
 
-    mixed: mean of one cold request (a median one) and COLD_LOOP - 1 warm ones, as the published loop was. warm: mean of the warm ones.
-    largest: of the warm ones, above which none of their percentiles can lie. Subjects with too few warm trials are left out.
+    mixed: mean of one cold request (a median one) and COLD_LOOP - 1 warm ones, as the published loop was. warm: mean of
+    the warm ones.
+    largest: of the warm ones, above which none of their percentiles can lie. Subjects with too few warm trials are left
+    out.
     """
     found = []
     for e in cold(trials):
-        values = milliseconds(sorted(warm(trials, e["subject"], e["tokens"]), key=lambda t: (t.process, t.run, t.block)))
+        values = milliseconds(
+            sorted(warm(trials, e["subject"], e["tokens"]), key=lambda t: (t.process, t.run, t.block))
+        )
         if len(values) >= COLD_LOOP - 1:
             mixed = float(np.mean([e["median"], *values[: COLD_LOOP - 1]]))
-            found.append(dict(subject=e["subject"], n=len(values), mixed=mixed, warm=float(np.mean(values)), largest=max(values)))
+            found.append(
+                dict(subject=e["subject"], n=len(values), mixed=mixed, warm=float(np.mean(values)), largest=max(values))
+            )
     return found
 
 
 def originals() -> dict[str, tuple[float, float, float]]:
-    """What was published of the two cases that the speed-up stands on: case → (mean, P99, mean without the one cold row), ms."""
+    """What was published of the two cases that the speed-up stands on: case → (mean, P99, mean without the one cold
+    row), ms."""
     kinds = ("mean", "P99", "mean without the cold row")
-    return {case: tuple(figure_of("ttft", f"{kind}, {case}") for kind in kinds) for case in ("JIT-only", "CUDA graph + TorchScript")}
+    return {
+        case: tuple(figure_of("ttft", f"{kind}, {case}") for kind in kinds)
+        for case in ("JIT-only", "CUDA graph + TorchScript")
+    }
 
 
 def beside_the_original(trials: Sequence[Start]):
-    """The published means and P99, and the same two numbers made the same wrong way from our own trials: a pandas.DataFrame, ms."""
+    """The published means and P99, and the same two numbers made the same wrong way from our own trials: a
+    pandas.DataFrame, ms."""
     import pandas as pd
 
     rows = []
     for case, (mean, p99, without) in originals().items():
-        rows.append({"case": f"published: {case}", "mean": mean, "beside it": f"P99 {p99:.2f} of 100 warm", "mean over it": mean / p99,
-                     "mean without the cold row": without, "with it over without": mean / without})  # fmt: skip
+        rows.append(
+            {
+                "case": f"published: {case}",
+                "mean": mean,
+                "beside it": f"P99 {p99:.2f} of 100 warm",
+                "mean over it": mean / p99,
+                "mean without the cold row": without,
+                "with it over without": mean / without,
+            }
+        )
     for e in mixing(trials):
-        rows.append({"case": f"here: {e['subject']}", "mean": e["mixed"], "beside it": f"largest {e['largest']:.2f} of {e['n']} warm",
-                     "mean over it": e["mixed"] / e["largest"], "mean without the cold row": e["warm"],
-                     "with it over without": e["mixed"] / e["warm"]})  # fmt: skip
+        rows.append(
+            {
+                "case": f"here: {e['subject']}",
+                "mean": e["mixed"],
+                "beside it": f"largest {e['largest']:.2f} of {e['n']} warm",
+                "mean over it": e["mixed"] / e["largest"],
+                "mean without the cold row": e["warm"],
+                "with it over without": e["mixed"] / e["warm"],
+            }
+        )
     return pd.DataFrame(rows).set_index("case").round(2)

@@ -1,8 +1,9 @@
-"""What XLA:CPU makes of the pieces of a decode step: each finding as two programs of a few lines that compute the same numbers.
+"""What XLA:CPU makes of the pieces of a decode step: each finding as two programs of a few lines that compute the same
+numbers.
 
-Everything is told by the compiled program (bytes of temporaries, instructions of the optimised HLO), which is the same on each
-machine with the same jaxlib; what it costs is measured by `xlacpu`. Shapes are those of SmolLM2-135M, unless a finding says why not.
-The rule behind `int8 product` and `transposed rows` is CpuInstructionFusion::ShouldFuse in
+Everything is told by the compiled program (bytes of temporaries, instructions of the optimised HLO), which is the same
+on each machine with the same jaxlib; what it costs is measured by `xlacpu`. Shapes are those of SmolLM2-135M, unless a
+finding says why not. The rule behind `int8 product` and `transposed rows` is CpuInstructionFusion::ShouldFuse in
 https://github.com/openxla/xla/blob/main/xla/service/cpu/cpu_instruction_fusion.cc.
 """
 
@@ -47,7 +48,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Finding:
-    """slow and fast compute the same numbers from base(key). told(compiled, calls): what the compiled program shows, in `unit`."""
+    """slow and fast compute the same numbers from base(key). told(compiled, calls): what the compiled program shows, in
+    `unit`."""
 
     name: str
     claim: str
@@ -61,7 +63,8 @@ class Finding:
         return jax.eval_shape(self.base, jax.random.key(0))
 
 
-# What a compiled program shows -----------------------------------------------------------------------------------------
+# What a compiled program shows
+# -----------------------------------------------------------------------------------------
 
 
 def temporaries(compiled: jax.stages.Compiled, calls: int = 1) -> int:
@@ -84,7 +87,8 @@ def large(line: str, op: str, elements: int) -> bool:
 
 
 def times(compiled: jax.stages.Compiled, op: str, elements: int, trips: int = 1) -> int:
-    """How often a call runs an `op` of so many elements; what stands in a loop's body (its only one) runs `trips` times."""
+    """How often a call runs an `op` of so many elements; what stands in a loop's body (its only one) runs `trips`
+    times."""
     parts = computations(compiled.as_text())
     bodies = {name for lines in parts.values() for line in lines for name in re.findall(r"body=%?([\w.-]+)", line)}
 
@@ -95,7 +99,8 @@ def times(compiled: jax.stages.Compiled, op: str, elements: int, trips: int = 1)
     return within("ENTRY") + trips * sum(within(name) for name in bodies)
 
 
-# The programs ----------------------------------------------------------------------------------------------------------
+# The programs
+# ----------------------------------------------------------------------------------------------------------
 
 
 def normal(key: jax.Array, *shape: int) -> jax.Array:
@@ -191,7 +196,8 @@ def one_product(x, both):
     return both[:F], both[F:]
 
 
-# The findings ----------------------------------------------------------------------------------------------------------
+# The findings
+# ----------------------------------------------------------------------------------------------------------
 
 
 def matrix(rows: int, columns: int, dtype) -> Callable[[jax.Array], tuple]:
@@ -206,7 +212,11 @@ def matrix(rows: int, columns: int, dtype) -> Callable[[jax.Array], tuple]:
 
 
 def layers(count: int, dtype) -> Callable[[jax.Array], tuple]:
-    return lambda key: (normal(key, 1, D), normal(key, count, F, D).astype(dtype), normal(key, count, D, F).astype(dtype))
+    return lambda key: (
+        normal(key, 1, D),
+        normal(key, count, F, D).astype(dtype),
+        normal(key, count, D, F).astype(dtype),
+    )
 
 
 def unstacked(x, ups, downs) -> tuple:
@@ -223,42 +233,71 @@ def one_row(key) -> tuple:
 
 FINDINGS = (
     Finding(
-        "bfloat16 product", "A bfloat16 dot writes its whole weight to memory as float32 on each call, and then reads that.",
-        matrix(V, D, jnp.bfloat16), Program("dot, bfloat16 weight", narrow),
-        Program("dot, float32 weight", wide, lambda x, w: (x, w.astype(jnp.float32))), temporaries,
+        "bfloat16 product",
+        "A bfloat16 dot writes its whole weight to memory as float32 on each call, and then reads that.",
+        matrix(V, D, jnp.bfloat16),
+        Program("dot, bfloat16 weight", narrow),
+        Program("dot, float32 weight", wide, lambda x, w: (x, w.astype(jnp.float32))),
+        temporaries,
     ),
     Finding(
-        "int8 product", "A weight's conversion is fused into a dot of a vector, and not into the same dot of a matrix with one row.",
-        matrix(V, D, jnp.int8), Program("[1 K] times w", wide), Program("[K] times w transposed", as_vector), temporaries,
+        "int8 product",
+        "A weight's conversion is fused into a dot of a vector, and not into the same dot of a matrix with one row.",
+        matrix(V, D, jnp.int8),
+        Program("[1 K] times w", wide),
+        Program("[K] times w transposed", as_vector),
+        temporaries,
     ),
     Finding(
-        "transposed rows", "From rows of 4,096 numbers on, x @ w.T writes the transposed weight to memory before the product.",
-        matrix(F, LONG, jnp.float32), Program("x @ w.T", as_vector), Program("dot over both last axes", wide), temporaries,
+        "transposed rows",
+        "From rows of 4,096 numbers on, x @ w.T writes the transposed weight to memory before the product.",
+        matrix(F, LONG, jnp.float32),
+        Program("x @ w.T", as_vector),
+        Program("dot over both last axes", wide),
+        temporaries,
     ),
     Finding(
-        "conversion once a call", "A program of one token converts its weights for each token; a program of many tokens, once.",
-        layers(FEW, jnp.bfloat16), Program(f"{TOKENS} calls of one token", step, unstacked, calls=TOKENS, feeds=True),
+        "conversion once a call",
+        "A program of one token converts its weights for each token; a program of many tokens, once.",
+        layers(FEW, jnp.bfloat16),
+        Program(f"{TOKENS} calls of one token", step, unstacked, calls=TOKENS, feeds=True),
         Program(f"one call of {TOKENS} tokens", loop, unstacked),
-        lambda compiled, calls: calls * times(compiled, "convert", F * D, TOKENS), "weights converted for 8 tokens",
+        lambda compiled, calls: calls * times(compiled, "convert", F * D, TOKENS),
+        "weights converted for 8 tokens",
     ),
     Finding(
-        "cache in a scan", "A scan that takes and returns each layer's cache copies all of it, although it is donated.", cache,
+        "cache in a scan",
+        "A scan that takes and returns each layer's cache copies all of it, although it is donated.",
+        cache,
         Program("caches in, caches out", entries, feeds=True, donated=True),
-        Program("cache carried", carried, feeds=True, donated=True), temporaries,
+        Program("cache carried", carried, feeds=True, donated=True),
+        temporaries,
     ),
     Finding(
-        "weights in a scan", "A scan over stacked weights copies each layer's matrix before it multiplies by it.",
-        layers(MANY, jnp.float32), Program("scan over layers", scanned), Program("layers unrolled", apart, unstacked), temporaries,
+        "weights in a scan",
+        "A scan over stacked weights copies each layer's matrix before it multiplies by it.",
+        layers(MANY, jnp.float32),
+        Program("scan over layers", scanned),
+        Program("layers unrolled", apart, unstacked),
+        temporaries,
     ),
     Finding(
-        "cache of one row", "A donated cache with a batch axis of one is copied at each step; without it, updated in place.", one_row,
+        "cache of one row",
+        "A donated cache with a batch axis of one is copied at each step; without it, updated in place.",
+        one_row,
         Program("keys [1 K S H]", scores_of_two_axes, feeds=True, donated=True),
-        Program("keys [K S H]", scores_of_one_axis, lambda *base: tuple(part[0] for part in base), feeds=True, donated=True),
-        lambda compiled, calls: times(compiled, "copy", K * S * H), "copies of the cache",
+        Program(
+            "keys [K S H]", scores_of_one_axis, lambda *base: tuple(part[0] for part in base), feeds=True, donated=True
+        ),
+        lambda compiled, calls: times(compiled, "copy", K * S * H),
+        "copies of the cache",
     ),
     Finding(
-        "shared vector", "A vector that two multiply-and-reduce products read is first written out as often as the weight has rows.",
-        lambda key: (normal(key, D), *normal(key, 2, F, D).astype(jnp.bfloat16)), Program("two products of x", two_products),
-        Program("one product, result cut in two", one_product, lambda x, *both: (x, jnp.concatenate(both))), temporaries,
+        "shared vector",
+        "A vector that two multiply-and-reduce products read is first written out as often as the weight has rows.",
+        lambda key: (normal(key, D), *normal(key, 2, F, D).astype(jnp.bfloat16)),
+        Program("two products of x", two_products),
+        Program("one product, result cut in two", one_product, lambda x, *both: (x, jnp.concatenate(both))),
+        temporaries,
     ),
-)  # fmt: skip
+)

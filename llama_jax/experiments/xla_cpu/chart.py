@@ -1,4 +1,5 @@
-"""The chart of the findings about XLA:CPU: how much longer the slow program takes, and what its compiled program shows."""
+"""The chart of the findings about XLA:CPU: how much longer the slow program takes, and what its compiled program
+shows."""
 
 from __future__ import annotations
 
@@ -35,12 +36,15 @@ def cut_off(axes, found: Sequence[Told]) -> None:
     for told, height in zip(found, sorted(axes.get_yticks(), reverse=True), strict=True):
         for end, marker, beyond in ((low, "<", told.ratio.low < low), (high, ">", told.ratio.high > high)):
             if beyond:
-                axes.plot(end, height, marker, color=PALETTE["blue"] if told.holds else GREY, markersize=9, clip_on=False)
+                axes.plot(
+                    end, height, marker, color=PALETTE["blue"] if told.holds else GREY, markersize=9, clip_on=False
+                )
 
 
 @styled
 def xla_findings(found: Sequence[Told]) -> Figure:
-    """One row a finding: slow over fast in time (point: a process; band: the mean's 95 % interval), its evidence beside it."""
+    """One row a finding: slow over fast in time (point: a process; band: the mean's 95 % interval), its evidence beside
+    it."""
     figure, axes = new(11.5, 1.6 + 0.95 * max(1, len(found)))
     labels = [f"{t.finding.name}\n{t.finding.slow.words}\nagainst {t.finding.fast.words}" for t in found]
     for told, (_, height) in zip(found, rows(axes, labels).items(), strict=True):
@@ -50,15 +54,26 @@ def xla_findings(found: Sequence[Told]) -> Figure:
         words = "void: other numbers" if told.wrong and not told.pairs else "not measured"
         if np.isfinite(told.ratio.value):
             if np.isfinite(told.ratio.low):
-                axes.plot([told.ratio.low, told.ratio.high], [height] * 2, color=shade, linewidth=9, alpha=0.3, solid_capstyle="butt")
+                axes.plot(
+                    [told.ratio.low, told.ratio.high],
+                    [height] * 2,
+                    color=shade,
+                    linewidth=9,
+                    alpha=0.3,
+                    solid_capstyle="butt",
+                )
             axes.plot(told.ratio.value, height, "|", color="black", markersize=16, markeredgewidth=2)
             words = f"{told.ratio.words}, n = {told.ratio.n}\n{told.ms[0]:.3g} ms against {told.ms[1]:.3g} ms"
-        axes.text(1.02, height, f"{words}\n{evidence(told)}", va="center", fontsize=9, transform=axes.get_yaxis_transform())
+        axes.text(
+            1.02, height, f"{words}\n{evidence(told)}", va="center", fontsize=9, transform=axes.get_yaxis_transform()
+        )
     axes.axvline(1, color=GREY, linewidth=1)
     axes.set(xscale="log", xlim=(0.8, max([2.0, *(1.15 * p for t in found for p in t.pairs)])))
     cut_off(axes, found)
-    axes.set_xlabel("time of the slow program over the fast one's, log scale\n"
-                    "(point: one process; bar: mean; band: its 95 % interval; arrow: it goes on)")  # fmt: skip
+    axes.set_xlabel(
+        "time of the slow program over the fast one's, log scale\n"
+        "(point: one process; bar: mean; band: its 95 % interval; arrow: it goes on)"
+    )
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     plain_ticks(axes.xaxis)

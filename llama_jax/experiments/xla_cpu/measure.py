@@ -1,7 +1,9 @@
-"""The findings about XLA:CPU (`xlacases`), measured: what each compiled program shows, and how much longer the slow one takes.
+"""The findings about XLA:CPU (`xlacases`), measured: what each compiled program shows, and how much longer the slow one
+takes.
 
-Each block is a fresh process that runs every finding's slow program, its fast one and the fast one again, interleaved. A finding
-whose two programs do not compute the same numbers is void. Ratios are of the blocks' medians, one pair a block.
+Each block is a fresh process that runs every finding's slow program, its fast one and the fast one again, interleaved.
+A finding whose two programs do not compute the same numbers is void. Ratios are of the blocks' medians, one pair a
+block.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Compared(Row):
 
 @dataclass(frozen=True)
 class Told:
-    """A finding as its rows tell it. ratio: time of the slow program over the fast one's; faults: page faults of a unit of work."""
+    """A finding as its rows tell it. ratio: time of the slow program over the fast one's; faults: page faults of a unit
+    of work."""
 
     finding: Finding
     slow: int
@@ -82,7 +85,8 @@ def measure(job: Job, blocks: int, seed: int = 0, names: Sequence[str] | None = 
     return [row for row in whole(job.journal.trials) if isinstance(row, Compared)]
 
 
-# What the children run -------------------------------------------------------------------------------------------------
+# What the children run
+# -------------------------------------------------------------------------------------------------
 
 
 def comparing(say: Callable, job: dict, identity: dict, names: list[str], seed: int) -> dict:
@@ -119,7 +123,8 @@ class Subject:
 
 
 def compare(finding: Finding, identity: dict, order: int = 0, repeats: int = REPEATS) -> list[Compared]:
-    """The rows of one finding: checked for equal numbers, warmed up, and timed in random order. order: place of its first row."""
+    """The rows of one finding: checked for equal numbers, warmed up, and timed in random order. order: place of its
+    first row."""
     base = jax.jit(finding.base)(jax.random.key(identity["seed"]))
     subjects = {SLOW: Subject(finding.slow, base), FAST: Subject(finding.fast, base)}
     reason = different(*(subjects[name].unit() for name in (SLOW, FAST)))
@@ -132,7 +137,17 @@ def compare(finding: Finding, identity: dict, order: int = 0, repeats: int = REP
         for name in drawn.sample(list(subjects), len(subjects)):
             seen[name].append(subjects[name].timed())
     return [
-        described(finding, subject, seen[name], **identity, order=order + i, phase="warm", valid=not reason, reason=reason, program=name)
+        described(
+            finding,
+            subject,
+            seen[name],
+            **identity,
+            order=order + i,
+            phase="warm",
+            valid=not reason,
+            reason=reason,
+            program=name,
+        )
         for i, (name, subject) in enumerate(subjects.items())
     ]
 
@@ -149,13 +164,20 @@ def different(slow, fast) -> str:
 def described(finding: Finding, subject: Subject, seen: Sequence[tuple[int, int]], **more) -> Compared:
     sizes, program = subject.compiled.memory_analysis(), subject.program
     return Compared(
-        **more, finding=finding.name, evidence=finding.told(subject.compiled, program.calls), calls=program.calls,
-        **{f"{kind}_bytes": getattr(sizes, f"{kind}_size_in_bytes") for kind in ("argument", "output", "temp", "alias")},
-        unit_ns=[ns for ns, _ in seen], page_faults=sum(faults for _, faults in seen),
-    )  # fmt: skip
+        **more,
+        finding=finding.name,
+        evidence=finding.told(subject.compiled, program.calls),
+        calls=program.calls,
+        **{
+            f"{kind}_bytes": getattr(sizes, f"{kind}_size_in_bytes") for kind in ("argument", "output", "temp", "alias")
+        },
+        unit_ns=[ns for ns, _ in seen],
+        page_faults=sum(faults for _, faults in seen),
+    )
 
 
-# What the rows say -----------------------------------------------------------------------------------------------------
+# What the rows say
+# -----------------------------------------------------------------------------------------------------
 
 
 def told(rows: Sequence[Compared], seed: int = 0) -> list[Told]:
@@ -168,25 +190,42 @@ def told(rows: Sequence[Compared], seed: int = 0) -> list[Told]:
         if not blocks:
             continue
         medians = {name: [float(np.median(mine[b, name].unit_ns)) for b in good] for name in (SLOW, FAST, CONTROL)}
-        faults = {n: float(np.mean([mine[b, n].page_faults / len(mine[b, n].unit_ns) for b in blocks])) for n in (SLOW, FAST)}
+        faults = {
+            n: float(np.mean([mine[b, n].page_faults / len(mine[b, n].unit_ns) for b in blocks])) for n in (SLOW, FAST)
+        }
         pairs = statistics.pair_baseline(medians[FAST], medians[CONTROL])
-        ratio = statistics.with_floor(statistics.ratio(medians[SLOW], pairs, seed), statistics.ratio(medians[CONTROL], medians[FAST], seed))
+        ratio = statistics.with_floor(
+            statistics.ratio(medians[SLOW], pairs, seed), statistics.ratio(medians[CONTROL], medians[FAST], seed)
+        )
         shown = {name: {mine[b, name].evidence for b in blocks} for name in (SLOW, FAST)}
         ms = tuple(float(np.median(values)) / 1e6 if len(values) else float("nan") for values in (medians[SLOW], pairs))
-        found.append(Told(
-            finding, max(shown[SLOW]), max(shown[FAST]), ratio, tuple(np.divide(medians[SLOW], pairs)), ms, (faults[SLOW], faults[FAST]),
-            same=len(shown[SLOW]) == len(shown[FAST]) == 1, wrong=len(blocks) - len(good),
-        ))  # fmt: skip
+        found.append(
+            Told(
+                finding,
+                max(shown[SLOW]),
+                max(shown[FAST]),
+                ratio,
+                tuple(np.divide(medians[SLOW], pairs)),
+                ms,
+                (faults[SLOW], faults[FAST]),
+                same=len(shown[SLOW]) == len(shown[FAST]) == 1,
+                wrong=len(blocks) - len(good),
+            )
+        )
     return found
 
 
 def sentence(found: Sequence[Told], versions: str = "") -> str:
     """What the findings come to, computed. versions: such as `jaxlib 0.10.2`."""
     standing = [t for t in found if t.holds]
-    slower = sorted((t for t in standing if t.ratio.verdict == "faster"), key=lambda t: -t.ratio.value)  # more time: the ratio is above 1
+    slower = sorted(
+        (t for t in standing if t.ratio.verdict == "faster"), key=lambda t: -t.ratio.value
+    )  # more time: the ratio is above 1
     if not found:
         return "No finding about XLA:CPU was measured."
-    head = f"{len(standing)} of {len(found)} findings about XLA:CPU show in the compiled programs" + (f" of {versions}" if versions else "")
+    head = f"{len(standing)} of {len(found)} findings about XLA:CPU show in the compiled programs" + (
+        f" of {versions}" if versions else ""
+    )
     if not slower:
         return f"{head}; none of them costs time that the measurement can tell."
     named = "; ".join(f"{t.finding.name} {t.ratio.words}" for t in slower)

@@ -17,7 +17,8 @@ WIDEST = 110  # characters of a reason; they may run on into the margin
 
 @styled
 def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: int = 0) -> Figure:
-    """Decode tokens/s, fastest first, one's own row marked; below a line the subjects that must not pass, and what else has no time.
+    """Decode tokens/s, fastest first, one's own row marked; below a line the subjects that must not pass, and what else
+    has no time.
 
     trials: as `own.strict` leaves them. table: `own.table`.
     """
@@ -34,8 +35,15 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     axes.get_yticklabels()[[*heights].index(mine)].set_fontweight("bold")
     if below:
         axes.axhline(len(below) - 0.5, color="black", linewidth=0.8)
-        axes.text(1.01, len(below) - 0.5, "below: must not pass", va="center", fontsize=9, style="italic",
-                  transform=axes.get_yaxis_transform())  # fmt: skip
+        axes.text(
+            1.01,
+            len(below) - 0.5,
+            "below: must not pass",
+            va="center",
+            fontsize=9,
+            style="italic",
+            transform=axes.get_yaxis_transform(),
+        )
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
     axes.set_title(f"Where {mine} stands, and what was caught", pad=18)
     return figure
@@ -46,15 +54,42 @@ def refused(axes, trials: Sequence[Trial], entry: dict, height: float, seed: int
     fate = measure.fate(entry)
     words = textwrap.shorten(f"no time. {fate.caught.capitalize()}: {fate.why}", WIDEST, placeholder=" …")
     ground = dict(facecolor="white", edgecolor="none", pad=1.5)  # reasons may reach the line of the limit
-    axes.text(0.01, height, words, va="center", fontsize=9, color=LIMIT_COLOUR, bbox=ground, transform=axes.get_yaxis_transform())
+    axes.text(
+        0.01,
+        height,
+        words,
+        va="center",
+        fontsize=9,
+        color=LIMIT_COLOUR,
+        bbox=ground,
+        transform=axes.get_yaxis_transform(),
+    )
 
 
 def measured(axes, trials: Sequence[Trial], entry: dict, height: float, seed: int) -> None:
     """A row with a rate: its answers, their median and interval, and in words the ratio and its verdict."""
     name, rate, ratio = entry["name"], entry["tokens_per_second"], entry["ratio_to_baseline"]
     scatter_row(axes, [t.tg for t in summary.warm(trials, name)], height, name, seed)
-    axes.plot([rate["low"], rate["high"]], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3)
+    axes.plot(
+        [rate["low"], rate["high"]],
+        [height] * 2,
+        color="black",
+        linewidth=5,
+        alpha=0.35,
+        solid_capstyle="butt",
+        zorder=3,
+    )
     axes.plot(rate["median"], height, "|", color="black", markersize=18, markeredgewidth=2.2, zorder=4)
-    words = f"baseline, n = {rate['n']}" if ratio["verdict"] == "baseline" else (
-        f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}], n = {ratio['n']}: {ratio['verdict']}")  # fmt: skip
-    axes.text(1.01, height, f"{rate['median']:.1f} tok/s · {words}", va="center", fontsize=9, transform=axes.get_yaxis_transform())
+    words = (
+        f"baseline, n = {rate['n']}"
+        if ratio["verdict"] == "baseline"
+        else (f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}], n = {ratio['n']}: {ratio['verdict']}")
+    )
+    axes.text(
+        1.01,
+        height,
+        f"{rate['median']:.1f} tok/s · {words}",
+        va="center",
+        fontsize=9,
+        transform=axes.get_yaxis_transform(),
+    )

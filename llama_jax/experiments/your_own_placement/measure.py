@@ -1,6 +1,8 @@
-"""A placement of one's own beside the ladder, and three that must be caught: a wrong one, one that compiles, one too close to call.
+"""A placement of one's own beside the ladder, and three that must be caught: a wrong one, one that compiles, one too
+close to call.
 
-A placement is data and goes to the measuring process field by field. A subject that is a function cannot: those stand here by name.
+A placement is data and goes to the measuring process field by field. A subject that is a function cannot: those stand
+here by name.
 """
 
 from __future__ import annotations
@@ -29,14 +31,16 @@ GATE, GUARD, INTERVAL, FAILED = "the gate", "the guard", "the interval", "its ow
 
 
 def a_layer_short(loaded: Checkpoint, step: Subject) -> Subject:
-    """Wrong: `step` without the model's last layer, the off-by-one of a loop over layers. It does less work, so a time would flatter it."""
+    """Wrong: `step` without the model's last layer, the off-by-one of a loop over layers. It does less work, so a time
+    would flatter it."""
     config = replace(loaded.config, num_hidden_layers=loaded.config.num_hidden_layers - 1)
     params = replace(loaded.params, layers=loaded.params.layers[:-1])
     return protocol.subject(replace(loaded, config=config, params=params), LADDER[BASELINE], SHORT)
 
 
 def compiles_anew(loaded: Checkpoint, step: Subject) -> Subject:
-    """Contaminated: `step`, and every token goes through a jitted lambda that is made on the spot, so each is traced and compiled."""
+    """Contaminated: `step`, and every token goes through a jitted lambda that is made on the spot, so each is traced
+    and compiled."""
 
     def run(ids: Sequence[int], workload: Workload) -> Iterator[np.ndarray]:
         for block in step.run(ids, workload):
@@ -56,11 +60,14 @@ WHAT = {
 def placements(mine: Placement, ladder: Sequence[str]) -> list[Placement]:
     """What is measured besides the specimens: the ladder's names, one's own, and the one that is too close to call.
 
-    Raises UserError for an unknown or repeated name, a ladder without the baseline, and kernels that this machine has not.
+    Raises UserError for an unknown or repeated name, a ladder without the baseline, and kernels that this machine has
+    not.
     """
     found = [*map(parse, ladder), mine, NESTED]
     if BASELINE not in ladder:
-        raise UserError(f"ladder is {', '.join(ladder) or 'empty'}; it must hold {BASELINE}, which the others are compared with.")
+        raise UserError(
+            f"ladder is {', '.join(ladder) or 'empty'}; it must hold {BASELINE}, which the others are compared with."
+        )
     names = [*(p.name for p in found), *SPECIMENS]
     if twice := [name for name in names if names.count(name) > 1 or name.endswith(AGAIN)]:
         raise UserError(f"The name {twice[0]!r} is taken; give your placement another.")
@@ -70,7 +77,8 @@ def placements(mine: Placement, ladder: Sequence[str]) -> list[Placement]:
 
 
 def measure(job: Job, mine: Placement, ladder: Sequence[str], blocks: int, processes: int) -> None:
-    """All of them interleaved, the baseline twice, `blocks` times in each of `processes` fresh processes; the journal keeps the trials.
+    """All of them interleaved, the baseline twice, `blocks` times in each of `processes` fresh processes; the journal
+    keeps the trials.
 
     Raises UserError as `placements` does, and when a process dies.
     """
@@ -100,17 +108,29 @@ def interleaved(say: Callable, job: dict, identity: dict, asked: Sequence[dict],
         loaded, _, workload, _ = opened(job)
         subjects = built(loaded, [Placement(**fields) for fields in asked])
         where = {k: v for k, v in identity.items() if k != "block"}
-        protocol.measure(subjects, workload, blocks, Reference(loaded, workload), BASELINE, explain=True, identity=where, locked=True,
-                         starting=lambda **what: say("progress", [what["what"], what["block"] - blocks[0], len(blocks)]),
-                         keep=keep)  # fmt: skip
+        protocol.measure(
+            subjects,
+            workload,
+            blocks,
+            Reference(loaded, workload),
+            BASELINE,
+            explain=True,
+            identity=where,
+            locked=True,
+            starting=lambda **what: say("progress", [what["what"], what["block"] - blocks[0], len(blocks)]),
+            keep=keep,
+        )
     return {}
 
 
 def as_recorded(mine: Placement, meta: dict) -> Placement:
-    """The placement that the trials were made with. Raises UserError where it is not the one that stands in the notebook now."""
+    """The placement that the trials were made with. Raises UserError where it is not the one that stands in the
+    notebook now."""
     there = Placement(**meta["placement"])
     if there != mine:
-        raise UserError(f'The trials are of {line(there)}, and you ask about {line(mine)}; measure yours: source = "measure".')
+        raise UserError(
+            f'The trials are of {line(there)}, and you ask about {line(mine)}; measure yours: source = "measure".'
+        )
     return there
 
 
@@ -124,10 +144,14 @@ def line(placement: Placement) -> str:
 
 
 def strict(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials of whole processes, those of a subject with other tokens anywhere void everywhere: right by chance is not right."""
+    """The trials of whole processes, those of a subject with other tokens anywhere void everywhere: right by chance is
+    not right."""
     kept = whole(trials)
     wrong = {t.subject for t in kept if "wrong: " in t.reason}
-    return [t.model_copy(update=dict(valid=False, reason=OTHER_TOKENS)) if t.valid and t.subject in wrong else t for t in kept]
+    return [
+        t.model_copy(update=dict(valid=False, reason=OTHER_TOKENS)) if t.valid and t.subject in wrong else t
+        for t in kept
+    ]
 
 
 def table(trials: Sequence[Trial], names: Sequence[str], seed: int = 0) -> list[dict]:
@@ -168,7 +192,8 @@ def more(ratio: dict) -> str:
 
 
 def ladder_frame(entries: Sequence[dict]):
-    """`summary.as_frame` without what is not measured here; a subject without a time has no verdict either, but whom it owes that to."""
+    """`summary.as_frame` without what is not measured here; a subject without a time has no verdict either, but whom it
+    owes that to."""
     frame = summary.as_frame(entries).drop(columns=["compilations", "compile s", "peak RSS GB"])
     for entry in entries:
         if not entry["valid_trials"]:
@@ -177,11 +202,22 @@ def ladder_frame(entries: Sequence[dict]):
 
 
 def as_frame(entries: Sequence[dict]):
-    """The subjects that must not pass, a pandas.DataFrame: what each is, who caught it, in which words, how many of its trials count."""
+    """The subjects that must not pass, a pandas.DataFrame: what each is, who caught it, in which words, how many of its
+    trials count."""
     import pandas as pd
 
     found = {e["name"]: (e, fate(e)) for e in entries if e["name"] in WHAT}
-    return pd.DataFrame([{
-        "subject": name, "what it is": WHAT[name], "caught by": found[name][1].caught or "nobody", "reason": found[name][1].why,
-        "valid": found[name][0]["valid_trials"], "void": found[name][0]["voided_trials"],
-    } for name in WHAT if name in found]).set_index("subject")  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                "subject": name,
+                "what it is": WHAT[name],
+                "caught by": found[name][1].caught or "nobody",
+                "reason": found[name][1].why,
+                "valid": found[name][0]["valid_trials"],
+                "void": found[name][0]["voided_trials"],
+            }
+            for name in WHAT
+            if name in found
+        ]
+    ).set_index("subject")

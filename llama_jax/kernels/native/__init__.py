@@ -1,7 +1,9 @@
-"""What is compiled: Numba code that sees raw memory and vectors. Imported only by the process that compiles it (`compiler`).
+"""What is compiled: Numba code that sees raw memory and vectors. Imported only by the process that compiles it
+(`compiler`).
 
 machine    single values in memory, atomics, calls through pointers, text constants
-lanes      16 floats, 16 integers or 64 bytes as one value, on whatever instruction set the compiling process was told to use
+lanes      16 floats, 16 integers or 64 bytes as one value, on whatever instruction set the compiling process was told
+           to use
 ffi        XLA's call frame: buffers, their checks, errors, its thread pool
 team       threads that share the parts of a piece of work
 products   activations rounded to int8; quantised matrix-vector and matrix-matrix products
@@ -9,6 +11,6 @@ attention  one token's attention over cached keys and values
 gemv       the handler of `kernels.gemv`
 fused      the handler of `kernels.fused`
 
-All code is free of exceptions and of Python objects, addresses are int64, and no address of this process is in it: the result is
-plain object code that any later process can load.
+All code is free of exceptions and of Python objects, addresses are int64, and no address of this process is in it: the
+result is plain object code that any later process can load.
 """

@@ -1,8 +1,9 @@
-"""One token's grouped-query attention over cached keys and values, in pieces of `CHUNK` positions that any thread may do.
+"""One token's grouped-query attention over cached keys and values, in pieces of `CHUNK` positions that any thread may
+do.
 
-Cache of one layer and key head: keys float16 [S/16, h, 16], 16 positions side by side so that a position is a lane of the scores;
-values float16 [S, h]. A piece gives for each of its query heads the largest score, the sum of exponentials and the weighted sum of
-values, which `merged` joins (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867).
+Cache of one layer and key head: keys float16 [S/16, h, 16], 16 positions side by side so that a position is a lane of
+the scores; values float16 [S, h]. A piece gives for each of its query heads the largest score, the sum of exponentials
+and the weighted sum of values, which `merged` joins (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867).
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def scores_for(n):
 def mix_for(n):
     @function
     def mix(weights, values, first, last, head_dim, to, to_stride):
-        """Sum over positions first…last of weight times value for n query heads; weights float32 [n, CHUNK], by place in the chunk."""
+        """Sum over positions first…last of weight times value for n query heads; weights float32 [n, CHUNK], by place
+        in the chunk."""
         row = 2 * head_dim
         for i in range(0, head_dim, LANES):
             a, b, c, d = splat(f4(0)), splat(f4(0)), splat(f4(0)), splat(f4(0))
@@ -188,7 +190,8 @@ def attend(q, heads, keys, values, first, last, head_dim, to, to_stride):
 
 @function
 def merged(pieces, count, stride, head_dim, weights, to):
-    """Join a head's pieces, `stride` bytes apart, to softmax-weighted values float32 [h]. weights: room for `count` floats."""
+    """Join a head's pieces, `stride` bytes apart, to softmax-weighted values float32 [h]. weights: room for `count`
+    floats."""
     best = load_f32(pieces)
     for i in range(1, count):
         best = max(best, load_f32(pieces + i * stride))

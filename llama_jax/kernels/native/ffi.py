@@ -9,18 +9,32 @@ from llama_jax.kernels.native.machine import call, function, load_f32, load_i32,
 
 API_MAJOR, API_MINOR = 0, 3
 U8, F16, F32, S32, S64 = 6, 10, 11, 4, 5  # XLA_FFI_DataType
-EXECUTE, METADATA, SCALAR, INVALID_ARGUMENT = 3, 1, 3, 3  # XLA_FFI_ExecutionStage, _Extension_Type, _AttrType, _Error_Code
+EXECUTE, METADATA, SCALAR, INVALID_ARGUMENT = (
+    3,
+    1,
+    3,
+    3,
+)  # XLA_FFI_ExecutionStage, _Extension_Type, _AttrType, _Error_Code
 FRAME = dict(extension_start=8, api=16, ctx=24, stage=32, args=40, rets=80, attrs=120)
 TABLE = dict(size=16, types=24, args=32)  # of XLA_FFI_Args and XLA_FFI_Rets
 ATTRS = dict(size=16, types=24, names=32, attrs=40)
 BUFFER = dict(dtype=16, data=24, rank=32, dims=40)
-API = dict(XLA_FFI_Error_Create=48, XLA_FFI_Error_Destroy=64, XLA_FFI_ThreadPool_Schedule=136, XLA_FFI_ThreadPool_NumThreads=144)
+API = dict(
+    XLA_FFI_Error_Create=48,
+    XLA_FFI_Error_Destroy=64,
+    XLA_FFI_ThreadPool_Schedule=136,
+    XLA_FFI_ThreadPool_NumThreads=144,
+)
 EXTENSION = dict(type=8, next=16, metadata=24)
 VERSION = dict(major_version=16, minor_version=20)  # of XLA_FFI_Api_Version, which stands at 8 in XLA_FFI_Metadata
 
 _API, _CTX, _STAGE, _EXTENSION = FRAME["api"], FRAME["ctx"], FRAME["stage"], FRAME["extension_start"]
 _ARGS, _RETS, _ATTRS = FRAME["args"] + TABLE["args"], FRAME["rets"] + TABLE["args"], FRAME["attrs"] + ATTRS["attrs"]
-_ARG_COUNT, _RET_COUNT, _ATTR_COUNT = FRAME["args"] + TABLE["size"], FRAME["rets"] + TABLE["size"], FRAME["attrs"] + ATTRS["size"]
+_ARG_COUNT, _RET_COUNT, _ATTR_COUNT = (
+    FRAME["args"] + TABLE["size"],
+    FRAME["rets"] + TABLE["size"],
+    FRAME["attrs"] + ATTRS["size"],
+)
 _ATTR_TYPES = FRAME["attrs"] + ATTRS["types"]
 _DTYPE, _DATA, _RANK, _DIMS = (BUFFER[name] for name in ("dtype", "data", "rank", "dims"))
 DESCRIPTION = _DIMS + 8 + 3 * 8  # bytes
@@ -33,7 +47,8 @@ _room32, _room40, _room8 = stack(32), stack(40), stack(8)
 
 @function
 def executes(frame):
-    """Whether this call is to compute. Else it only asks which version of the interface we speak, and is answered here."""
+    """Whether this call is to compute. Else it only asks which version of the interface we speak, and is answered
+    here."""
     extension = load_i64(frame + _EXTENSION)
     while extension != 0:
         if load_i32(extension + _TYPE) == METADATA:
@@ -85,7 +100,8 @@ def result(frame, i):
 
 @function
 def is_scalar(frame, i, dtype):
-    """Whether the i-th attribute, in order of their names, is a number of this type. XLA_FFI_Scalar is {dtype, value}."""
+    """Whether the i-th attribute, in order of their names, is a number of this type. XLA_FFI_Scalar is {dtype,
+    value}."""
     kind = load_i32(load_i64(frame + _ATTR_TYPES) + 4 * i)
     return kind == SCALAR and load_i32(load_i64(load_i64(frame + _ATTRS) + 8 * i)) == dtype
 
@@ -114,7 +130,8 @@ def size(buffer, axis):
 
 @function
 def describe(at, address, groups, blocks, kind):
-    """Write at `at` what `data` and `size` read of a buffer: for a weight that is a part of one. Needs DESCRIPTION bytes."""
+    """Write at `at` what `data` and `size` read of a buffer: for a weight that is a part of one. Needs DESCRIPTION
+    bytes."""
     store_i64(at + _DATA, address)
     store_i64(at + _DIMS, at + _DIMS + 8)
     store_i64(at + _DIMS + 8, groups)
@@ -125,7 +142,11 @@ def describe(at, address, groups, blocks, kind):
 @function
 def fits(buffer, dtype, rank, alignment):
     """Whether a buffer has this type and rank, and stands at an address that loads of this type may use."""
-    return load_i32(buffer + _DTYPE) == dtype and load_i64(buffer + _RANK) == rank and load_i64(buffer + _DATA) % alignment == 0
+    return (
+        load_i32(buffer + _DTYPE) == dtype
+        and load_i64(buffer + _RANK) == rank
+        and load_i64(buffer + _DATA) % alignment == 0
+    )
 
 
 @function

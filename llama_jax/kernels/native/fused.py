@@ -1,4 +1,5 @@
-"""`llama_jax_fused`: one decoded token of a Llama or Qwen2 model, embedding to logits, in one call (`operands`, `step`)."""
+"""`llama_jax_fused`: one decoded token of a Llama or Qwen2 model, embedding to logits, in one call (`operands`,
+`step`)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,18 @@ from llama_jax.kernels.native import step, team
 from llama_jax.kernels.native.attention import CHUNK, HEADER
 from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, describe, executes, failure, number, result, size
 from llama_jax.kernels.native.lanes import load_half, store
-from llama_jax.kernels.native.machine import address_of, entry, function, load_f32, load_i8, load_i32, stack, store_f32, store_i32, text
+from llama_jax.kernels.native.machine import (
+    address_of,
+    entry,
+    function,
+    load_f32,
+    load_i8,
+    load_i32,
+    stack,
+    store_f32,
+    store_i32,
+    text,
+)
 from llama_jax.kernels.native.operands import (
     BLOCKS,
     EMBEDDING,
@@ -72,7 +84,8 @@ def helper(state):
 
 @function
 def room_for(layers, d, ff, heads, kv, dim, many, parts):
-    """Bytes of shared memory: matrices, two hidden vectors, qkv, pieces of attention, feed-forward activations, best logits."""
+    """Bytes of shared memory: matrices, two hidden vectors, qkv, pieces of attention, feed-forward activations, best
+    logits."""
     attention = 4 * (heads + 2 * kv) * dim + 4 * heads * many * (dim + HEADER)
     return DESCRIPTION * MATRICES * layers + 8 * d + attention + ff // COLUMNS * (COLUMNS + 12) + 8 * parts + 64
 
@@ -121,7 +134,9 @@ def prepared(frame):
         team.set_parameter(state, step.X0 + i, place)
         place += rooms[i]
     team.set_parameter(state, step.BEST, place)
-    embed(argument(frame, EMBEDDING), load_i32(data(argument(frame, TOKEN))), d // COLUMNS, team.parameter(state, step.X0))
+    embed(
+        argument(frame, EMBEDDING), load_i32(data(argument(frame, TOKEN))), d // COLUMNS, team.parameter(state, step.X0)
+    )
     team.invite(frame, state, helper_address(), threads - 1)
     return state
 

@@ -1,7 +1,7 @@
 """`llama_jax_gemv`: x float32 [M, K] and a weight in, x times the weight's rows float32 [M, N] out.
 
-The weight is uint8 blocks [G, K/32, bytes], or a part of an array [bytes] that holds several. Attributes, in order of their names: place
-int64, where it begins, and size int64, bytes of the 16 rows of a block.
+The weight is uint8 blocks [G, K/32, bytes], or a part of an array [bytes] that holds several. Attributes, in order of
+their names: place int64, where it begins, and size int64, bytes of the 16 rows of a block.
 """
 
 from __future__ import annotations
@@ -9,7 +9,21 @@ from __future__ import annotations
 from numba import types
 
 from llama_jax.kernels.native import team
-from llama_jax.kernels.native.ffi import F32, S64, U8, argument, counts, data, executes, failure, fits, integer, is_scalar, result, size
+from llama_jax.kernels.native.ffi import (
+    F32,
+    S64,
+    U8,
+    argument,
+    counts,
+    data,
+    executes,
+    failure,
+    fits,
+    integer,
+    is_scalar,
+    result,
+    size,
+)
 from llama_jax.kernels.native.machine import address_of, entry, function, load_f32, stack, store_f32, text
 from llama_jax.kernels.native.products import COLUMNS, ROWS, four, group, holds, known, quantise, store_some
 
@@ -21,7 +35,10 @@ p = team.parameter  # short: every line reads some
 helper_address = address_of("llama_jax_gemv_help")
 bad_counts = text("gemv takes two operands, gives one result and has two attributes, place and size int64")
 bad_x = text("gemv: x must be float32 [M, K], aligned to 4 bytes")
-bad_weights = text("gemv: the weight must be uint8 [N/16, K/32, 288, 320 or 544]: blocks of Q4_0, Q4_1 or Q8_0; or [bytes] that hold such")
+bad_weights = text(
+    "gemv: the weight must be uint8 [N/16, K/32, 288, 320 or 544]: blocks of Q4_0, Q4_1 or Q8_0; or"
+    " [bytes] that hold such"
+)
 bad_result = text("gemv: the result must be float32 [M, N], N within the weight's last group of 16 rows")
 bad_columns = text("gemv: x and the weight have different numbers of columns")
 no_memory = text("gemv: out of memory")

@@ -1,8 +1,8 @@
 """Vectors as values: 16 floats, 16 integers, or 64 bytes (four for each of 16 lanes).
 
-Every function is one or a few LLVM operations on logical vectors of 16 lanes, which LLVM splits where registers are narrower.
-Only `dot4` and the half floats ask which instruction set the code is for. It comes by an environment variable, set together with
-Numba's own target (`llama_jax.kernels.build`).
+Every function is one or a few LLVM operations on logical vectors of 16 lanes, which LLVM splits where registers are
+narrower. Only `dot4` and the half floats ask which instruction set the code is for. It comes by an environment
+variable, set together with Numba's own target (`llama_jax.kernels.build`).
 """
 
 from __future__ import annotations
@@ -228,7 +228,8 @@ operators()
 
 @function
 def exponential(x):
-    """e^x by Cephes' polynomial (expf.c, https://www.netlib.org/cephes/), within 2e-7; 0 below -87, no infinity above 88."""
+    """e^x by Cephes' polynomial (expf.c, https://www.netlib.org/cephes/), within 2e-7; 0 below -87, no infinity above
+    88."""
     f = types.float32
     x = smaller(larger(x, splat(f(-87.0))), splat(f(88.0)))
     n = nearest(x * splat(f(1.44269504)))
@@ -309,7 +310,8 @@ def dot4_vnni256(b, total, unsigned, signed):
 
 
 def dot4_avx2(b, total, unsigned, signed):
-    """vpmaddubsw adds pairs in 16 bits and saturates: products of neighbours must stay within 32767 (see `Product` below)."""
+    """vpmaddubsw adds pairs in 16 bits and saturates: products of neighbours must stay within 32767 (see `Product`
+    below)."""
     pairs, quads = ir.VectorType(I16, 16), ir.VectorType(I32, 8)
     found = []
     for t, u, s in zip(halves(b, total), halves(b, unsigned), halves(b, signed), strict=True):
@@ -357,12 +359,13 @@ def plus_128(b, x):
     return b.xor(x, every(B, -128))
 
 
-# --- half floats: by instruction, or where there is none (or we do not know of one) by arithmetic that is exact for all finite values
+# --- half floats: by instruction, or where there is none (or we do not know of one) by arithmetic that is exact for all
+# finite values
 
 
 def half_to_float(b, bits):
-    """Exponent and fraction moved to a float's place, the exponent raised by 112. A subnormal half becomes 2^-14 and its fraction,
-    less 2^-14: never a subnormal float, which XLA has the processor take for zero."""
+    """Exponent and fraction moved to a float's place, the exponent raised by 112. A subnormal half becomes 2^-14 and
+    its fraction, less 2^-14: never a subnormal float, which XLA has the processor take for zero."""
     wide = b.zext(bits, I)
     sign = b.shl(b.and_(wide, every(I, 0x8000)), every(I, 16))
     rest = b.shl(b.and_(wide, every(I, 0x7FFF)), every(I, 13))

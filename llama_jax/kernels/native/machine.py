@@ -9,21 +9,27 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.cpu import CPUContext
 from numba.extending import intrinsic
 
-# No function is called in this process, so none of them needs machine code of its own here: any other C function stands for it.
+# No function is called in this process, so none of them needs machine code of its own here: any other C function stands
+# for it.
 CPUContext.get_executable = lambda context, library, *_: library._ensure_finalized() or [].append
 JITCodeLibrary._finalize_specific = lambda library: None
-compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)  # x / 0 gives what the processor gives
+compiled = njit(
+    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)  # x / 0 gives what the processor gives
 
 
 def function(body):
-    """Compile a function once for each choice of types. Numba would do so again for every constant among the arguments."""
+    """Compile a function once for each choice of types. Numba would do so again for every constant among the
+    arguments."""
     found = compiled(body)
     template = found.get_call_template
     found.get_call_template = lambda arguments, named: template(tuple(map(types.unliteral, arguments)), named)
     return found
 
 
-entry = njit(types.int64(types.int64), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called from outside
+entry = njit(
+    types.int64(types.int64), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)  # called from outside
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 F32, F16 = ir.FloatType(), ir.HalfType()
 
@@ -196,7 +202,8 @@ def text(words):
 
 
 def stack(size):
-    """An intrinsic that gives the address of `size` bytes on the stack, aligned to 64, the same ones in every turn of a loop."""
+    """An intrinsic that gives the address of `size` bytes on the stack, aligned to 64, the same ones in every turn of a
+    loop."""
 
     @intrinsic
     def room(typing):

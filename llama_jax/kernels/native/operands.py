@@ -1,9 +1,11 @@
-"""What the fused step is given, and whether it is what it must be. Nothing is read before its type, rank and place are known.
+"""What the fused step is given, and whether it is what it must be. Nothing is read before its type, rank and place are
+known.
 
-Operands: token int32 [1], slot int32 [] it is written to, pad int32 [1] empty leading slots, cos and sin float32 [h/2] of its
-position, embedding and head as blocks, final norm float32 [D], keys float16 [L, K, S/16, h, 16] and values float16 [L, K, S, h]; then
-of all layers norms float32 [L, 2, D] (attention's, feed-forward's), blocks uint8 [bytes], a table int32 [L, 4, 4] of what each layer's qkv,
-o, gate_up and down are within them (where it begins in units of 64 bytes; its sizes [N/16, K/32, bytes]), and qkv biases float32 [L, N].
+Operands: token int32 [1], slot int32 [] it is written to, pad int32 [1] empty leading slots, cos and sin float32 [h/2]
+of its position, embedding and head as blocks, final norm float32 [D], keys float16 [L, K, S/16, h, 16] and values
+float16 [L, K, S, h]; then of all layers norms float32 [L, 2, D] (attention's, feed-forward's), blocks uint8 [bytes], a
+table int32 [L, 4, 4] of what each layer's qkv, o, gate_up and down are within them (where it begins in units of 64
+bytes; its sizes [N/16, K/32, bytes]), and qkv biases float32 [L, N].
 Results: logits float32 [V], the best of them int32 [1], keys and values, the operands themselves.
 Attributes, in order of their names: bias int64 0 or 1, eps float32, feed_forward int64 F, heads int64 H.
 """
@@ -37,18 +39,30 @@ MOST = 1 << 20  # heads: with more, products of sizes could overflow and fit by 
 TOKEN, SLOT, PAD, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE = range(FIXED)
 BIASES = FIXED  # where there are some
 bad_counts = text("fused: wrong number of operands, results or attributes")
-bad_attributes = text("fused: the attributes must be bias int64 0 or 1, eps float32, feed_forward int64 and heads int64")
+bad_attributes = text(
+    "fused: the attributes must be bias int64 0 or 1, eps float32, feed_forward int64 and heads int64"
+)
 bad_scalars = text("fused: token, slot and pad must be int32 [1], [] and [1]; cos and sin float32 [h/2]")
 bad_cache = text(
-    "fused: keys must be float16 [L, K, S/16, h, 16] and values float16 [L, K, S, h], h a multiple of 16, overwritten in place"
+    "fused: keys must be float16 [L, K, S/16, h, 16] and values float16 [L, K, S, h], h a multiple of 16,"
+    " overwritten in place"
 )
-bad_sizes = text("fused: hidden size, feed-forward size and heads times head size must be multiples of 32, heads a multiple of key heads")
-bad_table = text("fused: embedding and head must be blocks [V/16, D/32, bytes] of Q4_0, Q4_1 or Q8_0, and the norm float32 [D]")
+bad_sizes = text(
+    "fused: hidden size, feed-forward size and heads times head size must be multiples of 32, heads a"
+    " multiple of key heads"
+)
+bad_table = text(
+    "fused: embedding and head must be blocks [V/16, D/32, bytes] of Q4_0, Q4_1 or Q8_0, and the norm float32 [D]"
+)
 bad_layers = text(
-    "fused: the layers' weights must be norms float32 [L, 2, D], blocks uint8 [bytes], a table int32 [L, 4, 4] of matrices in them, and"
+    "fused: the layers' weights must be norms float32 [L, 2, D], blocks uint8 [bytes], a table int32 [L,"
+    " 4, 4] of matrices in them, and"
     " biases float32 [L, N] where there are some"
 )
-bad_matrix = text("fused: a layer's matrix is not of the sizes that the other operands say, of no known kind, or not within the blocks")
+bad_matrix = text(
+    "fused: a layer's matrix is not of the sizes that the other operands say, of no known kind, or not"
+    " within the blocks"
+)
 bad_logits = text("fused: logits must be float32 [V] and the best of them int32 [1]")
 bad_token = text("fused: the token is outside the vocabulary")
 bad_slot = text("fused: the slot is outside the cache, or before the padding's end")
@@ -75,7 +89,12 @@ def problem(frame):
         return bad_logits()
     if (size(result(frame, 0), 0) + ROWS - 1) // ROWS != size(argument(frame, EMBEDDING), 0):
         return bad_logits()
-    d, dim, heads, kv = size(argument(frame, NORM), 0), size(argument(frame, KEYS), 3), heads_of(frame), size(argument(frame, KEYS), 1)
+    d, dim, heads, kv = (
+        size(argument(frame, NORM), 0),
+        size(argument(frame, KEYS), 3),
+        heads_of(frame),
+        size(argument(frame, KEYS), 1),
+    )
     if d < COLUMNS or d % COLUMNS != 0 or heads < 1 or heads > MOST or heads % kv != 0 or (heads * dim) % COLUMNS != 0:
         return bad_sizes()
     if feed_forward(frame) < COLUMNS or feed_forward(frame) % COLUMNS != 0:
@@ -89,7 +108,9 @@ def problem(frame):
 
 @function
 def attributes_fit(frame):
-    whole = is_scalar(frame, 0, S64) and is_scalar(frame, 1, F32) and is_scalar(frame, 2, S64) and is_scalar(frame, 3, S64)
+    whole = (
+        is_scalar(frame, 0, S64) and is_scalar(frame, 1, F32) and is_scalar(frame, 2, S64) and is_scalar(frame, 3, S64)
+    )
     return whole and 0 <= integer(frame, 0) <= 1
 
 
@@ -124,7 +145,13 @@ def scalars_fit(frame):
 @function
 def cache_fits(frame):
     keys, values = argument(frame, KEYS), argument(frame, VALUES)
-    if not fits(values, F16, 4, 2) or size(keys, 4) != ROWS or size(keys, 3) % ROWS != 0 or size(keys, 3) < ROWS or size(keys, 1) < 1:
+    if (
+        not fits(values, F16, 4, 2)
+        or size(keys, 4) != ROWS
+        or size(keys, 3) % ROWS != 0
+        or size(keys, 3) < ROWS
+        or size(keys, 1) < 1
+    ):
         return False
     for i in range(2):
         if size(keys, i) != size(values, i):
@@ -156,7 +183,12 @@ def layers_fit(frame, d, qkv):
     norms, table, layers = argument(frame, NORMS), argument(frame, TABLE), size(argument(frame, KEYS), 0)
     if not fits(norms, F32, 3, 4) or size(norms, 0) != layers or size(norms, 1) != 2 or size(norms, 2) != d:
         return False
-    if not fits(table, S32, 3, 4) or size(table, 0) != layers or size(table, 1) != MATRICES or size(table, 2) != ENTRIES:
+    if (
+        not fits(table, S32, 3, 4)
+        or size(table, 0) != layers
+        or size(table, 1) != MATRICES
+        or size(table, 2) != ENTRIES
+    ):
         return False
     if not fits(argument(frame, BLOCKS), U8, 1, 1) or layers < 1:
         return False
@@ -186,7 +218,8 @@ def matrices_fit(frame, d, dim, heads, kv):
 
 @function
 def matrix(frame, layer, i, j):
-    """Of a layer's i-th matrix (0 qkv, 1 o, 2 gate_up, 3 down): its place in units, then groups of rows, blocks a row, bytes of both."""
+    """Of a layer's i-th matrix (0 qkv, 1 o, 2 gate_up, 3 down): its place in units, then groups of rows, blocks a row,
+    bytes of both."""
     return types.int64(load_i32(data(argument(frame, TABLE)) + 4 * (ENTRIES * (MATRICES * layer + i) + j)))
 
 

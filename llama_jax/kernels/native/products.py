@@ -1,7 +1,7 @@
 """Products with quantised blocks of 16 rows × 32 columns (`llama_jax.model.quantize.Blocks`).
 
-Activations are rounded to int8 per 32 columns, as llama.cpp does, but with float32 scales; products of bytes are summed exactly in
-int32 within a block, and blocks in float32, in order. Activations of a row of K columns, n = K/32 blocks:
+Activations are rounded to int8 per 32 columns, as llama.cpp does, but with float32 scales; products of bytes are summed
+exactly in int32 within a block, and blocks in float32, in order. Activations of a row of K columns, n = K/32 blocks:
 q int8 [K], d float32 [n] scale, s float32 [n] scale times sum, t int32 [n] sum.
 """
 
@@ -35,7 +35,7 @@ from llama_jax.kernels.native.lanes import (
     to_floats,
     to_integers,
     with_sign_of,
-)  # fmt: skip
+)
 from llama_jax.kernels.native.machine import function, load_f32, load_i32, stack, store_f32, store_i32
 
 ROWS, COLUMNS = 16, 32  # of a block
@@ -48,7 +48,8 @@ _lanes = stack(64)
 
 @function
 def quantise(x, blocks, q, d, s, t):
-    """Round `blocks` times 32 floats at x. A block with a NaN has NaN for its scale, and so has all that it is multiplied by."""
+    """Round `blocks` times 32 floats at x. A block with a NaN has NaN for its scale, and so has all that it is
+    multiplied by."""
     for b in range(blocks):
         first, second = load(x + 128 * b), load(x + 128 * b + 64)
         top = float_of_bits(largest_integer(larger_integer(magnitude(first), magnitude(second))))
@@ -125,7 +126,8 @@ def one_row(size, block):
 def four_rows(size, block):
     @function
     def product(w, blocks, q, d, s, t):
-        """A group of 16 rows times four rows of activations, one behind the other: weights are unpacked once for all."""
+        """A group of 16 rows times four rows of activations, one behind the other: weights are unpacked once for
+        all."""
         a, b, c, e = splat(f4(0)), splat(f4(0)), splat(f4(0)), splat(f4(0))
         wide, row = 32 * blocks, 4 * blocks
         for i in range(blocks):

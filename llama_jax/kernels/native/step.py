@@ -1,7 +1,7 @@
 """The phases of one decoded token, each shared by a team.
 
-A layer has five: qkv, attention, o, gate_up, down; the head is the last. What is short (norms, rounding of activations, joining pieces
-of attention) every thread does for itself, which costs less than waiting for one that does it for all.
+A layer has five: qkv, attention, o, gate_up, down; the head is the last. What is short (norms, rounding of activations,
+joining pieces of attention) every thread does for itself, which costs less than waiting for one that does it for all.
 """
 
 from __future__ import annotations
@@ -57,11 +57,16 @@ def normalised(x, w, d, eps, to):
 
 @function
 def rows_of(buffer, first_group, last_group, rows, scratch, blocks, base, to):
-    """Rows of a product into `to`, plus what is at `base` where that is not 0; activations as `rounded` left them in scratch."""
+    """Rows of a product into `to`, plus what is at `base` where that is not 0; activations as `rounded` left them in
+    scratch."""
     w, kind = data(buffer), size(buffer, 2)
     q, d, s, t = activations(scratch, blocks)
     for g in range(first_group, last_group):
-        found, kept, at = group(w + g * blocks * kind, kind, blocks, q, d, s, t), min(rows - ROWS * g, ROWS), 4 * ROWS * g
+        found, kept, at = (
+            group(w + g * blocks * kind, kind, blocks, q, d, s, t),
+            min(rows - ROWS * g, ROWS),
+            4 * ROWS * g,
+        )
         if base != 0:
             found = found + load(base + at)
         store_some(to + at, found, kept)
@@ -104,7 +109,16 @@ def product_phase(state, me, phase, buffer, rows, scratch, blocks, base, to, aft
         part = team.take_own(state, phase, parts, parts * me // p(state, THREADS))
         if part >= parts:
             break
-        rows_of(buffer, team.share(groups, parts, part), team.share(groups, parts, part + 1), rows, scratch, blocks, base, to)
+        rows_of(
+            buffer,
+            team.share(groups, parts, part),
+            team.share(groups, parts, part + 1),
+            rows,
+            scratch,
+            blocks,
+            base,
+            to,
+        )
         team.done(state, phase)
     team.wait(state, phase, parts, begins(state, me, after), AHEAD)
 
@@ -124,7 +138,9 @@ def qkv_phase(state, me, phase, layer, hidden, scratch):
     rounded(hidden, d, scratch)
     base = data(argument(p(state, FRAME), BIASES)) + 4 * rows * layer if p(state, BIAS) == 1 else 0
     after = weight(state, layer, MATRIX_O)
-    product_phase(state, me, phase, weight(state, layer, MATRIX_QKV), rows, scratch, d // COLUMNS, base, p(state, QKV), after)
+    product_phase(
+        state, me, phase, weight(state, layer, MATRIX_QKV), rows, scratch, d // COLUMNS, base, p(state, QKV), after
+    )
 
 
 @function
@@ -166,7 +182,9 @@ def attention_phase(state, me, phase, layer, hidden):
             rotated(qkv + 4 * dim * (heads * kv + head), new, cos, sin, dim, f4(1))
             remember(new, qkv + 4 * dim * (heads * kv + kv + head), keys, values, at, dim)
         to = p(state, PIECES) + p(state, STRIDE) * (head * heads * many + piece)
-        attend(hidden, heads, keys, values, max(start, empty), min(start + CHUNK - 1, at), dim, to, p(state, STRIDE) * many)
+        attend(
+            hidden, heads, keys, values, max(start, empty), min(start + CHUNK - 1, at), dim, to, p(state, STRIDE) * many
+        )
         team.done(state, phase)
     team.wait(state, phase, pieces, begins(state, me, weight(state, layer, MATRIX_O)), AHEAD)
 
@@ -183,12 +201,24 @@ def o_phase(state, me, phase, layer, hidden, scratch):
         merged(at, many, p(state, STRIDE), dim, scratch, hidden + 4 * dim * head)
     rounded(hidden, heads * dim, scratch)
     after = weight(state, layer, GATE_UP)
-    product_phase(state, me, phase, weight(state, layer, MATRIX_O), d, scratch, heads * dim // COLUMNS, p(state, X0), p(state, X1), after)
+    product_phase(
+        state,
+        me,
+        phase,
+        weight(state, layer, MATRIX_O),
+        d,
+        scratch,
+        heads * dim // COLUMNS,
+        p(state, X0),
+        p(state, X1),
+        after,
+    )
 
 
 @function
 def gate_up_phase(state, me, phase, layer, hidden, scratch):
-    """A part is some runs of 32 feed-forward values: their gate, their up projection, silu(gate) up, rounded for the next product."""
+    """A part is some runs of 32 feed-forward values: their gate, their up projection, silu(gate) up, rounded for the
+    next product."""
     d, blocks = p(state, D), p(state, FF) // COLUMNS
     parts = parts_of(state, blocks)
     if team.over(state, phase, parts):
@@ -217,7 +247,14 @@ def gated(state, buffer, b, scratch, room):
         gate = group(w + (2 * b + i) * columns * kind, kind, columns, q, d, s, t)
         up = group(w + (half + 2 * b + i) * columns * kind, kind, columns, q, d, s, t)
         store(room + 64 * i, gate / (splat(f4(1)) + exponential(splat(f4(0)) - gate)) * up)
-    quantise(room, 1, p(state, ACT_Q) + COLUMNS * b, p(state, ACT_D) + 4 * b, p(state, ACT_S) + 4 * b, p(state, ACT_T) + 4 * b)
+    quantise(
+        room,
+        1,
+        p(state, ACT_Q) + COLUMNS * b,
+        p(state, ACT_D) + 4 * b,
+        p(state, ACT_S) + 4 * b,
+        p(state, ACT_T) + 4 * b,
+    )
 
 
 @function
@@ -225,7 +262,9 @@ def down_phase(state, me, phase, layer):
     d = p(state, D)
     blocks = p(state, FF) // COLUMNS
     after = weight(state, layer + 1, MATRIX_QKV) if layer + 1 < p(state, LAYERS) else argument(p(state, FRAME), HEAD)
-    product_phase(state, me, phase, weight(state, layer, DOWN), d, p(state, ACT_Q), blocks, p(state, X1), p(state, X0), after)
+    product_phase(
+        state, me, phase, weight(state, layer, DOWN), d, p(state, ACT_Q), blocks, p(state, X1), p(state, X0), after
+    )
 
 
 @function

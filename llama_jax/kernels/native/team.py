@@ -1,15 +1,16 @@
 """Threads that share work: the caller, and helpers that XLA's pool sends when it has them.
 
-Work is a list of phases, a phase a number of parts. Whoever is there takes a part that nobody took, first those meant for him, so that
-a thread reads on where it stopped; when no part is left one waits, spinning and then yielding, until those taken are done, and goes
-on to the next phase. So the caller alone gets
-everything done, a helper may come late (it runs through the finished phases) or never, and a thread that is not running at the
-moment delays the others only by the part that it holds: nothing depends on the number of cores.
+Work is a list of phases, a phase a number of parts. Whoever is there takes a part that nobody took, first those meant
+for him, so that a thread reads on where it stopped; when no part is left one waits, spinning and then yielding, until
+those taken are done, and goes on to the next phase. So the caller alone gets
+everything done, a helper may come late (it runs through the finished phases) or never, and a thread that is not running
+at the moment delays the others only by the part that it holds: nothing depends on the number of cores.
 
-A helper that has taken a part knows that its phase is not over, hence that nothing of a later phase has been written; what it
-read before is then valid. One that comes too late for a part may have read anything, and throws it away.
+A helper that has taken a part knows that its phase is not over, hence that nothing of a later phase has been written;
+what it read before is then valid. One that comes too late for a part may have read anything, and throws it away.
 
-State in bytes: 0 holders, 8 closed, 16 inside, 24 helpers that came, 32… parameters, 512… phases of 128 bytes each: taken, done (+64).
+State in bytes: 0 holders, 8 closed, 16 inside, 24 helpers that came, 32… parameters, 512… phases of 128 bytes each:
+taken, done (+64).
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ SPINS = 2000  # pauses before a waiting thread lets others run: some 50 microsec
 
 @function
 def assembled(phases, room):
-    """A state for so many phases with `room` bytes of shared memory behind them, zero where it must be; 0 when out of memory."""
+    """A state for so many phases with `room` bytes of shared memory behind them, zero where it must be; 0 when out of
+    memory."""
     state = malloc(PHASES + PHASE * phases + room)
     if state != 0:
         for at in range(0, PHASES + PHASE * phases, 8):
@@ -140,7 +142,8 @@ def done(state, phase):
 
 @function
 def wait(state, phase, parts, ahead, lines):
-    """Until all parts are done. Meanwhile memory is asked for what comes next: up to `lines` times 64 bytes from `ahead` on."""
+    """Until all parts are done. Meanwhile memory is asked for what comes next: up to `lines` times 64 bytes from
+    `ahead` on."""
     spins = 0
     while not over(state, phase, parts):
         if spins < lines:

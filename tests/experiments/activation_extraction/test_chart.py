@@ -19,9 +19,24 @@ def words(figure) -> str:
 
 
 def probed(layers: int = 4) -> list[dict]:
-    return [dict(layer=i, site=f"resid_post:{i}", property=probing.ENDS, tokens=900, examples=60, share=0.6, auc=0.6 + 0.05 * i,
-                 low=0.55 + 0.05 * i, high=0.65 + 0.05 * i, folds=[0.6] * 5, control=0.5, control_low=0.47, control_high=0.53)
-            for i in range(layers)]  # fmt: skip
+    return [
+        dict(
+            layer=i,
+            site=f"resid_post:{i}",
+            property=probing.ENDS,
+            tokens=900,
+            examples=60,
+            share=0.6,
+            auc=0.6 + 0.05 * i,
+            low=0.55 + 0.05 * i,
+            high=0.65 + 0.05 * i,
+            folds=[0.6] * 5,
+            control=0.5,
+            control_low=0.47,
+            control_high=0.53,
+        )
+        for i in range(layers)
+    ]
 
 
 @pytest.mark.parametrize("chart", ["ladder", "limits", "probe"])
@@ -38,10 +53,22 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
 
 def test_the_ladder_says_programs_gains_and_gaps():
     drawn = words(activation_extraction_chart.extraction_ladder(measured(), GAPS))
-    for text in ("10 programs in 2.0 s", "1 program in 2.0 s", "no GPU here", "gains nothing: ", "loses: 0.7",
-                 "(a straw man; fewer examples)", "(the denominator)", "ceiling: disk only", "pinned host memory"):  # fmt: skip
+    for text in (
+        "10 programs in 2.0 s",
+        "1 program in 2.0 s",
+        "no GPU here",
+        "gains nothing: ",
+        "loses: 0.7",
+        "(a straw man; fewer examples)",
+        "(the denominator)",
+        "ceiling: disk only",
+        "pinned host memory",
+    ):
         assert text in drawn, text
-    void = [r.model_copy(update=dict(valid=False, reason="wrong: resid_post:0")) if r.subject == CUT else r for r in measured()]
+    void = [
+        r.model_copy(update=dict(valid=False, reason="wrong: resid_post:0")) if r.subject == CUT else r
+        for r in measured()
+    ]
     assert "no valid pass: wrong: resid_post:0" in words(activation_extraction_chart.extraction_ladder(void))
 
 

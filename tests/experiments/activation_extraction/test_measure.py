@@ -1,4 +1,5 @@
-"""The ladder of extraction: every rung writes the same activations, the gate finds those that do not, and what the rows say."""
+"""The ladder of extraction: every rung writes the same activations, the gate finds those that do not, and what the rows
+say."""
 
 from dataclasses import replace
 
@@ -41,8 +42,10 @@ from tests.conftest import build
 pytestmark = pytest.mark.usefixtures("compiling")
 
 DEPTH, LENGTH = 5, 16
-TINY = (f"random:smollm2-135m,num_hidden_layers={DEPTH},hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
+TINY = (
+    f"random:smollm2-135m,num_hidden_layers={DEPTH},hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
+    "head_dim=16,vocab_size=97"
+)
 WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
 
 
@@ -77,11 +80,18 @@ def passes(setting, asked, reference, tmp_path):
     return Passes(setting, asked, 2, tmp_path, reference)
 
 
-# The rungs --------------------------------------------------------------------------------------------------------------
+# The rungs
+# --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in (EAGER, BASE, SPREAD, ASYNC)))
-                                  for name in rungs.SUBJECTS if name not in (FORWARD, PINNED)])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in (EAGER, BASE, SPREAD, ASYNC)))
+        for name in rungs.SUBJECTS
+        if name not in (FORWARD, PINNED)
+    ],
+)
 def test_every_rung_writes_what_the_model_gives(passes, name):
     rung, first = passes.first(name, **{**WHO, "phase": "cold"})
     assert first.valid, first.reason
@@ -101,7 +111,9 @@ def test_every_rung_writes_what_the_model_gives(passes, name):
 def test_a_fixed_shape_compiles_once_and_padding_to_the_longest_for_every_shape(passes):
     _, padded = passes.first(FIRST, **{**WHO, "phase": "cold"})
     _, fixed = passes.first(FIXED, **{**WHO, "phase": "cold"})
-    shapes = {b.ids.shape for at in range(0, 5, 3) for b in rungs.padded(spec(), 2)(0, at, passes.ids[at : at + 3]).batches}
+    shapes = {
+        b.ids.shape for at in range(0, 5, 3) for b in rungs.padded(spec(), 2)(0, at, passes.ids[at : at + 3]).batches
+    }
     assert padded.compiled == len(shapes) > 1
     assert fixed.compiled == 1
     assert fixed.slots >= padded.slots
@@ -163,7 +175,8 @@ def test_where_there_is_no_gpu_pinned_memory_is_a_gap():
     assert BASE not in gaps
 
 
-# The gate ---------------------------------------------------------------------------------------------------------------
+# The gate
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def spec(layers=(0, 1)) -> ActivationSpec:
@@ -194,7 +207,9 @@ def one_token_off(batch, values, moments):
     return values, moments
 
 
-@pytest.mark.parametrize(("fault", "words"), [(swapped, "resid_post:"), (shifted, "resid_post:"), (one_token_off, "resid_post:1 is")])
+@pytest.mark.parametrize(
+    ("fault", "words"), [(swapped, "resid_post:"), (shifted, "resid_post:"), (one_token_off, "resid_post:1 is")]
+)
 def test_a_rung_with_other_values_has_no_time(passes, setting, dispatch, fault, words):
     row = passes.timed(spoilt(setting, dispatch, fault), FIRST, **WHO)
     assert not row.valid
@@ -207,7 +222,13 @@ def test_a_rung_without_a_mask_between_packed_neighbours_is_caught(passes, setti
     """Everything in a row as one context: right in shape, wrong in every row but the first segment's."""
     rung = rungs.build(PACKED, setting, passes.examples)
     extractor_plan, sites = rung.plan, rung.sites
-    blind = pipeline(setting, spec(), extractor_plan, lambda batch: dispatch(replace(batch, segments=np.minimum(batch.segments, 1))), read)
+    blind = pipeline(
+        setting,
+        spec(),
+        extractor_plan,
+        lambda batch: dispatch(replace(batch, segments=np.minimum(batch.segments, 1))),
+        read,
+    )
     row = passes.timed(Rung(PACKED, sites, blind, extractor_plan), PACKED, **{**WHO, "phase": "cold"})
     assert "wrong: resid_post" in row.reason
 
@@ -219,7 +240,10 @@ def test_rows_beside_the_wrong_tokens_are_caught(passes, setting, reference, tmp
     other = [list(ids) for ids in passes.ids]
     other[-1][0] = (other[-1][0] + 1) % 97
     assert "wrong: the tokens" in reference.judge(tmp_path / "store", rung.sites, other)["reason"]
-    for out, sites in ((tmp_path / "none", rung.sites), (tmp_path / "store", spec((4,)).resolve(setting.loaded.config))):
+    for out, sites in (
+        (tmp_path / "none", rung.sites),
+        (tmp_path / "store", spec((4,)).resolve(setting.loaded.config)),
+    ):
         assert "wrong: no store that can be read" in reference.judge(out, sites, passes.ids)["reason"]
     assert (
         "wrong: no store that can be read"
@@ -248,14 +272,25 @@ def test_rounding_is_forgiven_and_nothing_else(dtype):
     assert (beyond_rounding(np.roll(kept, 1, axis=0), wide) > LIMIT).all()
 
 
-# Really measured --------------------------------------------------------------------------------------------------------
+# Really measured
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
     """A ladder of a few rungs in a process of its own, the probe, and two processes by command; the rows come back."""
     monkeypatch.setattr(experiment.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    plan = Plan(batch=2, length=LENGTH, unit=3, examples=7, eager=2, blocks=2, starts=1, probe=10, subjects=(BASE, PRODUCT, FORWARD, DISK))
+    plan = Plan(
+        batch=2,
+        length=LENGTH,
+        unit=3,
+        examples=7,
+        eager=2,
+        blocks=2,
+        starts=1,
+        probe=10,
+        subjects=(BASE, PRODUCT, FORWARD, DISK),
+    )
 
     def measure(journal):
         return journal.trials, dict(missing=experiment.measure(Job(TINY, None, journal), checkpoint.load(TINY), plan))

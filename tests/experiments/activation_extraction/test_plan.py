@@ -1,4 +1,5 @@
-"""The plan of extraction: what cannot be measured is told before anything is, and every source is the same each time."""
+"""The plan of extraction: what cannot be measured is told before anything is, and every source is the same each
+time."""
 
 import pytest
 
@@ -10,10 +11,18 @@ from tests.experiments.activation_extraction.test_measure import LENGTH, TINY, s
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [(dict(batch=0), "batch is 0"), (dict(length=1), "length is 1"), (dict(length=10**6), "is 1000000"),
-     (dict(eager=50), "eager is 50"), (dict(dtype="int8"), "dtype is 'int8'"), (dict(blocks=0), "blocks is 0"),
-     (dict(scaling=(1, 0)), "is 0"), (dict(probe=3), "probe is 3"), (dict(subjects=("packin",)), "Did you mean .*'packing'")],
-)  # fmt: skip
+    [
+        (dict(batch=0), "batch is 0"),
+        (dict(length=1), "length is 1"),
+        (dict(length=10**6), "is 1000000"),
+        (dict(eager=50), "eager is 50"),
+        (dict(dtype="int8"), "dtype is 'int8'"),
+        (dict(blocks=0), "blocks is 0"),
+        (dict(scaling=(1, 0)), "is 0"),
+        (dict(probe=3), "probe is 3"),
+        (dict(subjects=("packin",)), "Did you mean .*'packing'"),
+    ],
+)
 def test_plans_that_cannot_be(changes, words):
     with pytest.raises(UserError, match=words):
         check_plan(Plan(**changes), checkpoint.load_config(TINY))

@@ -7,7 +7,7 @@ from llama_jax.bench import AGAIN, record
 from llama_jax.experiments.activation_extraction import finding, rungs
 from llama_jax.experiments.activation_extraction import table as extraction_table
 from llama_jax.experiments.activation_extraction.plan import LADDER, Extraction
-from llama_jax.experiments.activation_extraction.rungs import (  # fmt: skip
+from llama_jax.experiments.activation_extraction.rungs import (
     ASYNC,
     BASE,
     CEILINGS,
@@ -27,17 +27,51 @@ from llama_jax.experiments.activation_extraction.rungs import LADDER as RUNGS
 
 WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
 
-SECONDS = {EAGER: 9, BASE: 4.0, SPREAD: 3.6, FIRST: 1.5, FIXED: 2.0, PACKED: 1.0, ASYNC: 1.0, PRODUCT: 0.9, TORCH: 3.0, CUT: 1.3,
-           FORWARD: 0.85, DISK: 0.1}  # fmt: skip
+SECONDS = {
+    EAGER: 9,
+    BASE: 4.0,
+    SPREAD: 3.6,
+    FIRST: 1.5,
+    FIXED: 2.0,
+    PACKED: 1.0,
+    ASYNC: 1.0,
+    PRODUCT: 0.9,
+    TORCH: 3.0,
+    CUT: 1.3,
+    FORWARD: 0.85,
+    DISK: 0.1,
+}
 
 
 def made(name=BASE, block=0, scale=1.0, **changes) -> Extraction:
     base = dict(
-        **{**WHO, "block": block}, subject=name, backend="jax", model="m", weights_hash="w", dtype="float32", kept="bfloat16",
-        sites=2, depth=2, batch=4, length=128, unit=10, examples=40, tokens=1000, batches=10, slots=2000, rows=1000, bytes=10**6,
-        wall_ns=round(SECONDS[name.removesuffix(AGAIN)] * 1e9 * scale), trace_ns=0, lower_ns=0, backend_ns=0, lowered=0, compiled=0,
-        valid=True, error=1e-6,
-    )  # fmt: skip
+        **{**WHO, "block": block},
+        subject=name,
+        backend="jax",
+        model="m",
+        weights_hash="w",
+        dtype="float32",
+        kept="bfloat16",
+        sites=2,
+        depth=2,
+        batch=4,
+        length=128,
+        unit=10,
+        examples=40,
+        tokens=1000,
+        batches=10,
+        slots=2000,
+        rows=1000,
+        bytes=10**6,
+        wall_ns=round(SECONDS[name.removesuffix(AGAIN)] * 1e9 * scale),
+        trace_ns=0,
+        lower_ns=0,
+        backend_ns=0,
+        lowered=0,
+        compiled=0,
+        valid=True,
+        error=1e-6,
+    )
     return Extraction(**{**base, **changes})
 
 
@@ -45,12 +79,24 @@ def measured(blocks=8, scaling=(1, 2)) -> list[Extraction]:
     """Every rung in its place, with noise of half a per cent; one first pass each."""
     noise = np.random.default_rng(0)
     names = [name for name in (*RUNGS, TORCH, CUT, *CEILINGS) if name != PINNED]
-    found = [made(name, phase="cold", compiled=10 if name in (BASE, SPREAD, FIRST) else 1, backend_ns=2 * 10**9) for name in names]
+    found = [
+        made(name, phase="cold", compiled=10 if name in (BASE, SPREAD, FIRST) else 1, backend_ns=2 * 10**9)
+        for name in names
+    ]
     for block in range(blocks):
         found += [made(name, block, 1 + noise.normal(0, 0.005)) for name in [*names, BASE + AGAIN]]
     for block in range(3):
-        found += [made(PRODUCT, block, (1 + noise.normal(0, 0.005)) * {1: 1, 2: 0.8}[n], run=f"scaling {n}", workers=n, process=10 + n)
-                  for n in scaling]  # fmt: skip
+        found += [
+            made(
+                PRODUCT,
+                block,
+                (1 + noise.normal(0, 0.005)) * {1: 1, 2: 0.8}[n],
+                run=f"scaling {n}",
+                workers=n,
+                process=10 + n,
+            )
+            for n in scaling
+        ]
     return found
 
 
@@ -93,7 +139,10 @@ def test_the_slower_ceiling_counts_block_by_block():
 
 
 def test_void_passes_count_nowhere_and_are_named():
-    rows = [r.model_copy(update=dict(valid=False, reason="wrong: resid_post:0")) if r.subject == CUT else r for r in measured()]
+    rows = [
+        r.model_copy(update=dict(valid=False, reason="wrong: resid_post:0")) if r.subject == CUT else r
+        for r in measured()
+    ]
     entry = next(e for e in extraction_table.table(rows) if e["subject"] == CUT)
     assert (entry["rate"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: resid_post:0"])
     assert extraction_table.rivals(rows)[CUT].n == 0
@@ -109,9 +158,17 @@ def test_scaling_is_paired_by_block():
 
 def test_the_finding_says_what_the_rows_say():
     sentence = finding.extraction(measured(), [dict(name=PINNED, reason="no GPU here")])
-    for words in ("puts 1,1", "of one jit of every layer with blocking copies (N1)", "transformers' `output_hidden_states`",
-                  "of the slower of its two ceilings", "fixed shapes 0.7", "alone costs time", "async copies gains nothing here",
-                  "2 processes on the same cores make 1.2", "pinned host memory is not measured (no GPU here)"):  # fmt: skip
+    for words in (
+        "puts 1,1",
+        "of one jit of every layer with blocking copies (N1)",
+        "transformers' `output_hidden_states`",
+        "of the slower of its two ceilings",
+        "fixed shapes 0.7",
+        "alone costs time",
+        "async copies gains nothing here",
+        "2 processes on the same cores make 1.2",
+        "pinned host memory is not measured (no GPU here)",
+    ):
         assert words in sentence, words
     assert sentence.endswith(".")
     assert "\n" not in sentence

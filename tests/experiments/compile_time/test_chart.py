@@ -11,7 +11,11 @@ from tests.experiments.compile_time.test_starts import trials
 from tests.test_figures import META
 
 WAYS = [("step", "cold"), ("step", "serialised"), ("eager", "cold"), ("layer", "cold")]
-PAIRS = [(("step", "cold"), ("eager", "cold")), (("step+scan", "cold"), ("step", "cold")), (("layer", "cold"), ("eager", "cold"))]
+PAIRS = [
+    (("step", "cold"), ("eager", "cold")),
+    (("step+scan", "cold"), ("step", "cold")),
+    (("layer", "cold"), ("eager", "cold")),
+]
 DRAW = {
     "stages": lambda r, t: compile_time_chart.compile_stages(r),
     "sizes": lambda r, t: compile_time_chart.compile_sizes(r),
@@ -44,7 +48,12 @@ def test_each_chart_can_be_drawn_from_nothing_and_from_one(chart):
 def test_the_charts_say_what_the_rows_say():
     rows = [*sweep(), *slots()]
     drawn = words(compile_time_chart.compile_stages(rows))
-    for text in ("layers unrolled: 50 ms a layer", "layers scanned: 5 ms a layer", "compile: 40.0 ms a layer", "6 in all"):
+    for text in (
+        "layers unrolled: 50 ms a layer",
+        "layers scanned: 5 ms a layer",
+        "compile: 40.0 ms a layer",
+        "6 in all",
+    ):
         assert text in drawn
     assert "weights of one layer: 10.0 MB" in words(compile_time_chart.compile_sizes(rows))
     drawn = words(compile_time_chart.compile_starts(trials()))
@@ -62,6 +71,7 @@ def test_the_bars_of_a_start_end_where_its_first_token_is():
     axes = compile_time_chart.compile_starts(trials()).axes[0]
     ends = {round(bar.get_y() + bar.get_height() / 2): bar.get_x() + bar.get_width() for bar in axes.patches}
     expected = [
-        np.mean([s.to_first_ns / 1e9 for s in table.of_start(trials(), "step", way).values()]) for way in ("serialised", "cached", "cold")
+        np.mean([s.to_first_ns / 1e9 for s in table.of_start(trials(), "step", way).values()])
+        for way in ("serialised", "cached", "cold")
     ]
     assert [ends[i] for i in range(3)] == pytest.approx(expected)

@@ -11,8 +11,10 @@ from llama_jax.experiments.compile_time.measure import Compilation
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
-SHAPE = ("random:smollm2-135m,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,head_dim=16,"
-         "vocab_size=97")  # fmt: skip
+SHAPE = (
+    "random:smollm2-135m,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,head_dim=16,"
+    "vocab_size=97"
+)
 SMALL = f"{SHAPE},num_hidden_layers=2"
 
 
@@ -20,26 +22,71 @@ def row(placement="step", depth=2, block=0, run="depth", scale=1.0, **changes):
     """Compiling takes 0.1 s and 50 ms a layer, `scale` times over; 100 tokens/s."""
     ns = round((1e8 + 5e7 * depth) * scale)
     made = dict(
-        run=f"{run} {depth} {placement}", block=block, order=0, process=block + 1, seed=0, phase="cold", valid=True, placement=placement,
-        model=f"random:{depth}", weights_hash="w", dtype="float32", depth=depth, cache_slots=64, trace_ns=ns // 10, lower_ns=ns // 10,
-        compile_ns=ns - 2 * (ns // 10), heard_trace_ns=1, heard_lower_ns=1, heard_compile_ns=1, first_run_ns=10**7, instructions=10 * depth,
-        executable_bytes=1000, argument_bytes=1, output_bytes=1, temp_bytes=10**6, alias_bytes=0, bytes_per_token=1e8 * depth,
-        bandwidth_gbps=30.0, layer_bytes=10**7, kv_bytes=10**6, token_times_ns=[10**7 * (i + 1) for i in range(4)], tokens_sha256="a",
-    )  # fmt: skip
+        run=f"{run} {depth} {placement}",
+        block=block,
+        order=0,
+        process=block + 1,
+        seed=0,
+        phase="cold",
+        valid=True,
+        placement=placement,
+        model=f"random:{depth}",
+        weights_hash="w",
+        dtype="float32",
+        depth=depth,
+        cache_slots=64,
+        trace_ns=ns // 10,
+        lower_ns=ns // 10,
+        compile_ns=ns - 2 * (ns // 10),
+        heard_trace_ns=1,
+        heard_lower_ns=1,
+        heard_compile_ns=1,
+        first_run_ns=10**7,
+        instructions=10 * depth,
+        executable_bytes=1000,
+        argument_bytes=1,
+        output_bytes=1,
+        temp_bytes=10**6,
+        alias_bytes=0,
+        bytes_per_token=1e8 * depth,
+        bandwidth_gbps=30.0,
+        layer_bytes=10**7,
+        kv_bytes=10**6,
+        token_times_ns=[10**7 * (i + 1) for i in range(4)],
+        tokens_sha256="a",
+    )
     return Compilation(**{**made, **changes})
 
 
 def sweep():
-    return [row(name, n, b, scale=1.0 if name == "step" else 0.1) for b in range(2) for n in (2, 8, 16) for name in measure.LAYOUTS]
+    return [
+        row(name, n, b, scale=1.0 if name == "step" else 0.1)
+        for b in range(2)
+        for n in (2, 8, 16)
+        for name in measure.LAYOUTS
+    ]
 
 
 def slots():
     """Two layers' worth of a sweep over cache lengths, sizes alone."""
     return [
-        row(name, 30, run=f"slots {n}", cache_slots=n, kv_bytes=1000 * n, temp_bytes=1000 * n + 500, token_times_ns=[], phase="sizes",
-            trace_ns=None, lower_ns=None, compile_ns=None, first_run_ns=None)
-        for n in (64, 1024) for name in ("step", "step+donate", "step+scan", "step+scan+donate")
-    ]  # fmt: skip
+        row(
+            name,
+            30,
+            run=f"slots {n}",
+            cache_slots=n,
+            kv_bytes=1000 * n,
+            temp_bytes=1000 * n + 500,
+            token_times_ns=[],
+            phase="sizes",
+            trace_ns=None,
+            lower_ns=None,
+            compile_ns=None,
+            first_run_ns=None,
+        )
+        for n in (64, 1024)
+        for name in ("step", "step+donate", "step+scan", "step+scan+donate")
+    ]
 
 
 def test_seconds_a_layer_are_the_slope():
@@ -159,8 +206,16 @@ def test_the_stages_are_apart_and_jax_says_the_same(measured):
 def in_this_process(task, **arguments):
     """The rows that a child's task says."""
     said = []
-    identity, where = dict(run="slots" if "slots" in arguments else "placement 0", block=0, process=1), dict(model=SMALL, dtype="float32")
-    task(lambda kind, value: said.append((kind, value)), dict(**where, placements=[], workload=None), identity, **arguments)
+    identity, where = (
+        dict(run="slots" if "slots" in arguments else "placement 0", block=0, process=1),
+        dict(model=SMALL, dtype="float32"),
+    )
+    task(
+        lambda kind, value: said.append((kind, value)),
+        dict(**where, placements=[], workload=None),
+        identity,
+        **arguments,
+    )
     return [Compilation(**value) for kind, value in said if kind == "trial"]
 
 
@@ -175,7 +230,9 @@ def test_a_scan_copies_what_it_scans():
     rows = in_this_process(measure.of_slots, placements=["step", "step+scan", "step+scan+donate"], slots=[32, 256])
     sizes = {(r.placement, r.cache_slots): r for r in table.of(rows, "slots")}
     for n in (32, 256):
-        assert sizes["step+scan+donate", n].temp_bytes >= sizes["step+scan+donate", n].kv_bytes  # the whole cache, once more
+        assert (
+            sizes["step+scan+donate", n].temp_bytes >= sizes["step+scan+donate", n].kv_bytes
+        )  # the whole cache, once more
         assert sizes["step", n].temp_bytes < sizes["step+scan", n].layer_bytes
         assert sizes["step+scan", n].temp_bytes >= sizes["step+scan", n].layer_bytes
         assert sizes["step+scan+donate", n].alias_bytes >= sizes["step+scan+donate", n].kv_bytes

@@ -19,36 +19,57 @@ COMPILING = {"cold": 2.0, "cached": 0.5, "serialised": 0.1}  # seconds
 
 
 def start(placement="step", way="cold", block=0, seconds=None, **changes):
-    """9 tokens: one second of imports, one of loading, compiling, then 0.1 s to the first token and 0.8 s for the others."""
+    """9 tokens: one second of imports, one of loading, compiling, then 0.1 s to the first token and 0.8 s for the
+    others."""
     seconds = COMPILING[way] if seconds is None else seconds
     read = way == "serialised"
     inside = 0 if read else seconds
     times = [1e3 * (inside / 2 + 0.1), *(1e3 * (inside + 0.1 + 0.1 * i) for i in range(1, 9))]
-    base = trial(placement, block, times, run=f"start {placement} {way}", phase=way, process=10 * block + 1, placement=placement)
+    base = trial(
+        placement, block, times, run=f"start {placement} {way}", phase=way, process=10 * block + 1, placement=placement
+    )
     own = dict(
-        to_first_ns=round(1e9 * (2 + (seconds if read else inside / 2) + 0.1)), imports_ns=10**9, load_ns=10**9, new_tokens=9,
-        trace_ns=round(inside * 1e8), lower_ns=round(inside * 1e8), backend_ns=round(inside * 8e8),
-        first_trace_ns=round(inside * 5e7), first_lower_ns=round(inside * 5e7), first_backend_ns=round(inside * 4e8),
+        to_first_ns=round(1e9 * (2 + (seconds if read else inside / 2) + 0.1)),
+        imports_ns=10**9,
+        load_ns=10**9,
+        new_tokens=9,
+        trace_ns=round(inside * 1e8),
+        lower_ns=round(inside * 1e8),
+        backend_ns=round(inside * 8e8),
+        first_trace_ns=round(inside * 5e7),
+        first_lower_ns=round(inside * 5e7),
+        first_backend_ns=round(inside * 4e8),
         bind_ns=round(seconds * 1e9) if read else 0,
-    )  # fmt: skip
+    )
     return Start(**{**base.model_dump(), **own, **changes})
 
 
 def warm(placement, seconds_a_token, block=0):
-    made = trial(placement, block, 1e3 * np.linspace(0.1, 0.1 + 8 * seconds_a_token, 9), phase="warm", placement=placement, run="warm")
+    made = trial(
+        placement,
+        block,
+        1e3 * np.linspace(0.1, 0.1 + 8 * seconds_a_token, 9),
+        phase="warm",
+        placement=placement,
+        run="warm",
+    )
     return Start(**made.model_dump())
 
 
 def trials(blocks=3):
-    """eager starts 1 s earlier than step and needs 0.2 s a token where step needs 0.1; a scan starts as eager does, 0.15 s a token."""
+    """eager starts 1 s earlier than step and needs 0.2 s a token where step needs 0.1; a scan starts as eager does,
+    0.15 s a token."""
     made = [start(way=way, block=b) for b in range(blocks) for way in starts.WAYS]
     made += [
-        start(name, "cold", b, seconds) for b in range(blocks) for name, seconds in (("eager", 1.0), ("step+scan", 1.0), ("loop", 2.5))
+        start(name, "cold", b, seconds)
+        for b in range(blocks)
+        for name, seconds in (("eager", 1.0), ("step+scan", 1.0), ("loop", 2.5))
     ]
     return made + [
-        warm(name, seconds, b) for b in range(4)
+        warm(name, seconds, b)
+        for b in range(4)
         for name, seconds in (("eager", 0.2), ("step", 0.1), ("step (again)", 0.1), ("step+scan", 0.15), ("loop", 0.09))
-    ]  # fmt: skip
+    ]
 
 
 def test_the_parts_of_a_start_add_up():
@@ -64,12 +85,16 @@ def test_what_a_cache_and_a_file_leave_of_a_cold_start():
     assert table.start_ratio(trials(), "step", "cached", "cold", lambda t: t.compile_part).value == pytest.approx(0.25)
     found = table.start_ratio(trials(), "step", "serialised", "cached", lambda t: t.compile_part)
     assert (found.value, found.n) == (pytest.approx(0.2), 3)
-    void = [t.model_copy(update=dict(valid=False, reason="not cached")) if t.phase == "cached" and t.block == 1 else t for t in trials()]
+    void = [
+        t.model_copy(update=dict(valid=False, reason="not cached")) if t.phase == "cached" and t.block == 1 else t
+        for t in trials()
+    ]
     assert table.start_ratio(void, "step", "cached", "cold", lambda t: t.compile_part).n == 2
 
 
 def test_break_even_is_where_the_lines_cross():
-    """Step has paid 1 s more when both have made 9 tokens but for the 8 slow ones that are in eager's own start: made up equal here."""
+    """Step has paid 1 s more when both have made 9 tokens but for the 8 slow ones that are in eager's own start: made
+    up equal here."""
     found = table.break_even(trials(), ("step", "cold"), ("eager", "cold"))
     assert found.tokens == pytest.approx(9 + 1.0 / 0.1)
     assert found.low <= found.tokens <= found.high
@@ -85,9 +110,17 @@ def test_break_even_is_where_the_lines_cross():
 
 
 @pytest.mark.parametrize(
-    ("extra", "gain", "tokens"), [(1, 0.1, 19), (0, 0.1, 0), (-1, 0.1, 0), (1, 0, table.NEVER), (1, -0.1, table.NEVER), (NAN, 1, NAN),
-                                  (-1, -0.1, table.NEVER)]
-)  # fmt: skip
+    ("extra", "gain", "tokens"),
+    [
+        (1, 0.1, 19),
+        (0, 0.1, 0),
+        (-1, 0.1, 0),
+        (1, 0, table.NEVER),
+        (1, -0.1, table.NEVER),
+        (NAN, 1, NAN),
+        (-1, -0.1, table.NEVER),
+    ],
+)
 def test_crossings(extra, gain, tokens):
     assert table.crossing(extra, gain, 9) == pytest.approx(tokens, nan_ok=True)
 
@@ -104,20 +137,32 @@ def test_the_interval_of_break_even_grows_with_what_starts_differ_by():
 
 @pytest.mark.parametrize(
     ("tokens", "low", "high", "words"),
-    [(0, 0, 0, "from the start"), (0, 0, 70, "from the start or within 70 tokens"), (0, NAN, NAN, "from the start (too few processes"),
-     (40, 30, 55, "after 40 tokens [30, 55]"), (40, 30, table.NEVER, "after 40 tokens [30, no end]"),
-     (table.NEVER, 30, table.NEVER, "not before 30 tokens, if at all"), (table.NEVER, table.NEVER, table.NEVER, "never"),
-     (40, 0, table.NEVER, "at a point that 3 processes do not decide")],
-)  # fmt: skip
+    [
+        (0, 0, 0, "from the start"),
+        (0, 0, 70, "from the start or within 70 tokens"),
+        (0, NAN, NAN, "from the start (too few processes"),
+        (40, 30, 55, "after 40 tokens [30, 55]"),
+        (40, 30, table.NEVER, "after 40 tokens [30, no end]"),
+        (table.NEVER, 30, table.NEVER, "not before 30 tokens, if at all"),
+        (table.NEVER, table.NEVER, table.NEVER, "never"),
+        (40, 0, table.NEVER, "at a point that 3 processes do not decide"),
+    ],
+)
 def test_break_even_in_words_claims_no_more_than_its_interval(tokens, low, high, words):
     assert finding.after(table.BreakEven(tokens, low, high, 1.0, 0.1, 3, 4)).startswith(words)
 
 
 def test_the_finding_says_what_the_rows_say():
     sentence = finding.compiling(sweep(), trials())
-    for words in ("Each layer adds 50 ms", "5 ms", "cache leaves 25%", "a file of executables 5%",
-                  "which is 20%",
-                  "step compiled from nothing is ahead of eager after 19 tokens", "loop compiled from nothing is ahead"):  # fmt: skip
+    for words in (
+        "Each layer adds 50 ms",
+        "5 ms",
+        "cache leaves 25%",
+        "a file of executables 5%",
+        "which is 20%",
+        "step compiled from nothing is ahead of eager after 19 tokens",
+        "loop compiled from nothing is ahead",
+    ):
         assert words in sentence, sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
@@ -127,9 +172,15 @@ def test_the_finding_says_what_the_rows_say():
 
 @pytest.mark.parametrize(
     ("phase", "compiled", "hits", "words"),
-    [("cold", 2, 0, ""), ("cold", 0, 2, "not cold"), ("cached", 0, 2, ""), ("cached", 1, 2, "not cached: 1"),
-     ("cached", 0, 0, "not cached"), ("serialised", 0, 0, "")],
-)  # fmt: skip
+    [
+        ("cold", 2, 0, ""),
+        ("cold", 0, 2, "not cold"),
+        ("cached", 0, 2, ""),
+        ("cached", 1, 2, "not cached: 1"),
+        ("cached", 0, 0, "not cached"),
+        ("serialised", 0, 0, ""),
+    ],
+)
 def test_a_start_that_was_another_kind_of_start_says_so(phase, compiled, hits, words):
     record = start().model_copy(update=dict(compiled=compiled, cache_hits=hits))
     assert words in starts.wrong_start(record, phase, protocol.Guard())

@@ -43,7 +43,11 @@ def test_a_log_keeps_the_run_before_and_counts(tmp_path):
     log = Log(path, {"run": 2})
     log.add({"a": 1})
     log.note(left_out="b")
-    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"meta": {"run": 2}}, {"a": 1}, {"note": {"left_out": "b"}}]
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"meta": {"run": 2}},
+        {"a": 1},
+        {"note": {"left_out": "b"}},
+    ]
     assert json.loads((path.parent / "x.jsonl.old").read_text()) == {"meta": {"run": 1}}
     assert (log.records, log.notes) == (1, 1)
 
@@ -79,4 +83,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "x.jsonl")])
     assert done.returncode < 0
-    assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()][1:] == [{"i": i} for i in range(3)]
+    assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()][1:] == [
+        {"i": i} for i in range(3)
+    ]

@@ -1,4 +1,5 @@
-"""The GPU suite on tiny shapes and whatever device there is: what it records, what it leaves out, and what becomes of the records."""
+"""The GPU suite on tiny shapes and whatever device there is: what it records, what it leaves out, and what becomes of
+the records."""
 
 import json
 from dataclasses import replace
@@ -21,8 +22,16 @@ from llama_jax.experiments.gpu.suite import Shape, Suite
 pytestmark = pytest.mark.usefixtures("compiling")
 
 TINY = config.tiny(tie_word_embeddings=False)
-SUITE = Suite((Shape("random:tiny", TINY, 1.0, ("step", "torch", "chunk8", "torch-cudagraph"), ("step", "torch")),), prompt_tokens=12,
-              new_tokens=17, blocks=2, lengths=(4,), answers=2, probe_bytes=1 << 22, rehearsal=True)  # fmt: skip
+SUITE = Suite(
+    (Shape("random:tiny", TINY, 1.0, ("step", "torch", "chunk8", "torch-cudagraph"), ("step", "torch")),),
+    prompt_tokens=12,
+    new_tokens=17,
+    blocks=2,
+    lengths=(4,),
+    answers=2,
+    probe_bytes=1 << 22,
+    rehearsal=True,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +137,9 @@ def test_the_machine_line_names_the_gpu(table):
     environment = {**meta["environment"], "devices": ["gpu:NVIDIA H200"]}
     figures.conclude("12-gpu", "Why?", "So.", {**meta, "environment": environment}, out)
     assert figures.read_manifest(out)["notebooks"]["12-gpu"]["machine"].startswith("NVIDIA H200 · ")
-    early = [row for row in rows if row.phase == "first" and row.run == "decode"]  # of a run that ended before its first block
+    early = [
+        row for row in rows if row.phase == "first" and row.run == "decode"
+    ]  # of a run that ended before its first block
     assert finding.gpu(early).endswith("no placement has a valid trial.")
     chart.gpu_decode({m: data.rates(early, m) for m in data.models(early)}, data.subjects(early))
     chart.gpu_first_token(data.first_tokens(early))
@@ -171,8 +182,14 @@ def test_time_that_is_up_leaves_out_and_says_so(tmp_path):
     log = measure.Log(tmp_path / "x.jsonl", {})
     said = []
     shapes = (Shape("random:first", TINY, 0.5), Shape("random:second", TINY, 1.0))
-    session = measure.Session(replace(SUITE, shapes=shapes), dict(kind="cpu", platform="cpu"), Budget(10, Clock()), log,
-                              measure.Watchdog(60, log), said.append)  # fmt: skip
+    session = measure.Session(
+        replace(SUITE, shapes=shapes),
+        dict(kind="cpu", platform="cpu"),
+        Budget(10, Clock()),
+        log,
+        measure.Watchdog(60, log),
+        said.append,
+    )
     session.costs.learn("weights", TINY.num_hidden_layers, 8)
     measure.measure(session, shapes[0])
     assert "random:first" in log.path.read_text()
@@ -182,7 +199,12 @@ def test_time_that_is_up_leaves_out_and_says_so(tmp_path):
 def test_subjects_that_may_take_too_long_are_not_begun(tmp_path):
     log = measure.Log(tmp_path / "x.jsonl", {})
     session = measure.Session(
-        SUITE, dict(kind="cpu", platform="cpu"), Budget(1000, lambda: 0.0), log, measure.Watchdog(60, log), lambda line: None
+        SUITE,
+        dict(kind="cpu", platform="cpu"),
+        Budget(1000, lambda: 0.0),
+        log,
+        measure.Watchdog(60, log),
+        lambda line: None,
     )
     for name in SUITE.shapes[0].subjects:
         session.costs.learn(name, 1, 100)
@@ -200,7 +222,15 @@ def test_blocks_end_when_another_does_not_fit(tmp_path):
     who = protocol.subject(loaded, measure.parse("step"))
     work = suite.workload(SUITE, TINY, 4, 1)
     protocol.warm_up(who, work)
-    measure.interleaved(session, measure.Bench(SUITE.shapes[0], loaded, None, Always()), [who], work, 50, until=20.0, run="first token 4")
+    measure.interleaved(
+        session,
+        measure.Bench(SUITE.shapes[0], loaded, None, Always()),
+        [who],
+        work,
+        50,
+        until=20.0,
+        run="first token 4",
+    )
     assert 0 < log.records < 20
     assert "to 50" in log.path.read_text().splitlines()[-1]
 
@@ -237,7 +267,11 @@ def test_the_shapes_are_the_published_ones():
     assert config.PRESETS["llama-2-7b"].num_parameters == 6_738_415_616
     assert config.PRESETS["llama-3.2-1b"].num_parameters == 1_235_814_400
     assert config.PRESETS["llama-3.2-3b"].num_parameters == 3_212_749_824
-    assert [shape.name for shape in suite.FULL.shapes] == ["random:llama-3.2-1b", "random:llama-2-7b", "random:llama-3.2-3b"]
+    assert [shape.name for shape in suite.FULL.shapes] == [
+        "random:llama-3.2-1b",
+        "random:llama-2-7b",
+        "random:llama-3.2-3b",
+    ]
     assert suite.FULL.limit_s < suite.FULL.hard_s < 480
     assert (suite.FULL.new_tokens - 1) % 8 == 0
 
@@ -264,12 +298,16 @@ def test_without_pytorch_jax_judges():
     assert gpujudge.Judge(loaded).gap(ids, tokens) == pytest.approx(by_torch, abs=0.1)
 
 
-@pytest.mark.parametrize(("gap", "valid", "words"), [(0.0, True, "near-tie of bfloat16 at token 2"), (0.3, False, "wrong: ")])
+@pytest.mark.parametrize(
+    ("gap", "valid", "words"), [(0.0, True, "near-tie of bfloat16 at token 2"), (0.3, False, "wrong: ")]
+)
 def test_another_text_counts_only_where_each_token_is_nearly_the_best(gap, valid, words):
     found = gpujudge.verdict(np.array([1, 2, 9]), np.array([1, 2, 3]), gap, "step")
     assert (found["valid"], found["agreed"]) == (valid, 2)
     assert words in found["reason"]
-    assert gpujudge.verdict(np.array([1, 2]), np.array([1, 2]), 0.0, "step") == dict(valid=True, agreed=2, gap=0.0, reason="")
+    assert gpujudge.verdict(np.array([1, 2]), np.array([1, 2]), 0.0, "step") == dict(
+        valid=True, agreed=2, gap=0.0, reason=""
+    )
 
 
 def test_rows_of_another_kind_are_refused(table):

@@ -8,8 +8,10 @@ from llama_jax.errors import UserError
 from llama_jax.experiments.growth import finding, measure
 from tests.bench.test_record import trial
 
-SMALL = ("random:smollm2-135m,num_hidden_layers={},hidden_size=48,intermediate_size=96,num_attention_heads=3,num_key_value_heads=1,"
-         "head_dim=16,vocab_size=97")  # fmt: skip
+SMALL = (
+    "random:smollm2-135m,num_hidden_layers={},hidden_size=48,intermediate_size=96,num_attention_heads=3,num_key_value_heads=1,"
+    "head_dim=16,vocab_size=97"
+)
 
 
 def test_a_point_changes_one_size_alone():
@@ -17,7 +19,12 @@ def test_a_point_changes_one_size_alone():
     layers, slots, batch = measure.point("layers", 7)
     assert (checkpoint.load_config(layers).num_hidden_layers, slots, batch) == (7, 64, 1)
     width = checkpoint.load_config(measure.point("width", 384)[0])
-    assert (width.hidden_size, width.intermediate_size, width.num_attention_heads, width.num_key_value_heads) == (384, 1024, 6, 2)
+    assert (width.hidden_size, width.intermediate_size, width.num_attention_heads, width.num_key_value_heads) == (
+        384,
+        1024,
+        6,
+        2,
+    )
     assert width.head_dim == base.head_dim
     assert checkpoint.load_config(measure.point("width", base.hidden_size)[0]) == base
     assert measure.point("context", 8192) == ("random:smollm2-135m", 8192, 1)
@@ -26,9 +33,16 @@ def test_a_point_changes_one_size_alone():
 
 @pytest.mark.parametrize(
     ("axis", "value", "words"),
-    [("depth", 3, "layers, width"), ("layers", 0, "layers is 0"), ("width", 100, "multiple of 192"), ("context", 9000, "64 to 8192"),
-     ("context", 32, "64 to 8192"), ("batch", "x", "whole number"), ("model", "random:smolm", "smollm2")],
-)  # fmt: skip
+    [
+        ("depth", 3, "layers, width"),
+        ("layers", 0, "layers is 0"),
+        ("width", 100, "multiple of 192"),
+        ("context", 9000, "64 to 8192"),
+        ("context", 32, "64 to 8192"),
+        ("batch", "x", "whole number"),
+        ("model", "random:smolm", "smollm2"),
+    ],
+)
 def test_points_that_cannot_be(axis, value, words):
     with pytest.raises(UserError, match=words):
         measure.point(axis, value)
@@ -53,7 +67,8 @@ def test_everything_is_checked_before_anything_is_measured():
 
 
 def made():
-    """Rows at 3 batches: 1 GB a step at 10 GB/s is 100 ms; operations take 50 ms a row; measured 20 % above the larger."""
+    """Rows at 3 batches: 1 GB a step at 10 GB/s is 100 ms; operations take 50 ms a row; measured 20 % above the
+    larger."""
     common = dict(bytes_per_token=1e9, bandwidth_gbps=10.0, flops_per_token=5e9, weights_bytes=1)
     found = []
     for rows, ms in ((1, 120), (4, 240), (16, 960)):

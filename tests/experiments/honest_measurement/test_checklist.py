@@ -12,7 +12,9 @@ NAMES = ("step", "step (again)", "loop")
 def good():
     noise = np.random.default_rng(0).normal(0, 0.3, (6, 3))
     return [
-        trial(n, b, (10, 20, 40 + noise[b, i]), live_buffers_before=9, live_buffers_after=9) for b in range(6) for i, n in enumerate(NAMES)
+        trial(n, b, (10, 20, 40 + noise[b, i]), live_buffers_before=9, live_buffers_after=9)
+        for b in range(6)
+        for i, n in enumerate(NAMES)
     ]
 
 
@@ -32,11 +34,18 @@ def test_a_good_run_keeps_every_rule():
 @pytest.mark.parametrize(
     ("trials", "rule"),
     [
-        (change(lambda t: (t.subject, t.block) == ("loop", 2), lowered=1, compiled=1), "warmed up at least as long as the test"),
+        (
+            change(lambda t: (t.subject, t.block) == ("loop", 2), lowered=1, compiled=1),
+            "warmed up at least as long as the test",
+        ),
         (change(lambda t: t.subject == "loop", cache_slots=32), "equal configuration"),
         (
-            [t.model_copy(update=dict(live_buffers_before=9 + t.block, live_buffers_after=10 + t.block)) if t.subject == "loop" else t
-             for t in good()],
+            [
+                t.model_copy(update=dict(live_buffers_before=9 + t.block, live_buffers_after=10 + t.block))
+                if t.subject == "loop"
+                else t
+                for t in good()
+            ],
             "loaded once",
         ),
         ([t for t in good() if t.block < 4], "several trials"),
@@ -44,7 +53,7 @@ def test_a_good_run_keeps_every_rule():
         ([t for t in good() if (t.subject, t.block) != ("loop", 5)], "interleaved"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_each_rule_notices_its_own_breach(trials, rule):
     assert broken(trials) == [rule]
 

@@ -1,4 +1,5 @@
-"""Published claims: what the trials say of them, on made-up trials; and the children that measure them, on a small model."""
+"""Published claims: what the trials say of them, on made-up trials; and the children that measure them, on a small
+model."""
 
 import numpy as np
 import pytest
@@ -14,14 +15,25 @@ from tests.conftest import save_llama
 
 def answer(subject, phase, seconds, block=0, order=0, **changes):
     """15 tokens in `seconds`."""
-    return trial(subject, block, np.linspace(1, 1000 * seconds, 15), run=f"compilation {subject}", phase=phase, order=order, **changes)
+    return trial(
+        subject,
+        block,
+        np.linspace(1, 1000 * seconds, 15),
+        run=f"compilation {subject}",
+        phase=phase,
+        order=order,
+        **changes,
+    )
 
 
 def cache_claim():
     void = dict(valid=False, lowered=3, compiled=3, reason="compiled in the timed region: 3 programs (step)")
     made = []
     for block in range(2):
-        made += [answer(measure.UNCACHED, "cold", 30, block, **void), answer(measure.CACHED, measure.SHORT, 15, block, **void)]
+        made += [
+            answer(measure.UNCACHED, "cold", 30, block, **void),
+            answer(measure.CACHED, measure.SHORT, 15, block, **void),
+        ]
         for i in range(3):
             made += [answer(measure.UNCACHED, "warm", 3, block, 1 + i), answer(measure.CACHED, "warm", 1, block, 1 + i)]
     return made
@@ -62,7 +74,8 @@ def test_speed_ups_by_what_was_warm():
 
 def test_an_answer_with_wrong_tokens_has_no_speed_up():
     wrong = [
-        t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) if t.subject == measure.CACHED else t for t in cache_claim()
+        t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) if t.subject == measure.CACHED else t
+        for t in cache_claim()
     ]
     assert all(f["ratio"].n == 0 for f in measure.speed_ups(wrong))
 
@@ -92,8 +105,17 @@ def test_welch_is_scipys():
 
 
 def test_the_finding_says_what_the_trials_say():
-    sentence = finding.claims(measure.speed_ups(cache_claim()), measure.first_tokens(first_token_claim()), measure.two_ways(order_claim()))
-    for words in ("3.00x", "30.00x", "16.32x was published", "2.44x was", "in 1 of 1 rounds one after the other", "in 0 of 1 interleaved"):
+    sentence = finding.claims(
+        measure.speed_ups(cache_claim()), measure.first_tokens(first_token_claim()), measure.two_ways(order_claim())
+    )
+    for words in (
+        "3.00x",
+        "30.00x",
+        "16.32x was published",
+        "2.44x was",
+        "in 1 of 1 rounds one after the other",
+        "in 0 of 1 interleaved",
+    ):
         assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
@@ -119,8 +141,11 @@ def test_a_void_trial_is_no_answer_with_the_guard_on():
 
 def test_counts_below_one_are_named(tmp_path):
     job = measure.Job("m", Workload(((1,),), 1, 1), Journal())
-    for call, words in ((lambda: measure.compilation(job, 0), "processes is 0"), (lambda: measure.tail(job, 0), "requests is 0"),
-                        (lambda: measure.order(job, 1, 0), "pairs is 0")):  # fmt: skip
+    for call, words in (
+        (lambda: measure.compilation(job, 0), "processes is 0"),
+        (lambda: measure.tail(job, 0), "requests is 0"),
+        (lambda: measure.order(job, 1, 0), "pairs is 0"),
+    ):
         with pytest.raises(UserError, match=words):
             call()
 
@@ -152,7 +177,10 @@ def measured(tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_length_is_compiled_unless_it_was_warmed(measured):
-    runs = {name: [t for t in measured.journal.trials if t.run == f"compilation {name}"] for name in (measure.UNCACHED, measure.CACHED)}
+    runs = {
+        name: [t for t in measured.journal.trials if t.run == f"compilation {name}"]
+        for name in (measure.UNCACHED, measure.CACHED)
+    }
     cold, *warm = runs[measure.UNCACHED]
     assert (cold.phase, cold.valid, cold.compiled) == ("cold", False, measure.TEST)
     short, *warm_too = runs[measure.CACHED]
@@ -182,5 +210,7 @@ def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
     measure.compilation(again, processes=1, repeats=2)
     measure.tail(again, requests=4)
     measure.order(again, rounds=1, pairs=2)
-    assert [t.model_dump() for t in record.read(measured.journal.path)[0]] == [t.model_dump() for t in again.journal.trials]
+    assert [t.model_dump() for t in record.read(measured.journal.path)[0]] == [
+        t.model_dump() for t in again.journal.trials
+    ]
     assert again.journal.next_process() == 5

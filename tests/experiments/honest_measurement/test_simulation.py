@@ -79,6 +79,8 @@ def test_why_means_are_not_bootstrapped_by_bca(ours):
 
 def test_the_table_has_every_scenario_both_ways():
     rows = simulation.table(2)
-    assert [(r["scenario"], r["protocol"]) for r in rows] == [(s, p) for s in simulation.SCENARIOS for p in ("ours", "naive")]
+    assert [(r["scenario"], r["protocol"]) for r in rows] == [
+        (s, p) for s in simulation.SCENARIOS for p in ("ours", "naive")
+    ]
     assert all(row.items() >= asdict(simulation.SCENARIOS[row["scenario"]]).items() for row in rows)
     assert all(0 <= row["coverage"] <= 1 and row["half_width"] > 0 for row in rows)

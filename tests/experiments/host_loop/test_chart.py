@@ -30,10 +30,20 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart, panels):
 
 def test_rates_say_ratio_verdict_and_limit(panels):
     drawn = words(host_loop_chart.host_strategies(panels))
-    for text in ("baseline, n = 6", "equal within 2 %, n = 6", "faster, n = 6", "memory-bandwidth limit 1,000 tokens/s"):
+    for text in (
+        "baseline, n = 6",
+        "equal within 2 %, n = 6",
+        "faster, n = 6",
+        "memory-bandwidth limit 1,000 tokens/s",
+    ):
         assert text in drawn
-    void = [t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in panels[1][1]]
-    assert "no valid trial: wrong: token 0" in words(host_loop_chart.host_strategies([("m", void, measure.table(void, "m"))]))
+    void = [
+        t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t
+        for t in panels[1][1]
+    ]
+    assert "no valid trial: wrong: token 0" in words(
+        host_loop_chart.host_strategies([("m", void, measure.table(void, "m"))])
+    )
 
 
 def test_the_crossing_is_marked_only_where_there_is_one():

@@ -15,26 +15,56 @@ TINY = (
     "random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
     "head_dim=16,vocab_size=97"
 )
-COST = {flax_twin.UNJITTED: (900, 950), flax_twin.NNX_UNJITTED: (800, 850), flax_twin.NNX_JITTED: (60, 160), flax_twin.SPLIT: (20, 120),
-        flax_twin.JITTED: (10, 110), flax_twin.STEP: (10, 100)}  # fmt: skip
+COST = {
+    flax_twin.UNJITTED: (900, 950),
+    flax_twin.NNX_UNJITTED: (800, 850),
+    flax_twin.NNX_JITTED: (60, 160),
+    flax_twin.SPLIT: (20, 120),
+    flax_twin.JITTED: (10, 110),
+    flax_twin.STEP: (10, 100),
+}
 
 
 def row(subject, turn=0, model="big", process=1, calls=5, scale=1.0, **changes):
     returned, complete = COST[subject]
-    base = dict(run=f"per call {model}", block=process, order=turn, process=process, seed=0, phase="warm", valid=True, subject=subject,
-                model=model, weights_hash="w", layers=2 if model == "small" else 30, width=64,
-                parameters=10**4 if model == "small" else 10**8, round=turn, cache_slots=16,
-                dispatch_ns=[round(returned * 1e3 * scale)] * calls,
-                complete_ns=[round(complete * 1e3 * scale)] * calls, dispatches=200 if "+" not in subject and subject != "step" else 1,
-                output_bytes={flax_twin.NNX_JITTED: 4 * 10**8, flax_twin.SPLIT: 10**6}.get(subject), lowered=0, compiled=0,
-                bytes_per_token=4e5, bandwidth_gbps=8.0, tokens_sha256="t")  # fmt: skip
+    base = dict(
+        run=f"per call {model}",
+        block=process,
+        order=turn,
+        process=process,
+        seed=0,
+        phase="warm",
+        valid=True,
+        subject=subject,
+        model=model,
+        weights_hash="w",
+        layers=2 if model == "small" else 30,
+        width=64,
+        parameters=10**4 if model == "small" else 10**8,
+        round=turn,
+        cache_slots=16,
+        dispatch_ns=[round(returned * 1e3 * scale)] * calls,
+        complete_ns=[round(complete * 1e3 * scale)] * calls,
+        dispatches=200 if "+" not in subject and subject != "step" else 1,
+        output_bytes={flax_twin.NNX_JITTED: 4 * 10**8, flax_twin.SPLIT: 10**6}.get(subject),
+        lowered=0,
+        compiled=0,
+        bytes_per_token=4e5,
+        bandwidth_gbps=8.0,
+        tokens_sha256="t",
+    )
     return CallRow(**{**base, **changes})
 
 
 def rows(models=("small", "big"), processes=2, rounds=4):
     noise = np.random.default_rng(0)
-    return [row(way, turn, model, process, scale=1 + noise.normal(0, 0.01))
-            for model in models for process in range(1, processes + 1) for turn in range(rounds) for way in flax_twin.WAYS]  # fmt: skip
+    return [
+        row(way, turn, model, process, scale=1 + noise.normal(0, 0.01))
+        for model in models
+        for process in range(1, processes + 1)
+        for turn in range(rounds)
+        for way in flax_twin.WAYS
+    ]
 
 
 def test_what_a_row_says():
@@ -80,9 +110,14 @@ def test_what_an_interrupted_process_left_is_dropped():
 
 def test_the_finding_says_what_the_rows_say():
     sentence, over_step = finding.flax_twin(rows()), flax_twin.times_as_long(rows(), "big", flax_twin.JITTED).value
-    for words in ("hands 200 operations", "takes 8.6", f"takes {over_step:.2f}x", " us [",
-                  "25% of its token, and its program hands back 400 MB a token, not 1;",
-                  "smallest model its call takes 1.33x"):  # fmt: skip
+    for words in (
+        "hands 200 operations",
+        "takes 8.6",
+        f"takes {over_step:.2f}x",
+        " us [",
+        "25% of its token, and its program hands back 400 MB a token, not 1;",
+        "smallest model its call takes 1.33x",
+    ):
         assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
@@ -96,7 +131,9 @@ def test_what_the_rows_do_not_decide_is_not_claimed():
             made.append(row(way, turn))
             if way in same:  # now longer, now shorter by the same factor
                 other = row(same[way], turn, scale=1.05 if turn % 2 else 1 / 1.05)
-                made[-1] = made[-1].model_copy(update=dict(dispatch_ns=other.dispatch_ns, complete_ns=other.complete_ns))
+                made[-1] = made[-1].model_copy(
+                    update=dict(dispatch_ns=other.dispatch_ns, complete_ns=other.complete_ns)
+                )
     sentence = finding.flax_twin(made)
     assert "of step, too close for these data" in sentence
     assert "later than the same module split once, too close for these data" in sentence
@@ -111,16 +148,26 @@ def test_what_the_rows_do_not_decide_is_not_claimed():
 def test_the_figure_is_the_same_twice_and_shows_a_way_without_a_burst(tmp_path):
     from tests.test_figures import META
 
-    void = [r.model_copy(update=dict(valid=False, reason="wrong: token 0")) if r.subject == flax_twin.SPLIT else r for r in rows()]
+    void = [
+        r.model_copy(update=dict(valid=False, reason="wrong: token 0")) if r.subject == flax_twin.SPLIT else r
+        for r in rows()
+    ]
     for data in (rows(), void, rows(("big",), processes=1, rounds=1)):
-        files = [figures.save(flax_chart.call_cost(flax_twin.table(data)), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+        files = [
+            figures.save(flax_chart.call_cost(flax_twin.table(data)), "x", "nb", META, {}, "alt", tmp_path / str(i))
+            for i in range(2)
+        ]
         assert files[0]["svg"].read_bytes() == files[1]["svg"].read_bytes()
 
 
 def test_mistakes_are_named_before_anything_runs():
     job = Job(TINY, None, Journal(kind=CallRow))
-    for words, arguments in {"processes is 0": (0, 1, 1), "rounds is 0": (1, 0, 1), "calls is 0": (1, 1, 0),
-                             "9000 calls exceed the context of 8192": (1, 1, 9000)}.items():  # fmt: skip
+    for words, arguments in {
+        "processes is 0": (0, 1, 1),
+        "rounds is 0": (1, 0, 1),
+        "calls is 0": (1, 1, 0),
+        "9000 calls exceed the context of 8192": (1, 1, 9000),
+    }.items():
         with pytest.raises(UserError, match=words):
             flax_twin.per_call(job, [], *arguments)
     with pytest.raises(UserError, match="No such way of calling: 'torch'"):
@@ -131,7 +178,8 @@ def test_mistakes_are_named_before_anything_runs():
 
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
-    """Every way in one process: silent under the guard, equal tokens, and the ways that are jitted one dispatch a call."""
+    """Every way in one process: silent under the guard, equal tokens, and the ways that are jitted one dispatch a
+    call."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
 
     def measure(journal):
@@ -140,7 +188,9 @@ def test_really_measured(tmp_path, monkeypatch):
 
     made, meta = recorded.obtain("measure", "77-calls", tmp_path, dict(model=TINY), measure, kind=CallRow)
     assert all(r.valid for r in made), [r.reason for r in made]
-    assert sorted((r.subject, r.round) for r in made) == sorted((way, turn) for way in flax_twin.WAYS for turn in range(2))
+    assert sorted((r.subject, r.round) for r in made) == sorted(
+        (way, turn) for way in flax_twin.WAYS for turn in range(2)
+    )
     assert len({r.tokens_sha256 for r in made}) == 1
     for r in made:
         assert len(r.dispatch_ns) == len(r.complete_ns) == 4

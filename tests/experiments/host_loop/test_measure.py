@@ -1,4 +1,5 @@
-"""Host strategies: what the trials say, on made-up trials; the clock; and the children that measure, on a small model."""
+"""Host strategies: what the trials say, on made-up trials; the clock; and the children that measure, on a small
+model."""
 
 import threading
 import time
@@ -17,8 +18,10 @@ from llama_jax.experiments.host_loop import finding, measure
 from llama_jax.experiments.host_loop.clock import HostTrial
 from tests.bench.test_record import trial
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
 N = 11  # tokens of a made-up answer
 
 
@@ -27,8 +30,17 @@ def host_trial(subject, model, weights, dispatch_us, wait_us, block=0, what="str
     step = (dispatch_us + wait_us) * 1000
     base = trial(subject, block, [1 + i * step / 1e6 for i in range(N)], model=model, run=f"{what} {model}", **changes)
     n, wall = N - 1, (N - 1) * step
-    return HostTrial(**base.model_dump(), weights_read=weights, calls=n, dispatch_ns=n * dispatch_us * 1000, fetch_ns=n * wait_us * 1000,
-                     text_ns=10, cpu_ns=wall * 3 // 2, reader_cpu_ns=wall // 2, wall_ns=wall)  # fmt: skip
+    return HostTrial(
+        **base.model_dump(),
+        weights_read=weights,
+        calls=n,
+        dispatch_ns=n * dispatch_us * 1000,
+        fetch_ns=n * wait_us * 1000,
+        text_ns=10,
+        cpu_ns=wall * 3 // 2,
+        reader_cpu_ns=wall // 2,
+        wall_ns=wall,
+    )
 
 
 def measured_models(blocks=6):
@@ -36,7 +48,12 @@ def measured_models(blocks=6):
     made = []
     for model, weights, device in (("random:small", 10**5, 20), ("random:middle", 10**6, 100), ("m", 10**8, 4000)):
         for block in range(blocks):
-            for subject, dispatch in ((measure.BASELINE, 100), (measure.BASELINE + AGAIN, 100), ("step+async8", 60), ("loop", 1)):
+            for subject, dispatch in (
+                (measure.BASELINE, 100),
+                (measure.BASELINE + AGAIN, 100),
+                ("step+async8", 60),
+                ("loop", 1),
+            ):
                 made.append(host_trial(subject, model, weights, dispatch, device + block % 3, block))
     return made
 
@@ -49,7 +66,10 @@ def test_where_the_time_went():
 
 
 def test_a_table_of_host_trials_comes_back_as_it_was(tmp_path):
-    trials = [host_trial("step", "m", 5, 30, 70), host_trial("step+async8", "m", 5, 30, 70).model_copy(update=dict(in_flight=8))]
+    trials = [
+        host_trial("step", "m", 5, 30, 70),
+        host_trial("step+async8", "m", 5, 30, 70).model_copy(update=dict(in_flight=8)),
+    ]
     path = record.write(tmp_path / "t.csv", trials, HostTrial)
     assert record.read(path, kind=HostTrial)[0] == trials
 
@@ -70,13 +90,18 @@ def test_the_crossing_is_between_the_sizes_that_straddle_it():
     assert points[0]["weights"] < measure.crossover(points) < points[1]["weights"]
     assert measure.crossover(points[1:]) is None  # the host never dominates there
     assert measure.crossover(points[:1]) is None
-    exact = [dict(weights=w, dispatch=points[0]["dispatch"], wait=points[0]["dispatch"]) for w in (10**4, 10**5)] + points[1:]
+    exact = [
+        dict(weights=w, dispatch=points[0]["dispatch"], wait=points[0]["dispatch"]) for w in (10**4, 10**5)
+    ] + points[1:]
     assert measure.crossover(exact) == pytest.approx(10**5)
 
 
 def test_the_table_tells_where_the_time_went_and_void_trials_do_not_count():
     made = measured_models()
-    void = [t.model_copy(update=dict(valid=False, reason="wrong: token 1", dispatch_ns=10**12)) if t.block == 0 else t for t in made]
+    void = [
+        t.model_copy(update=dict(valid=False, reason="wrong: token 1", dispatch_ns=10**12)) if t.block == 0 else t
+        for t in made
+    ]
     table = {r["name"]: r for r in measure.table(void, "m")}
     assert list(table) == ["step", "step (again)", "step+async8", "loop"]
     assert table["step"]["valid_trials"] == 5
@@ -99,7 +124,9 @@ def serving(threads=2.0):
 def test_serving_pairs_whole_runs():
     (found,) = measure.served(serving())
     assert found["model"] == "m"
-    assert found["ratio"].value == pytest.approx(found["rates"][hostclock.THREADS] / found["rates"][hostclock.ONE_THREAD], rel=1e-6)
+    assert found["ratio"].value == pytest.approx(
+        found["rates"][hostclock.THREADS] / found["rates"][hostclock.ONE_THREAD], rel=1e-6
+    )
     assert found["ratio"].verdict == "faster"
     assert measure.served(measured_models()) == []
 
@@ -155,7 +182,9 @@ def test_equal_programs_are_one_object_and_tokens_are_those_of_each_placement_al
     assert list(engines) == list(measure.STRATEGIES)
     assert {e.placement.name for e in engines.values()} == set(measure.STRATEGIES)
     assert len({id(e.programs.prefill) for e in engines.values()}) == 1
-    assert len({id(e.programs.decode) for e in engines.values() if e.programs.decode}) == 4  # chunk8, loop, and both with a callback
+    assert (
+        len({id(e.programs.decode) for e in engines.values() if e.programs.decode}) == 4
+    )  # chunk8, loop, and both with a callback
     assert [name for name, e in engines.items() if e.programs.receiver] == ["chunk8+callback", "loop+callback"]
     found = {name: generate.answer(e, [[1, 2, 3]], 10)[0].token_ids for name, e in engines.items()}
     assert len(set(found.values())) == 1
@@ -165,7 +194,10 @@ def test_a_served_run_with_one_wrong_answer_is_void(tiny):
     config, params = tiny
     loaded = Checkpoint("tiny", config, params, None, "h", "random:", "float32")
     workload = Workload(((1, 2, 3), (4, 5, 6)), 5, 4)
-    who, reference = hostclock.server(loaded, hostclock.ONE_THREAD, hostclock.Clock()), protocol.Reference(loaded, workload)
+    who, reference = (
+        hostclock.server(loaded, hostclock.ONE_THREAD, hostclock.Clock()),
+        protocol.Reference(loaded, workload),
+    )
     made, tokens = protocol.trial(who, workload, 0, run="r", block=0, order=0, process=0, phase="warm")
     made = made.model_copy(update=dict(valid=True, reason=""))  # whatever compiled is not the question
     assert len(tokens) == 10
@@ -219,11 +251,27 @@ def test_every_strategy_is_measured_and_makes_the_same_tokens(measured):
     by_prompt = {t.prompt: t.tokens_sha256 for t in trials}
     assert all(t.tokens_sha256 == by_prompt[t.prompt] for t in trials)
     calls = {t.subject: t.calls for t in trials}
-    assert (calls["step"], calls["step+queue"], calls["chunk8"], calls["loop"], calls["loop+callback"]) == (9, 9, 2, 1, 1)
-    assert {t.subject: t.in_flight for t in trials if t.in_flight} == {"step+async": 2, "step+async4": 4, "step+async8": 8, "step+queue": 2}
+    assert (calls["step"], calls["step+queue"], calls["chunk8"], calls["loop"], calls["loop+callback"]) == (
+        9,
+        9,
+        2,
+        1,
+        1,
+    )
+    assert {t.subject: t.in_flight for t in trials if t.in_flight} == {
+        "step+async": 2,
+        "step+async4": 4,
+        "step+async8": 8,
+        "step+queue": 2,
+    }
     assert all(t.dispatch_ns > 0 and t.fetch_ns > 0 and t.text_ns > 0 and t.wall_ns > 0 for t in trials)
     arrivals = {t.subject: len(set(t.token_times_ns)) for t in trials}
-    assert (arrivals["loop"], arrivals["chunk8"], arrivals["loop+callback"], arrivals["chunk8+callback"]) == (2, 3, 10, 10)
+    assert (arrivals["loop"], arrivals["chunk8"], arrivals["loop+callback"], arrivals["chunk8+callback"]) == (
+        2,
+        3,
+        10,
+        10,
+    )
     order = {block: [t.subject for t in sorted(trials, key=lambda t: t.order) if t.block == block] for block in (0, 1)}
     assert order[0] != order[1]
 
@@ -231,8 +279,12 @@ def test_every_strategy_is_measured_and_makes_the_same_tokens(measured):
 @pytest.mark.slow
 def test_both_ways_to_serve_are_measured(measured):
     trials = measure.of(measured.journal.trials, TINY, "serve")
-    assert sorted((t.block, t.subject) for t in trials) == [(b, s) for b in (0, 1) for s in (hostclock.ONE_THREAD, hostclock.THREADS)]
-    assert all(t.valid and t.new_tokens == 20 and t.calls == 18 and t.prompt_tokens == 8 for t in trials), {t.reason for t in trials}
+    assert sorted((t.block, t.subject) for t in trials) == [
+        (b, s) for b in (0, 1) for s in (hostclock.ONE_THREAD, hostclock.THREADS)
+    ]
+    assert all(t.valid and t.new_tokens == 20 and t.calls == 18 and t.prompt_tokens == 8 for t in trials), {
+        t.reason for t in trials
+    }
     assert measure.served(measured.journal.trials)[0]["ratio"].n == 2
 
 

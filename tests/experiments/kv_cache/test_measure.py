@@ -8,8 +8,10 @@ from llama_jax.errors import UserError
 from llama_jax.experiments.kv_cache import finding, measure
 from tests.bench.test_record import trial
 
-SMALL = ("random:gpt2,num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=4,"
-         "head_dim=16,vocab_size=97")  # fmt: skip
+SMALL = (
+    "random:gpt2,num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=4,"
+    "head_dim=16,vocab_size=97"
+)
 
 
 def answer(subject, seconds, block, run=measure.FIFTEEN, **changes):
@@ -35,7 +37,9 @@ def test_the_published_case_in_ratios():
 
 
 def test_a_void_answer_has_no_part_in_it():
-    spoilt = [t.model_copy(update=dict(valid=False)) if (t.subject, t.block) == ("step+nocache", 0) else t for t in the_case()]
+    spoilt = [
+        t.model_copy(update=dict(valid=False)) if (t.subject, t.block) == ("step+nocache", 0) else t for t in the_case()
+    ]
     case = measure.published_case(spoilt)
     assert (case["cache_alone"].n, case["both"].n) == (5, 6)
 
@@ -44,8 +48,13 @@ def test_latencies_are_those_of_one_model_by_context():
     def one(subject, run, context, times=(10, 14, 18)):
         return trial(subject, 0, times, run=f"{run} after {context}", prompt_tokens=context)
 
-    trials = [one("step", "a", 32), one("step" + AGAIN, "a", 32), one("step+nocache", "a", 32, (10, 20, 30)), one("step", "b", 32),
-              one("step", "a", 64)]  # fmt: skip
+    trials = [
+        one("step", "a", 32),
+        one("step" + AGAIN, "a", 32),
+        one("step+nocache", "a", 32, (10, 20, 30)),
+        one("step", "b", 32),
+        one("step", "a", 64),
+    ]
     found = measure.latencies(trials, "a")
     assert found["step"] == {32: [pytest.approx(4)] * 2, 64: [pytest.approx(4)]}
     assert found["limit"][32][0] == pytest.approx(1.0)  # a million bytes at a billion a second
@@ -108,7 +117,9 @@ def test_english_is_text_of_the_asked_length(packaged):
 
 def test_the_finding_says_what_was_measured():
     case = measure.published_case(the_case())
-    sentence = finding.kv_cache(case, {32: case["jit_alone"], 512: case["both"]}, [dict(kv="int8", top1=0.995, tokens=400)], "m")
+    sentence = finding.kv_cache(
+        case, {32: case["jit_alone"], 512: case["both"]}, [dict(kv="int8", top1=0.995, tokens=400)], "m"
+    )
     for words in ("8.00x [", "16.32x was published", "2.00x [", "4.00x", "after 512", "99.5% of 400 tokens"):
         assert words in sentence
     assert sentence.endswith(".")
@@ -119,5 +130,7 @@ def test_the_case_is_measured_whole_and_gated(tmp_path, monkeypatch):
     monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     trials = suite.collect(measure.fifteen(SMALL, blocks=2, processes=1, seed=0))
     assert {t.subject for t in trials} == {*measure.COMBINATIONS, "step" + AGAIN}
-    assert all(t.valid and t.new_tokens == measure.NEW and t.prompt_tokens == measure.PROMPT for t in trials), [t.reason for t in trials]
+    assert all(t.valid and t.new_tokens == measure.NEW and t.prompt_tokens == measure.PROMPT for t in trials), [
+        t.reason for t in trials
+    ]
     assert measure.published_case(trials)["both"].n == 2

@@ -28,14 +28,18 @@ def draw(chart, trials, names, missing=(), distances=None):
         return ollama_chart.speed_and_quality(entries, distances)
     if chart == "conversation":
         talks = table.talks(trials, names, names[0])
-        return conversation_chart.conversation(talks, {e["name"]: e["backend"] for e in entries}, [40, 110, 180], 16, names[0])
+        return conversation_chart.conversation(
+            talks, {e["name"]: e["backend"] for e in entries}, [40, 110, 180], 16, names[0]
+        )
     return memory.footprint(footprints.table(trials, NOTES, names), 98 * 10**6)
 
 
 @pytest.mark.parametrize("chart", CHARTS)
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
     made = contest(blocks=5)
-    files = [figures.save(draw(chart, made, list(RATES)), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    files = [
+        figures.save(draw(chart, made, list(RATES)), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)
+    ]
     for kind in ("svg", "png"):
         assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
 
@@ -73,9 +77,18 @@ def test_a_missing_peer_is_a_labelled_gap():
 
 
 def test_the_ladder_has_each_formats_own_limit_and_void_subjects():
-    made = [t.model_copy(update=dict(valid=False, reason="wrong: token 1")) if t.subject == "torch" else t for t in contest()]
+    made = [
+        t.model_copy(update=dict(valid=False, reason="wrong: token 1")) if t.subject == "torch" else t
+        for t in contest()
+    ]
     drawn = words(draw("ladder", made, list(RATES)))
-    for text in ("of 1000 (float32)", "of 2000 (bfloat16)", "of 5000 (q4_1)", "no valid trial: wrong: token 1", "float32 arithmetic 400"):
+    for text in (
+        "of 1000 (float32)",
+        "of 2000 (bfloat16)",
+        "of 5000 (q4_1)",
+        "no valid trial: wrong: token 1",
+        "float32 arithmetic 400",
+    ):
         assert text in drawn
 
 
@@ -89,4 +102,6 @@ def test_conversation_and_memory_say_their_numbers():
     drawn = words(draw("conversation", contest(), list(RATES)))
     assert "n = 4" in drawn
     assert "x [" in drawn
-    assert "1000 MB, 700 of them from loading on (q4_1 weights and cache: 501)" in words(draw("memory", contest(), list(RATES)))
+    assert "1000 MB, 700 of them from loading on (q4_1 weights and cache: 501)" in words(
+        draw("memory", contest(), list(RATES))
+    )

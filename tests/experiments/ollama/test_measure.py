@@ -13,20 +13,40 @@ from llama_jax.errors import UserError
 from llama_jax.experiments.ollama import measure
 from llama_jax.experiments.ollama.measure import Contest
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
-CONTEST = Contest(TINY, ("loop", "step+bf16"), ("torch", "llamacpp", "ollama"), ("loop", "step+bf16", "torch", "llamacpp"), questions=2,
-                  new_tokens=5, blocks=2, processes=1, turns=2, turn_tokens=4, chats=2)  # fmt: skip
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+CONTEST = Contest(
+    TINY,
+    ("loop", "step+bf16"),
+    ("torch", "llamacpp", "ollama"),
+    ("loop", "step+bf16", "torch", "llamacpp"),
+    questions=2,
+    new_tokens=5,
+    blocks=2,
+    processes=1,
+    turns=2,
+    turn_tokens=4,
+    chats=2,
+)
 
 
 @pytest.mark.parametrize(
     ("words", "changes"),
-    [("No such peer: 'lamacpp'. Did you mean .*llamacpp", dict(peers=("lamacpp",))),
-     ("No such placement: 'lop'", dict(placements=("lop",))), ("No placement is named", dict(placements=())),
-     ("rival 'step' is not among", dict(rivals=("step",))), ("named twice", dict(peers=("torch", "torch"))), ("turns is 0", dict(turns=0)),
-     ("9 turns asked for; the conversation has 5", dict(turns=9)), ("chats is 0", dict(chats=0)), ("must be 2 or more", dict(new_tokens=1)),
-     ("blocks is 0", dict(blocks=0))],
-)  # fmt: skip
+    [
+        ("No such peer: 'lamacpp'. Did you mean .*llamacpp", dict(peers=("lamacpp",))),
+        ("No such placement: 'lop'", dict(placements=("lop",))),
+        ("No placement is named", dict(placements=())),
+        ("rival 'step' is not among", dict(rivals=("step",))),
+        ("named twice", dict(peers=("torch", "torch"))),
+        ("turns is 0", dict(turns=0)),
+        ("9 turns asked for; the conversation has 5", dict(turns=9)),
+        ("chats is 0", dict(chats=0)),
+        ("must be 2 or more", dict(new_tokens=1)),
+        ("blocks is 0", dict(blocks=0)),
+    ],
+)
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
@@ -61,7 +81,8 @@ def test_turns_of_random_ids_where_there_is_no_tokenizer():
 
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
-    """Placements and torch on random weights; what reads GGUF files is a gap with a remedy; an interrupted run goes on."""
+    """Placements and torch on random weights; what reads GGUF files is a gap with a remedy; an interrupted run goes
+    on."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     journal = Journal()
     trials, meta = measure.run(CONTEST, journal)
@@ -74,7 +95,8 @@ def test_really_measured(tmp_path, monkeypatch):
         (b, n) for b in range(2) for n in ("loop", "loop (again)", "step+bf16", "torch")
     )
     assert sorted((t.block, t.prompt, t.subject) for t in chat) == sorted(
-        (b, k, n) for b in range(2) for k in range(2) for n in ("loop", "step+bf16", "torch"))  # fmt: skip
+        (b, k, n) for b in range(2) for k in range(2) for n in ("loop", "step+bf16", "torch")
+    )
     assert {t.prompt: t.prompt_tokens for t in chat} == dict(enumerate(meta["history"]))
     assert {t.new_tokens for t in chat} == {4}
     assert len({t.tokens_sha256 for t in chat if t.prompt == 1 and t.dtype == "float32"}) == 1

@@ -17,7 +17,9 @@ BACKENDS = {"loop": "jax", "loop+fused": "jax", "llamacpp": "llama.cpp"}
 
 
 def rows_of_scaling():
-    made = points() + points("loop+fused", {"256": 450, "1024": 350}) + points("llamacpp", {"1": 80, "2": 150}, "threads")
+    made = (
+        points() + points("loop+fused", {"256": 450, "1024": 350}) + points("llamacpp", {"1": 80, "2": 150}, "threads")
+    )
     return made + points("loop+fused", {"random:smollm2-135m": 450, "random:smollm2-360m": 170}, "model")
 
 
@@ -29,16 +31,26 @@ def draw(chart, made, missing=(), read=True, names=NAMES):
         return precision_and_kernels_chart.precision_roofline(entries, 50.0)
     if chart == "where":
         split = answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01)
-        return precision_and_kernels_chart.precision_where(where.table(split if len(made) > 50 else split[:1], MODEL, SHORT, FAR), FAR)
+        return precision_and_kernels_chart.precision_where(
+            where.table(split if len(made) > 50 else split[:1], MODEL, SHORT, FAR), FAR
+        )
     if chart == "first":
-        return draw_first(firsts() if len(made) > 50 else [t.model_copy(update=dict(valid=made[0].valid)) for t in firsts(("step",), 1)])
+        return draw_first(
+            firsts()
+            if len(made) > 50
+            else [t.model_copy(update=dict(valid=made[0].valid)) for t in firsts(("step",), 1)]
+        )
     found = rows_of_scaling() if len(made) > 50 else []
-    return precision_and_kernels_chart.precision_scaling({axis: scaling.axis_of(found, axis) for axis in scaling.AXES}, BACKENDS)
+    return precision_and_kernels_chart.precision_scaling(
+        {axis: scaling.axis_of(found, axis) for axis in scaling.AXES}, BACKENDS
+    )
 
 
 def draw_first(trials):
     about = table.floor(config.tiny(), LENGTHS)
-    return same_file_chart.precision_first(trials, same_file.limits(trials, about, 1e-3), same_file.reading(trials, about))
+    return same_file_chart.precision_first(
+        trials, same_file.limits(trials, about, 1e-3), same_file.reading(trials, about)
+    )
 
 
 @pytest.mark.parametrize("chart", CHARTS)
@@ -58,15 +70,23 @@ def test_each_chart_draws_with_one_placement_that_nobody_read(tmp_path, chart):
 @pytest.mark.parametrize("chart", CHARTS)
 def test_each_chart_draws_where_nothing_counts(tmp_path, chart):
     made = [t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) for t in race(["loop"], blocks=1)]
-    assert figures.save(draw(chart, made, MISSING, names=["loop"]), "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+    assert figures.save(draw(chart, made, MISSING, names=["loop"]), "x", "nb", META, {}, "alt", tmp_path)[
+        "png"
+    ].is_file()
 
 
 def test_every_subject_is_labelled_with_its_quality_and_a_gap_with_its_remedy():
     figure = draw("quality", race(), MISSING)
     drawn = words(figure)
-    for text in ("loop+fused (q4_1): 4", " tok/s, KL 0.003, top-1 93.8%", "llamacpp+q4_0 (q4_0): 239", "KL 0.3",
-                 "loop (float32): 60 tok/s, top-1 100.0%",
-                 "no llamacpp+q8_0: llama-cpp-python is not installed. Run `make peers`.", "n ≥ 8"):  # fmt: skip
+    for text in (
+        "loop+fused (q4_1): 4",
+        " tok/s, KL 0.003, top-1 93.8%",
+        "llamacpp+q4_0 (q4_0): 239",
+        "KL 0.3",
+        "loop (float32): 60 tok/s, top-1 100.0%",
+        "no llamacpp+q8_0: llama-cpp-python is not installed. Run `make peers`.",
+        "n ≥ 8",
+    ):
         assert text in drawn, text
     assert "512 tokens of two texts" in figure.axes[0].get_ylabel()
 
@@ -77,13 +97,17 @@ def test_the_roofline_has_shares_intensity_and_the_probe():
     for text in ("the limit: 50 GB/s, as probed", "loop+fused: 4", "90%"):
         assert text in drawn, text
     assert "tokens/s" in figure.axes[0].get_ylabel()
-    assert [axes.get_title("left") for axes in figure.axes] == [f"Context {c}, 0.5 to 3.0 operations a byte" for c in (256, 1024)]
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        f"Context {c}, 0.5 to 3.0 operations a byte" for c in (256, 1024)
+    ]
 
 
 def test_where_says_each_parts_milliseconds():
     figure = draw("where", race())
     drawn = words(figure)
-    (same_file, second) = where.table(answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01), MODEL, SHORT, FAR)
+    (same_file, second) = where.table(
+        answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01), MODEL, SHORT, FAR
+    )
     assert f"{same_file['total']:.2f} ms: layers {same_file['layers']:.2f}" in drawn
     assert f"{second['total']:.2f} ms: layers {second['layers']:.2f}" in drawn
     assert "at context 1024" in drawn
@@ -99,7 +123,9 @@ def test_each_parts_interval_lies_where_the_part_ends_and_none_hides_another():
     for part, line in zip(where.PARTS, drawn, strict=True):
         assert list(line.get_xdata()) == pytest.approx([left + entry[f"{part}_low"], left + entry[f"{part}_high"]])
         left += max(entry[part], 0.0)
-    assert entry["total"] in [line.get_xdata()[0] for line in axes.lines]  # the token itself is shorter than the bar here
+    assert entry["total"] in [
+        line.get_xdata()[0] for line in axes.lines
+    ]  # the token itself is shorter than the bar here
 
 
 def test_first_tokens_are_labelled_beside_the_limit_and_raced():

@@ -1,4 +1,5 @@
-"""The contest of arithmetics: mistakes named first, gaps with a reason, prompts of exact length, and the children, on a small model."""
+"""The contest of arithmetics: mistakes named first, gaps with a reason, prompts of exact length, and the children, on a
+small model."""
 
 import os
 from dataclasses import replace
@@ -16,20 +17,31 @@ from llama_jax.experiments.precision_and_kernels import measure, table
 from llama_jax.experiments.precision_and_kernels.measure import Contest
 from tests.checkpoint import test_gguf
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
-CONTEST = Contest(TINY, ("loop", "loop+int8"), ("torch-int8", "llamacpp+q4_0"), (24, 48), new_tokens=6, blocks=2, processes=1)
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+CONTEST = Contest(
+    TINY, ("loop", "loop+int8"), ("torch-int8", "llamacpp+q4_0"), (24, 48), new_tokens=6, blocks=2, processes=1
+)
 
 
 @pytest.mark.parametrize(
     ("words", "changes"),
-    [("No such peer: 'lamacpp'", dict(peers=("lamacpp",))), ("No such placement: 'lop'", dict(placements=("lop",))),
-     ("No placement or no context", dict(placements=())), ("No placement or no context", dict(contexts=())),
-     ("named twice: loop, loop", dict(placements=("loop", "loop"))),
-     ("loop\\+gemv is the baseline", dict(placements=("loop+gemv", "loop"))),
-     ("blocks is 0", dict(blocks=0)), ("starts is 0", dict(starts=0)), ("a rate needs two tokens", dict(new_tokens=1)),
-     ("leaves no room for a prompt", dict(contexts=(24, 6))), ("more than the model's 8192", dict(contexts=(9000,)))],
-)  # fmt: skip
+    [
+        ("No such peer: 'lamacpp'", dict(peers=("lamacpp",))),
+        ("No such placement: 'lop'", dict(placements=("lop",))),
+        ("No placement or no context", dict(placements=())),
+        ("No placement or no context", dict(contexts=())),
+        ("named twice: loop, loop", dict(placements=("loop", "loop"))),
+        ("loop\\+gemv is the baseline", dict(placements=("loop+gemv", "loop"))),
+        ("blocks is 0", dict(blocks=0)),
+        ("starts is 0", dict(starts=0)),
+        ("a rate needs two tokens", dict(new_tokens=1)),
+        ("leaves no room for a prompt", dict(contexts=(24, 6))),
+        ("more than the model's 8192", dict(contexts=(9000,))),
+    ],
+)
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
@@ -52,8 +64,14 @@ def test_a_process_holds_its_subjects_weights_and_no_others(tmp_path, monkeypatc
             name: available.loaded_as(name, model)
             for name in ("loop", "loop+bf16", "step+int8", "loop+gemv", "loop+q4_0+gemv", "torch-int8")
         }
-        assert found == {"loop": "float32", "loop+bf16": "bfloat16", "step+int8": "int8", "loop+gemv": own, "loop+q4_0+gemv": "q4_0",
-                         "torch-int8": "float32"}  # fmt: skip
+        assert found == {
+            "loop": "float32",
+            "loop+bf16": "bfloat16",
+            "step+int8": "int8",
+            "loop+gemv": own,
+            "loop+q4_0+gemv": "q4_0",
+            "torch-int8": "float32",
+        }
 
 
 def test_the_kernels_are_found_in_the_folder_given(tmp_path, monkeypatch):
@@ -62,7 +80,9 @@ def test_the_kernels_are_found_in_the_folder_given(tmp_path, monkeypatch):
 
     made = []
     monkeypatch.setenv("LLAMA_JAX_CACHE", "elsewhere")
-    monkeypatch.setattr(build, "library", lambda: made.append(os.environ["LLAMA_JAX_CACHE"]) or (tmp_path / "x.o").write_text("code"))
+    monkeypatch.setattr(
+        build, "library", lambda: made.append(os.environ["LLAMA_JAX_CACHE"]) or (tmp_path / "x.o").write_text("code")
+    )
     said = []
     for way in measure.WAYS:
         measure.kernels_ready(lambda kind, value: said.append(value), {}, dict(block=1), str(tmp_path), way)
@@ -82,7 +102,12 @@ def test_compiled_kernels_are_asked_for_once_a_way_and_start(monkeypatch):
     monkeypatch.setattr(Job, "child", child)
     job = Job(TINY, None, Journal())
     measure.compile_kernels(job, 2)
-    assert asked == [("kernels cold", 0, True), ("kernels cached", 0, True), ("kernels cold", 1, True), ("kernels cached", 1, True)]
+    assert asked == [
+        ("kernels cold", 0, True),
+        ("kernels cached", 0, True),
+        ("kernels cold", 1, True),
+        ("kernels cached", 1, True),
+    ]
     measure.compile_kernels(job, 2)  # all of it is in the journal
     assert len(asked) == 4
 

@@ -1,4 +1,5 @@
-"""Two texts under each arithmetic: perplexity by hand, distances and their quotients, and the children that read, on a small model."""
+"""Two texts under each arithmetic: perplexity by hand, distances and their quotients, and the children that read, on a
+small model."""
 
 import numpy as np
 import pytest
@@ -11,10 +12,19 @@ from llama_jax.errors import UserError
 from llama_jax.experiments.precision_and_kernels import reading
 from llama_jax.experiments.precision_and_kernels.reading import ALL, CODE, PROSE, Reading
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
-FAR = {"float32": (0.0, 0.0), "loop": (0.0, 0.0), "loop+gemv": (0.003, 0.0), "loop+fused": (0.003, 0.0), "llamacpp": (0.003, 0.001),
-       "llamacpp+q4_0": (0.3, 0.2), "torch-int8": (1.0, 0.9)}  # fmt: skip
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+FAR = {
+    "float32": (0.0, 0.0),
+    "loop": (0.0, 0.0),
+    "loop+gemv": (0.003, 0.0),
+    "loop+fused": (0.003, 0.0),
+    "llamacpp": (0.003, 0.001),
+    "llamacpp+q4_0": (0.3, 0.2),
+    "torch-int8": (1.0, 0.9),
+}
 
 
 def readings(subjects=tuple(FAR), windows=3, size=64):
@@ -26,11 +36,27 @@ def readings(subjects=tuple(FAR), windows=3, size=64):
         for text, level in ((PROSE, 2.0), (CODE, 1.0)):
             for i in range(windows):
                 noise = np.random.default_rng([i, len(text)]).uniform(0.5, 1.5, size)
-                made.append(Reading(
-                    run="r", block=0, order=i, process=1, seed=0, phase="read", valid=True, subject=subject, backend=backend, model="m",
-                    weights_hash="w", first=i * size, text=text, text_sha256="t", kl_pnat=reading.pnat(kl * noise),
-                    agree=[int(kl < 0.002 or k % 16 > 0) for k in range(size)], nll_pnat=reading.pnat(level * noise + more),
-                ))  # fmt: skip
+                made.append(
+                    Reading(
+                        run="r",
+                        block=0,
+                        order=i,
+                        process=1,
+                        seed=0,
+                        phase="read",
+                        valid=True,
+                        subject=subject,
+                        backend=backend,
+                        model="m",
+                        weights_hash="w",
+                        first=i * size,
+                        text=text,
+                        text_sha256="t",
+                        kl_pnat=reading.pnat(kl * noise),
+                        agree=[int(kl < 0.002 or k % 16 > 0) for k in range(size)],
+                        nll_pnat=reading.pnat(level * noise + more),
+                    )
+                )
     return made
 
 
@@ -40,7 +66,9 @@ def test_likelihood_by_hand_and_as_torch_computes_it():
     torch = pytest.importorskip("torch")
     logits = np.random.default_rng(0).normal(0, 5, (20, 50)).astype(np.float32)
     following = np.random.default_rng(1).integers(0, 50, 20)
-    known = torch.nn.functional.cross_entropy(torch.tensor(logits, dtype=torch.float64), torch.tensor(following), reduction="none")
+    known = torch.nn.functional.cross_entropy(
+        torch.tensor(logits, dtype=torch.float64), torch.tensor(following), reduction="none"
+    )
     assert reading.likelihood(logits, following.tolist()) == pytest.approx(known.numpy())
 
 
@@ -80,7 +108,9 @@ def test_the_table_has_each_text_and_both():
 def test_quotients_pair_the_positions():
     rows = readings()
     found = reading.over(rows, "loop+fused", "llamacpp", "kl")
-    assert (found.value, found.low, found.high) == pytest.approx((1, 1, 1), abs=1e-6)  # the noise is common, so it cancels
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (1, 1, 1), abs=1e-6
+    )  # the noise is common, so it cancels
     assert reading.over(rows, "llamacpp+q4_0", "llamacpp", "kl").value == pytest.approx(100)
     found = reading.over(rows, "loop+fused", "llamacpp", "ppl")
     assert found.value == pytest.approx(np.exp(-0.001))
@@ -102,15 +132,20 @@ def test_a_quotient_of_noisy_distances_has_a_wide_interval():
 
 def test_mistakes_are_named_before_anything_runs():
     job = Job(TINY, None, Journal(kind=Reading))
-    for words, arguments in {"No such placement: 'lop'": (["lop"], 10, 5), "tokens is 0": ([], 0, 5), "window is 0": ([], 10, 0),
-                             "more than the model's context of 8192": ([], 10, 9000)}.items():  # fmt: skip
+    for words, arguments in {
+        "No such placement: 'lop'": (["lop"], 10, 5),
+        "tokens is 0": ([], 0, 5),
+        "window is 0": ([], 10, 0),
+        "more than the model's context of 8192": ([], 10, 9000),
+    }.items():
         with pytest.raises(UserError, match=words):
             reading.measure(job, *arguments)
 
 
 @pytest.mark.slow
 def test_really_read(tmp_path, monkeypatch):
-    """The control exactly zero, bfloat16 and int8 further, every position of both texts once; a gap for what reads files."""
+    """The control exactly zero, bfloat16 and int8 further, every position of both texts once; a gap for what reads
+    files."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     journal = Journal(kind=Reading)
     asked = ["loop", "loop+bf16", "torch-int8", "llamacpp+q4_0"]

@@ -69,10 +69,15 @@ def test_goals_that_are_reached():
 
 @pytest.mark.parametrize(
     ("slower", "words"),
-    [({"loop+gemv": 1.2}, ("loop+gemv over", "256")), ({"loop+gemv": 1.2}, ("loop+gemv over", "1024")),
-     ({"loop+fused": 1.3}, ("loop+fused over", "mode of this file")), ({"step+fused": 1.2}, ("step+fused over",)),
-     ({"llamacpp+q4_0": 0.8}, ("quantisation of this model",)), ({"loop+fused": 1.3}, ("bytes read",))],
-)  # fmt: skip
+    [
+        ({"loop+gemv": 1.2}, ("loop+gemv over", "256")),
+        ({"loop+gemv": 1.2}, ("loop+gemv over", "1024")),
+        ({"loop+fused": 1.3}, ("loop+fused over", "mode of this file")),
+        ({"step+fused": 1.2}, ("step+fused over",)),
+        ({"llamacpp+q4_0": 0.8}, ("quantisation of this model",)),
+        ({"loop+fused": 1.3}, ("bytes read",)),
+    ],
+)
 def test_goals_that_are_missed(slower, words):
     goal = only(judged(race(slower=slower)), *words)
     assert goal.verdict == MISSED, goal.measured
@@ -82,12 +87,19 @@ def test_goals_of_memory_compiling_and_quality_can_be_missed():
     made = race()
     heavy = [t.model_copy(update=dict(peak_rss_bytes=600 * 10**6)) if t.run == "memory loop+fused" else t for t in made]
     assert only(judged(heavy), "peak resident").verdict == MISSED
-    slow = [{**n, "kernels": {**n["kernels"], "seconds": 20 * n["kernels"]["seconds"]}} if "kernels" in n else n for n in NOTES]
+    slow = [
+        {**n, "kernels": {**n["kernels"], "seconds": 20 * n["kernels"]["seconds"]}} if "kernels" in n else n
+        for n in NOTES
+    ]
     found = judged(made, notes=slow)
     assert (only(found, "first use").verdict, only(found, "later starts").verdict) == (MISSED, MISSED)
     worse = dict(kl_pnat=lambda kl: 2 * kl, nll_pnat=lambda nll: nll + 10**10, agree=lambda same: 0)
-    far = [r.model_copy(update={what: [change(v) for v in getattr(r, what)] for what, change in worse.items()})
-           if r.subject == "loop+fused" else r for r in readings()]  # fmt: skip
+    far = [
+        r.model_copy(update={what: [change(v) for v in getattr(r, what)] for what, change in worse.items()})
+        if r.subject == "loop+fused"
+        else r
+        for r in readings()
+    ]
     found = judged(made, rows=far)
     assert {only(found, what, "loop+fused over").verdict for what in ("KL", "top-1", "perplexity")} == {MISSED}
     assert only(found, "KL", "loop+gemv").verdict == REACHED
@@ -105,11 +117,21 @@ def test_what_was_not_measured_is_said_to_be_so():
 
 @pytest.mark.parametrize(
     ("least", "low", "high", "noise", "verdict"),
-    [(True, 1.1, 1.2, False, REACHED), (True, 0.9, 1.1, False, UNDECIDED), (True, 0.8, 0.9, False, MISSED),
-     (False, 0.8, 0.9, False, REACHED), (False, 0.9, 1.1, False, UNDECIDED), (False, 1.1, 1.2, False, MISSED),
-     (True, 0.9, 1.1, True, REACHED), (True, 0.8, 0.9, True, MISSED), (False, 0.9, 1.1, True, REACHED),
-     (False, 1.1, 1.2, True, MISSED), (True, 1.0, 1.0, False, REACHED), (True, np.nan, np.nan, False, UNDECIDED)],
-)  # fmt: skip
+    [
+        (True, 1.1, 1.2, False, REACHED),
+        (True, 0.9, 1.1, False, UNDECIDED),
+        (True, 0.8, 0.9, False, MISSED),
+        (False, 0.8, 0.9, False, REACHED),
+        (False, 0.9, 1.1, False, UNDECIDED),
+        (False, 1.1, 1.2, False, MISSED),
+        (True, 0.9, 1.1, True, REACHED),
+        (True, 0.8, 0.9, True, MISSED),
+        (False, 0.9, 1.1, True, REACHED),
+        (False, 1.1, 1.2, True, MISSED),
+        (True, 1.0, 1.0, False, REACHED),
+        (True, np.nan, np.nan, False, UNDECIDED),
+    ],
+)
 def test_verdicts(least, low, high, noise, verdict):
     assert Goal("x", 1.0, least, 1.0, low, high, 5, noise=noise).verdict == verdict
 
@@ -126,16 +148,27 @@ def test_the_sentence():
     assert said.endswith("llamacpp+q8_0 was not measured here.")
     slow = race(slower={"loop+fused": 1.3})
     said = finding.precision(slow, entries_of(slow), list(judged(slow).values()), [])
-    assert "missed: loop+fused over llama.cpp's fastest mode of this file (llamacpp) at context 256 (≥ 2.5x: 2.3" in said
+    assert (
+        "missed: loop+fused over llama.cpp's fastest mode of this file (llamacpp) at context 256 (≥ 2.5x: 2.3" in said
+    )
 
 
 @pytest.mark.parametrize(
     ("slower", "words"),
-    [({}, "; step+gemv's first token comes before llama.cpp's at 10 and 100 prompt tokens; of 17 goals set beforehand 17 are reached"),
-     ({("step+gemv", 100): 1.6},
-      "; step+gemv's first token comes before llama.cpp's at 10, comes after llama.cpp's at 100 prompt tokens; of 17 goals set"),
-     ({("step+gemv", 10): 20 / 18}, "comes before llama.cpp's at 100, is undecided at 10 prompt tokens;")],
-)  # fmt: skip
+    [
+        (
+            {},
+            "; step+gemv's first token comes before llama.cpp's at 10 and 100 prompt tokens; of 17 goals set"
+            " beforehand 17 are reached",
+        ),
+        (
+            {("step+gemv", 100): 1.6},
+            "; step+gemv's first token comes before llama.cpp's at 10, comes after llama.cpp's at 100 prompt"
+            " tokens; of 17 goals set",
+        ),
+        ({("step+gemv", 10): 20 / 18}, "comes before llama.cpp's at 100, is undecided at 10 prompt tokens;"),
+    ],
+)
 def test_the_sentence_says_whose_first_token_is_sooner(slower, words):
     made, rows, races = race(), readings(), same_file.races(firsts(slower=slower))
     entries = entries_of(made)

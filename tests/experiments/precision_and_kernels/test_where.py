@@ -13,20 +13,27 @@ from llama_jax.experiments.precision_and_kernels import where
 from llama_jax.experiments.precision_and_kernels.where import LONG, NARROW, SHALLOW, WHOLE
 from tests.bench.test_record import trial
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
 MODEL, SHORT, FAR = "random:smollm2-135m", 128, 1024
 OF = where.Sizes(layers=30, fewer=10, vocabulary=49152, smaller=6144, short=SHORT, long=FAR)
 
 
 def times(layer, row, position, rest, of=OF):
-    """ms of each variant for a model whose parts cost so much: a layer, a row of the head, a position in the cache of one layer."""
+    """ms of each variant for a model whose parts cost so much: a layer, a row of the head, a position in the cache of
+    one layer."""
 
     def token(layers, rows, context):
         return layers * (layer + position * context) + row * rows + rest
 
-    return {WHOLE: token(of.layers, of.vocabulary, of.short), SHALLOW: token(of.fewer, of.vocabulary, of.short),
-            NARROW: token(of.layers, of.smaller, of.short), LONG: token(of.layers, of.vocabulary, of.long)}  # fmt: skip
+    return {
+        WHOLE: token(of.layers, of.vocabulary, of.short),
+        SHALLOW: token(of.fewer, of.vocabulary, of.short),
+        NARROW: token(of.layers, of.smaller, of.short),
+        LONG: token(of.layers, of.vocabulary, of.long),
+    }
 
 
 def answers(name="loop", layer=0.1, row=2e-5, position=1e-5, rest=0.3, blocks=6, noise=0.0):
@@ -78,11 +85,15 @@ def test_a_block_without_all_variants_is_left_out():
 
 @pytest.mark.parametrize(
     ("words", "model", "arguments"),
-    [("only of random weights", "smollm2-135m-instruct", (["loop"], 24, 64, 6, 1)), ("must be longer", TINY, (["loop"], 64, 64, 6, 1)),
-     ("No such placement", TINY, (["lop"], 24, 64, 6, 1)), ("blocks is 0", TINY, (["loop"], 24, 64, 6, 0)),
-     ("leaves no room", TINY, (["loop"], 6, 64, 6, 1)),
-     ("too small to leave anything out", TINY + ",vocab_size=64", (["loop"], 24, 64, 6, 1))],
-)  # fmt: skip
+    [
+        ("only of random weights", "smollm2-135m-instruct", (["loop"], 24, 64, 6, 1)),
+        ("must be longer", TINY, (["loop"], 64, 64, 6, 1)),
+        ("No such placement", TINY, (["lop"], 24, 64, 6, 1)),
+        ("blocks is 0", TINY, (["loop"], 24, 64, 6, 0)),
+        ("leaves no room", TINY, (["loop"], 6, 64, 6, 1)),
+        ("too small to leave anything out", TINY + ",vocab_size=64", (["loop"], 24, 64, 6, 1)),
+    ],
+)
 def test_mistakes_are_named(words, model, arguments):
     with pytest.raises(UserError, match=words):
         where.measure(Job(model, None, Journal()), *arguments)

@@ -13,9 +13,13 @@ from tests.test_figures import META, words
 def draw(chart, rows):
     policies = table.accounts(rows, measure.SHAPES)
     if chart == "compilations":
-        return shapes_and_recompilation_chart.compilations({a.subject: table.by_request(rows, a.subject) for a in policies}, policies)
+        return shapes_and_recompilation_chart.compilations(
+            {a.subject: table.by_request(rows, a.subject) for a in policies}, policies
+        )
     if chart == "stream_seconds":
-        return shapes_and_recompilation_chart.stream_seconds(policies, table.all_parts(policies), table.ratios(policies))
+        return shapes_and_recompilation_chart.stream_seconds(
+            policies, table.all_parts(policies), table.ratios(policies)
+        )
     return shapes_and_recompilation_chart.surprises(table.surprises(rows))
 
 
@@ -34,7 +38,12 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart, processes):
 def test_lanes_name_programs_and_seconds_and_leave_ticks_where_nothing_compiled():
     figure = draw("compilations", everything(3))
     drawn = words(figure)
-    for text in ("9 programs\n9.1 s [9.0, 9.2] lost", "2 programs\n2.0 s [2.0, 2.0] lost", "Medians of n = 3 processes", "largest 3.0 s"):
+    for text in (
+        "9 programs\n9.1 s [9.0, 9.2] lost",
+        "2 programs\n2.0 s [2.0, 2.0] lost",
+        "Medians of n = 3 processes",
+        "largest 3.0 s",
+    ):
         assert text in drawn
     (axes,) = figure.axes
     assert len(axes.collections) == 3 + 3 + 2 + 2 + 1  # requests that compiled
@@ -52,7 +61,11 @@ def test_bars_reach_the_total_and_name_the_fastest():
     policies = {a.subject: a for a in table.accounts(rows, measure.SHAPES)}
     axes = figure.axes[0]
     for label, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True):
-        reached = max(bar.get_x() + bar.get_width() for bar in axes.patches if abs(bar.get_y() + bar.get_height() / 2 - height) < 1e-9)
+        reached = max(
+            bar.get_x() + bar.get_width()
+            for bar in axes.patches
+            if abs(bar.get_y() + bar.get_height() / 2 - height) < 1e-9
+        )
         assert reached == pytest.approx(sorted(policies[label.get_text()].total)[1])
 
 

@@ -14,8 +14,10 @@ from llama_jax.experiments.shapes_and_recompilation.measure import Served, Strea
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
-MODEL = ("random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
-         "head_dim=16,vocab_size=97")  # fmt: skip
+MODEL = (
+    "random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
+    "head_dim=16,vocab_size=97"
+)
 NEW = 3
 
 
@@ -37,7 +39,12 @@ def test_every_policy_makes_room_for_what_is_asked(name):
         assert length >= tokens
         assert slots >= length + NEW - 1
     used = {policy.shape(tokens, longest, NEW) for tokens in range(1, longest + 1)}
-    assert len(used) == {workload.GROWING: 300, workload.EXACT: 300, workload.BUCKETS: 10, workload.POWERS: 10, workload.ONE: 1}[name]
+    assert (
+        len(used)
+        == {workload.GROWING: 300, workload.EXACT: 300, workload.BUCKETS: 10, workload.POWERS: 10, workload.ONE: 1}[
+            name
+        ]
+    )
 
 
 def test_powers_are_powers_and_buckets_are_the_packages():
@@ -68,9 +75,14 @@ def test_real_prompts_are_ragged(packaged):
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [(dict(count=0), "prompts is 0"), (dict(requests=1), "requests is 1"), (dict(new_tokens=0), "new_tokens is 0"),
-     (dict(batch=1), "batch is 1"), (dict(new_tokens=9000), "exceed the model's context")],
-)  # fmt: skip
+    [
+        (dict(count=0), "prompts is 0"),
+        (dict(requests=1), "requests is 1"),
+        (dict(new_tokens=0), "new_tokens is 0"),
+        (dict(batch=1), "batch is 1"),
+        (dict(new_tokens=9000), "exceed the model's context"),
+    ],
+)
 def test_counts_that_cannot_be_are_named(loaded, changes, words):
     with pytest.raises(UserError, match=words):
         measure.ragged(loaded, **{**dict(count=2, requests=2, new_tokens=2), **changes})
@@ -168,7 +180,10 @@ def test_causes_are_those_of_the_policy(policies):
     }
     assert causes_of[workload.ONE] == [compile_causes.FIRST]
     assert causes_of[workload.EXACT] == [compile_causes.FIRST, "static argument; shape"]
-    assert causes_of[workload.GROWING] == ["shape", "static argument; shape"]  # each token is a shape within the first request
+    assert causes_of[workload.GROWING] == [
+        "shape",
+        "static argument; shape",
+    ]  # each token is a shape within the first request
     assert not any("/llama_jax/" in r.cause or " id=" in r.cause for rows in policies.values() for r in rows)
 
 
@@ -197,7 +212,9 @@ def test_a_wrong_answer_is_void_and_keeps_its_programs(stream):
     """Every row of a batch is judged, and dummies are not."""
     wrong = measure.replace(stream, expected=(stream.expected[0], tuple((t + 1) % 97 for t in stream.expected[1])))
     patch = pytest.MonkeyPatch()
-    patch.setattr(measure.Reference, "logits", lambda reference, prompt, row, *kind: np.eye(97)[(row + 1) % 97])  # far from a tie
+    patch.setattr(
+        measure.Reference, "logits", lambda reference, prompt, row, *kind: np.eye(97)[(row + 1) % 97]
+    )  # far from a tie
     rows = served(wrong, measure.LAST, measure.SMALLER)
     patch.undo()
     assert [r.compiled for r in rows[:4]] == [2, 0, 0, 2]

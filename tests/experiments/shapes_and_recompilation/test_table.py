@@ -12,29 +12,60 @@ from tests.bench.test_record import trial
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
-SHAPE = ("TRACING CACHE MISS at llama_jax/generate.py:150:27 (decode): for one_step defined at llama_jax/transforms.py:115 all"
-         " previously seen cache keys differ. For the closest previous key: different input types: * at ids, now i32[1,9] and before"
-         " i32[1,5]")  # fmt: skip
-NEW = "TRACING CACHE MISS at llama_jax/generate.py:130:19 (prefill): never seen function: first defined at llama_jax/transforms.py:101"
+SHAPE = (
+    "TRACING CACHE MISS at llama_jax/generate.py:150:27 (decode): for one_step defined at"
+    " llama_jax/transforms.py:115 all"
+    " previously seen cache keys differ. For the closest previous key: different input types: * at ids,"
+    " now i32[1,9] and before"
+    " i32[1,5]"
+)
+NEW = (
+    "TRACING CACHE MISS at llama_jax/generate.py:130:19 (prefill): never seen function: first defined at"
+    " llama_jax/transforms.py:101"
+)
 
 
 def row(experiment, subject, block=0, order=0, phase="cold", seconds=1.0, programs=0, lost=0.0, **changes):
     """A request of three tokens; `lost` seconds of it went to compiling."""
-    known = dict(padded_tokens=16, rows_asked=1, tokens_asked=8, prompt_tokens=8, run=f"{experiment}: {subject}", order=order, phase=phase,
-                 compiled=programs, lowered=programs, trace_ns=round(lost * 1e8), lower_ns=round(lost * 2e8), backend_ns=round(lost * 7e8),
-                 cause="" if not programs else SHAPE if order else NEW)  # fmt: skip
+    known = dict(
+        padded_tokens=16,
+        rows_asked=1,
+        tokens_asked=8,
+        prompt_tokens=8,
+        run=f"{experiment}: {subject}",
+        order=order,
+        phase=phase,
+        compiled=programs,
+        lowered=programs,
+        trace_ns=round(lost * 1e8),
+        lower_ns=round(lost * 2e8),
+        backend_ns=round(lost * 7e8),
+        cause="" if not programs else SHAPE if order else NEW,
+    )
     made = trial(subject, block, np.linspace(100, 1000 * seconds, 3))
     return Served(**{**made.model_dump(), **known, **changes})
 
 
 def stream(experiment, subject, programs, processes=2, warm=0.5, each=1.0, **changes):
-    """Three requests, of which the k-th compiles programs[k], a program a second, later processes 1 % slower; then the same warm."""
+    """Three requests, of which the k-th compiles programs[k], a program a second, later processes 1 % slower; then the
+    same warm."""
     made = []
     for block in range(processes):
         slower = 1 + block / 100
         for i, n in enumerate(programs):
             lost = n * each * slower
-            made.append(row(experiment, subject, block, i, seconds=(warm + 0.1) * slower + lost, programs=n, lost=lost, **changes))
+            made.append(
+                row(
+                    experiment,
+                    subject,
+                    block,
+                    i,
+                    seconds=(warm + 0.1) * slower + lost,
+                    programs=n,
+                    lost=lost,
+                    **changes,
+                )
+            )
             made.append(row(experiment, subject, block, i, "warm", seconds=warm * slower, **changes))
     return made
 
@@ -47,7 +78,13 @@ def everything(processes=2):
         workload.POWERS: (2, 1, 0),
         workload.ONE: (2, 0, 0),
     }
-    warm = {workload.GROWING: 0.7, workload.EXACT: 0.5, workload.BUCKETS: 0.55, workload.POWERS: 0.6, workload.ONE: 0.65}
+    warm = {
+        workload.GROWING: 0.7,
+        workload.EXACT: 0.5,
+        workload.BUCKETS: 0.55,
+        workload.POWERS: 0.6,
+        workload.ONE: 0.65,
+    }
     made = [r for s, n in compiled.items() for r in stream(measure.SHAPES, s, n, processes, warm[s])]
     for experiment in table.SURPRISES:
         bad, cured = measure.SUBJECTS[experiment]
@@ -78,8 +115,12 @@ def test_dummy_rows_are_padding_and_make_no_tokens():
 
 def test_a_stream_with_wrong_tokens_has_no_time_but_keeps_its_programs():
     rows = everything()
-    spoilt = [r.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) if r.subject == workload.ONE and r.order == 1 else r
-              for r in rows]  # fmt: skip
+    spoilt = [
+        r.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1"))
+        if r.subject == workload.ONE and r.order == 1
+        else r
+        for r in rows
+    ]
     found = table.accounts(spoilt, measure.SHAPES)
     one = found[-1]
     assert all(map(math.isnan, one.total + one.warm))
@@ -96,8 +137,12 @@ def test_a_stream_with_wrong_tokens_has_no_time_but_keeps_its_programs():
 
 
 def test_a_warm_request_that_compiles_takes_the_warm_time_away():
-    rows = [r.model_copy(update=dict(valid=False)) if (r.subject, r.phase, r.block, r.order) == (workload.ONE, "warm", 0, 2) else r
-            for r in everything()]  # fmt: skip
+    rows = [
+        r.model_copy(update=dict(valid=False))
+        if (r.subject, r.phase, r.block, r.order) == (workload.ONE, "warm", 0, 2)
+        else r
+        for r in everything()
+    ]
     one = table.account(rows, measure.SHAPES, workload.ONE)
     assert math.isnan(one.warm[0])
     assert math.isfinite(one.warm[1])
@@ -170,8 +215,14 @@ def test_draws_are_compared_where_nothing_was_greedy():
 def test_the_finding_says_what_the_rows_say():
     rows = everything(3)
     sentence = finding.shapes(table.accounts(rows, measure.SHAPES), table.surprises(rows))
-    expected = ("9 programs and 9.1 s with growing cache", "2 programs and 2.0 s with one shape (n = 3 each)", "serves them fastest",
-                "in 4.3 s", "growing cache takes 2.68x [2.68, 2.68] as long", "2 programs for reloaded weights (0 once cured)")  # fmt: skip
+    expected = (
+        "9 programs and 9.1 s with growing cache",
+        "2 programs and 2.0 s with one shape (n = 3 each)",
+        "serves them fastest",
+        "in 4.3 s",
+        "growing cache takes 2.68x [2.68, 2.68] as long",
+        "2 programs for reloaded weights (0 once cured)",
+    )
     for words in expected:
         assert words in sentence
     assert sentence.endswith(".")
@@ -179,6 +230,12 @@ def test_the_finding_says_what_the_rows_say():
     assert "does not separate" not in sentence
     single = finding.shapes(table.accounts(everything(1), measure.SHAPES), table.surprises(everything(1)))
     assert "(one process each, so no interval)" in single
-    noisy = [r.model_copy(update=dict(token_times_ns=[9 * t for t in r.token_times_ns])) if (r.subject, r.block) == (workload.ONE, 1) else r
-             for r in rows]  # fmt: skip
-    assert "n = 3 does not separate it from" in finding.shapes(table.accounts(noisy, measure.SHAPES), table.surprises(rows))
+    noisy = [
+        r.model_copy(update=dict(token_times_ns=[9 * t for t in r.token_times_ns]))
+        if (r.subject, r.block) == (workload.ONE, 1)
+        else r
+        for r in rows
+    ]
+    assert "n = 3 does not separate it from" in finding.shapes(
+        table.accounts(noisy, measure.SHAPES), table.surprises(rows)
+    )

@@ -58,7 +58,9 @@ def test_cold_bars_reach_the_median_and_say_how_much_longer_it_is():
     labels = {label.get_text(): height for label, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)}
     for e in table.cold(everything()):
         height = labels[e["subject"]]
-        reached = max(b.get_x() + b.get_width() for b in axes.patches if abs(b.get_y() + b.get_height() / 2 - height) < 1e-9)
+        reached = max(
+            b.get_x() + b.get_width() for b in axes.patches if abs(b.get_y() + b.get_height() / 2 - height) < 1e-9
+        )
         assert reached == pytest.approx(e["median"] / 1e3)
     assert "1.50 s, 21x of a warm one (70.2 ms)" in words(figure)
     assert "n = 1 each" in words(figure)
@@ -75,5 +77,7 @@ def test_mixed_means_stand_beside_the_published_ones():
 def test_one_length_alone_can_be_drawn():
     alone = [t for t in everything() if t.prompt_tokens == AT]
     assert words(time_to_first_token_chart.ttft_by_length(alone, {AT: 1.0}, {}))
-    unfinished = [t for t in everything() if t.phase == "warm"] + [request("step exact", AT, 0, phase="cold", valid=False)]
+    unfinished = [t for t in everything() if t.phase == "warm"] + [
+        request("step exact", AT, 0, phase="cold", valid=False)
+    ]
     assert "There is no valid cold start." in words(time_to_first_token_chart.ttft_cold(table.cold(unfinished)))

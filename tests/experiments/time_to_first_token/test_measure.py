@@ -20,7 +20,15 @@ from tests.bench.test_passages import without_tokenizer
 from tests.experiments.compile_time.test_measure import SMALL
 
 PLAN = ttft_plan.Plan(
-    ("step exact", "step bucketed", "step fixed", "layer exact"), ("flax-linen+jit",), (5, 20), 2, 1, 20, 1, 2, ("step exact",)
+    ("step exact", "step bucketed", "step fixed", "layer exact"),
+    ("flax-linen+jit",),
+    (5, 20),
+    2,
+    1,
+    20,
+    1,
+    2,
+    ("step exact",),
 )
 
 
@@ -33,20 +41,28 @@ def test_no_passage_is_asked_twice(tiny):
     asked = [p for work in works.values() for p in work.prompts]
     assert len(asked) == len(set(asked)) == 2 * (ttft_plan.SPARE + 2) + 1 + 2
     assert {key: len(work.prompts) for key, work in works.items()} == {
-        **{("warm-up", n): ttft_plan.SPARE for n in (5, 20)}, ("warm", 5): 2, ("warm", 20): 2, ("cold", 20): 1, ("tail", 20): 2,
-    }  # fmt: skip
+        **{("warm-up", n): ttft_plan.SPARE for n in (5, 20)},
+        ("warm", 5): 2,
+        ("warm", 20): 2,
+        ("cold", 20): 1,
+        ("tail", 20): 2,
+    }
     assert all(len(p) == n for (_, n), work in works.items() for p in work.prompts)
 
 
 def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
     work = Workload(((1,) * 20,), 2, 20)
     shapes = {
-        name: ttft_plan.shaped(work, name, 40) for name in ("step exact", "step exact" + AGAIN, "eager bucketed", "step fixed", "torch")
+        name: ttft_plan.shaped(work, name, 40)
+        for name in ("step exact", "step exact" + AGAIN, "eager bucketed", "step fixed", "torch")
     }
     assert {name: (s.length, s.slots) for name, s in shapes.items()} == {
-        "step exact": (20, 21), "step exact" + AGAIN: (20, 21), "eager bucketed": (24, 32), "step fixed": (48, 64),
+        "step exact": (20, 21),
+        "step exact" + AGAIN: (20, 21),
+        "eager bucketed": (24, 32),
+        "step fixed": (48, 64),
         "torch": (20, generate.bucket(22)),
-    }  # fmt: skip
+    }
     assert all(s.prompts == work.prompts for s in shapes.values())
 
 
@@ -86,7 +102,10 @@ def test_rounds_cover_every_block_and_every_tail_request_once():
 
 def test_the_order_is_random_and_the_baseline_runs_twice(tiny):
     subjects = measure.build(None, without_tokenizer(tiny), PLAN.placements, 0, {})
-    orders = [[(who.name, n) for who, n, _ in measure.drawn(subjects, PLAN.lengths, ttft_plan.WARM, b, PLAN)] for b in range(9)]
+    orders = [
+        [(who.name, n) for who, n, _ in measure.drawn(subjects, PLAN.lengths, ttft_plan.WARM, b, PLAN)]
+        for b in range(9)
+    ]
     expected = Counter((name, n) for n in PLAN.lengths for name in (*PLAN.placements, "step exact" + AGAIN))
     assert all(Counter(order) == expected for order in orders)
     assert len(set(map(tuple, orders))) == 9
@@ -146,7 +165,9 @@ def test_everything_is_measured_once_and_gated(measured):
     warm = Counter((t.run, t.subject, t.prompt_tokens) for t in trials if t.phase == "warm")
     names = (*PLAN.placements, "step exact" + AGAIN, "flax-linen+jit")
     assert warm == {**{("warm", name, n): 2 for name in names for n in PLAN.lengths}, ("tail", "step exact", 20): 2}
-    assert all(t.valid and t.new_tokens == 2 and not t.compiled for t in trials if t.phase == "warm"), [t.reason for t in trials]
+    assert all(t.valid and t.new_tokens == 2 and not t.compiled for t in trials if t.phase == "warm"), [
+        t.reason for t in trials
+    ]
     assert len({t.tokens_sha256 for t in trials if (t.run, t.block, t.prompt_tokens) == ("warm", 1, 20)}) == 1
     assert [gap["name"] for gap in gaps] == ["llamacpp"]
     assert len(journal.trials) == before  # a run that is whole is not measured again
@@ -178,7 +199,9 @@ def test_a_cold_request_with_other_tokens_is_void(tiny):
     work = dict(prompts=[[1] * 20], new_tokens=2, length=20, batch=1, seed=0)
     where = dict(run="cold step exact", block=0, process=1)
     plan = {k: getattr(PLAN, k) for k in PLAN.__dataclass_fields__}
-    measure.first_request(lambda kind, value: said.append((kind, value)), job, where, "step exact", 0, plan, work, [96, 96])
+    measure.first_request(
+        lambda kind, value: said.append((kind, value)), job, where, "step exact", 0, plan, work, [96, 96]
+    )
     (row,) = [value for kind, value in said if kind == "trial"]
     assert not row["valid"]
     assert row["reason"].startswith("wrong: token 0 is")
@@ -187,7 +210,10 @@ def test_a_cold_request_with_other_tokens_is_void(tiny):
 @pytest.mark.slow
 def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
-    loaded, plan = checkpoint.load(SMALL), changed(placements=("step exact",), peers=("flax-nnx",), tail=0, tail_subjects=())
+    loaded, plan = (
+        checkpoint.load(SMALL),
+        changed(placements=("step exact",), peers=("flax-nnx",), tail=0, tail_subjects=()),
+    )
     job = Job(SMALL, None, Journal(kind=Start), limit=0.05)  # a child that is silent for so long is stopped
     work = ttft_plan.workloads(loaded, plan)[ttft_plan.COLD, plan.at]
     measure.cold_starts(job, loaded, replace(plan, placements=()), work)

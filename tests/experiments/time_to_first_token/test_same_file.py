@@ -1,4 +1,5 @@
-"""First tokens by prompt length: mistakes named first, who is compared with whom, goals a length, and the child on a small model."""
+"""First tokens by prompt length: mistakes named first, who is compared with whom, goals a length, and the child on a
+small model."""
 
 import math
 from collections import Counter
@@ -16,17 +17,25 @@ from llama_jax.experiments.precision_and_kernels.goals import ABSENT, MISSED, RE
 from llama_jax.experiments.time_to_first_token import measure, same_file, table
 from tests.experiments.precision_and_kernels.race import LENGTHS, firsts
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
 
 
 @pytest.mark.parametrize(
     ("words", "changes"),
-    [("No such placement: 'stepp'", dict(subjects=["stepp"])), ("placements is empty", dict(subjects=["llamacpp"])),
-     ("named twice", dict(subjects=["step", "step"])), ("step\\+gemv is the baseline", dict(subjects=["step+gemv", "step"])),
-     ("lengths is \\[\\]", dict(lengths=[])), ("lengths is \\[5, 5\\]", dict(lengths=[5, 5])), ("blocks is 0", dict(blocks=0)),
-     ("exceed the model's context of 8192", dict(lengths=[9000]))],
-)  # fmt: skip
+    [
+        ("No such placement: 'stepp'", dict(subjects=["stepp"])),
+        ("placements is empty", dict(subjects=["llamacpp"])),
+        ("named twice", dict(subjects=["step", "step"])),
+        ("step\\+gemv is the baseline", dict(subjects=["step+gemv", "step"])),
+        ("lengths is \\[\\]", dict(lengths=[])),
+        ("lengths is \\[5, 5\\]", dict(lengths=[5, 5])),
+        ("blocks is 0", dict(blocks=0)),
+        ("exceed the model's context of 8192", dict(lengths=[9000])),
+    ],
+)
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
@@ -55,7 +64,9 @@ def test_each_length_is_raced_against_llama_cpps_fastest_mode_of_the_file():
     swapped = same_file.races(firsts(slower={("llamacpp", 10): 2.0}))
     assert [r["rival"] for r in swapped] == ["llamacpp+generate", "llamacpp"]
     assert same_file.over(firsts(), "step", 10).value == pytest.approx(40 / 20, rel=0.02)
-    other_file = [t.model_copy(update=dict(subject="llamacpp+q4_0")) if t.subject == "llamacpp" else t for t in firsts()]
+    other_file = [
+        t.model_copy(update=dict(subject="llamacpp+q4_0")) if t.subject == "llamacpp" else t for t in firsts()
+    ]
     assert same_file.rival(other_file, 10) == "llamacpp+generate"
 
 
@@ -63,7 +74,10 @@ def test_a_goal_a_length():
     reached, missed = goals.firsts(same_file.races(firsts(slower={("step+gemv", 100): 1.6})))
     assert (reached.verdict, missed.verdict) == (REACHED, MISSED)
     assert reached.aim == "≤ 1x"
-    assert reached.about == "step+gemv's first token over that of llama.cpp's fastest mode of this file (llamacpp) at 10 tokens"
+    assert (
+        reached.about
+        == "step+gemv's first token over that of llama.cpp's fastest mode of this file (llamacpp) at 10 tokens"
+    )
     level, _ = goals.firsts(same_file.races(firsts(slower={("step+gemv", 10): 20 / 18})))
     assert level.verdict == UNDECIDED
     assert level.low < 1 < level.high
@@ -86,7 +100,9 @@ def test_the_table_and_the_limits():
     assert same_file.as_frame([]).empty
     cfg = config.tiny()
     about, share = table.floor(cfg, LENGTHS), cfg.weights_read_per_token / cfg.num_parameters
-    gflops = roofline.prefill_flops(cfg, 100) / (100 * share) / 1e6  # the arithmetic of 100 tokens takes 100 ms times the share
+    gflops = (
+        roofline.prefill_flops(cfg, 100) / (100 * share) / 1e6
+    )  # the arithmetic of 100 tokens takes 100 ms times the share
     found = same_file.limits(firsts(), about, gflops)
     assert found[10] == pytest.approx(max(10 * share, table.arithmetic_ms(about, 10, gflops)))  # 500 MB at 50 GB/s
     assert found[100] == pytest.approx(100 * share)

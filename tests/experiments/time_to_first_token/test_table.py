@@ -10,8 +10,12 @@ from llama_jax.experiments.time_to_first_token import finding, table
 from tests.bench.test_record import trial
 
 TIMES = {  # ms to the first token: subject → (fixed, per token)
-    "step exact": (20, 1.0), "step fixed": (120, 0.0), "torch": (30, 1.2), "torch-script": (31, 1.2), "llamacpp": (10, 2.0),
-}  # fmt: skip
+    "step exact": (20, 1.0),
+    "step fixed": (120, 0.0),
+    "torch": (30, 1.2),
+    "torch-script": (31, 1.2),
+    "llamacpp": (10, 2.0),
+}
 BACKENDS = {"torch": "torch", "torch-script": "torch", "llamacpp": "llama.cpp"}
 LENGTHS, AT = (10, 50, 100), 50
 
@@ -19,7 +23,9 @@ LENGTHS, AT = (10, 50, 100), 50
 def request(subject, n, block, run="warm", ms=None, **changes):
     fixed, slope = TIMES[subject.removesuffix(" (again)")]
     ms = (fixed + slope * n) * (1 + 0.001 * block) if ms is None else ms
-    own = dict(backend=BACKENDS.get(subject, "jax"), prompt_tokens=n, run=run, weights_bytes=4 * 10**6, process=1 + block % 2)
+    own = dict(
+        backend=BACKENDS.get(subject, "jax"), prompt_tokens=n, run=run, weights_bytes=4 * 10**6, process=1 + block % 2
+    )
     return Start(**{**trial(subject, block, (ms, ms + 5)).model_dump(), **own, **changes})
 
 
@@ -27,7 +33,12 @@ def everything(blocks=6, tail=0):
     made = [request(name, n, b) for name in (*TIMES, "step exact (again)") for n in LENGTHS for b in range(blocks)]
     made += [request("torch", AT, b, "tail") for b in range(tail)]
     first = dict(
-        phase="cold", first_trace_ns=10**8, first_lower_ns=10**8, first_backend_ns=8 * 10**8, load_ns=2 * 10**9, peak_rss_bytes=10**9
+        phase="cold",
+        first_trace_ns=10**8,
+        first_lower_ns=10**8,
+        first_backend_ns=8 * 10**8,
+        load_ns=2 * 10**9,
+        peak_rss_bytes=10**9,
     )
     made += [request("step exact", AT, b, "cold step exact", 1500 + b, **first) for b in range(3)]
     return made + [request("torch", AT, 0, "cold torch", 140, phase="cold", load_ns=10**9)]
@@ -35,15 +46,25 @@ def everything(blocks=6, tail=0):
 
 def changed(trials, subject, n, block=None, **update):
     """The trials, with one subject's warm ones at one length as they are said to be."""
-    return [t.model_copy(update=update) if (t.subject, t.prompt_tokens, t.phase) == (subject, n, "warm") and block in (None, t.block) else t
-            for t in trials]  # fmt: skip
+    return [
+        t.model_copy(update=update)
+        if (t.subject, t.prompt_tokens, t.phase) == (subject, n, "warm") and block in (None, t.block)
+        else t
+        for t in trials
+    ]
 
 
 def test_an_entry_has_the_statistics_of_its_own_length_and_never_a_p99_that_cannot_be():
     found = table.entry(everything(), "torch", 50)
     values = 90 * (1 + 0.001 * np.arange(6))
     assert (found["n"], found["void"]) == (6, 0)
-    for key, value in (("mean", values.mean()), ("sd", values.std(ddof=1)), ("min", 90), ("max", values[-1]), ("p50", np.median(values))):
+    for key, value in (
+        ("mean", values.mean()),
+        ("sd", values.std(ddof=1)),
+        ("min", 90),
+        ("max", values[-1]),
+        ("p50", np.median(values)),
+    ):
         assert found[key] == pytest.approx(value), key
     assert found["low"] <= found["p50"] <= found["high"]
     assert found["p99"] is None
@@ -55,7 +76,9 @@ def test_an_entry_has_the_statistics_of_its_own_length_and_never_a_p99_that_cann
 def test_a_thousand_requests_have_a_p99():
     found = table.entry(everything(tail=1000), "torch", AT)
     assert found["n"] == 1006
-    assert found["p99"] == pytest.approx(np.percentile([t.ttft * 1e3 for t in table.warm(everything(tail=1000), "torch", AT)], 99))
+    assert found["p99"] == pytest.approx(
+        np.percentile([t.ttft * 1e3 for t in table.warm(everything(tail=1000), "torch", AT)], 99)
+    )
     assert table.as_frame([found]).loc[(AT, "torch"), "P99"] == f"{found['p99']:.1f}"
 
 
@@ -79,7 +102,11 @@ def test_ratios_pair_the_same_passage_and_have_the_best_placement_of_each_length
     assert found[10, "torch"]["ratio"].n == 6
     assert found[10, "torch"]["ratio"].verdict == "faster"
     assert found[10, "llamacpp"]["ratio"].verdict == "equal within 2 %"
-    long = [*everything(), *(request("step fixed", 400, b) for b in range(6)), *(request("step exact", 400, b) for b in range(6))]
+    long = [
+        *everything(),
+        *(request("step fixed", 400, b) for b in range(6)),
+        *(request("step exact", 400, b) for b in range(6)),
+    ]
     assert table.best(long, table.placements(long), 400) == "step fixed"
     assert table.best(everything(), ["torch", "torch-script"], 10) == "torch"
 
@@ -90,8 +117,12 @@ def test_a_block_without_its_pair_is_in_no_ratio():
 
 
 def test_a_noisy_control_takes_the_verdict_away():
-    noisy = [t.model_copy(update=dict(token_times_ns=[round(x * 1.5) for x in t.token_times_ns])) if t.subject.endswith("(again)") else t
-             for t in everything()]  # fmt: skip
+    noisy = [
+        t.model_copy(update=dict(token_times_ns=[round(x * 1.5) for x in t.token_times_ns]))
+        if t.subject.endswith("(again)")
+        else t
+        for t in everything()
+    ]
     assert table.times_as_long(noisy, "torch", "step exact", 50).verdict == "unstable"
 
 
@@ -117,7 +148,9 @@ def test_a_cold_request_comes_apart_into_its_parts():
     step, torch = table.cold(everything())
     assert (step["subject"], step["n"], step["tokens"]) == ("step exact", 3, AT)
     assert step["compile_ms"] == pytest.approx(1000)
-    assert step["compile_ms"] + step["once_ms"] + step["usual_ms"] == pytest.approx(step["median"]) == pytest.approx(1501)
+    assert (
+        step["compile_ms"] + step["once_ms"] + step["usual_ms"] == pytest.approx(step["median"]) == pytest.approx(1501)
+    )
     assert step["usual_ms"] == step["warm_ms"]
     assert (step["load_s"], step["peak_rss_bytes"]) == (2, 10**9)
     assert torch["compile_ms"] == 0
@@ -132,7 +165,9 @@ def test_the_parts_of_a_cold_request_that_was_quicker_than_warm_ones_still_add_u
 
 def test_one_cold_request_lifts_a_mean_above_every_warm_one():
     step, torch = table.mixing(everything())
-    assert step["mixed"] == pytest.approx(np.mean([1501, *(70 * (1 + 0.001 * np.array([0, 2, 4, 1])))]))  # process by process
+    assert step["mixed"] == pytest.approx(
+        np.mean([1501, *(70 * (1 + 0.001 * np.array([0, 2, 4, 1])))])
+    )  # process by process
     assert step["mixed"] > step["largest"] > step["warm"]
     assert (step["n"], torch["n"]) == (6, 6)
     frame = table.beside_the_original(everything())
@@ -140,12 +175,17 @@ def test_one_cold_request_lifts_a_mean_above_every_warm_one():
     assert frame.loc["published: JIT-only", "mean without the cold row"] == 20.2
     assert frame.loc["here: step exact", "mean over it"] == pytest.approx(step["mixed"] / step["largest"], abs=0.01)
     assert frame.loc["published: JIT-only", "with it over without"] == pytest.approx(76.04 / 20.2, abs=0.01)
-    assert frame.loc["here: step exact", "with it over without"] == pytest.approx(step["mixed"] / step["warm"], abs=0.01)
+    assert frame.loc["here: step exact", "with it over without"] == pytest.approx(
+        step["mixed"] / step["warm"], abs=0.01
+    )
     assert table.mixing(everything(blocks=3)) == []
 
 
 def test_what_was_not_measured_is_named_with_its_reason():
-    gaps = [dict(name="torch-cudagraph", reason="There is no CUDA device.", remedy=""), dict(name="ollama", reason="No server.", remedy="")]
+    gaps = [
+        dict(name="torch-cudagraph", reason="There is no CUDA device.", remedy=""),
+        dict(name="ollama", reason="No server.", remedy=""),
+    ]
     found = table.unmeasured(everything(), gaps)
     assert found["torch-cudagraph"] == "There is no CUDA device."
     assert found["ollama"] == "No server."
@@ -164,8 +204,12 @@ def test_the_finding_claims_a_length_only_where_every_peer_is_decided():
 
 
 def test_the_finding_says_where_a_peer_is_first():
-    quick = [t.model_copy(update=dict(token_times_ns=[10**7, 2 * 10**7])) if (t.subject, t.prompt_tokens) == ("llamacpp", 10) else t
-             for t in everything()]  # fmt: skip
+    quick = [
+        t.model_copy(update=dict(token_times_ns=[10**7, 2 * 10**7]))
+        if (t.subject, t.prompt_tokens) == ("llamacpp", 10)
+        else t
+        for t in everything()
+    ]
     sentence = finding.first_token(quick)
     assert "later than that of llamacpp at 10;" in sentence
     assert "at 50 and 100 tokens" in sentence

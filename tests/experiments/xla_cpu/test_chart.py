@@ -12,12 +12,18 @@ def words(figure):
 
 
 def rows():
-    several = [*blocks(shown=(113_442_816, 0), faults=3 * 27_697), *blocks(finding="cache of one row", shown=(4, 0), slow=4.0)]
+    several = [
+        *blocks(shown=(113_442_816, 0), faults=3 * 27_697),
+        *blocks(finding="cache of one row", shown=(4, 0), slow=4.0),
+    ]
     return [*several, *blocks(finding="shared vector", shown=(40_000, 40_000))]
 
 
 def test_the_chart_draws_the_same_bytes_twice(tmp_path):
-    files = [figures.save(chart.xla_findings(measure.told(rows())), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
+    files = [
+        figures.save(chart.xla_findings(measure.told(rows())), "x", "nb", META, {}, "alt", tmp_path / str(i))
+        for i in range(2)
+    ]
     for kind in ("svg", "png"):
         assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
 
@@ -41,5 +47,7 @@ def test_the_chart_says_what_the_rows_say():
 def test_it_can_be_drawn_from_nothing_from_one_block_and_from_void_ones():
     chart.xla_findings([])
     assert "5.00x, n = 1" in words(chart.xla_findings(measure.told(made())))
-    drawn = words(chart.xla_findings(measure.told(made(valid=False, reason="wrong: the two programs compute different numbers"))))
+    drawn = words(
+        chart.xla_findings(measure.told(made(valid=False, reason="wrong: the two programs compute different numbers")))
+    )
     assert "void: other numbers" in drawn

@@ -34,7 +34,8 @@ def test_each_script_prints_what_stands_below_it(title, section):
     with contextlib.redirect_stdout(printed):
         exec(compile(script, title, "exec"), {"__name__": "__main__"})
     assert printed.getvalue() == expected, (
-        f"jaxlib {jaxlib.__version__} compiles this otherwise than docs/xla-cpu.md says of {version()}: where it is mended, say so there"
+        f"jaxlib {jaxlib.__version__} compiles this otherwise than docs/xla-cpu.md says of {version()}: where"
+        " it is mended, say so there"
     )
 
 
@@ -50,6 +51,9 @@ def version():
 
 
 def test_the_numbers_in_the_text_are_those_of_the_shapes():
-    assert f"D {cases.D}, feed-forward {cases.F:,}, vocabulary {cases.V:,}, {cases.K} key heads of {cases.H}" in " ".join(TEXT.split())
+    assert (
+        f"D {cases.D}, feed-forward {cases.F:,}, vocabulary {cases.V:,}, {cases.K} key heads of {cases.H}"
+        in " ".join(TEXT.split())
+    )
     assert f"{round(4 * cases.V * cases.D / PAGE / 1000)} thousand faults" in " ".join(TEXT.split())
     assert 4 * cases.LONG == 16 * 1024

@@ -1,4 +1,5 @@
-"""Findings about XLA:CPU: what this jaxlib's compiled programs show, the comparison of two programs, and what rows say."""
+"""Findings about XLA:CPU: what this jaxlib's compiled programs show, the comparison of two programs, and what rows
+say."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,22 @@ from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
 from llama_jax.experiments.xla_cpu import cases, measure
-from llama_jax.experiments.xla_cpu.cases import FEW, FINDINGS, LONG, TOKENS, D, F, Finding, H, K, L, Program, S, V, temporaries
+from llama_jax.experiments.xla_cpu.cases import (
+    FEW,
+    FINDINGS,
+    LONG,
+    TOKENS,
+    D,
+    F,
+    Finding,
+    H,
+    K,
+    L,
+    Program,
+    S,
+    V,
+    temporaries,
+)
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -38,8 +54,13 @@ def test_each_finding_has_its_bounds():
 def test_the_compiled_programs_show_what_the_claim_says(name):
     finding, (least, most) = BY_NAME[name], SHOWN[name]
     slow, fast = (finding.told(p.compiled(finding.shapes()), p.calls) for p in (finding.slow, finding.fast))
-    mended = f"jaxlib {jaxlib.__version__} compiles {finding.slow.words!r} without it ({finding.unit}: {slow}): mended since 0.10.2? "
-    assert slow >= least, mended + f"Then take {name!r} out of xlacases.FINDINGS and docs/xla-cpu.md, and its cure out of the model."
+    mended = (
+        f"jaxlib {jaxlib.__version__} compiles {finding.slow.words!r} without it ({finding.unit}: {slow}):"
+        " mended since 0.10.2? "
+    )
+    assert slow >= least, (
+        mended + f"Then take {name!r} out of xlacases.FINDINGS and docs/xla-cpu.md, and its cure out of the model."
+    )
     assert fast <= most, f"jaxlib {jaxlib.__version__} has made {finding.fast.words!r} worse ({finding.unit}: {fast})"
 
 
@@ -62,15 +83,21 @@ PRODUCERS = {
 
 
 @pytest.mark.parametrize("op", PRODUCERS)
-@pytest.mark.parametrize("product", [cases.reduced, lambda x, w: cases.as_vector(x[None], w)[0]], ids=["reduced", "dot"])
+@pytest.mark.parametrize(
+    "product", [cases.reduced, lambda x, w: cases.as_vector(x[None], w)[0]], ids=["reduced", "dot"]
+)
 def test_a_vectors_producer_is_not_computed_again_for_each_row(op, product):
     """What was thought to be a finding and is none: docs/xla-cpu.md, What did not hold."""
     x, w = jax.ShapeDtypeStruct((D,), jnp.float32), jax.ShapeDtypeStruct((F, D), jnp.bfloat16)
     compiled = jax.jit(lambda x, w: product(PRODUCERS[op](x), w)).lower(x, w).compile()
     made = {n: cases.times(compiled, op, n) for n in (1, D, F * D)}
-    assert made[F * D] == 0, f"jaxlib {jaxlib.__version__} computes {op} for each row: it belongs into xlacases.FINDINGS"
+    assert made[F * D] == 0, (
+        f"jaxlib {jaxlib.__version__} computes {op} for each row: it belongs into xlacases.FINDINGS"
+    )
     assert made[1] + made[D] == 1
-    apart = [part for part in cases.computations(compiled.as_text()).values() if any(f" {op}(" in line for line in part)]
+    apart = [
+        part for part in cases.computations(compiled.as_text()).values() if any(f" {op}(" in line for line in part)
+    ]
     assert not any(f"[{F},{D}]" in line for part in apart for line in part), f"{op} is in one fusion with the product"
 
 
@@ -84,7 +111,10 @@ def pair(slow, fast, told=temporaries, **options) -> Finding:
 def test_both_programs_are_timed_as_often_and_checked():
     rows = measure.compare(pair(lambda a, b: a @ b, lambda a, b: jnp.einsum("ij,jk", a, b)), IDENTITY, 6, repeats=4)
     assert [(r.program, r.order, r.valid, len(r.unit_ns)) for r in rows] == [
-        ("slow", 6, True, 4), ("fast", 7, True, 4), ("fast (again)", 8, True, 4)]  # fmt: skip
+        ("slow", 6, True, 4),
+        ("fast", 7, True, 4),
+        ("fast (again)", 8, True, 4),
+    ]
     assert all(ns > 0 for r in rows for ns in r.unit_ns)
     assert {r.argument_bytes for r in rows} == {512}
 
@@ -150,16 +180,39 @@ def test_instructions_are_counted_as_often_as_they_run():
 
 @pytest.mark.parametrize(("text", "count"), [("copy", 1), ("copy-start", 0)])
 def test_only_the_instruction_itself_is_counted(text, count):
-    assert cases.times(Text(f"ENTRY %m (p: f32[2]) -> f32[2] {{\n  ROOT %x = f32[1,2]{{1,0}} {text}(%p)\n}}\n"), "copy", 2) == count
+    assert (
+        cases.times(Text(f"ENTRY %m (p: f32[2]) -> f32[2] {{\n  ROOT %x = f32[1,2]{{1,0}} {text}(%p)\n}}\n"), "copy", 2)
+        == count
+    )
 
 
 def made(finding="int8 product", block=0, slow=10.0, fast=2.0, again=2.0, shown=(100, 0), faults=0, **changes):
     """The three rows of one block; times in ms."""
-    fields = dict(IDENTITY, block=block, order=0, process=block + 1, phase="warm", valid=True, finding=finding, argument_bytes=1, calls=1,
-                  output_bytes=1, alias_bytes=0, page_faults=faults)  # fmt: skip
+    fields = dict(
+        IDENTITY,
+        block=block,
+        order=0,
+        process=block + 1,
+        phase="warm",
+        valid=True,
+        finding=finding,
+        argument_bytes=1,
+        calls=1,
+        output_bytes=1,
+        alias_bytes=0,
+        page_faults=faults,
+    )
     programs = zip(("slow", "fast", "fast (again)"), (slow, fast, again), (shown[0], shown[1], shown[1]), strict=True)
-    return [measure.Compared(**{**fields, **changes}, program=name, evidence=seen, temp_bytes=seen,
-                            unit_ns=[round(ms * 1e6 * k) for k in (0.9, 1, 5)]) for name, ms, seen in programs]  # fmt: skip
+    return [
+        measure.Compared(
+            **{**fields, **changes},
+            program=name,
+            evidence=seen,
+            temp_bytes=seen,
+            unit_ns=[round(ms * 1e6 * k) for k in (0.9, 1, 5)],
+        )
+        for name, ms, seen in programs
+    ]
 
 
 def blocks(n=6, **options):
@@ -199,7 +252,9 @@ def test_an_interrupted_block_is_left_out():
 
 
 def test_the_sentence_says_what_the_rows_say():
-    found = measure.told([*blocks(), *blocks(finding="shared vector", shown=(7, 7)), *blocks(finding="cache of one row", slow=2.0)])
+    found = measure.told(
+        [*blocks(), *blocks(finding="shared vector", shown=(7, 7)), *blocks(finding="cache of one row", slow=2.0)]
+    )
     said = measure.sentence(found, "jaxlib 1.2")
     assert said.startswith("2 of 3 findings about XLA:CPU show in the compiled programs of jaxlib 1.2.")
     assert f"int8 product {found[0].ratio.words}" in said
@@ -209,7 +264,9 @@ def test_the_sentence_says_what_the_rows_say():
     assert measure.sentence([]) == "No finding about XLA:CPU was measured."
 
 
-@pytest.mark.parametrize(("options", "words"), [(dict(blocks=0), "blocks is 0"), (dict(blocks=1, names=["int8 prodct"]), "int8 product")])
+@pytest.mark.parametrize(
+    ("options", "words"), [(dict(blocks=0), "blocks is 0"), (dict(blocks=1, names=["int8 prodct"]), "int8 product")]
+)
 def test_a_wrong_plan_is_refused_before_anything_is_measured(options, words):
     journal = Journal(kind=measure.Compared)
     with pytest.raises(UserError, match=words):

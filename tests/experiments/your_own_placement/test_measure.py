@@ -1,4 +1,5 @@
-"""One's own placement, and the subjects that must be caught: each is caught, a right one passes, and each check can fail."""
+"""One's own placement, and the subjects that must be caught: each is caught, a right one passes, and each check can
+fail."""
 
 import json
 import re
@@ -28,8 +29,10 @@ from tests.test_figures import META, words
 MINE = Placement("mine", jit=("attend", "head"))
 WORK = Workload(((3, 5, 7, 11), (13, 17, 19, 23)), 5, 16)
 WRONG, COMPILED = "wrong: token 3 is 7, the reference has 5", "compiled in the timed region: 5 programs (<lambda>)"
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")  # fmt: skip
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,8 @@ def measured(loaded, compiling):
     return protocol.measure(subjects, WORK, 2, Reference(loaded, WORK), measure.BASELINE, explain=True, locked=True)
 
 
-# What the children do, here -----------------------------------------------------------------------------------------------
+# What the children do, here
+# -----------------------------------------------------------------------------------------------
 
 
 def of(trials, name):
@@ -59,7 +63,9 @@ def test_a_right_one_passes(measured):
 
 def test_the_wrong_one_is_refused_and_has_no_time(measured):
     assert all("wrong: token" in t.reason for t in of(measured, SHORT))
-    assert all(t.token_times_ns and not t.compiled for t in of(measured, SHORT))  # it ran, and only its tokens speak against it
+    assert all(
+        t.token_times_ns and not t.compiled for t in of(measured, SHORT)
+    )  # it ran, and only its tokens speak against it
     entry = next(e for e in measure.table(measured, ["step", "mine"]) if e["name"] == SHORT)
     assert (entry["tokens_per_second"]["n"], entry["valid_trials"], measure.fate(entry).caught) == (0, 0, GATE)
 
@@ -75,7 +81,9 @@ def test_without_the_gate_the_wrong_one_would_have_a_time(loaded, compiling):
 def test_what_compiles_is_void_and_says_why(measured):
     found = of(measured, ANEW)
     assert [t.valid for t in found] == [False, False]
-    assert all(t.reason == f"compiled in the timed region: {WORK.new_tokens} programs (<lambda>)" for t in found)  # nothing of its tokens
+    assert all(
+        t.reason == f"compiled in the timed region: {WORK.new_tokens} programs (<lambda>)" for t in found
+    )  # nothing of its tokens
     assert {t.tokens_sha256 for t in found} == {t.tokens_sha256 for t in of(measured, "step")}
     assert all("never seen function: <lambda>" in t.cause for t in found)
     entry = next(e for e in measure.table(measured, ["step", "mine"]) if e["name"] == ANEW)
@@ -115,8 +123,16 @@ def test_the_close_one_is_the_same_program(loaded):
 
 def answers(name, rate, blocks=8, process=1, spread=0.0, **changes):
     """Valid answers of a rate, tokens/s; spread: how far they alternate around it."""
-    return [trial(name, block, [100 + i * 1e3 / rate * (1 + spread * (-1) ** block) for i in range(5)], process=process, **changes)
-            for block in range(blocks)]  # fmt: skip
+    return [
+        trial(
+            name,
+            block,
+            [100 + i * 1e3 / rate * (1 + spread * (-1) ** block) for i in range(5)],
+            process=process,
+            **changes,
+        )
+        for block in range(blocks)
+    ]
 
 
 def made(mine=10.0, nested=20.2, spread=0.04, blocks=8):
@@ -139,7 +155,9 @@ def test_each_is_caught_by_whom_it_should_be():
     assert found["mine"].why == "0.50x [0.50, 0.50] of step, n = 8: slower"
     assert found[SHORT].why == WRONG.removeprefix("wrong: ")
     assert found[ANEW].why == COMPILED
-    assert re.fullmatch(r"1\.01x \[.*\] of step, n = 8: inconclusive, about \d+ more would decide it", found[NESTED.name].why)
+    assert re.fullmatch(
+        r"1\.01x \[.*\] of step, n = 8: inconclusive, about \d+ more would decide it", found[NESTED.name].why
+    )
 
 
 def test_what_the_data_decide_is_not_caught():
@@ -152,7 +170,10 @@ def test_what_the_data_decide_is_not_caught():
 def test_ones_own_is_caught_by_the_same_rules():
     trials = [t.model_copy(update=dict(valid=False, reason=WRONG)) if t.subject == "mine" else t for t in made()]
     assert fates(trials)["mine"].caught == GATE
-    trials = [t.model_copy(update=dict(valid=False, reason="failed: ValueError: no")) if t.subject == "mine" else t for t in made()]
+    trials = [
+        t.model_copy(update=dict(valid=False, reason="failed: ValueError: no")) if t.subject == "mine" else t
+        for t in made()
+    ]
     assert fates(trials)["mine"] == measure.Fate("mine", measure.FAILED, "failed: ValueError: no")
     sentence = finding.own_placement(measure.table(trials, ["step", "mine", NESTED.name]), "mine", measure.line(MINE))
     assert f"it has no time, {measure.FAILED} caught it (failed: ValueError: no)" in sentence
@@ -160,7 +181,10 @@ def test_ones_own_is_caught_by_the_same_rules():
 
 def test_right_by_chance_is_not_right():
     """Other tokens for one prompt: no answer of that subject has a time."""
-    trials = [t.model_copy(update=dict(valid=False, reason=WRONG)) if (t.subject, t.block) == ("mine", 3) else t for t in made()]
+    trials = [
+        t.model_copy(update=dict(valid=False, reason=WRONG)) if (t.subject, t.block) == ("mine", 3) else t
+        for t in made()
+    ]
     entry = next(e for e in measure.table(trials, ["step", "mine"]) if e["name"] == "mine")
     assert (entry["valid_trials"], entry["tokens_per_second"]["n"]) == (0, 0)
     assert measure.fate(entry) == measure.Fate("mine", GATE, WRONG.removeprefix("wrong: "))
@@ -171,14 +195,17 @@ def test_the_sentence_and_the_tables_are_computed():
     table = measure.table(made(), ["step", "mine", NESTED.name])
     sentence = finding.own_placement(table, "mine", measure.line(MINE))
     parts = (
-        "Placement('mine', jit=('attend', 'head')): it decodes 10.0 tokens/s [10.0, 10.0], 1% of the memory-bandwidth limit",
+        "Placement('mine', jit=('attend', 'head')): it decodes 10.0 tokens/s [10.0, 10.0], 1% of the"
+        " memory-bandwidth limit",
         f"a wrong one (“{SHORT}”) gets no time from the gate (token 3 is 7",
         f"(“{ANEW}”) gets no time from the guard (compiled in",
         f"(“{NESTED.name}”) gets no verdict from the interval (1.01x",
     )
     for part in parts:
         assert part in sentence
-    decided = finding.own_placement(measure.table(made(nested=30), ["step", "mine", NESTED.name]), "mine", measure.line(MINE))
+    decided = finding.own_placement(
+        measure.table(made(nested=30), ["step", "mine", NESTED.name]), "mine", measure.line(MINE)
+    )
     assert f"“{NESTED.name}”, meant as one too close to call, has a verdict here (1.50x" in decided
     frame = measure.as_frame(table)
     assert [*frame["caught by"]] == [GATE, GUARD, INTERVAL]
@@ -201,7 +228,12 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
         "n = 8: inconclusive",
         "below: must not pass",
     )
-    for text in (*refused, "10.0 tok/s · 0.50x [0.50, 0.50], n = 8: slower", "baseline, n = 8", "memory-bandwidth limit"):
+    for text in (
+        *refused,
+        "10.0 tok/s · 0.50x [0.50, 0.50], n = 8: slower",
+        "baseline, n = 8",
+        "memory-bandwidth limit",
+    ):
         assert text in drawn
     labels = {label.get_text(): label.get_fontweight() for label in draw().axes[0].get_yticklabels()}
     assert [name for name, weight in labels.items() if weight == "bold"] == ["mine"]
