@@ -242,7 +242,7 @@ def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None)
 
 
 def carried(engine: Engine, sampler: dict | None) -> Carry:
-    """A carry of As, as `transforms.first` makes it."""
+    """A carry of As, as a prompt leaves it."""
     placement = engine.placement
     parts = (A,) * (4 if placement.kv == "int8" else 2)  # keys and values, and the scales of both
     entries = (

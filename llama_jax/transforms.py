@@ -6,54 +6,39 @@ This is the only module of the model that knows jit exists. See `placement.py` f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import io_callback
 from jax.experimental.compilation_cache import compilation_cache
 
-from llama_jax import model, paths
+from llama_jax import model, paths, steps
 from llama_jax.config import ModelConfig
 from llama_jax.model import attention, embeddings, ffn, head, kvc, layer, norm, rope, sampling
 from llama_jax.model.kvc import Cache
 from llama_jax.model.quantize import is_quantised
-from llama_jax.model.sampling import Draw, Sampler, TracedSampler
+from llama_jax.model.sampling import Sampler, TracedSampler
 from llama_jax.placement import Placement
+from llama_jax.steps import Carry
 from llama_jax.threads import Receiver
 
-CACHE_ARGUMENT = {
-    "decode": 2,
-    "extend": 2,
-    "step": 2,
-    "transform": 2,
-    "layer": 3,
-    "attend": 3,
-}  # what `donate` gives away
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Carry:
-    """What one token hands to the next, besides itself."""
-
-    cache: Cache
-    draw: Draw
+# what `donate` gives away
+CACHE_ARGUMENT = {"decode": 2, "extend": 2, "step": 2, "transform": 2, "layer": 3, "attend": 3}
 
 
 @dataclass(frozen=True)
 class Programs:
-    """The functions a host loop calls; the same five under every placement. `token` is int32 [B], the newest of each
-    row.
+    """The functions a host loop calls; the same five under every placement. token: int32 [B], the newest of each row.
 
     prefill(model, ids [B T], pad [B], seeds [B], sampler, slots) → (token, carry): a new cache with the prompt in it.
     extend(model, ids [B T], carry, sampler) → (token, carry): T more tokens of prompt into a cache.
     step(model, token, carry, sampler) → (token, carry)
     decode(model, token, carry, sampler, stop [N], limit, out [n B], request) → (tokens [n B], made, token, carry):
-    several
-        steps a call; None unless the placement jits `decode`. `limit` and `out` serve until="stop" only, `request`
-        (int32, a number that `receiver` gave) host="callback" only.
+        several steps a call; None unless the placement jits `decode`. `limit` and `out` serve until="stop" only,
+        `request` (int32, a number that `receiver` gave) host="callback" only.
     logits(model, ids [B T], cache) → (float32 [B T V], cache): every position, for evaluation; never jitted here.
     """
 
@@ -92,103 +77,35 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
         layers=partial(model.LAYERS[placement.layers], layer=place("layer", block)),
         head=place("head", partial(head.head, norm=normalise)),
     )
-    transform = place("transform", partial(model.transform, **parts))
-    sample = place("sample", sampling.next_token)
-    onward = partial(advance, transform=transform, sample=sample)
-    prefill = partial(first, onward=onward, config=config, placement=placement)
-    extend, step = partial(more, onward=onward), partial(one_step, onward=onward)
-    logits = partial(model.transform, **parts, every=True)
-    if placement.kernels == "fused":
-        prefill, extend, step, logits = fused_steps(config, placement, onward, sample)
+    transform, sample = place("transform", partial(model.transform, **parts)), place("sample", sampling.next_token)
+    made = computed_by(placement).steps(
+        config, placement, transform, sample, partial(model.transform, **parts, every=True)
+    )
     receiver = Receiver() if placement.host == "callback" else None
     send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else silent
-    decode = partial(DECODERS[placement.until], step=step, tokens_per_call=placement.tokens_per_call, send=send)
+    decode = partial(DECODERS[placement.until], step=made.step, tokens_per_call=placement.tokens_per_call, send=send)
     return Programs(
-        prefill=place("prefill", prefill, whole, static_argnums=5),
-        extend=place("extend", extend, whole),
-        step=place("step", step, whole),
+        prefill=place("prefill", made.prefill, whole, static_argnums=5),
+        extend=place("extend", made.extend, whole),
+        step=place("step", made.step, whole),
         decode=place("decode", decode) if placement.jits_decode else None,
-        logits=logits,
+        logits=made.logits,
         receiver=receiver,
     )
 
 
-def fused_steps(config: ModelConfig, placement: Placement, onward: Callable, sample: Callable) -> tuple[Callable, ...]:
-    """(prefill, extend, step, logits) with every single token made by the fused kernel.
+def computed_by(placement: Placement) -> ModuleType:
+    """The module that makes this placement's steps, its cache and its layers' layout: XLA's, or the kernel's."""
+    if placement.kernels != "fused":
+        return steps
+    from llama_jax.kernels import fused_steps  # here: only who asks for kernels needs what compiles them
 
-    Prompts run as elsewhere, on a cache of their own length; what they leave is then kept as the kernel wants it.
-    Raises UserError for a model that it does not compute.
-    """
-    from llama_jax.kernels import fused  # here: only who asks for kernels needs what compiles them
-
-    fused.check(config)
-    transform = partial(fused.transform, config=config, inverse=rope.frequencies(config))
-    start = partial(first, onward=onward, config=config, placement=replace(placement, kernels="gemv"))
-
-    def prefill(params, ids, pad, seeds, sampler, slots: int):
-        token, carry = start(params, ids, pad, seeds, sampler, ids.shape[1])
-        return token, replace(carry, cache=fused.pack(carry.cache, slots))
-
-    def extend(params, ids, carry: Carry, sampler):
-        slots = fused.slots(carry.cache)
-        token, carry = more(params, ids, replace(carry, cache=fused.unpack(carry.cache)), sampler, onward=onward)
-        return token, replace(carry, cache=fused.pack(carry.cache, slots))
-
-    def step(params, token, carry: Carry, sampler):
-        draw = replace(
-            carry.draw, seen=sampling.mark(carry.draw.seen, token[:, None], carry.cache.length, carry.cache.pad)
-        )
-        logits, best, cache = transform(params, token, carry.cache)
-        chosen, draw = sample(logits, draw, sampler)
-        return best if sampling.is_greedy(sampler) else chosen, Carry(cache, draw)
-
-    def logits(params, ids, cache: Cache):
-        def body(cache, token):
-            found, _, cache = transform(params, token, cache)
-            return cache, found
-
-        cache, found = jax.lax.scan(body, cache, ids.T)
-        return found.swapaxes(0, 1), cache
-
-    return prefill, extend, step, logits
-
-
-def advance(params, ids, carry: Carry, sampler, *, transform: Callable, sample: Callable):
-    """T tokens in, the next one out."""
-    draw = replace(carry.draw, seen=sampling.mark(carry.draw.seen, ids, carry.cache.length, carry.cache.pad))
-    logits, cache = transform(params, ids, carry.cache)
-    token, draw = sample(logits, draw, sampler)
-    return token, Carry(cache, draw)
-
-
-def first(params, ids, pad, seeds, sampler, slots: int, *, onward: Callable, config: ModelConfig, placement: Placement):
-    """An empty cache of `slots` positions, then the prompt."""
-    cache = new_cache(params, pad, slots, config, placement)
-    remembers = isinstance(sampler, TracedSampler) or sampler.repetition_penalty != 1.0
-    seen = jnp.zeros((ids.shape[0], config.vocab_size), bool) if remembers else None
-    draw = Draw(jax.vmap(jax.random.key)(seeds), jnp.zeros((), jnp.int32), seen)
-    return onward(params, ids, Carry(cache, draw), sampler)
+    return fused_steps
 
 
 def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placement: Placement) -> Cache:
-    """An empty cache as the placement wants it; in the dtype of the weights where it does not say."""
-    dtype = kvc.DTYPES.get(placement.kv, params.embedding.weight.dtype)
-    if placement.kernels == "fused":
-        from llama_jax.kernels import fused
-
-        return fused.pack(kvc.create(config, placement.cache, pad, 0, dtype), slots)
-    return kvc.create(config, placement.cache, pad, slots, dtype, placement.layers == "scan")
-
-
-def more(params, ids, carry: Carry, sampler, *, onward: Callable):
-    """T more tokens of prompt. What is drawn after them is again the answer's first token, whatever was drawn
-    before."""
-    return onward(params, ids, replace(carry, draw=replace(carry.draw, index=jnp.zeros((), jnp.int32))), sampler)
-
-
-def one_step(params, token, carry: Carry, sampler, *, onward: Callable):
-    """One token in, the next one out."""
-    return onward(params, token[:, None], carry, sampler)
+    """An empty cache of `slots` positions as the placement wants it. pad: int32 [B]."""
+    return computed_by(placement).new_cache(params, pad, slots, config, placement)
 
 
 def silent(request, token) -> bool:
@@ -325,11 +242,7 @@ def prepare(params: model.Model, placement: Placement) -> model.Model:
         params = model.quantised(params, "q8_0")
     if placement.kernels != "none":
         params = model.multiplied_by(params, "gemv")
-    if placement.kernels == "fused":
-        from llama_jax.kernels import packed
-
-        return replace(params, layers=packed.pack(params.layers))
-    return model.stack(params) if placement.layers == "scan" else params
+    return computed_by(placement).arranged(params, placement)
 
 
 def settings(sampler: Sampler, placement: Placement) -> Sampler | TracedSampler:

@@ -136,8 +136,8 @@ if child == 0:
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 stop.set()
 thread.join()
-print(json.dumps(dict(sums=sums, other=other.stdout.strip() or other.stderr, status=status, same=set(found) == {expected},
-                      n=len(found), after=digest("step+fused") == expected)))
+print(json.dumps(dict(sums=sums, other=other.stdout.strip() or other.stderr, status=status,
+                      same=set(found) == {expected}, n=len(found), after=digest("step+fused") == expected)))
 """.replace("LIMIT", str(LIMIT))
 )
 

@@ -23,6 +23,7 @@ from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.record import Row
 from llama_jax.errors import UserError, near
+from llama_jax.steps import new_draw
 
 STEP = "step"
 UNJITTED, NNX_UNJITTED = "flax-linen", "flax-nnx"
@@ -136,18 +137,8 @@ def way(loaded: checkpoint.Checkpoint, name: str, slots: int) -> Way:
     engine = generate.build(loaded, name)
 
     def start():
-        seeds = np.zeros(1, np.uint32)
-        return transforms.first(
-            engine.params,
-            pad[:, None],
-            pad,
-            seeds,
-            generate.GREEDY,
-            slots,
-            config=loaded.config,
-            placement=engine.placement,
-            onward=lambda params, ids, carry, sampler: carry,
-        )
+        cache = transforms.new_cache(engine.params, pad, slots, loaded.config, engine.placement)
+        return transforms.Carry(cache, new_draw(np.zeros(1, np.uint32), loaded.config.vocab_size, generate.GREEDY))
 
     def advance(token, carry):
         return engine.programs.step(engine.params, token, carry, generate.GREEDY)
