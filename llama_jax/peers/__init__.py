@@ -4,9 +4,9 @@ imported before a peer is asked for.
 A peer lives in a module of this package with two functions, whatever it takes to run it:
 
     missing(name, model) → None where the peer can run `model` here, else (reason, remedy): a sentence each. Cheap,
-    loads nothing. subject(loaded, name) → the peer on a loaded checkpoint as a `workload.Subject`. Raises
-    UnavailableError where it turns out only
-        then that it cannot run.
+        loads nothing.
+    subject(loaded, name) → the peer on a loaded checkpoint as a `workload.Subject`. Raises UnavailableError where it
+        turns out only then that it cannot run.
 
 and a line in `PEERS`. One that cannot run is a labelled gap in the results, never a failure of the run.
 """

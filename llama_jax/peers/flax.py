@@ -4,10 +4,9 @@ flax-linen       un-jitted `apply`: Flax puts `jax.jit` nowhere by itself, so ev
 flax-linen+jit   `jax.jit` around `apply` and the greedy choice
 flax-nnx         the NNX module called as it is
 flax-nnx+jit     `nnx.jit`, which takes the module apart and puts it together again in Python at every call, and whose
-program
-                 hands every variable back, the weights as well
-flax-nnx+split   `nnx.split` once, then plain `jax.jit` over the parts: what the Flax documentation advises against that
-cost
+                 program hands every variable back, the weights as well
+flax-nnx+split   `nnx.split` once, then plain `jax.jit` over the parts: what the Flax documentation advises against
+                 that cost
 
 Here is what the twins share: names, the arithmetic between Flax's layers, and the host loop. Dense, embedding and norm
 layers are Flax's own (`flax_linen.py`, `flax_nnx.py`). Query, key and value are products of their own, gate and up as

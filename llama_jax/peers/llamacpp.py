@@ -2,8 +2,7 @@
 this machine).
 
 llamacpp            bare `llama_decode`, called as llama-bench measures pp and tg: the prompt as one batch, then a token
-                    a call, flash
-                    attention, an f16 cache; the greedy choice is made on the host from the last logits
+                    a call, flash attention, an f16 cache; the greedy choice is made on the host from the last logits
 llamacpp+generate   the package's own generator, `Llama.generate` at temperature 0
 llamacpp+q8_0       as llamacpp, on the same model in Q8_0; +q4_0: in Q4_0 (`requantised.py`)
 

@@ -6,8 +6,7 @@ the whole run, shared by all subjects and continuous within blocks. Two ways to 
 ours   each block runs the subject once and the baseline twice, in random order; blocks are spread over fresh processes;
        statistics.ratio, judged against the A/A control
 naive  all trials of the baseline, then all of the subject, each in one process; Welch's t interval of the log times, as
-       many
-       published comparisons are timed
+       many published comparisons are timed
 """
 
 from __future__ import annotations
