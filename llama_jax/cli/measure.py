@@ -74,7 +74,8 @@ def bench(
         from llama_jax.cli import suite as programme
 
         return programme.run(suite_name, out or (), any_device)
-    from llama_jax.bench import console, progress, run
+    from llama_jax.bench import progress, run
+    from llama_jax.cli import console
     from llama_jax.reporting import export
 
     if self_test:

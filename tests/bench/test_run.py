@@ -5,8 +5,9 @@ import json
 import pandas as pd
 import pytest
 
-from llama_jax.bench import console, record, recorded, run, summary
+from llama_jax.bench import record, recorded, run, summary
 from llama_jax.bench.phases import Plan
+from llama_jax.cli import console
 from llama_jax.errors import UserError
 from tests.bench.test_record import trial
 
