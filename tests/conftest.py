@@ -18,13 +18,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from llama_jax import __main__ as program
 from llama_jax import checkpoint, config
 from llama_jax.checkpoint import random, tensors
+from llama_jax.checkpoint.source import Tensor
 
 
 def build(cfg, seed=0):
     """Random weights, larger than the usual 0.02 so that greedy choices are far from ties."""
     source = random.open_random(cfg, seed)
     bigger = {
-        k: tensors.Tensor(t.shape, lambda t=t: np.asarray(t.read()) * (1 if len(t.shape) == 1 else 10))
+        k: Tensor(t.shape, lambda t=t: np.asarray(t.read()) * (1 if len(t.shape) == 1 else 10))
         for k, t in source.tensors.items()
     }
     return tensors.assemble(replace(source, tensors=bigger), "float32")

@@ -24,7 +24,8 @@ import numpy as np
 from llama_jax.activations import store, workers
 from llama_jax.activations.batches import Unit
 from llama_jax.activations.flow import Work, Writers, gathered, to_the_end
-from llama_jax.activations.folder import Folder, open_folder
+from llama_jax.activations.folder import Folder
+from llama_jax.activations.folders import open_folder
 from llama_jax.activations.program import Extractor, encode
 from llama_jax.activations.sources import Chunk, Source, open_source, units
 from llama_jax.activations.trace import Trace, idle_share

@@ -78,20 +78,6 @@ class Folder(Protocol):
         workers of one run."""
 
 
-def open_folder(out: str | os.PathLike) -> Folder:
-    """A local path or an fsspec URL such as `s3://bucket/run`. Nothing is made yet. Raises UserError for an unknown
-    protocol."""
-    text = os.fspath(out)
-    protocol, separator, path = text.partition("://")
-    if not separator:
-        return LocalFolder(Path(text))
-    if protocol in ("file", "local"):
-        return LocalFolder(Path(path))
-    from llama_jax.activations import remote
-
-    return remote.open_url(text)
-
-
 def buffers(content: Content) -> Sequence[bytes | memoryview]:
     return [content] if isinstance(content, bytes) else content
 

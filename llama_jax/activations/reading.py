@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from llama_jax.activations import shards, verification
 from llama_jax.activations.columns import Column
-from llama_jax.activations.folder import Folder, open_folder
+from llama_jax.activations.folder import Folder
+from llama_jax.activations.folders import open_folder
 from llama_jax.activations.moments import Moments, joined
 from llama_jax.activations.records import Commit, as_json, commits, plain, read_commit, record, shard_name, unpacked
 from llama_jax.activations.store import COMPLETE, INDEX, NUMBERS, RUN, read_run, spec_of

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llama_jax.activations import moments, shards
-from llama_jax.activations.folder import Folder, open_folder
+from llama_jax.activations.folder import Folder
+from llama_jax.activations.folders import open_folder
 from llama_jax.activations.moments import Moments, merge
 from llama_jax.activations.records import Commit, commit_name, committed, packed, plain, read_commit, record, shard_name
 from llama_jax.activations.store import COMPLETE, INDEX, RUN, index_table, read_run, summary

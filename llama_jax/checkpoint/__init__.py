@@ -21,7 +21,8 @@ import jax
 
 from llama_jax.checkpoint import huggingface, quantised, random
 from llama_jax.checkpoint.flax import from_flax, to_flax
-from llama_jax.checkpoint.tensors import Source, assemble, names
+from llama_jax.checkpoint.source import Source
+from llama_jax.checkpoint.tensors import assemble, names
 from llama_jax.checkpoint.torch import from_torch, to_torch
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError, near

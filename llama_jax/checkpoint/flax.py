@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from llama_jax.checkpoint.tensors import Source, Tensor, assemble, named, names
+from llama_jax.checkpoint.source import Source, Tensor
+from llama_jax.checkpoint.tensors import assemble, named, names
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import Model

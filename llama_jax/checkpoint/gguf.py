@@ -18,7 +18,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, dequantize
 
 from llama_jax import files, paths
-from llama_jax.checkpoint.tensors import Raw, Source, Tensor, hash_files
+from llama_jax.checkpoint.source import Raw, Source, Tensor, hash_files
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.errors import UserError
 from llama_jax.text.tokenizer import Tokenizer, from_gguf

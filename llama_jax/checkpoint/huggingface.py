@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from llama_jax.checkpoint.tensors import Source, Tensor, hash_files
+from llama_jax.checkpoint.source import Source, Tensor, hash_files
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.errors import UserError
 from llama_jax.text.tokenizer import Tokenizer, from_folder

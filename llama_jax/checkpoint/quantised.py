@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.checkpoint.tensors import Rows, Source, is_matrix
+from llama_jax.checkpoint.source import Rows, Source, is_matrix
 from llama_jax.errors import UserError
 from llama_jax.model import quantize
 from llama_jax.model.quantize import LAYOUTS

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.checkpoint.tensors import Source, Tensor, names, shapes
+from llama_jax.checkpoint.source import Source, Tensor
+from llama_jax.checkpoint.tensors import names, shapes
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError, near
 from llama_jax.model import Model

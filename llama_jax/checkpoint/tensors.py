@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from llama_jax.checkpoint import quantised
+from llama_jax.checkpoint.source import Rows, Source
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import Model
@@ -23,44 +22,6 @@ from llama_jax.model.head import Head
 from llama_jax.model.layer import Layer
 from llama_jax.model.norm import Norm
 from llama_jax.model.quantize import FORMS, is_quantised
-
-
-@dataclass(frozen=True)
-class Raw:
-    """A GGUF tensor's own bytes: its type ("q4_0", "f16" …), and how to get them as rows of blocks [out, in/32, bytes a
-    block]."""
-
-    kind: str
-    read: Callable[[], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor that has not been read yet: its shape, and how to get its values. raw: its bytes, where they are a
-    GGUF's."""
-
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray | jax.Array]
-    raw: Raw | None = None
-
-
-@dataclass(frozen=True)
-class Source:
-    """An opened checkpoint: what is known before its weights are read."""
-
-    where: str
-    config: ModelConfig
-    tensors: Mapping[str, Tensor]
-    tokenizer: Callable
-    hash: Callable[[], str]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Names of the tensors whose rows, one below the other, make one weight. transposed: they are stored [in, out]."""
-
-    names: tuple[str, ...]
-    transposed: bool = False
 
 
 def names(config: ModelConfig) -> Model:
@@ -109,12 +70,6 @@ def gpt2_layer(i: int) -> Layer:
     )
 
 
-def is_matrix(rows: Rows) -> bool:
-    """Whether the model multiplies by this weight: no norm, no bias, no table of positions."""
-    *_, module, kind = rows.names[0].split(".")
-    return kind == "weight" and "norm" not in module and not module.startswith("ln_") and module != "wpe"
-
-
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Hugging Face name → expected shape, for every weight of the model, in the order of the tree."""
     found = {}
@@ -157,8 +112,6 @@ def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Mo
 
     Shapes are checked before anything is read.
     """
-    from llama_jax.checkpoint import quantised  # which imports this
-
     leaves, tree = jax.tree.flatten(names(source.config))
     check(source)
     if dtype == "gguf":
@@ -214,8 +167,6 @@ def check_memory(source: Source, dtype: str) -> None:
 
 def size(source: Source, dtype: str) -> float:
     """Bytes of all weights in this dtype or quantised form."""
-    from llama_jax.checkpoint import quantised
-
     if dtype not in FORMS:
         return source.config.num_parameters * np.dtype(jnp.dtype(dtype)).itemsize
     return sum(quantised.bytes_of(source, rows, dtype) for rows in jax.tree.leaves(names(source.config)))
@@ -234,13 +185,3 @@ def named(config: ModelConfig, params: Model) -> dict[str, np.ndarray]:
             part = values[at : at + height]
             found[name], at = part.T if rows.transposed else part, at + height
     return found
-
-
-def hash_files(paths) -> str:
-    """SHA-256 of the files' contents, in the given order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-    return digest.hexdigest()

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from llama_jax.checkpoint import huggingface
-from llama_jax.checkpoint.tensors import Source, Tensor, assemble, named
+from llama_jax.checkpoint.source import Source, Tensor
+from llama_jax.checkpoint.tensors import assemble, named
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import Model

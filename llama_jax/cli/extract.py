@@ -195,7 +195,7 @@ def verify(
     json_: Json = False,
 ) -> None:
     """Check every byte of extracted activations against what was committed; exit code 1 when something is wrong."""
-    from llama_jax.activations.folder import open_folder
+    from llama_jax.activations.folders import open_folder
     from llama_jax.activations.verification import check
 
     found = check(open_folder(out))

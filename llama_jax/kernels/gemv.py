@@ -8,7 +8,6 @@ import numpy as np
 
 from llama_jax.kernels.registry import registered
 from llama_jax.model.axes import Array, Float
-from llama_jax.model.quantize import LAYOUTS
 
 
 def product(x: Float[Array, "... K"], blocks, place: int = 0) -> Float[Array, "... N"]:
@@ -25,5 +24,5 @@ def product(x: Float[Array, "... K"], blocks, place: int = 0) -> Float[Array, ".
     call = jax.ffi.ffi_call(
         registered("llama_jax_gemv"), jax.ShapeDtypeStruct((rows.shape[0], n), jnp.float32), vmap_method="sequential"
     )
-    found = call(rows, blocks.data, place=np.int64(place), size=np.int64(LAYOUTS[blocks.kind].group))
+    found = call(rows, blocks.data, place=np.int64(place), size=np.int64(blocks.group))
     return found.reshape(*x.shape[:-1], n)

@@ -62,6 +62,11 @@ class Part:
     kind: str = field(metadata=dict(static=True))
     shape: tuple[int, int] = field(metadata=dict(static=True))
 
+    @property
+    def group(self) -> int:
+        """Bytes of one group, as `Blocks.group`."""
+        return LAYOUTS[self.kind].group
+
     def matmul(self, x: Float[Array, "... K"], out_dtype) -> Float[Array, "... N"]:
         """x @ self.T."""
         return gemv.product(x, self, self.place).astype(out_dtype)

@@ -82,6 +82,11 @@ class Blocks:
     def nbytes(self) -> int:
         return self.data.nbytes
 
+    @property
+    def group(self) -> int:
+        """Bytes of one group: 16 rows of a block column."""
+        return LAYOUTS[self.kind].group
+
     def dequantised(self) -> Float[Array, "N K"]:
         """All weights as float32, bit for bit those of the `gguf` library."""
         vectors, scales = parts(jnp.asarray(self.data), LAYOUTS[self.kind])

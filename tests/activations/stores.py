@@ -3,7 +3,7 @@
 import numpy as np
 
 from llama_jax.activations import moments, shards, store
-from llama_jax.activations.folder import open_folder
+from llama_jax.activations.folders import open_folder
 from llama_jax.activations.shards import LABELS, kept_as
 from llama_jax.activations.spec import ActivationSpec
 

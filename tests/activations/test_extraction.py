@@ -16,7 +16,7 @@ import pytest
 
 from llama_jax import checkpoint
 from llama_jax.activations import ActivationSpec, ActivationStore, Extractor, extract, extraction, store
-from llama_jax.activations.folder import open_folder
+from llama_jax.activations.folders import open_folder
 from llama_jax.cli.extract import line
 from llama_jax.errors import UserError
 

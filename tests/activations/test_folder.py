@@ -10,7 +10,8 @@ import fsspec
 import pytest
 
 from llama_jax.activations import remote
-from llama_jax.activations.folder import LocalFolder, is_temporary, open_folder, temporary
+from llama_jax.activations.folder import LocalFolder, is_temporary, temporary
+from llama_jax.activations.folders import open_folder
 from llama_jax.errors import UserError
 
 KINDS = ("local", "file URL", "memory URL", "fsspec file system", "object store")
@@ -141,7 +142,7 @@ def test_a_remote_failure_is_one_line(tmp_path):
 
 HOLD = """
 import sys
-from llama_jax.activations.folder import open_folder
+from llama_jax.activations.folders import open_folder
 with open_folder(sys.argv[1]).lock(shared=len(sys.argv) > 2):
     print("held", flush=True)
     sys.stdin.read()

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_jax.activations import ActivationStore, moments, store
-from llama_jax.activations.folder import LocalFolder, open_folder
+from llama_jax.activations.folder import LocalFolder
+from llama_jax.activations.folders import open_folder
 from llama_jax.errors import UserError
 from tests.activations import stores
 from tests.activations.stores import same_bits

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from llama_jax.activations import shards
-from llama_jax.activations.folder import open_folder
+from llama_jax.activations.folders import open_folder
 from llama_jax.errors import UserError
 from tests.activations import stores
 from tests.activations.stores import read_all, same_bits

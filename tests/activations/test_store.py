@@ -19,7 +19,7 @@ import safetensors.numpy
 
 import llama_jax.activations
 from llama_jax.activations import moments, records, store
-from llama_jax.activations.folder import open_folder
+from llama_jax.activations.folders import open_folder
 from llama_jax.activations.moments import Moments
 from llama_jax.activations.spec import ActivationSpec
 from llama_jax.activations.verification import verify

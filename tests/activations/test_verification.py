@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from llama_jax.activations import ActivationStore, moments, records, shards, store, verification, verify
-from llama_jax.activations.folder import open_folder, temporary
+from llama_jax.activations.folder import temporary
+from llama_jax.activations.folders import open_folder
 from llama_jax.activations.verification import Problem
 from llama_jax.errors import UserError
 from tests.activations import stores

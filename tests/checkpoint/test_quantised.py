@@ -12,7 +12,8 @@ import pytest
 
 from llama_jax import checkpoint, config, generate
 from llama_jax.checkpoint import quantised, random, tensors
-from llama_jax.checkpoint.tensors import Tensor, names
+from llama_jax.checkpoint.source import Tensor
+from llama_jax.checkpoint.tensors import names
 from llama_jax.errors import UserError
 from llama_jax.model import quantize
 from llama_jax.model.quantize import FORMS, Blocks, Int8, is_quantised

@@ -13,7 +13,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from llama_jax.activations import folder, program, store
+from llama_jax.activations import folders, program, store
+from llama_jax.activations.folder import Folder
 from llama_jax.activations.batches import Batch, Unit
 from llama_jax.activations.moments import Moments, joined
 from llama_jax.activations.program import Extractor
@@ -86,15 +87,15 @@ def units(setting: Setting, plan: Callable[..., Unit], examples: Sequence[Exampl
         yield plan(number, first, [encode(example) for example in examples[first : first + setting.unit]])
 
 
-def claimed(setting: Setting, spec: ActivationSpec, out: Path) -> folder.Folder:
+def claimed(setting: Setting, spec: ActivationSpec, out: Path) -> Folder:
     """A new folder to write units into."""
-    where, config = folder.open_folder(out), setting.loaded.config
+    where, config = folders.open_folder(out), setting.loaded.config
     shapes = {str(site): row_shape(site, config, setting.length) for site in spec.resolve(config)}
     store.claim(where, {"spec": store.describe(spec, shapes), "made by": __name__}, resume=False)
     return where
 
 
-def write(where: folder.Folder, filling: Filling) -> None:
+def write(where: Folder, filling: Filling) -> None:
     """One unit through the product's own writer. A rung that sums no moments leaves empty ones."""
     unit = filling.unit
     about = dict(first=unit.first, examples=unit.count, tokens=unit.tokens, source_sha256="")

@@ -1,0 +1,22 @@
+"""Which folder an address means: one of this machine, or one behind a URL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from llama_jax.activations.folder import Folder, LocalFolder
+
+
+def open_folder(out: str | os.PathLike) -> Folder:
+    """A local path or an fsspec URL such as `s3://bucket/run`. Nothing is made yet. Raises UserError for an unknown
+    protocol."""
+    text = os.fspath(out)
+    protocol, separator, path = text.partition("://")
+    if not separator:
+        return LocalFolder(Path(text))
+    if protocol in ("file", "local"):
+        return LocalFolder(Path(path))
+    from llama_jax.activations import remote  # here: it needs fsspec
+
+    return remote.open_url(text)

@@ -1,0 +1,66 @@
+"""An opened checkpoint: its tensors under Hugging Face's names, none of them read yet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from llama_jax.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A GGUF tensor's own bytes: its type ("q4_0", "f16" …), and how to get them as rows of blocks [out, in/32, bytes a
+    block]."""
+
+    kind: str
+    read: Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that has not been read yet: its shape, and how to get its values. raw: its bytes, where they are a
+    GGUF's."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray | jax.Array]
+    raw: Raw | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened checkpoint: what is known before its weights are read."""
+
+    where: str
+    config: ModelConfig
+    tensors: Mapping[str, Tensor]
+    tokenizer: Callable
+    hash: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Names of the tensors whose rows, one below the other, make one weight. transposed: they are stored [in, out]."""
+
+    names: tuple[str, ...]
+    transposed: bool = False
+
+
+def is_matrix(rows: Rows) -> bool:
+    """Whether the model multiplies by this weight: no norm, no bias, no table of positions."""
+    *_, module, kind = rows.names[0].split(".")
+    return kind == "weight" and "norm" not in module and not module.startswith("ln_") and module != "wpe"
+
+
+def hash_files(paths) -> str:
+    """SHA-256 of the files' contents, in the given order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
