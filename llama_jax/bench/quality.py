@@ -9,12 +9,13 @@ that makes other tokens than float32 has its quality here, and only here.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from llama_jax import generate
-from llama_jax.bench import passages, phases, statistics
+from llama_jax import checkpoint, generate
+from llama_jax.bench import available, passages, statistics
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint
@@ -70,6 +71,11 @@ class Window(Row):
         """Nats, one a position."""
         return np.asarray(self.kl_pnat, float) / PICO
 
+    @staticmethod
+    def more(text: str, logits: np.ndarray, following: Sequence[int]) -> dict:
+        """What another kind of row says beside: of a text by its name, logits [T V] and the true next tokens."""
+        return {}
+
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Natural logarithms of the probabilities, float64 [T V]."""
@@ -106,90 +112,96 @@ def windows(ids: Sequence[int], size: int) -> list[list[int]]:
 
 
 def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed: int = 0) -> list[Window]:
-    """Each arithmetic over `tokens` tokens of English in windows; placements and PyTorch in one fresh process.
-
-    A peer that cannot run is said to be missing in the journal's notes (`phases.missing`). Raises UserError for an
-    unknown arithmetic, for too long a window, and when a process dies.
-    """
-    from llama_jax import checkpoint
-
-    check(tokens=tokens, window=window)
+    """Each arithmetic over `tokens` tokens of English in windows. Raises UserError for an unknown arithmetic and as
+    `read` does."""
     for name in arithmetics:
         if name not in ARITHMETICS:
             raise UserError(f"No such arithmetic: {name!r}.{near(name, ARITHMETICS)}")
+    return read(job, "quality", f"{__name__}:compared", 1, arithmetics, tokens, window, seed)
+
+
+def read(
+    job: Job, run: str, task: str, texts: int, names: Sequence[str], tokens: int, window: int, seed: int
+) -> list[Row]:
+    """`tokens` tokens of each text under arithmetics, placements and peers: those that are not `ALONE` in one fresh
+    process.
+
+    task: `compared`, or a function that calls it. texts: how many it reads. A subject that cannot run is said to be
+    missing in the journal's notes (`phases.missing`). Raises UserError for too long a window and when a process dies.
+    """
+    check(tokens=tokens, window=window)
     room = checkpoint.load_config(job.model).max_position_embeddings
     if window > room:
         raise UserError(f"window is {window}, more than the model's context of {room}; ask for a shorter one.")
-    ours = [name for name in arithmetics if name not in ALONE]
-    groups = [group for group in (ours, *([name] for name in arithmetics if name in ALONE)) if group]
+    here = {*PLACEMENTS, *available.present(job, [name for name in names if name not in PLACEMENTS])}
+    together = [name for name in names if name in here and name not in ALONE]
+    groups = [group for group in (together, *([name] for name in names if name in here and name in ALONE)) if group]
     for i, group in enumerate(groups):
-        job.progress(f"quality of {', '.join(group)}", i, len(groups))
-        if not absent(job, group):
-            expected = -(-tokens // window) * len(group)
-            job.child(
-                f"quality {' '.join(group)}",
-                0,
-                f"{__name__}:compared",
-                expected,
-                names=group,
-                tokens=tokens,
-                window=window,
-                seed=seed,
-            )
+        job.progress(f"{run} of {', '.join(group)}", i, len(groups))
+        expected = -(-tokens // window) * len(group) * texts
+        asked = dict(names=group, tokens=tokens, window=window, seed=seed)
+        job.child(f"{run} {' '.join(group)}", 0, task, expected, **asked)
     return whole(job.journal.trials)
-
-
-def absent(job: Job, group: Sequence[str]) -> bool:
-    """Whether this is a peer that cannot run here; then the journal says so."""
-    from llama_jax import peers
-
-    name, known = group[0], {gap["name"] for gap in phases.missing(job.journal)}
-    if name in ALONE and name not in known:
-        for gap in peers.missing([name], job.model):
-            job.journal.note(missing=gap)
-            known.add(name)
-    return name in known
 
 
 # What the children run
 # --------------------------------------------------------------------------------------------------
 
 
+def english(loaded: Checkpoint, tokens: int, seed: int) -> dict[str, list[int]]:
+    return {"": passages.english(loaded, tokens, seed)}
+
+
 def compared(
-    say: Callable, job: dict, identity: dict, names: Sequence[str], tokens: int, window: int, seed: int
+    say: Callable,
+    job: dict,
+    identity: dict,
+    names: Sequence[str],
+    tokens: int,
+    window: int,
+    seed: int,
+    texts: Callable = english,
+    kind: type[Window] = Window,
 ) -> dict:
-    """Every window under the reference and under each of these arithmetics."""
+    """Every window of every text under the reference and under each of these subjects, as rows of this kind.
+
+    texts: (checkpoint, tokens, seed) → {name: ids}, of which the first `tokens` are read.
+    """
     from llama_jax import peers
 
     with watched(say):
         loaded, *_ = opened(job)
-        text = passages.english(loaded, tokens, seed)
-        truth, found = reader(loaded, REFERENCE), {}
+        truth, readers, order = reader(loaded, REFERENCE), {}, itertools.count()
         for name in names:
             try:
-                found[name] = reader(loaded, name)
+                readers[name] = reader(loaded, name)
             except peers.UnavailableError as error:
                 say("note", dict(missing=dict(name=name, reason=error.reason, remedy=error.remedy)))
-        digest = hashlib.sha256(np.asarray(text, "<i4").tobytes()).hexdigest()
-        for i, ids in enumerate(windows(text, window)):
-            reference = truth(ids)
-            for order, (name, read) in enumerate(found.items()):
-                say("starting", {})
-                seen = compare(name, reference, read(ids))
-                row = Window(
-                    **identity,
-                    **seen,
-                    order=i * len(found) + order,
-                    seed=seed,
-                    phase="read",
-                    subject=name,
-                    text_sha256=digest,
-                    backend=BACKENDS.get(name, "jax"),
-                    model=loaded.name,
-                    weights_hash=loaded.weights_hash,
-                    first=i * window,
-                )
-                say("trial", row.model_dump())
+        for text, ids in texts(loaded, tokens, seed).items():
+            about = dict(
+                text_sha256=hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest(),
+                seed=seed,
+                phase="read",
+                model=loaded.name,
+                weights_hash=loaded.weights_hash,
+            )
+            for i, piece in enumerate(windows(ids[:tokens], window)):
+                first = i * window
+                reference, following = truth(piece), ids[first + 1 : first + 1 + len(piece)]
+                for name, logits_of in readers.items():
+                    say("starting", {})
+                    logits = logits_of(piece)
+                    row = kind(
+                        **identity,
+                        **about,
+                        **compare(name, reference, logits),
+                        **kind.more(text, logits, following),
+                        order=next(order),
+                        subject=name,
+                        backend=available.backend_of(name),
+                        first=first,
+                    )
+                    say("trial", row.model_dump())
     return {}
 
 
@@ -227,11 +239,15 @@ def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
             f"another model: mean KL {kl.mean():.2g} nats, at most {bound:g} expected" if kl.mean() > bound else ""
         )
     return dict(
-        kl_pnat=np.round(kl * PICO).astype(np.int64).tolist(),
+        kl_pnat=pnat(kl),
         agree=agree.astype(int).tolist(),
         valid=not strange,
         reason=strange,
     )
+
+
+def pnat(nats: np.ndarray) -> list[int]:
+    return np.round(nats * PICO).astype(np.int64).tolist()
 
 
 # What the rows say

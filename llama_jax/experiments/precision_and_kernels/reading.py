@@ -8,14 +8,12 @@ checkpoint, whatever a peer made of them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from llama_jax import checkpoint
-from llama_jax.bench import available, passages, quality, statistics
-from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench import passages, quality, statistics
+from llama_jax.bench.job import Job
 from llama_jax.bench.quality import PICO, POSITIONS, REFERENCE, Window
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
@@ -37,6 +35,10 @@ class Reading(Window):
     def nll(self) -> np.ndarray:
         """Nats, one a position."""
         return np.asarray(self.nll_pnat, float) / PICO
+
+    @staticmethod
+    def more(text: str, logits: np.ndarray, following: Sequence[int]) -> dict:
+        return dict(text=text, nll_pnat=quality.pnat(likelihood(logits, following)))
 
 
 def texts(loaded: Checkpoint, tokens: int, seed: int = 0) -> dict[str, list[int]]:
@@ -62,94 +64,20 @@ def likelihood(logits: np.ndarray, following: Sequence[int]) -> np.ndarray:
 
 
 def measure(job: Job, subjects: Sequence[str], tokens: int, window: int, seed: int = 0) -> list[Reading]:
-    """Each subject over `tokens` tokens of each text; placements and PyTorch in one fresh process, others in one each.
-
-    float32 itself is read as well, as the control. A subject that cannot run is said to be missing in the journal's
-    notes.
-    Raises UserError for one that does not exist, for too long a window, and when a process dies.
-    """
+    """Each subject over `tokens` tokens of each text, and float32 itself as the control. Raises UserError for a subject
+    that does not exist and as `quality.read` does."""
     from llama_jax import peers
 
-    check(tokens=tokens, window=window)
-    room = checkpoint.load_config(job.model).max_position_embeddings
-    if window > room:
-        raise UserError(f"window is {window}, more than the model's context of {room}; ask for a shorter one.")
     for name in subjects:
         if name not in peers.PEERS:
             parse(name)
-    here = available.present(job, subjects)
-    ours = [REFERENCE, *(name for name in here if name not in quality.ALONE)]
-    groups = [ours, *([name] for name in here if name in quality.ALONE)]
-    for i, group in enumerate(groups):
-        job.progress(f"reading under {', '.join(group)}", i, len(groups))
-        expected = -(-tokens // window) * len(group) * len(TEXTS)
-        job.child(
-            f"reading {' '.join(group)}",
-            0,
-            f"{__name__}:read",
-            expected,
-            names=group,
-            tokens=tokens,
-            window=window,
-            seed=seed,
-        )
-    return whole(job.journal.trials)
+    names = [REFERENCE, *subjects]
+    return quality.read(job, "reading", f"{__name__}:compared", len(TEXTS), names, tokens, window, seed)
 
 
-# What the children run
-# ----------------------------------------------------------------------------------------------------
-
-
-def read(say: Callable, job: dict, identity: dict, names: Sequence[str], tokens: int, window: int, seed: int) -> dict:
-    """Every window of every text under the reference and under each of these subjects."""
-    from llama_jax import peers
-
-    with watched(say):
-        loaded, *_ = opened(job)
-        truth, found = quality.reader(loaded, REFERENCE), {}
-        for name in names:
-            try:
-                found[name] = quality.reader(loaded, name)
-            except peers.UnavailableError as error:
-                say("note", dict(missing=dict(name=name, reason=error.reason, remedy=error.remedy)))
-        order = 0
-        for text, ids in texts(loaded, tokens, seed).items():
-            about = dict(
-                text=text,
-                text_sha256=hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest(),
-                seed=seed,
-                phase="read",
-                model=loaded.name,
-                weights_hash=loaded.weights_hash,
-            )
-            for first in range(0, tokens, window):
-                piece, following = ids[:-1][first : first + window], ids[1:][first : first + window]
-                reference = truth(piece)
-                for name, reader in found.items():
-                    say("starting", {})
-                    logits, order = reader(piece), order + 1
-                    row = Reading(
-                        **identity,
-                        **about,
-                        **quality.compare(name, reference, logits),
-                        order=order,
-                        subject=name,
-                        first=first,
-                        backend=backend(name),
-                        nll_pnat=pnat(likelihood(logits, following)),
-                    )
-                    say("trial", row.model_dump())
-    return {}
-
-
-def pnat(values: np.ndarray) -> list[int]:
-    return np.round(values * PICO).astype(np.int64).tolist()
-
-
-def backend(name: str) -> str:
-    from llama_jax import peers
-
-    return peers.get(name).backend if name in peers.PEERS else "jax"
+def compared(say: Callable, job: dict, identity: dict, **asked) -> dict:
+    """What the children run: `quality.compared` on these texts."""
+    return quality.compared(say, job, identity, **asked, texts=texts, kind=Reading)
 
 
 # What the rows say

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.bench import phases, protocol, record
+from llama_jax.bench import available, phases, protocol, quality, record
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
@@ -32,7 +32,7 @@ def readings(subjects=tuple(FAR), windows=3, size=64):
     made = []
     for subject in subjects:
         kl, more = FAR[subject]
-        backend = reading.backend(subject) if subject != "float32" else "jax"
+        backend = available.backend_of(subject) if subject != "float32" else "jax"
         for text, level in ((PROSE, 2.0), (CODE, 1.0)):
             for i in range(windows):
                 noise = np.random.default_rng([i, len(text)]).uniform(0.5, 1.5, size)
@@ -52,9 +52,9 @@ def readings(subjects=tuple(FAR), windows=3, size=64):
                         first=i * size,
                         text=text,
                         text_sha256="t",
-                        kl_pnat=reading.pnat(kl * noise),
+                        kl_pnat=quality.pnat(kl * noise),
                         agree=[int(kl < 0.002 or k % 16 > 0) for k in range(size)],
-                        nll_pnat=reading.pnat(level * noise + more),
+                        nll_pnat=quality.pnat(level * noise + more),
                     )
                 )
     return made
@@ -124,7 +124,7 @@ def test_quotients_pair_the_positions():
 
 def test_a_quotient_of_noisy_distances_has_a_wide_interval():
     rows, rng = readings(("loop+fused", "llamacpp")), np.random.default_rng(0)
-    noisy = [r.model_copy(update=dict(kl_pnat=reading.pnat(rng.exponential(0.003, len(r.agree))))) for r in rows]
+    noisy = [r.model_copy(update=dict(kl_pnat=quality.pnat(rng.exponential(0.003, len(r.agree))))) for r in rows]
     found = reading.over(noisy, "loop+fused", "llamacpp", "kl")
     assert 1.1 < found.high / found.low < 2
     assert found.low < found.value < found.high
