@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from llama_jax.bench.wording import within
+
 # scipy.stats is imported where it is used: it takes most of a second, and measured processes never need it.
 RESAMPLES = 9999
 NARROW = 0.02  # two subjects whose ratio lies this close to 1 are called equal
@@ -68,7 +70,7 @@ class Ratio:
     @property
     def words(self) -> str:
         """`5.21x [4.83, 5.62]`, or without an interval where one pair is all there is."""
-        return f"{self.value:.2f}x" + (f" [{self.low:.2f}, {self.high:.2f}]" if math.isfinite(self.low) else "")
+        return f"{self.value:.2f}x{within(self)}"
 
     @property
     def effect(self) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 
 from llama_jax.bench import AGAIN, gate, memory, statistics
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import times
 
 NAN = float("nan")
 
@@ -157,7 +158,7 @@ def disturbed(table: Sequence[dict]) -> str:
     for e in table:
         ratio = e["ratio_to_baseline"]
         if e["name"].endswith(AGAIN) and ratio["verdict"] in ("faster", "slower", "unstable"):
-            return f"A/A control {ratio['verdict']}: {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+            return f"A/A control {ratio['verdict']}: {times(ratio)}"
     return ""
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from llama_jax.bench.statistics import Ratio
+if TYPE_CHECKING:
+    from llama_jax.bench.statistics import Ratio
 
 
 def with_n(ratio: Ratio) -> str:
@@ -24,10 +25,25 @@ def standing(found: Ratio, label: str, other: dict) -> str:
     )
 
 
-def within(found, digits: int, name: str = "", form: str = "f") -> str:
-    """` [low, high]` of a summary, a ratio or an entry; "" where there is no interval."""
-    low, high = (found[f"{name}_{end}"] if name else getattr(found, end) for end in ("low", "high"))
-    return f" [{low:.{digits}{form}}, {high:.{digits}{form}}]" if np.isfinite(low) else ""
+def ends(found, name: str = "") -> tuple[float, float]:
+    """(low, high) of a summary or a ratio, or of an entry with such keys, which may begin with a name."""
+    return tuple(found[name + end] if isinstance(found, dict) else getattr(found, end) for end in ("low", "high"))
+
+
+def interval(found, form: str | Callable[[float], str] = ".2f", name: str = "") -> str:
+    """`[low, high]` of what `ends` takes. form: of a number, or what says it."""
+    low, high = (form(end) if callable(form) else f"{end:{form}}" for end in ends(found, name))
+    return f"[{low}, {high}]"
+
+
+def within(found, form: str | Callable[[float], str] = ".2f", name: str = "") -> str:
+    """The same after a space; "" where there is no interval."""
+    return f" {interval(found, form, name)}" if math.isfinite(ends(found, name)[0]) else ""
+
+
+def times(ratio: dict) -> str:
+    """`5.21x [4.83, 5.62]` of a ratio's entry."""
+    return f"{ratio['value']:.2f}x {interval(ratio)}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from llama_jax.bench import AGAIN, record, statistics
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
+from llama_jax.bench.wording import interval
 from llama_jax.errors import UserError
 
 MACHINE = ("cpu", "cores", "affinity", "ram_bytes", "devices")
@@ -206,7 +207,7 @@ def lines(result: dict) -> list[str]:
 
     def said(ratio: dict, what: str) -> str:
         counts = f"n = {ratio['n_old']} and {ratio['n_new']}" + ("" if ratio["processes"] > 1 else ", one process")
-        return f"{what} x {ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}] ({counts}): {ratio['verdict']}"
+        return f"{what} x {ratio['value']:.3f} {interval(ratio, '.3f')} ({counts}): {ratio['verdict']}"
 
     speed = result["bandwidth_gbps"]
     found = [f"{result['new']} over {result['old']}"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from llama_jax import paths
 from llama_jax.bench import environment, record
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import times
 from llama_jax.errors import UserError
 from llama_jax.reporting import advice
 from llama_jax.reporting.advice import Wish
@@ -60,9 +61,8 @@ def told(found: dict, wish: Wish) -> list[str]:
         f"by {', '.join(seen)}: {about['where']}",
     ]
     if second:
-        ratio = second["ratio"]
-        times = f", {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] as long" if ratio else ""
-        lines.append(f"next: {second['name']}, {second['seconds']:.2f} s{times} ({second['verdict']})")
+        longer = f", {times(second['ratio'])} as long" if second["ratio"] else ""
+        lines.append(f"next: {second['name']}, {second['seconds']:.2f} s{longer} ({second['verdict']})")
         if turn := second["break_even_requests"]:
             first, later = (
                 (found["placement"], second["name"]) if wish.requests < turn else (second["name"], found["placement"])

@@ -3,7 +3,6 @@ manifest and data."""
 
 from __future__ import annotations
 
-import math
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import markupsafe
 
 from llama_jax import files, paths
 from llama_jax.bench import environment
+from llama_jax.bench.wording import within
 from llama_jax.errors import UserError
 from llama_jax.figures import model_label, read_manifest
 from llama_jax.figures.svg import compact
@@ -128,8 +128,8 @@ def tables(out_dir: Path, found: Sequence[dict]) -> list[tuple[dict, Path, dict]
 def told(s: dict, line: Line) -> dict:
     """A line of the table of all subjects as words, numbers beside those that are sorted by."""
     setting = " · ".join(filter(None, [model_label(line.model), line.words]))
-    middle = value(line.middle.median, line.middle.low, line.middle.high)
-    ratio = line.ratio and line.ratio.n and value(line.ratio.value, line.ratio.low, line.ratio.high)
+    middle = value(line.middle.median, line.middle)
+    ratio = line.ratio and line.ratio.n and value(line.ratio.value, line.ratio)
     return dict(
         number=s["number"],
         question=s["question"],
@@ -146,13 +146,9 @@ def told(s: dict, line: Line) -> dict:
     )
 
 
-def value(middle: float, low: float, high: float) -> dict:
-    """{value, words, interval} of a number; no interval where a single trial has none."""
-    return dict(
-        value=f"{middle:.6g}",
-        words=short(middle),
-        interval=f"[{short(low)}, {short(high)}]" if math.isfinite(low) else "",
-    )
+def value(middle: float, found) -> dict:
+    """{value, words, interval} of a summary's or a ratio's number; no interval where a single trial has none."""
+    return dict(value=f"{middle:.6g}", words=short(middle), interval=within(found, short).strip())
 
 
 def short(number: float) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from llama_jax import figures, paths
 from llama_jax.bench import record
+from llama_jax.bench.statistics import Ratio
 from llama_jax.errors import UserError
 from llama_jax.figures.svg import compact
 from llama_jax.reporting import overview, report
@@ -148,8 +149,10 @@ def test_numbers_are_short_and_never_powers(number, words):
 
 
 def test_a_number_of_one_trial_has_no_interval():
-    assert report.value(35.34, float("nan"), float("nan")) == dict(value="35.34", words="35.3", interval="")
-    assert report.value(5.236, 4.62, 5.95)["interval"] == "[4.62, 5.95]"
+    assert report.value(35.34, Ratio(35.34, float("nan"), float("nan"), 1)) == dict(
+        value="35.34", words="35.3", interval=""
+    )
+    assert report.value(5.236, Ratio(5.236, 4.62, 5.95, 6))["interval"] == "[4.62, 5.95]"
 
 
 def test_a_table_of_ones_own_replaces_the_recorded_one(tmp_path):

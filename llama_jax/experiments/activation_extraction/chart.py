@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_jax.bench.statistics import Ratio
+from llama_jax.bench.wording import within
 from llama_jax.experiments.activation_extraction import probing
 from llama_jax.experiments.activation_extraction import table as extraction_table
 from llama_jax.experiments.activation_extraction.plan import Extraction
@@ -177,9 +178,7 @@ def share_of(found: Ratio) -> str:
     """`93 % [90, 96]`."""
     if not found.n:
         return "no share"
-    return f"{found.value:.0%}".replace("%", " %") + (
-        f" [{100 * found.low:.0f}, {100 * found.high:.0f}]" if math.isfinite(found.low) else ""
-    )
+    return f"{found.value:.0%}".replace("%", " %") + within(found, lambda share: f"{100 * share:.0f}")
 
 
 def processes(axes, scaled: Sequence[dict]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_jax.bench.statistics import Ratio
-from llama_jax.bench.wording import listed, with_n
+from llama_jax.bench.wording import listed, with_n, within
 from llama_jax.experiments.activation_extraction import table as extraction_table
 from llama_jax.experiments.activation_extraction.plan import Extraction
 from llama_jax.experiments.activation_extraction.rungs import BASE, PINNED, PRODUCT
@@ -32,11 +32,8 @@ def extraction(rows: Sequence[Extraction], missing: Sequence[dict] = (), seed: i
         said.append(over(mine["ratio"], "of one jit of every layer with blocking copies (N1)"))
     said += [over(found, f"of {NAMES[name]}") for name, found in extraction_table.rivals(rows, seed).items() if found.n]
     if (found := extraction_table.overlap(rows, seed=seed)).n:
-        said.append(
-            f"{found.value:.0%} [{found.low:.0%}, {found.high:.0%}] of the slower of its two ceilings"
-            if found.n > 1
-            else f"{found.value:.0%} of the slower of its two ceilings (n = 1)"
-        )
+        share = f"{found.value:.0%}{within(found, '.0%')} of the slower of its two ceilings"
+        said.append(share + (" (n = 1)" if found.n == 1 else ""))
     return "; ".join([", ".join(said), *steps(rows, seed), *processes(rows, seed), *left_out(table, missing)]) + "."
 
 

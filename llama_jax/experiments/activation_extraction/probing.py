@@ -21,6 +21,7 @@ import numpy as np
 
 from llama_jax.activations.spec import Site
 from llama_jax.bench import statistics
+from llama_jax.bench.wording import interval
 from llama_jax.text.tokenizer import Tokenizer
 
 FOLDS = 5
@@ -135,9 +136,7 @@ def in_words(entries: Sequence[dict]) -> str:
         return "not measured"
     top, first = max(entries, key=lambda e: e["auc"]), entries[0]
     return (
-        f"“{top['property']}” is read best after layer {top['layer']}: {top['auc']:.3f} [{top['low']:.3f},"
-        f" {top['high']:.3f}]; at the"
-        f" embedding {first['auc']:.3f} [{first['low']:.3f}, {first['high']:.3f}]; shuffled labels"
-        f" {top['control']:.3f}; n ="
-        f" {top['tokens']} tokens of {top['examples']} examples"
+        f"“{top['property']}” is read best after layer {top['layer']}: {top['auc']:.3f}"
+        f" {interval(top, '.3f')}; at the embedding {first['auc']:.3f} {interval(first, '.3f')}; shuffled labels"
+        f" {top['control']:.3f}; n = {top['tokens']} tokens of {top['examples']} examples"
     )

@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator
 
 from llama_jax.bench import statistics, summary
 from llama_jax.bench.cold import Start
+from llama_jax.bench.wording import within
 from llama_jax.experiments.compile_time import table
 from llama_jax.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
 from llama_jax.experiments.compile_time.starts import WAYS
@@ -46,9 +47,8 @@ GREY = "#555555"
 
 def with_interval(found: table.Slope, digits: int = 0) -> str:
     """`45 ms a layer [40, 50]` of a slope in seconds."""
-    interval = f" [{1e3 * found.low:.{digits}f}, {1e3 * found.high:.{digits}f}]" if np.isfinite(found.low) else ""
     slope = round(1e3 * found.slope, digits) + 0.0  # no minus zero
-    return f"{slope:.{digits}f} ms a layer{interval}"
+    return f"{slope:.{digits}f} ms a layer{within(found, lambda seconds: f'{1e3 * seconds:.{digits}f}')}"
 
 
 def logarithmic(axes) -> None:
@@ -203,7 +203,7 @@ def tokens_words(found: BreakEven) -> str:
     words = "at once" if found.tokens == 0 else "never" if found.tokens == NEVER else f"{found.tokens:.0f} tokens"
     if np.isnan(found.low) or found.low == found.high:
         return words
-    return f"{words} [{found.low:.0f}, {'never' if found.high == NEVER else f'{found.high:.0f}'}]"
+    return words + within(found, lambda tokens: "never" if tokens == NEVER else f"{tokens:.0f}")
 
 
 @styled

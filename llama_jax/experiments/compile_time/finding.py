@@ -8,6 +8,7 @@ import numpy as np
 
 from llama_jax.bench.cold import Start
 from llama_jax.bench.statistics import Ratio
+from llama_jax.bench.wording import within
 from llama_jax.experiments.compile_time import table
 from llama_jax.experiments.compile_time.measure import LAYOUTS, Compilation
 from llama_jax.experiments.compile_time.table import BreakEven, Slope
@@ -40,13 +41,11 @@ def compiling(rows: Sequence[Compilation], trials: Sequence[Start], placement: s
 
 
 def milliseconds(found: Slope) -> str:
-    return f"{round(1e3 * found.slope) + 0:.0f} ms" + (
-        f" [{1e3 * found.low:.0f}, {1e3 * found.high:.0f}]" if np.isfinite(found.low) else ""
-    )
+    return f"{round(1e3 * found.slope) + 0:.0f} ms{within(found, lambda seconds: f'{1e3 * seconds:.0f}')}"
 
 
 def share(found: Ratio) -> str:
-    return f"{found.value:.0%}" + (f" [{found.low:.0%}, {found.high:.0%}]" if np.isfinite(found.low) else "")
+    return f"{found.value:.0%}{within(found, '.0%')}"
 
 
 def after(found: BreakEven) -> str:
@@ -58,6 +57,6 @@ def after(found: BreakEven) -> str:
     elif found.tokens == table.NEVER:
         words = "never" if not found.low < table.NEVER else f"not before {found.low:.0f} tokens, if at all"
     else:
-        high = "no end" if found.high == table.NEVER else f"{found.high:.0f}"
-        words = f"after {found.tokens:.0f} tokens" + (f" [{found.low:.0f}, {high}]" if not np.isnan(found.low) else "")
+        words = f"after {found.tokens:.0f} tokens"
+        words += within(found, lambda tokens: "no end" if tokens == table.NEVER else f"{tokens:.0f}")
     return words + (" (too few processes for an interval)" if np.isnan(found.low) else "")

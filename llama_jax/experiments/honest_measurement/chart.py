@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_jax.bench.wording import interval
 from llama_jax.figures.marks import interval_words
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
@@ -97,7 +98,7 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
         right.text(value, height + 0.33, words, color=shade, fontsize=9, ha="center", va="bottom")
     right.plot([middle.median] * 2, [bottom - 0.3, bottom + 0.3], color="black", linewidth=2.2)
     p99 = f"p99 {found['p99']:.0f} ms" if found["p99"] else f"no p99: {found['note']}"
-    words = f"guard on: median {middle.median:.0f} [{middle.low:.0f}, {middle.high:.0f}] ms, n = {middle.n}\n{p99}"
+    words = f"guard on: median {middle.median:.0f} {interval(middle, '.0f')} ms, n = {middle.n}\n{p99}"
     right.text(middle.median, bottom - 0.34, words, fontsize=9, ha="left", va="top")
     right.set_ylim(bottom=bottom - 0.85)
     right.axvline(limit_ms, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from llama_jax.bench import AGAIN, memory, summary
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import interval
 
 FEWEST = 5  # trials a subject
 EQUAL = ("model", "weights_hash", "batch", "prompt_tokens", "new_tokens", "cache_slots")
@@ -78,7 +79,7 @@ def control(trials: Sequence[Trial], baseline: str) -> tuple[bool, str]:
         return False, "the baseline ran once: there is no A/A control"
     ratio = summary.paired_ratio(trials, baseline + AGAIN, baseline)
     kept = ratio.low <= 1 <= ratio.high
-    return kept, f"the baseline against itself: {ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}], n = {ratio.n}"
+    return kept, f"the baseline against itself: {ratio.value:.3f}x {interval(ratio, '.3f')}, n = {ratio.n}"
 
 
 RULES: dict[str, Callable[[Sequence[Trial], str], tuple[bool, str]]] = {

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_jax.bench import summary
+from llama_jax.bench.wording import times
 from llama_jax.experiments.host_loop import measure
 from llama_jax.experiments.host_loop.clock import HostTrial
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, new, plain_ticks, rows, styled
@@ -86,7 +87,7 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
     words = (
         f"baseline, n = {rate['n']}"
         if ratio["verdict"] == "baseline"
-        else (f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]\n{ratio['verdict']}, n = {ratio['n']}")
+        else f"{times(ratio)}\n{ratio['verdict']}, n = {ratio['n']}"
     )
     axes.text(1.01, height, words, va="center", fontsize=8.5, linespacing=0.95, transform=axes.get_yaxis_transform())
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from llama_jax.bench import AGAIN
 from llama_jax.bench.job import whole
+from llama_jax.bench.wording import times, within
 from llama_jax.experiments.host_loop import flax_twin as flaxtwin
 from llama_jax.experiments.host_loop import measure
 from llama_jax.experiments.host_loop.flax_twin import CallRow
@@ -51,10 +50,7 @@ def gain(table: Sequence[dict], model: str) -> str:
     if not faster:
         return f"on {model} no strategy is told apart as faster than token by token"
     name, ratio = max(faster.items(), key=lambda item: item[1]["value"])
-    return (
-        f"on {model} the fastest is {name} with {ratio['value']:.2f}x [{ratio['low']:.2f},"
-        f" {ratio['high']:.2f}] of token by token"
-    )
+    return f"on {model} the fastest is {name} with {times(ratio)} of token by token"
 
 
 def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
@@ -65,15 +61,12 @@ def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
     largest, smallest = table[-1]["model"], table[0]["model"]
     at = {e["subject"]: e for e in table if e["model"] == largest and e["complete_us"].n}
 
-    def words(value: str, interval: str, found, decided: bool, of: str) -> str:
-        within = f" [{interval}]" if np.isfinite(found.low) else ""
-        return f"{value}{within} (n = {found.n}){of}" + ("" if decided else ", too close for these data")
+    def words(said: str, found, decided: bool, of: str) -> str:
+        return f"{said} (n = {found.n}){of}" + ("" if decided else ", too close for these data")
 
     def over(subject: str, other: str, of: str, model: str = largest) -> str:
         ratio = flaxtwin.times_as_long(rows, model, subject, other, seed)
-        return words(
-            f"{ratio.value:.2f}x", f"{ratio.low:.2f}, {ratio.high:.2f}", ratio, ratio.excludes_one, f" of {of}"
-        )
+        return words(ratio.words, ratio, ratio.excludes_one, f" of {of}")
 
     parts = []
     if {flaxtwin.UNJITTED, flaxtwin.JITTED} <= set(at):
@@ -87,10 +80,12 @@ def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
     if {flaxtwin.NNX_JITTED, flaxtwin.SPLIT} <= set(at):
         more = flaxtwin.dispatch_difference(rows, largest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT, seed)
         unit, by, digits = ("ms", 1e3, 2) if abs(more.value) >= 1e3 else ("us", 1, 0)
-        value, low, high = (f"{x / by:.{digits}f}" for x in (more.value, more.low, more.high))
-        later = words(
-            f"{value} {unit}", f"{low}, {high}", more, more.excludes_zero, " later than the same module split once"
-        )
+
+        def short(us: float) -> str:
+            return f"{us / by:.{digits}f}"
+
+        said = f"{short(more.value)} {unit}{within(more, short)}"
+        later = words(said, more, more.excludes_zero, " later than the same module split once")
         share = f", {more.value / at[flaxtwin.NNX_JITTED]['complete_us'].median:.0%} of its token" * more.excludes_zero
         given = [at[way]["output_bytes"] for way in (flaxtwin.NNX_JITTED, flaxtwin.SPLIT)]
         back = (

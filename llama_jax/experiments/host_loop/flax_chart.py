@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_jax.bench.wording import within
 from llama_jax.experiments.host_loop import flax_twin
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
@@ -120,8 +121,7 @@ def draw_way(axes, entry: dict, height: float) -> None:
         zorder=5,
     )
     jobs = f"{entry['dispatches']} dispatch" + "es" * (entry["dispatches"] > 1)
-    interval = f" [{short(ratio.low)}, {short(ratio.high)}]" if np.isfinite(ratio.low) else ""
-    over = "" if entry["subject"] == flax_twin.STEP else f" · {short(ratio.value)}x step{interval}"
+    over = "" if entry["subject"] == flax_twin.STEP else f" · {short(ratio.value)}x step{within(ratio, short)}"
     axes.text(
         0.5,
         height - 0.34,

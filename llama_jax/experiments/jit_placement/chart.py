@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import times
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import (
     LIMIT_COLOUR,
@@ -69,7 +70,7 @@ def ratio_words(line: dict) -> str:
     if ratio["verdict"] == "baseline":
         words += f" · baseline, n = {rate['n']}"
     else:
-        words += f" · {ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}], n = {ratio['n']}"
+        words += f" · {times(ratio)}, n = {ratio['n']}"
     return words + (" · unstable" if line["unstable"] else "")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import AGAIN, summary
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import interval
 
 
 def placements(trials: Sequence[Trial], table: list[dict]) -> str:
@@ -16,7 +17,7 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
     best = max(valid, key=lambda r: r["tokens_per_second"]["median"])
     rate, baseline = best["tokens_per_second"], summary.baseline_of(table)
     sentence = (
-        f"With {best['name']} the model decodes {rate['median']:.1f} tokens/s [{rate['low']:.1f}, {rate['high']:.1f}],"
+        f"With {best['name']} the model decodes {rate['median']:.1f} tokens/s {interval(rate, '.1f')},"
         f" {rate['median'] / summary.limit(trials, baseline):.0%} of the memory-bandwidth limit"
     )
     slowest = next(

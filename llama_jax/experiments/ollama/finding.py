@@ -42,7 +42,7 @@ def versus(
     for arithmetic, whose in (computed | {"llamacpp": "llama.cpp's"}).items():
         if found := known.get(arithmetic):
             parts.append(
-                f"{whose} distribution is {found['kl']:.2g} nats{within(found, 2, 'kl', 'g')} a token from the float32"
+                f"{whose} distribution is {found['kl']:.2g} nats{within(found, '.2g', 'kl_')} a token from the float32"
                 " model's"
                 f" and its best token the same at {found['top1']:.1%} of {found['tokens']:,} tokens"
             )
@@ -64,5 +64,5 @@ def against(trials: Sequence[Trial], entries: Sequence[dict], mine: dict, groups
     ratios = [
         standing(standings.ratio(trials, mine["name"], e["name"], seed), label, e) for label, e in best.items() if e
     ]
-    said = f"{mine['name']}{kind}, decodes {mine['decode'].median:.1f} tokens/s{within(mine['decode'], 1)}"
+    said = f"{mine['name']}{kind}, decodes {mine['decode'].median:.1f} tokens/s{within(mine['decode'], '.1f')}"
     return said + ": " * bool(ratios) + ", ".join(ratios)

@@ -34,7 +34,9 @@ def precision(
         f"At context {context} the fastest placement, {mine['name']} on {mine['dtype']} weights, decodes"
         f" {rate.median:.1f} tokens/s"
     )
-    sentence += within(rate, 1) + (f", {mine['mbu'].median:.0%} of what the bandwidth allows" if mine["mbu"].n else "")
+    sentence += within(rate, ".1f") + (
+        f", {mine['mbu'].median:.0%} of what the bandwidth allows" if mine["mbu"].n else ""
+    )
     labels = {"llama.cpp's fastest mode of the same file": True, "its fastest quantisation": False}
     for label, same_file in labels.items():
         other = table.rival(entries[context], same_file)
@@ -47,7 +49,7 @@ def precision(
         if e and ALL in e["distance"]
     ]
     parts = (
-        [", ".join(f"{name} is {d['kl']:.2g} nats{within(d, 2, 'kl', 'g')} a token from float32" for name, d in far)]
+        [", ".join(f"{name} is {d['kl']:.2g} nats{within(d, '.2g', 'kl_')} a token from float32" for name, d in far)]
         if far
         else []
     )

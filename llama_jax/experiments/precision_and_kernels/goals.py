@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio, Summary
+from llama_jax.bench.wording import within
 from llama_jax.experiments.precision_and_kernels import measure, reading, table
 from llama_jax.experiments.precision_and_kernels.reading import Reading
 from llama_jax.experiments.time_to_first_token import same_file as first
@@ -61,7 +62,7 @@ class Goal:
     def measured(self) -> str:
         if self.verdict == ABSENT:
             return ""
-        return f"{self.value:.3g}{self.unit}" + ("" if math.isnan(self.low) else f" [{self.low:.3g}, {self.high:.3g}]")
+        return f"{self.value:.3g}{self.unit}{within(self, '.3g')}"
 
 
 def of_interval(

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import times
 from llama_jax.experiments.your_own_placement import measure
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, limit_line, new, rows, scatter_row, styled
 
@@ -83,7 +84,7 @@ def measured(axes, trials: Sequence[Trial], entry: dict, height: float, seed: in
     words = (
         f"baseline, n = {rate['n']}"
         if ratio["verdict"] == "baseline"
-        else (f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}], n = {ratio['n']}: {ratio['verdict']}")
+        else f"{times(ratio)}, n = {ratio['n']}: {ratio['verdict']}"
     )
     axes.text(
         1.01,

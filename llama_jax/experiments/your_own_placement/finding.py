@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llama_jax.bench.wording import interval
 from llama_jax.experiments.your_own_placement import measure
 
 KINDS = {measure.SHORT: "a wrong one", measure.ANEW: "one that compiles", measure.NESTED.name: "one too close to call"}
@@ -26,7 +27,7 @@ def placed(entry: dict) -> str:
         return f"it has no time, {fate.caught} caught it ({fate.why})"
     rate, mbu = entry["tokens_per_second"], entry["mbu"]
     limit = f", {mbu:.0%} of the memory-bandwidth limit" if mbu else ""
-    return f"it decodes {rate['median']:.1f} tokens/s [{rate['low']:.1f}, {rate['high']:.1f}]{limit} ({fate.why})"
+    return f"it decodes {rate['median']:.1f} tokens/s {interval(rate, '.1f')}{limit} ({fate.why})"
 
 
 def outcome(fate: measure.Fate, kind: str) -> str:

@@ -18,6 +18,7 @@ from llama_jax.bench import AGAIN, compile_causes, protocol, summary
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import times
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
@@ -183,7 +184,7 @@ def fate(entry: dict) -> Fate:
 
 def interval(ratio: dict) -> str:
     """`0.26x [0.25, 0.28] of step, n = 6`."""
-    return f"{ratio['value']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}] of {BASELINE}, n = {ratio['n']}"
+    return f"{times(ratio)} of {BASELINE}, n = {ratio['n']}"
 
 
 def more(ratio: dict) -> str:
