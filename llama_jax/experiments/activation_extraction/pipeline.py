@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from llama_jax.activations import folders, program, store
-from llama_jax.activations.folder import Folder
 from llama_jax.activations.batches import Batch, Unit
+from llama_jax.activations.folder import Folder
 from llama_jax.activations.moments import Moments, joined
 from llama_jax.activations.program import Extractor
 from llama_jax.activations.spec import ActivationSpec, row_shape
