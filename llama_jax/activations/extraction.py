@@ -137,18 +137,18 @@ def extract(
         seconds = time.perf_counter() - start
     whole = committed.values()
     return RunReport(
-        str(out),
-        len(whole),
-        sum(c.rows for c in whole),
-        sum(c.bytes for c in whole),
-        run.units,
-        run.tokens,
-        1 - run.tokens / run.slots if run.slots else 0.0,
-        extractor.compilations + guard.compilations,
-        seconds,
-        run.tokens / seconds,
-        complete,
-        idle_share(trace) if trace and run.slots else None,
+        out=str(out),
+        units=len(whole),
+        rows=sum(c.rows for c in whole),
+        bytes=sum(c.bytes for c in whole),
+        written=run.units,
+        tokens=run.tokens,
+        padding=1 - run.tokens / run.slots if run.slots else 0.0,
+        compilations=extractor.compilations + guard.compilations,
+        seconds=seconds,
+        tokens_per_second=run.tokens / seconds,
+        complete=complete,
+        device_idle=idle_share(trace) if trace and run.slots else None,
     )
 
 

@@ -136,15 +136,15 @@ def write_unit(
     for buffer in content:
         digest.update(buffer)
     commit = Commit(
-        unit,
-        int(about["first"]),
-        int(about["examples"]),
-        len(tensors["token"]),
-        int(about["tokens"]),
-        size,
-        digest.hexdigest(),
-        about["source_sha256"],
-        dict(moments),
+        unit=unit,
+        first=int(about["first"]),
+        examples=int(about["examples"]),
+        rows=len(tensors["token"]),
+        tokens=int(about["tokens"]),
+        bytes=size,
+        sha256=digest.hexdigest(),
+        source_sha256=about["source_sha256"],
+        moments=dict(moments),
     )
     folder.write(shard_name(unit), content)
     folder.write(

@@ -7,6 +7,7 @@ wait for or have what the others need.
 import importlib
 
 AGAIN = " (again)"  # suffix of the baseline's second appearance
+WRONG, DIED = "wrong: ", "its process died: "  # how the reasons of void rows begin; ask `Row.wrong` and `Row.died`
 
 SCHEMA = 2  # version of the records
 NAMES = {  # name here: the module it comes from

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llama_jax.bench import WRONG
+
 PARTS = "parts from float32"  # how the reason of an approximate subject's trial begins
 NEAR_TIE = 1e-3  # logits this close to the reference's best: float32 rounding may decide either way
 # Where activations are rounded to 8 bits a float32 rounding takes one of them to its neighbour, and each layer makes
@@ -67,18 +69,18 @@ def compare(
     and every token must come close to the reference's best there.
     """
     if len(tokens) != len(reference):
-        return Verdict(False, f"wrong: {len(tokens)} tokens, the reference has {len(reference)}")
+        return Verdict(False, f"{WRONG}{len(tokens)} tokens, the reference has {len(reference)}")
     differs = np.flatnonzero(tokens != reference)
     if not len(differs):
         return Verdict(True)
     k, known = int(differs[0]), np.asarray(logits())
     distances = behind(known, tokens)
     if not max(distances[k], *behind(known[k : k + 1], reference[k : k + 1])) <= near:
-        return Verdict(False, f"wrong: token {k} is {tokens[k]}, the reference has {reference[k]}")
+        return Verdict(False, f"{WRONG}token {k} is {tokens[k]}, the reference has {reference[k]}")
     far = k + np.flatnonzero(~(distances[k:] <= max(near, FLIP)))
     if len(far):
         return Verdict(
             False,
-            f"wrong: after a near-tie at token {k}, token {far[0]} is {tokens[far[0]]}, far from the reference's best",
+            f"{WRONG}after a near-tie at token {k}, token {far[0]} is {tokens[far[0]]}, far from the reference's best",
         )
     return Verdict(True, f"near-tie at token {k}")

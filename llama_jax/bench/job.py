@@ -95,8 +95,7 @@ def whole(rows: Sequence[Row]) -> list[Row]:
     return [t for t in rows if last[t.run, t.block] == t.process]
 
 
-# For the child
-# ----------------------------------------------------------------------------------------------------------
+# For the child --------------------------------------------------------------------------------------------------------
 
 
 def opened(job: dict) -> tuple[checkpoint.Checkpoint, list[Placement], Workload | None, int]:

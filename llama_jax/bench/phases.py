@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_jax.bench import AGAIN, gate, process
+from llama_jax.bench import AGAIN, DIED, WRONG, gate, process
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.protocol import alone
@@ -27,7 +27,6 @@ from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.placement import Placement
 
-DIED = "its process died: "
 SUPERSEDED = "its block was cut off and measured again"
 PATIENCE = 2  # a subject is left out once this many processes died in it
 TASKS = "llama_jax.bench.requests"
@@ -263,7 +262,7 @@ def warm(bench: Bench) -> None:
 
 def alive(bench: Bench) -> list[Placement | str]:
     """The subjects that could be built so far and have not yet cost PATIENCE processes their life."""
-    deaths = [t.placement for t in bench.trials if t.phase == "warm" and t.reason.startswith(DIED)]
+    deaths = [t.placement for t in bench.trials if t.phase == "warm" and t.died]
     return [s for s in bench.plan.subjects if deaths.count(name_of(s)) < PATIENCE and name_of(s) not in bench.missing]
 
 
@@ -278,7 +277,7 @@ def complete(bench: Bench, block: int) -> bool:
     expected = {*map(name_of, alive(bench)), bench.plan.baseline + AGAIN}
     by_process: dict[int, set[str]] = {}
     for t in bench.trials:
-        if t.phase == "warm" and t.block == block and not t.reason.startswith(DIED):
+        if t.phase == "warm" and t.block == block and not t.died:
             by_process.setdefault(t.process, set()).add(t.subject)
     return any(expected <= found for found in by_process.values())
 
@@ -301,14 +300,14 @@ def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
             or t.tokens_sha256 in hashes
         ):
             return t
-        return t.model_copy(update=dict(valid=False, reason="wrong: its tokens are not those of any valid warm trial"))
+        return t.model_copy(update=dict(valid=False, reason=f"{WRONG}its tokens are not those of any valid warm trial"))
 
     return [judged(t) for t in trials]
 
 
 def supersede(trials: Sequence[Trial]) -> list[Trial]:
     """Of each block, the trials of the process that measured most of it count (of equals the last); others are void."""
-    sizes = Counter((t.block, t.process) for t in trials if t.phase == "warm" and not t.reason.startswith(DIED))
+    sizes = Counter((t.block, t.process) for t in trials if t.phase == "warm" and not t.died)
     winner = dict(
         sorted(sizes, key=lambda key: (sizes[key], key[1]))
     )  # process by block; the largest comes last and stays

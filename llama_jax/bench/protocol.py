@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import tempfile
 import time
 from collections import deque
@@ -21,6 +20,7 @@ import numpy as np
 from llama_jax import generate
 from llama_jax.bench import AGAIN, gate, memory, roofline
 from llama_jax.bench.guard import Guard, TorchGuard
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
@@ -316,7 +316,7 @@ def measure(
             warm_up(who, workload, partial(starting, **where))  # where this never falls silent, the trials will be void
         for block in numbers:
             bandwidth = probe.bandwidth()
-            drawn = random.Random(f"{workload.seed} {block}").sample(everyone, len(everyone))
+            drawn = shuffled(everyone, workload.seed, block)
             for order, who in enumerate(drawn):
                 starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
                 record, tokens = trial(

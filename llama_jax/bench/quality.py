@@ -144,8 +144,7 @@ def read(
     return whole(job.journal.trials)
 
 
-# What the children run
-# --------------------------------------------------------------------------------------------------
+# What the children run ------------------------------------------------------------------------------------------------
 
 
 def english(loaded: Checkpoint, tokens: int, seed: int) -> dict[str, list[int]]:
@@ -250,8 +249,7 @@ def pnat(nats: np.ndarray) -> list[int]:
     return np.round(nats * PICO).astype(np.int64).tolist()
 
 
-# What the rows say
-# ------------------------------------------------------------------------------------------------------
+# What the rows say ----------------------------------------------------------------------------------------------------
 
 
 def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str = "") -> str:

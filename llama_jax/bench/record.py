@@ -18,7 +18,7 @@ import numpy as np
 import pydantic
 
 from llama_jax import files
-from llama_jax.bench import SCHEMA, roofline
+from llama_jax.bench import DIED, SCHEMA, WRONG, roofline
 from llama_jax.errors import UserError
 
 PARQUET_KEY = b"llama_jax"
@@ -43,6 +43,16 @@ class Row(pydantic.BaseModel):
     valid: bool
     reason: str = ""  # why a trial is void; or "near-tie at token k"
     cause: str = ""  # why its programs were compiled, in JAX's own words, where that was asked for
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it made other tokens, or values, than it should have."""
+        return WRONG in self.reason
+
+    @property
+    def died(self) -> bool:
+        """Whether its process died in it."""
+        return self.reason.startswith(DIED)
 
 
 class Trial(Row):

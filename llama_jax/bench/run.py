@@ -56,18 +56,18 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
     check_context(source.config, workload)
     plan = Plan(
-        settings.model,
-        placements,
-        workload,
-        baseline,
-        "float32",
-        settings.blocks,
-        settings.processes,
-        settings.cold,
-        settings.cached,
-        settings.threads,
-        settings.explain,
-        settings.limit,
+        model=settings.model,
+        placements=placements,
+        workload=workload,
+        baseline=baseline,
+        dtype="float32",
+        blocks=settings.blocks,
+        processes=settings.processes,
+        cold=settings.cold,
+        cached=settings.cached,
+        threads=settings.threads,
+        explain=settings.explain,
+        limit=settings.limit,
         peers=here,
     )
     before, names = environment.capture(), [p.name for p in placements]

@@ -38,6 +38,7 @@ def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: st
                 arithmetic=known and quality.arithmetic(known.backend, known.dtype, known.quantisation, name),
                 **{k: statistics.summarise(v, seed, [t.process for t in good]) for k, v in points.items()},
                 limit=summary.limit(main, name) if any(t.bandwidth_gbps and t.bytes_per_token for t in good) else None,
+                wrong=any(t.wrong for t in every),
                 reasons=sorted({t.reason for t in every if t.reason and not t.valid}),
             )
         )

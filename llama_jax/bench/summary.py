@@ -99,8 +99,7 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
         "peak_rss_bytes": max((t.peak_rss_bytes for t in starts["cold"] if t.peak_rss_bytes), default=None),
         "memory": sizes(starts["cold"] or good),
         "leaked_buffers": memory.leak(everything),
-        "tokens_equal": bool(answered)
-        and not any(word in t.reason for t in answered for word in ("wrong: ", gate.PARTS)),
+        "tokens_equal": bool(answered) and not any(t.wrong or gate.PARTS in t.reason for t in answered),
         "approximate": any(gate.approximate(t.quantisation) for t in everything),
         "valid_trials": len(good),
         "voided_trials": len(everything) - len(good),

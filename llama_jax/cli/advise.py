@@ -44,7 +44,14 @@ def advise(
     from llama_jax.reporting import advice, counsel
 
     wish = advice.Wish(
-        prompt_tokens, new_tokens, requests, streaming, lengths, warm, memory_mb and memory_mb * 10**6, exact
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        requests=requests,
+        streaming=streaming,
+        lengths=lengths,
+        warm=warm,
+        memory=memory_mb and memory_mb * 10**6,
+        exact=exact,
     )
     if (placements or out) and not measure:
         raise UserError("--placements and --out belong to --measure; add it, or leave them away.")
@@ -68,7 +75,17 @@ def measured(model: str, wish, names: tuple[str, ...], out: Sequence[Path], seed
     check_outputs(None, out, None)
     ours = names or (*LADDER, *(() if kernels.missing() else ("loop+gemv", "step+fused", "loop+fused")))
     settings = run.Settings(
-        model, ours, (), None, wish.prompt_tokens, wish.new_tokens, BLOCKS, 1, seed, PROCESSES, COLD
+        model=model,
+        placements=ours,
+        peers=(),
+        baseline=None,
+        prompt_tokens=wish.prompt_tokens,
+        new_tokens=wish.new_tokens,
+        blocks=BLOCKS,
+        batch=1,
+        seed=seed,
+        processes=PROCESSES,
+        cold=COLD,
     )
     with progress.bar(bars_shown()) as tell_progress:
         result, trials, meta = run.run(settings, tell_progress)

@@ -173,8 +173,7 @@ def expand(vectors, scales, kind: str):
     return weights.reshape(*weights.shape[:-2], -1)
 
 
-# Bytes of a file and back, in NumPy
-# ---------------------------------------------------------------------------------------
+# Bytes of a file and back, in NumPy -----------------------------------------------------------------------------------
 
 
 def pack(raw: np.ndarray, kind: str, columns: int | None = None) -> Blocks:
@@ -253,8 +252,7 @@ def from_float(values: np.ndarray, kind: str) -> Blocks | Int8:
     return quantise_int8(values) if kind == "int8" else pack(quantise(values, kind), kind, values.shape[1])
 
 
-# What a kernel computes, in NumPy
-# -----------------------------------------------------------------------------------------
+# What a kernel computes, in NumPy -------------------------------------------------------------------------------------
 
 
 def quantise_activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -63,19 +63,31 @@ class Names:
 
 
 LLAMA = Names(
-    "model",
-    "embed_tokens",
-    "",
-    "layers",
-    "input_layernorm",
-    "self_attn",
-    "o_proj",
-    "post_attention_layernorm",
-    "mlp",
-    "down_proj",
-    "norm",
+    root="model",
+    embed="embed_tokens",
+    positions="",
+    blocks="layers",
+    attention_norm="input_layernorm",
+    attention="self_attn",
+    o="o_proj",
+    ffn_norm="post_attention_layernorm",
+    ffn="mlp",
+    down="down_proj",
+    final_norm="norm",
 )
-GPT2 = Names("transformer", "wte", "wpe", "h", "ln_1", "attn", "c_proj", "ln_2", "mlp", "c_proj", "ln_f")
+GPT2 = Names(
+    root="transformer",
+    embed="wte",
+    positions="wpe",
+    blocks="h",
+    attention_norm="ln_1",
+    attention="attn",
+    o="c_proj",
+    ffn_norm="ln_2",
+    ffn="mlp",
+    down="c_proj",
+    final_norm="ln_f",
+)
 
 
 def names(config: ModelConfig) -> Names:

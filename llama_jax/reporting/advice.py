@@ -112,17 +112,19 @@ def candidate(name: str, where: str, warm: Sequence[Trial], starts: Sequence[Tri
     compiled = [(t.trace_ns + t.lower_ns + t.backend_ns) / 1e9 / t.compiled for t in starts if t.compiled]
     prompt, new = median([t.prompt_tokens for t in warm]), median([len(t.token_times_ns) for t in warm])
     return Candidate(
-        name,
-        where,
-        {(t.process, t.block): t.ttft * wish.prompt_tokens / prompt + (wish.new_tokens - 1) * t.tpot for t in warm},
-        max(median(longer), 0.0) if starts else math.nan,
-        median(compiled) if compiled else 0.0,
-        gap(warm, wish),
-        max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
-        all((t.dtype, t.quantisation) == ("float32", "none") for t in warm),
-        len(starts),
-        len({t.process for t in warm}),
-        max(factor(wish.prompt_tokens, prompt), factor(wish.new_tokens, new)),
+        name=name,
+        where=where,
+        seconds={
+            (t.process, t.block): t.ttft * wish.prompt_tokens / prompt + (wish.new_tokens - 1) * t.tpot for t in warm
+        },
+        start=max(median(longer), 0.0) if starts else math.nan,
+        program=median(compiled) if compiled else 0.0,
+        gap=gap(warm, wish),
+        peak=max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
+        exact=all((t.dtype, t.quantisation) == ("float32", "none") for t in warm),
+        starts=len(starts),
+        processes=len({t.process for t in warm}),
+        distance=max(factor(wish.prompt_tokens, prompt), factor(wish.new_tokens, new)),
     )
 
 

@@ -136,17 +136,17 @@ def group_lines(table: str, key: tuple, group: Sequence[Row], meta: dict, seed: 
             )
         found.append(
             Line(
-                table,
-                words,
-                model,
-                lengths(good),
-                name,
-                weights(good[0]),
-                FIRST if first else RATE,
-                middle,
-                len(every) - len(good),
-                base,
-                ratio,
+                table=table,
+                words=words,
+                model=model,
+                lengths=lengths(good),
+                subject=name,
+                weights=weights(good[0]),
+                unit=FIRST if first else RATE,
+                middle=middle,
+                void=len(every) - len(good),
+                baseline=base,
+                ratio=ratio,
             )
         )
     return found

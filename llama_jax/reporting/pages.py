@@ -95,8 +95,7 @@ def heading(page: Path) -> str:
     return markupsafe.Markup(found[1]).striptags() if found else page.stem
 
 
-# Text
-# -------------------------------------------------------------------------------------------------------------------
+# Text -----------------------------------------------------------------------------------------------------------------
 
 
 def markdown(source: str, first: bool = False) -> tuple[markupsafe.Markup, list[tuple[str, str]]]:
@@ -151,8 +150,7 @@ def highlight(code: str) -> markupsafe.Markup:
     return markupsafe.Markup(painted(code, PythonLexer(), HtmlFormatter(nowrap=True)).rstrip("\n"))
 
 
-# Outputs
-# ----------------------------------------------------------------------------------------------------------------
+# Outputs --------------------------------------------------------------------------------------------------------------
 
 
 def outputs(cell, known: dict[str, tuple[str, str]], homes: Sequence[str | Path]) -> list[dict]:

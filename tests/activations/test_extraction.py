@@ -155,8 +155,7 @@ def test_progress_ends_with_the_report(extractor, tmp_path):
     assert "left" not in line(half, None)
 
 
-# Resume
-# ------------------------------------------------------------------------------------------------------------------
+# Resume ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 4, 11])
@@ -228,8 +227,7 @@ def test_a_changed_source_is_noticed(extractor, tmp_path):
         extract(extractor, Stream(examples=changed), tmp_path, unit=UNIT)
 
 
-# What goes wrong
-# -----------------------------------------------------------------------------------------------------------
+# What goes wrong ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("writers", [0, 2])
@@ -290,8 +288,7 @@ def test_a_program_compiled_in_the_run_is_counted(extractor, tmp_path, monkeypat
     assert extract(extractor, Stream(), tmp_path, unit=UNIT).compilations > 5
 
 
-# Real processes
-# ------------------------------------------------------------------------------------------------------------
+# Real processes -------------------------------------------------------------------------------------------------------
 
 CHILD = """
 import os, signal, sys, time
@@ -388,8 +385,7 @@ def test_memory_does_not_grow_with_the_source(tmp_path):
     assert (after - before) * 1024 < 0.1 * size
 
 
-# The command line
-# ----------------------------------------------------------------------------------------------------------
+# The command line -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

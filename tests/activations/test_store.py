@@ -301,5 +301,5 @@ def test_another_reader_opens_the_labels(tmp_path):
 
 
 def test_commits_equal_when_their_fields_do():
-    one = store.Commit(0, 0, 1, 2, 3, 4, "a", "b")
+    one = store.Commit(unit=0, first=0, examples=1, rows=2, tokens=3, bytes=4, sha256="a", source_sha256="b")
     assert one == replace(one, moments={"q:1": Moments(1, np.zeros(2), np.zeros(2))}) != replace(one, rows=3)

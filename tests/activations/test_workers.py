@@ -29,7 +29,19 @@ MODEL = (
     "head_dim=16,vocab_size=97"
 )
 COMMAND = ["extract", "--model", MODEL, "--sites", "resid_post:all q:0", "--batch", "4", "--length", "32", "--json"]
-REPORT = RunReport("out", 10, 100, 1000, 5, 60, 0.25, 1, 2.0, 30.0, False)
+REPORT = RunReport(
+    out="out",
+    units=10,
+    rows=100,
+    bytes=1000,
+    written=5,
+    tokens=60,
+    padding=0.25,
+    compilations=1,
+    seconds=2.0,
+    tokens_per_second=30.0,
+    complete=False,
+)
 
 
 @pytest.fixture(scope="module")

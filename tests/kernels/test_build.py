@@ -133,8 +133,7 @@ def test_a_file_of_the_working_directory_is_not_taken_for_a_library(monkeypatch,
     assert "wrong" not in str(caught.value)
 
 
-# Where there are none
-# -----------------------------------------------------------------------------------------------------
+# Where there are none -------------------------------------------------------------------------------------------------
 
 
 def without(library):
@@ -216,8 +215,7 @@ def test_records_name_the_instruction_set(monkeypatch):
     assert (found["kernels"], found["settings"][isa.VARIABLE]) == ("portable", "portable")
 
 
-# Real processes
-# -----------------------------------------------------------------------------------------------------------
+# Real processes -------------------------------------------------------------------------------------------------------
 
 START = """
 import sys, subprocess

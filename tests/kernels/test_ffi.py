@@ -107,8 +107,7 @@ def test_enumerations_and_version_are_those_of_the_header():
     assert versions == {"XLA_FFI_API_MAJOR": str(ffi.API_MAJOR), "XLA_FFI_API_MINOR": str(ffi.API_MINOR)}
 
 
-# A frame made by hand
-# ------------------------------------------------------------------------------------------------------
+# A frame made by hand -------------------------------------------------------------------------------------------------
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 FAILED = 0x5EED

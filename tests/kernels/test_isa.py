@@ -76,8 +76,7 @@ def test_every_instruction_set_has_its_words():
     assert set(isa.DESCRIPTIONS) == set(isa.NEEDS)
 
 
-# The code itself
-# ----------------------------------------------------------------------------------------------------------
+# The code itself ------------------------------------------------------------------------------------------------------
 
 ASSEMBLY = """
 import os, llvmlite.binding as llvm

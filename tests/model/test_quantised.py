@@ -122,8 +122,7 @@ def test_what_the_weights_are_kept_as_has_a_name():
     assert model.kinds(model.cast(model.quantised(params, "q4_1"), jnp.bfloat16)) == "bfloat16"
 
 
-# Kernels
-# ----------------------------------------------------------------------------------------------------------------
+# Kernels --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

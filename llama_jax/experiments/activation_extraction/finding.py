@@ -68,9 +68,7 @@ def processes(rows: Sequence[Extraction], seed: int) -> list[str]:
 
 def left_out(table: dict[str, dict], missing: Sequence[dict]) -> list[str]:
     """Rungs without a time: wrong values, or nothing here to run them on."""
-    wrong = [
-        name for name, e in table.items() if not e["rate"].n and any("wrong: " in reason for reason in e["reasons"])
-    ]
+    wrong = [name for name, e in table.items() if not e["rate"].n and e["wrong"]]
     said = [f"{', '.join(wrong)} wrote other values and has no time"] if wrong else []
     gaps = {gap["name"]: gap["reason"] for gap in missing}
     if PINNED in gaps:

@@ -10,6 +10,7 @@ import numpy as np
 
 from llama_jax.activations import ActivationStore, program
 from llama_jax.activations.spec import Site
+from llama_jax.bench import WRONG
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.experiments.activation_extraction.pipeline import Example
@@ -49,7 +50,7 @@ class Reference:
             rows = store.rows_of(range(known))
             values = {str(site): store[str(site)][rows] for site in sites}
         except UserError as error:
-            return NOTHING_WRITTEN | dict(reason=f"wrong: no store that can be read: {error}")
+            return NOTHING_WRITTEN | dict(reason=f"{WRONG}no store that can be read: {error}")
         size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
         seen = dict(rows=len(found["token"]), bytes=size, error=None)
         wanted = dict(
@@ -58,7 +59,7 @@ class Reference:
             position=np.concatenate([np.arange(len(i)) for i in ids]),
         )
         if off := [name for name, rows in wanted.items() if not np.array_equal(found[name], rows)]:
-            return seen | dict(reason=f"wrong: the {off[0]}s beside the rows are not the source's")
+            return seen | dict(reason=f"{WRONG}the {off[0]}s beside the rows are not the source's")
         worst, error = None, 0.0
         for site, value in values.items():
             expected = np.concatenate([self.of(example)[site] for example in range(known)])
@@ -66,7 +67,7 @@ class Reference:
             if not apart <= error:
                 worst, error = site, apart
         return seen | dict(
-            error=error, reason="" if error <= LIMIT else f"wrong: {worst} is {error:.2g} of a token's length away"
+            error=error, reason="" if error <= LIMIT else f"{WRONG}{worst} is {error:.2g} of a token's length away"
         )
 
 

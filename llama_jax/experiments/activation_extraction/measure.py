@@ -27,6 +27,7 @@ from llama_jax.activations.spec import ActivationSpec
 from llama_jax.bench import AGAIN, process, protocol
 from llama_jax.bench.guard import Guard, Region, TorchCounter
 from llama_jax.bench.job import Job, opened, watched
+from llama_jax.bench.order import shuffled
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.experiments.activation_extraction import probing, rungs
 from llama_jax.experiments.activation_extraction.gate import NOTHING_WRITTEN, Reference
@@ -81,7 +82,7 @@ def scaling(job: Job, loaded: Checkpoint, plan: Plan, asked: Sequence[Example], 
     """
     passes = Passes(setting_of(loaded, plan), asked, plan.eager, scratch, Reference(loaded, asked[: plan.eager]))
     for block in range(plan.starts):
-        drawn = random.Random(f"{plan.seed} {SCALING} {block}").sample(plan.scaling, len(plan.scaling))
+        drawn = shuffled(plan.scaling, plan.seed, SCALING, block)
         for order, workers in enumerate(drawn):
             run = f"{SCALING} {workers}"
             if any(t.run == run and t.block == block for t in job.journal.trials):
@@ -160,8 +161,7 @@ def scaled_row(passes: Passes, workers: int, report: dict, why: str, out: Path, 
     )
 
 
-# What the children run
-# --------------------------------------------------------------------------------------------------
+# What the children run ------------------------------------------------------------------------------------------------
 
 
 def setting_of(loaded: Checkpoint, plan: Plan) -> Setting:

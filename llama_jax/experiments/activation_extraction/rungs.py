@@ -135,8 +135,7 @@ def build(name: str, setting: Setting, examples: Sequence[Example]) -> Rung:
     return Rung(name, sites, run, extractor.plan)
 
 
-# Batches and values of each
-# ---------------------------------------------------------------------------------------------
+# Batches and values of each -------------------------------------------------------------------------------------------
 
 
 def padded(spec: ActivationSpec, rows: int) -> Callable[..., Unit]:

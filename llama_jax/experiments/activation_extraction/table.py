@@ -52,6 +52,7 @@ def table(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
                 rate=statistics.summarise(values, seed, [r.process for r in good]),
                 ratio=summary.paired_ratio(rows, name, BASE, seed),
                 void=len(warm) - len(good),
+                wrong=any(row.wrong for row in warm + first),
                 reasons=sorted({row.reason for row in warm + first if row.reason}),
                 programs=middle([r.compiled for r in first]),
                 compile_s=middle([r.compile_seconds for r in first]),

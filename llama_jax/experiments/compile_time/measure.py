@@ -10,7 +10,6 @@ placements) or `slots` (sizes alone, against the length of the KV cache).
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from llama_jax.bench import memory, profiling, protocol, roofline
 from llama_jax.bench.gate import tokens_hash
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint, find
 from llama_jax.errors import UserError
@@ -85,8 +85,7 @@ class Compilation(Row):
         return float("nan") if None in known else sum(known) / 1e9
 
 
-# What the parent plans
-# --------------------------------------------------------------------------------------------------
+# What the parent plans ------------------------------------------------------------------------------------------------
 
 
 def of_depth(model: str, layers: int) -> str:
@@ -148,7 +147,7 @@ def check_room(tokens: int) -> None:
 def compile_each(job: Job, run: str, wanted: Sequence[tuple[str, str]], processes: int, seed: int, tokens: int) -> None:
     """One fresh process for each (model, placement) in each block, in random order."""
     for block in range(processes):
-        for order, i in enumerate(random.Random(f"{seed} {block}").sample(range(len(wanted)), len(wanted))):
+        for order, i in enumerate(shuffled(range(len(wanted)), seed, block)):
             model, name = wanted[i]
             layers = f", {model.rpartition('=')[2].partition(':')[0]} layers" if run == "depth" else ""
             job.progress(f"compiling {name}{layers}", block * len(wanted) + order, processes * len(wanted))
@@ -172,8 +171,7 @@ def sizes(job: Job, names: Sequence[str], slots: Sequence[int]) -> None:
     job.child("slots", 0, f"{__name__}:of_slots", len(names) * len(slots), placements=list(names), slots=list(slots))
 
 
-# What the children run
-# --------------------------------------------------------------------------------------------------
+# What the children run ------------------------------------------------------------------------------------------------
 
 
 def program_of(placement: Placement) -> str:

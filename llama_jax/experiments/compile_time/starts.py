@@ -12,7 +12,6 @@ are warm trials, all placements interleaved in one process (`phase` warm).
 
 from __future__ import annotations
 
-import random
 import tempfile
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from llama_jax.bench import AGAIN, memory, phases, protocol
 from llama_jax.bench.cold import Start, noting, subject
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
@@ -50,8 +50,7 @@ def starts(job: Job, ways: Sequence[tuple[str, str]], processes: int, seed: int 
         parse(name)
     with tempfile.TemporaryDirectory() as folder:
         for block in range(processes):
-            for order, i in enumerate(random.Random(f"{seed} {block}").sample(range(len(ways)), len(ways))):
-                name, way = ways[i]
+            for order, (name, way) in enumerate(shuffled(ways, seed, block)):
                 job.progress(f"{way} start of {name}", block * len(ways) + order, processes * len(ways))
                 start(job, Path(folder) / name, name, way, block, order, seed)
 
@@ -101,8 +100,7 @@ def warm(job: Job, names: Sequence[str], baseline: str, blocks: int, processes: 
         )
 
 
-# What the children run
-# --------------------------------------------------------------------------------------------------
+# What the children run ------------------------------------------------------------------------------------------------
 
 
 def fill(say: Callable, job: dict, identity: dict, placement: str, home: str) -> dict:

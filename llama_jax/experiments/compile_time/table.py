@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_jax.bench import statistics, summary
+from llama_jax.bench import WRONG, statistics, summary
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import whole
 from llama_jax.bench.statistics import Ratio
@@ -35,7 +35,7 @@ def judged(rows: Sequence[Compilation]) -> list[Compilation]:
         hashes = known.get((r.run.split()[0], r.model, r.dtype, len(r.token_times_ns)))
         if not r.valid or not r.token_times_ns or not hashes or r.tokens_sha256 in hashes:
             return r
-        return r.model_copy(update=dict(valid=False, reason=f"wrong: its tokens are not those of {LAYOUTS[0]}"))
+        return r.model_copy(update=dict(valid=False, reason=f"{WRONG}its tokens are not those of {LAYOUTS[0]}"))
 
     return [verdict(r) for r in rows]
 
@@ -96,8 +96,7 @@ def stage_table(rows: Sequence[Compilation]) -> list[dict]:
     return found
 
 
-# Starts
-# -----------------------------------------------------------------------------------------------------------------
+# Starts ---------------------------------------------------------------------------------------------------------------
 
 PARTS = (
     "imports",
@@ -151,8 +150,7 @@ def placement_ratio(
     return statistics.ratio([value(above[b]) for b in blocks], [value(below[b]) for b in blocks], seed)
 
 
-# Break-even
-# -------------------------------------------------------------------------------------------------------------
+# Break-even -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
         if not good:
             continue
         found.append(dict(
-            subject=name, model=model, trials=warm, values=[row.tg for row in good],
+            subject=name, backend=own[0].backend, model=model, trials=warm, values=[row.tg for row in good],
             rate=statistics.summarise([row.tg for row in good], seed),
             ratio=summary.paired_ratio(warm, name, BASELINE, seed), mbu=float(np.median([row.mbu for row in good])),
             limit=float(np.median([row.limit for row in good])), void=len(own) - len(good),

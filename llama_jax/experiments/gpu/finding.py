@@ -25,8 +25,8 @@ def gpu(rows: Sequence[GpuTrial], seed: int = 0) -> str:
 
 def one_on_gpu(rates: Sequence[dict], model: str) -> str:
     """The part about one model; "" where no placement has a rate. rates: `gpudata.rates`, fastest first."""
-    ours = [r for r in rates if not r["subject"].startswith("torch")]
-    theirs = [r for r in rates if r["subject"].startswith("torch")]
+    ours = [r for r in rates if r["backend"] == "jax"]
+    theirs = [r for r in rates if r["backend"] == "torch"]
     if not ours:
         return ""
     best, base = ours[0], next((r for r in ours if r["subject"] == data.BASELINE), None)

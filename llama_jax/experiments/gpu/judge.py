@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from llama_jax import generate
+from llama_jax.bench import WRONG
 from llama_jax.bench.gate import tokens_hash
 from llama_jax.checkpoint import Checkpoint
 
@@ -60,7 +61,7 @@ def verdict(tokens: np.ndarray, expected: np.ndarray, gap: float, baseline: str)
             valid=False,
             agreed=agreed,
             gap=gap,
-            reason=f"wrong: a token is {gap:.1f} standard deviations below the best",
+            reason=f"{WRONG}a token is {gap:.1f} standard deviations below the best",
         )
     parts = f"near-tie of bfloat16 at token {agreed}: another text than {baseline}'s, right by its own prefix"
     return dict(valid=True, agreed=agreed, gap=gap, reason="" if agreed == len(tokens) else parts)

@@ -8,7 +8,6 @@ elsewhere. What the time did not allow, and what could not run, is in there as a
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +19,7 @@ import numpy as np
 from llama_jax import peers
 from llama_jax.bench import AGAIN, SCHEMA, environment, memory, protocol
 from llama_jax.bench.guard import TorchCounter, TorchGuard
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.checkpoint.random import hash_on_device, on_device
@@ -159,7 +159,7 @@ def build(bench: Bench, name: str) -> Subject:
     """A placement, or a way of PyTorch's. Raises UnavailableError where it cannot run here."""
     if name not in peers.PEERS:
         weights, free = 2 * bench.shape.config.num_parameters, gpudevice.free_bytes()
-        if "scan" in name and free is not None and free < 1.3 * weights:
+        if parse(name).layers == "scan" and free is not None and free < 1.3 * weights:
             raise peers.UnavailableError(
                 f"its stacked copy of the weights needs {weights / 1e9:.0f} GB more than there is room for"
             )
@@ -278,7 +278,7 @@ def interleaved(
             )
         session.begin(f"{bench.shape.name}: {run}: block {block + 1} of {blocks}")
         rate = dict(bandwidth_gbps=probe.bandwidth()) if probe else {}
-        drawn = random.Random(f"{work.seed} {run} {block}").sample(list(subjects), len(subjects))
+        drawn = shuffled(list(subjects), work.seed, run, block)
         for order, who in enumerate(drawn):
             seen, tokens = protocol.timed(who, work, block % len(work.prompts))
             seen = bench.judged(seen, who, work, tokens, subjects[0])

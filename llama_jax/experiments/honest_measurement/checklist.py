@@ -61,7 +61,7 @@ def several_trials(trials: Sequence[Trial], baseline: str) -> tuple[bool, str]:
 
 
 def same_tokens(trials: Sequence[Trial], baseline: str) -> tuple[bool, str]:
-    wrong = [t for t in trials if "wrong: " in t.reason]
+    wrong = [t for t in trials if t.wrong]
     return not wrong, f"{len(wrong)} of {len(trials)} answers are not the reference's"
 
 

@@ -135,7 +135,7 @@ def answer_rates(trials: Sequence[Trial], subject: str, phase: str, guard: bool)
     """
     found: dict[int, list[float]] = {}
     for t in whole(trials):
-        counts = t.valid if guard else t.token_times_ns and "wrong: " not in t.reason
+        counts = t.valid if guard else t.token_times_ns and not t.wrong
         if counts and t.run == f"compilation {subject}" and t.phase == phase:
             found.setdefault(t.block, []).append(t.new_tokens / t.seconds)
     return found

@@ -10,7 +10,6 @@ works for one takes from the other.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ import numpy as np
 from llama_jax import checkpoint
 from llama_jax.bench import AGAIN, gate, passages, protocol, roofline, statistics, summary
 from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import short_model
@@ -71,9 +71,7 @@ def by_strategy(job: Job, sizes: Sequence[str], processes: int, blocks: int) -> 
     for size in known(sizes, job.model):
         planned.append((sized(job, size), STRATEGIES if size in TIMES else SWEPT, blocks * TIMES.get(size, 1)))
     for i in range(processes):
-        for j, (who, names, count) in enumerate(
-            random.Random(f"{job.workload.seed} {i}").sample(planned, len(planned))
-        ):
+        for j, (who, names, count) in enumerate(shuffled(planned, job.workload.seed, i)):
             numbers = list(range(i * count, (i + 1) * count))
             job.progress(f"host strategies of {short(who.model)}", i * len(planned) + j, processes * len(planned))
             who.child(
@@ -152,7 +150,7 @@ def served_two_ways(say: Callable, job: dict, identity: dict, rounds: Sequence[i
         for who in both:
             protocol.warm_up(who, workload, lambda: say("starting", {}))
         for block in rounds:
-            for order, who in enumerate(random.Random(f"{workload.seed} {block}").sample(both, 2)):
+            for order, who in enumerate(shuffled(both, workload.seed, block)):
                 place = {**identity, "block": block, "order": order, "phase": "warm"}
                 trial, tokens = protocol.trial(who, workload, 0, **place)
                 lengths = [len(reference.encode(p)) for p in workload.prompts]

@@ -32,7 +32,7 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
     heights, limit = rows(axes, [r["name"] for r in table]), summary.limit(trials, summary.baseline_of(table))
     for line in table:
         name, rate, height = line["name"], line["tokens_per_second"], heights[line["name"]]
-        void = [t.tg for t in summary.warm(trials, name, valid=False) if not t.valid and "wrong" not in t.reason]
+        void = [t.tg for t in summary.warm(trials, name, valid=False) if not t.valid and not t.wrong]
         axes.scatter(void, [height] * len(void), marker="x", s=18, color="#999999", linewidths=0.8)
         if not rate["n"]:
             axes.text(

@@ -133,8 +133,7 @@ def saving(trials: Sequence[Trial], model: str, context: int, seed: int = 0) -> 
     return summary.over(summary.rates(here, "step"), summary.rates(here, "step+nocache"), seed)
 
 
-# Arithmetic and bytes: counted, not timed
-# -------------------------------------------------------------------------------
+# Arithmetic and bytes: counted, not timed -----------------------------------------------------------------------------
 
 
 def attention_flops(config: ModelConfig, queries: int, keys: int) -> int:

@@ -48,7 +48,7 @@ def versus(
             )
     if others := [name for name in absent if not (unmet and name == standings.OLLAMA)]:
         parts.append(f"{', '.join(others)} {'was' if len(others) == 1 else 'were'} not measured here")
-    wrong = [e["name"] for e in entries if not e["decode"].n and any("wrong: " in reason for reason in e["reasons"])]
+    wrong = [e["name"] for e in entries if not e["decode"].n and e["wrong"]]
     parts += [f"{', '.join(wrong)} made other tokens and has no time"] if wrong else []
     return "; ".join(parts) + "."
 

@@ -10,7 +10,6 @@ chat    the turns of one conversation, each with all that was said before: secon
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +22,7 @@ from llama_jax.bench.available import built
 from llama_jax.bench.footprints import file_bytes, memory
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.journal import Journal
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.record import Trial
 from llama_jax.bench.standings import MAIN
@@ -195,8 +195,7 @@ def talk(job: Job, names: Sequence[str], chats: int) -> None:
         )
 
 
-# What the children run
-# --------------------------------------------------------------------------------------------------
+# What the children run ------------------------------------------------------------------------------------------------
 
 
 def conversations(say: Callable, job: dict, identity: dict, names: Sequence[str], chats: int) -> dict:
@@ -215,7 +214,7 @@ def conversations(say: Callable, job: dict, identity: dict, names: Sequence[str]
         for chat in range(chats):
             bandwidth = probe.bandwidth()
             for k, work in enumerate(works):
-                drawn = random.Random(f"{workload.seed} {chat} {k}").sample(subjects, len(subjects))
+                drawn = shuffled(subjects, workload.seed, chat, k)
                 for order, who in enumerate(drawn):
                     say("starting", {})
                     place = identity | dict(block=chat, order=k * len(drawn) + order, phase="warm")

@@ -73,14 +73,34 @@ def of_interval(
         return Goal(about, bound, least, unit=unit, noise=noise)
     value = found.value if isinstance(found, Ratio) else found.median
     unstable = isinstance(found, Ratio) and found.value > 0 and found.verdict == "unstable"
-    return Goal(about, bound, least, value, found.low, found.high, found.n, unit, noise, unstable)
+    return Goal(
+        about=about,
+        bound=bound,
+        least=least,
+        value=value,
+        low=found.low,
+        high=found.high,
+        n=found.n,
+        unit=unit,
+        noise=noise,
+        unstable=unstable,
+    )
 
 
 def of_worst(about: str, bound: float, values: Sequence[float], unit: str = "") -> Goal:
     """A goal from above that every value is to keep; the value is the worst."""
     if not len(values):
         return Goal(about, bound, False, unit=unit)
-    return Goal(about, bound, False, max(values), min(values), max(values), len(values), unit)
+    return Goal(
+        about=about,
+        bound=bound,
+        least=False,
+        value=max(values),
+        low=min(values),
+        high=max(values),
+        n=len(values),
+        unit=unit,
+    )
 
 
 def judge(

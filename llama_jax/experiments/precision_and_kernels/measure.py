@@ -143,8 +143,7 @@ def compile_kernels(job: Job, starts: int) -> None:
                 job.child(f"{KERNELS} {way}", block, f"{__name__}:kernels_ready", 1, folder=folder, way=way)
 
 
-# What a child runs
-# --------------------------------------------------------------------------------------------------------
+# What a child runs ----------------------------------------------------------------------------------------------------
 
 
 def kernels_ready(say: Callable, job: dict, identity: dict, folder: str, way: str) -> dict:

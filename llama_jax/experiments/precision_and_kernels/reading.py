@@ -80,8 +80,7 @@ def compared(say: Callable, job: dict, identity: dict, **asked) -> dict:
     return quality.compared(say, job, identity, **asked, texts=texts, kind=Reading)
 
 
-# What the rows say
-# --------------------------------------------------------------------------------------------------------
+# What the rows say ----------------------------------------------------------------------------------------------------
 
 
 def of(rows: Sequence[Reading], subject: str, text: str = ALL) -> list[Reading]:

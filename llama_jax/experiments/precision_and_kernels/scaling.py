@@ -126,8 +126,7 @@ def judging(loaded: checkpoint.Checkpoint, work) -> Callable:
     return protocol.Reference(loaded, work).judge
 
 
-# What the rows say
-# --------------------------------------------------------------------------------------------------------
+# What the rows say ----------------------------------------------------------------------------------------------------
 
 
 def axis_of(trials: Sequence[Trial], axis: str, seed: int = 0) -> dict[str, list[dict]]:

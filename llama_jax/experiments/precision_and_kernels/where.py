@@ -8,7 +8,6 @@ block; what none of them accounts for is the rest: dispatch, sampling, the calls
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ import numpy as np
 from llama_jax import checkpoint
 from llama_jax.bench import available, protocol, roofline, statistics
 from llama_jax.bench.job import Job, check, watched, whole
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.record import Trial
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
@@ -126,7 +126,7 @@ def differences(
         probe = roofline.Probe()
         for block in range(blocks):
             bandwidth = probe.bandwidth()
-            for order, variant in enumerate(random.Random(f"{seed} {block}").sample(VARIANTS, len(VARIANTS))):
+            for order, variant in enumerate(shuffled(VARIANTS, seed, block)):
                 say("starting", {})
                 who, work = variants[variant]
                 record, _ = protocol.trial(
@@ -137,8 +137,7 @@ def differences(
     return {}
 
 
-# What the rows say
-# --------------------------------------------------------------------------------------------------------
+# What the rows say ----------------------------------------------------------------------------------------------------
 
 
 def parts(times: dict[str, float], of: Sizes) -> dict[str, float]:

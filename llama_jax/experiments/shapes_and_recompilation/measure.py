@@ -14,7 +14,6 @@ compiles.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -25,6 +24,7 @@ import numpy as np
 from llama_jax import checkpoint, generate
 from llama_jax.bench import compile_causes, passages, protocol
 from llama_jax.bench.job import Job, check, opened, watched
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import ONE, POLICIES, Shaped, Subject, Workload
@@ -145,7 +145,7 @@ def interleaved(job: Job, experiment: str, stream: Stream, processes: int) -> No
     tokens."""
     names = SUBJECTS[experiment]
     for block in range(processes):
-        drawn = random.Random(f"{stream.seed} {experiment} {block}").sample(names, len(names))
+        drawn = shuffled(names, stream.seed, experiment, block)
         for i, subject in enumerate(drawn):
             job.progress(f"{experiment}: {subject}", block * len(names) + i, processes * len(names))
             job.child(
@@ -159,8 +159,7 @@ def interleaved(job: Job, experiment: str, stream: Stream, processes: int) -> No
             )
 
 
-# What is asked
-# ---------------------------------------------------------------------------------------------------------
+# What is asked --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -194,8 +193,7 @@ def asks(experiment: str, subject: str, stream: Stream) -> list[Ask]:
     return [Ask((i % n,), *shape, change=wanted[i % len(wanted)]) for i in range(FEW)]
 
 
-# What the children run
-# -------------------------------------------------------------------------------------------------
+# What the children run ------------------------------------------------------------------------------------------------
 
 
 def serving(say: Callable, job: dict, identity: dict, experiment: str, subject: str, stream: dict) -> dict:

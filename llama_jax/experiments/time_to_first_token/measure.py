@@ -34,6 +34,7 @@ from llama_jax.bench.cold import Start, noting
 from llama_jax.bench.cold import subject as bound
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, opened, watched
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
@@ -93,7 +94,7 @@ def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workl
     reference, known = Reference(loaded, shaped(work, "step bucketed", max(plan.lengths))), {}
     gone = {gap["name"] for gap in phases.missing(job.journal)}
     for block in range(plan.starts):
-        drawn = random.Random(f"{plan.seed} {COLD} {block}").sample(plan.subjects, len(plan.subjects))
+        drawn = shuffled(plan.subjects, plan.seed, COLD, block)
         for order, name in enumerate(drawn):
             run = f"{COLD} {name}"
             if name in gone or any(t.run == run and t.block == block for t in job.journal.trials):
@@ -112,8 +113,7 @@ def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workl
             gone |= {gap["name"] for gap in phases.missing(job.journal)}
 
 
-# What the children run
-# --------------------------------------------------------------------------------------------------
+# What the children run ------------------------------------------------------------------------------------------------
 
 
 def build(

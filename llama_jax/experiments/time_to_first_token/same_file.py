@@ -47,8 +47,7 @@ def planned(subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: 
     return Plan(placements, others, lengths, blocks, 1, min(lengths, default=0), 1, new_tokens=NEW_TOKENS, seed=seed)
 
 
-# What the rows say
-# --------------------------------------------------------------------------------------------------------
+# What the rows say ----------------------------------------------------------------------------------------------------
 
 
 def rival(trials: Sequence[Start], n: int) -> str | None:

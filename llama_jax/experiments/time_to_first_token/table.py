@@ -113,8 +113,7 @@ def as_frame(entries: Sequence[dict]):
     )
 
 
-# Ratios
-# -----------------------------------------------------------------------------------------------------------------
+# Ratios ---------------------------------------------------------------------------------------------------------------
 
 
 def rates(trials: Sequence[Start], subject: str, n: int) -> dict[tuple[int, tuple[str, int]], float]:
@@ -192,8 +191,7 @@ def shortened(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-# The limit
-# --------------------------------------------------------------------------------------------------------------
+# The limit ------------------------------------------------------------------------------------------------------------
 
 
 def floor(config: ModelConfig, asked: Sequence[int]) -> dict:
@@ -229,8 +227,7 @@ def limits(trials: Sequence[Start], subject: str, about: dict, gflops: float) ->
     return {n: max(reading_ms(trials, subject, about), arithmetic_ms(about, n, gflops)) for n in lengths(trials)}
 
 
-# Cold and warm
-# ----------------------------------------------------------------------------------------------------------
+# Cold and warm --------------------------------------------------------------------------------------------------------
 
 
 def cold(trials: Sequence[Start], seed: int = 0) -> list[dict]:

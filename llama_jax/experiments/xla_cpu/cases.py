@@ -63,8 +63,7 @@ class Finding:
         return jax.eval_shape(self.base, jax.random.key(0))
 
 
-# What a compiled program shows
-# -----------------------------------------------------------------------------------------
+# What a compiled program shows ----------------------------------------------------------------------------------------
 
 
 def temporaries(compiled: jax.stages.Compiled, calls: int = 1) -> int:
@@ -99,8 +98,7 @@ def times(compiled: jax.stages.Compiled, op: str, elements: int, trips: int = 1)
     return within("ENTRY") + trips * sum(within(name) for name in bodies)
 
 
-# The programs
-# ----------------------------------------------------------------------------------------------------------
+# The programs ---------------------------------------------------------------------------------------------------------
 
 
 def normal(key: jax.Array, *shape: int) -> jax.Array:
@@ -196,8 +194,7 @@ def one_product(x, both):
     return both[:F], both[F:]
 
 
-# The findings
-# ----------------------------------------------------------------------------------------------------------
+# The findings ---------------------------------------------------------------------------------------------------------
 
 
 def matrix(rows: int, columns: int, dtype) -> Callable[[jax.Array], tuple]:

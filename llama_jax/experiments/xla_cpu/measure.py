@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.bench import AGAIN, statistics
+from llama_jax.bench import AGAIN, WRONG, statistics
 from llama_jax.bench.job import Job, check, watched, whole
+from llama_jax.bench.order import shuffled
 from llama_jax.bench.record import Row
 from llama_jax.bench.statistics import Ratio
 from llama_jax.errors import UserError, near
@@ -85,13 +86,12 @@ def measure(job: Job, blocks: int, seed: int = 0, names: Sequence[str] | None = 
     return [row for row in whole(job.journal.trials) if isinstance(row, Compared)]
 
 
-# What the children run
-# -------------------------------------------------------------------------------------------------
+# What the children run ------------------------------------------------------------------------------------------------
 
 
 def comparing(say: Callable, job: dict, identity: dict, names: list[str], seed: int) -> dict:
     """The findings of one block in this process, in seeded random order."""
-    drawn = random.Random(f"{seed} {identity['block']}").sample(names, len(names))
+    drawn = shuffled(names, seed, identity["block"])
     with watched(say):
         for place, name in enumerate(drawn):
             finding = next(f for f in FINDINGS if f.name == name)
@@ -157,7 +157,7 @@ def different(slow, fast) -> str:
     for a, b in zip(jax.tree.leaves(slow), jax.tree.leaves(fast), strict=True):
         a, b = (np.asarray(x, np.float32).ravel() for x in (a, b))
         if a.shape != b.shape or not np.abs(a - b).max() <= NEAR * np.abs(b).max():
-            return "wrong: the two programs compute different numbers"
+            return f"{WRONG}the two programs compute different numbers"
     return ""
 
 
@@ -176,8 +176,7 @@ def described(finding: Finding, subject: Subject, seen: Sequence[tuple[int, int]
     )
 
 
-# What the rows say
-# -----------------------------------------------------------------------------------------------------
+# What the rows say ----------------------------------------------------------------------------------------------------
 
 
 def told(rows: Sequence[Compared], seed: int = 0) -> list[Told]:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from llama_jax import generate
-from llama_jax.bench import AGAIN, compile_causes, protocol, summary
+from llama_jax.bench import AGAIN, WRONG, compile_causes, protocol, summary
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
@@ -27,7 +27,7 @@ from llama_jax.placement import LADDER, Placement, parse
 BASELINE = "step"
 NESTED = Placement("nested", jit=("step", "attend", "ffn"))  # a jit inside a jit is inlined: the same program as `step`
 SHORT, ANEW = "a layer short", "compiles anew"
-OTHER_TOKENS = "wrong: its tokens for another prompt are not the reference's"
+OTHER_TOKENS = f"{WRONG}its tokens for another prompt are not the reference's"
 GATE, GUARD, INTERVAL, FAILED = "the gate", "the guard", "the interval", "its own failure"
 
 
@@ -148,7 +148,7 @@ def strict(trials: Sequence[Trial]) -> list[Trial]:
     """The trials of whole processes, those of a subject with other tokens anywhere void everywhere: right by chance is
     not right."""
     kept = whole(trials)
-    wrong = {t.subject for t in kept if "wrong: " in t.reason}
+    wrong = {t.subject for t in kept if t.wrong}
     return [
         t.model_copy(update=dict(valid=False, reason=OTHER_TOKENS)) if t.valid and t.subject in wrong else t
         for t in kept
@@ -172,9 +172,9 @@ class Fate:
 def fate(entry: dict) -> Fate:
     """Of one entry of the table: refused by the gate, voided by the guard, left open by the interval, or placed."""
     name, ratio = entry["name"], entry["ratio_to_baseline"]
-    if wrong := [reason for reason in entry["reasons"] if "wrong: " in reason]:
+    if wrong := [reason for reason in entry["reasons"] if WRONG in reason]:
         told = next((reason for reason in wrong if reason != OTHER_TOKENS), wrong[0])
-        return Fate(name, GATE, told.partition("wrong: ")[2])
+        return Fate(name, GATE, told.partition(WRONG)[2])
     if not entry["valid_trials"]:
         reason = "; ".join(entry["reasons"])
         return Fate(name, GUARD if "in the timed region" in reason else FAILED, reason)

@@ -80,8 +80,7 @@ def passes(setting, asked, reference, tmp_path):
     return Passes(setting, asked, 2, tmp_path, reference)
 
 
-# The rungs
-# --------------------------------------------------------------------------------------------------------------
+# The rungs ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -175,8 +174,7 @@ def test_where_there_is_no_gpu_pinned_memory_is_a_gap():
     assert BASE not in gaps
 
 
-# The gate
-# ---------------------------------------------------------------------------------------------------------------
+# The gate -------------------------------------------------------------------------------------------------------------
 
 
 def spec(layers=(0, 1)) -> ActivationSpec:
@@ -272,8 +270,7 @@ def test_rounding_is_forgiven_and_nothing_else(dtype):
     assert (beyond_rounding(np.roll(kept, 1, axis=0), wide) > LIMIT).all()
 
 
-# Really measured
-# --------------------------------------------------------------------------------------------------------
+# Really measured ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

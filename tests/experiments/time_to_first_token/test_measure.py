@@ -20,15 +20,15 @@ from tests.bench.test_passages import without_tokenizer
 from tests.experiments.compile_time.test_measure import SMALL
 
 PLAN = ttft_plan.Plan(
-    ("step exact", "step bucketed", "step fixed", "layer exact"),
-    ("flax-linen+jit",),
-    (5, 20),
-    2,
-    1,
-    20,
-    1,
-    2,
-    ("step exact",),
+    placements=("step exact", "step bucketed", "step fixed", "layer exact"),
+    peers=("flax-linen+jit",),
+    lengths=(5, 20),
+    blocks=2,
+    processes=1,
+    at=20,
+    starts=1,
+    tail=2,
+    tail_subjects=("step exact",),
 )
 
 

@@ -48,8 +48,7 @@ def measured(loaded, compiling):
     return protocol.measure(subjects, WORK, 2, Reference(loaded, WORK), measure.BASELINE, explain=True, locked=True)
 
 
-# What the children do, here
-# -----------------------------------------------------------------------------------------------
+# What the children do, here -------------------------------------------------------------------------------------------
 
 
 def of(trials, name):
