@@ -35,12 +35,13 @@ class Numbers:
     """Stands in for the tokenizer of a model that has none: a text is its token ids, written as numbers."""
 
     stop: tuple[int, ...] = ()
+    chat_template = None
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         try:
-            return [int(word) for word in text.split()]
+            return [int(word) for word in text.replace(",", " ").split()]
         except ValueError:
-            raise UserError("This model has no tokenizer: a prompt must be token ids, written as numbers.") from None
+            raise UserError("This model has no tokenizer; write the prompt as token ids, such as 1, 2, 3.") from None
 
     def decode(self, ids: Iterable[int]) -> str:
         return " ".join(str(int(i)) for i in ids)

@@ -73,7 +73,7 @@ def test_prompts_are_taken_as_they_are_needed(engine):
 
 @pytest.mark.parametrize("bound", [0, 4])
 @pytest.mark.parametrize(
-    ("prompts", "error"), [([[1], "two"], "written as numbers"), ([[1], [97]], "outside the vocabulary")]
+    ("prompts", "error"), [([[1], "two"], "write the prompt as token ids"), ([[1], [97]], "outside the vocabulary")]
 )
 def test_errors_of_any_stage_reach_the_caller(engine, bound, prompts, error):
     with pytest.raises(UserError, match=error):

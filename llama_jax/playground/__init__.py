@@ -19,6 +19,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine
 from llama_jax.model.sampling import Sampler
+from llama_jax.pipeline import Numbers
 from llama_jax.placement import LADDER, MODIFIERS, parse
 from llama_jax.playground import render
 from llama_jax.text import chat
@@ -72,30 +73,13 @@ class Moment:
         return " · ".join(filter(None, [self.view.status, count, self.end]))
 
 
-class Ids:
-    """In the place of a tokenizer, for models that have none: text is token ids."""
-
-    chat_template, stop = None, ()
-
-    @staticmethod
-    def encode(text: str) -> list[int]:
-        try:
-            return [int(i) for i in text.replace(",", " ").split()]
-        except ValueError:
-            raise UserError("This model has no tokenizer; write the prompt as token ids, such as 1, 2, 3.") from None
-
-    @staticmethod
-    def decode(ids) -> str:
-        return " ".join(map(str, ids))
-
-
 def answer(engine: Engine, tokenizer, wish: Wish, stopped: Callable[[], bool] = lambda: False) -> Iterator[Moment]:
     """The growing answer, a moment for each block of tokens that reaches the host, the last one once more with its end.
 
     tokenizer: None for a model that has none. stopped: asked after each block, whether to leave it there. Raises
     UserError for a prompt that does not fit.
     """
-    tokenizer, start = tokenizer or Ids(), time.perf_counter()
+    tokenizer, start = tokenizer or Numbers(), time.perf_counter()
     ids = chat.encode(tokenizer, chat.ask(wish.prompt)) if tokenizer.chat_template else tokenizer.encode(wish.prompt)
     blocks = generate.stream(engine, [ids], wish.new_tokens, wish.sampler, wish.seed, tokenizer.stop)
     with Guard() as guard, contextlib.closing(blocks):
