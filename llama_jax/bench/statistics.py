@@ -1,6 +1,6 @@
 """Medians, ratios with intervals and verdicts, drift. See the README's "How to read the statistics".
 
-They are checked on simulated measurements whose truth is known: bench/simulation.py.
+They are checked on simulated measurements whose truth is known, by the experiment on honest measurement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RESAMPLES = 9999
 NARROW = 0.02  # two subjects whose ratio lies this close to 1 are called equal
 UNSTABLE = 0.10  # IQR over median
 DRIFTED = 0.05  # change from the first to the last value of a run that is worth a warning
-# how means are bootstrapped; BCa, at the same level, covers less: data/02-honest-measurement-simulation.csv
+# how means are bootstrapped; BCa, at the same level, covers less, as those simulations say
 MEANS = "percentile"
 FEWEST = (
     6  # a bootstrap of n units spans their range, which holds the mean with at most 1 - 2^(1-n): below six never 95 %

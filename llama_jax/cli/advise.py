@@ -41,7 +41,7 @@ def advise(
 ) -> None:
     """Say which placement suits a workload, by which trials, who comes second, and what would change the answer."""
     from llama_jax.errors import UserError
-    from llama_jax.reporting import advice, counsel
+    from llama_jax.reporting import advice
 
     wish = advice.Wish(
         prompt_tokens=prompt_tokens,
@@ -57,9 +57,9 @@ def advise(
         raise UserError("--placements and --out belong to --measure; add it, or leave them away.")
     if data and measure:
         raise UserError("--data is what was measured, --measure measures; choose one.")
-    tables = measured(model, wish, split(placements), out or (), seed) if measure else counsel.recorded(data or ())
-    found = counsel.consult(tables, model, wish, seed)
-    for line in counsel.told(found, wish):
+    tables = measured(model, wish, split(placements), out or (), seed) if measure else advice.recorded(data or ())
+    found = advice.consult(tables, model, wish, seed)
+    for line in advice.told(found, wish):
         tell(line) if json_ else print(line)
     if json_:
         emit(found)

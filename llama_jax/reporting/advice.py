@@ -1,5 +1,5 @@
 """Which placement for this workload: recorded trials in, a recommendation out, with the trials behind it and what would
-change it.
+change it. For `llama-jax advise` and for notebooks.
 
 A request takes its first token and (n - 1) times a token. A start takes what the first request of a fresh process took
 beyond a warm one. Both are taken from the recorded run whose context is nearest; first tokens are scaled with the
@@ -11,13 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from llama_jax.bench import AGAIN, statistics
+from llama_jax import paths
+from llama_jax.bench import AGAIN, environment, record, statistics
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import times
 from llama_jax.errors import UserError
 from llama_jax.generate import bucket
+from llama_jax.reporting import notebooks
 
 MAX_GAP_S = 0.25  # a reader who waits longer for the next words sees them come in lumps
 FEW, FEW_STARTS = 6, 3  # trials, and cold starts, below which the evidence is called thin
@@ -252,3 +256,61 @@ def beside(second: Candidate, best: Candidate, wish: Wish, seed: int) -> dict:
     turn = None if wish.warm else break_even(best, second, wish)
     sides = ratio and dict(value=ratio.value, low=ratio.low, high=ratio.high, n=ratio.n)
     return dict(name=second.name, seconds=second.total(wish), ratio=sides, verdict=verdict, break_even_requests=turn)
+
+
+def consult(tables: Sequence[tuple[str, Sequence[Trial], dict]], model: str, wish: Wish, seed: int = 0) -> dict:
+    """`advise` by the trials of one model. tables: (name, trials, meta) each. Raises UserError where there are none,
+    and as it does."""
+    mine = [(name, [t for t in trials if t.model == model], meta) for name, trials, meta in tables]
+    if not any(trials for _, trials, _ in mine):
+        known = sorted({t.model for _, trials, _ in tables for t in trials})
+        raise UserError(
+            f"Nothing was recorded of {model} (but of {', '.join(known) or 'nothing else'}); measure it with --measure."
+        )
+    return advise(
+        [(name, trials) for name, trials, _ in mine], wish, doubts([meta for _, trials, meta in mine if trials]), seed
+    )
+
+
+def recorded(paths_: Sequence[Path] = ()) -> list[tuple[str, list, dict]]:
+    """(name, trials, meta) of each table; where none is named, of the notebooks that say `advice`."""
+    wanted = list(paths_) or [paths.ROOT / "data" / f"{name}.csv" for name in notebooks.saying("advice")]
+    return [(path.stem, *record.read(path)) for path in wanted]
+
+
+def doubts(metas: Sequence[dict]) -> list[str]:
+    """Where the trials were made on another machine than this."""
+    here, found = environment.capture(), []
+    for meta in metas:
+        there = meta.get("environment", {})
+        if (there.get("cpu"), there.get("cores")) != (here["cpu"], here["cores"]):
+            found.append(f"it was measured on another machine ({there.get('cpu')}, {there.get('cores')} cores)")
+    return list(dict.fromkeys(found))
+
+
+def told(found: dict, wish: Wish) -> list[str]:
+    """The recommendation in lines."""
+    about, second = found["evidence"], found["runner_up"]
+    start = "" if wish.warm else f" a start of {found['start_seconds']:.2f} s and"
+    many = "each request" if wish.requests > 1 else "one request"
+    seen = (
+        counted(about[key], what)
+        for key, what in (("trials", "trial"), ("processes", "process"), ("cold_starts", "cold start"))
+    )
+    lines = [
+        f"{found['placement']}: {found['seconds']:.2f} s,{start} {many} {found['request_seconds']:.2f} s",
+        f"by {', '.join(seen)}: {about['where']}",
+    ]
+    if second:
+        longer = f", {times(second['ratio'])} as long" if second["ratio"] else ""
+        lines.append(f"next: {second['name']}, {second['seconds']:.2f} s{longer} ({second['verdict']})")
+        if turn := second["break_even_requests"]:
+            first, later = (
+                (found["placement"], second["name"]) if wish.requests < turn else (second["name"], found["placement"])
+            )
+            lines.append(
+                f"up to {counted(int(turn), 'request')} a start {first} is ahead of the two, beyond that {later}"
+            )
+    lines += [f"if {change['wish']}: {change['then']}" for change in found["changes"]]
+    lines += [f"not {refused['name']}: {refused['reason']}" for refused in found["refused"]]
+    return lines + [f"thin: {doubt}" for doubt in found["thin"]]

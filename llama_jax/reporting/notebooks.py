@@ -2,7 +2,10 @@
 finding.
 
 A notebook says in its metadata (`llama_jax`) which artifacts it leaves, what the `full` profile changes and, with
-`last`, that it sums up what the others found; the parameters cell holds the `quick` values.
+`last`, that it sums up what the others found; the parameters cell holds the `quick` values. What the report needs to
+know of it stands there too: `headline` and `in_readme` of its finding, `advice` of a table that placements are advised
+by, `first_tokens` of one made for its first tokens, `no_subjects` where nothing is timed side by side, and in `rows`
+the kinds of row of its own, `module:Class` each.
 """
 
 from __future__ import annotations
@@ -46,10 +49,15 @@ class Result:
     error: str
 
 
+def sources() -> list[Path]:
+    """All notebooks, in order; none outside a clone of the repository."""
+    return sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
+
+
 def find(selected: Sequence[str] = ()) -> list[Path]:
     """Notebook sources by number or name ("03", "03-jit-placement"); all of them for none. Raises UserError for an
     unknown one."""
-    known = {path.stem: path for path in sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))}
+    known = {path.stem: path for path in sources()}
     if not known:
         raise UserError(f"There are no notebooks in {FOLDER}; run from a clone of the repository.")
     if not selected:
@@ -65,7 +73,12 @@ def find(selected: Sequence[str] = ()) -> list[Path]:
 
 def about(path: Path) -> dict:
     """The notebook's own metadata: artifacts and profiles."""
-    return dict(nbformat.read(path, as_version=4).metadata.get("llama_jax", {}))
+    return json.loads(path.read_text(encoding="utf-8"))["metadata"].get("llama_jax", {})
+
+
+def saying(key: str) -> dict[str, object]:
+    """What notebooks say under a key of their metadata, by name; those that say nothing are left out."""
+    return {path.stem: found for path in sources() if (found := about(path).get(key))}
 
 
 def promised(path: Path, out_dir: Path) -> list[str]:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from llama_jax.bench import AGAIN, record, standings, statistics, summary
@@ -15,15 +16,10 @@ from llama_jax.bench.job import whole
 from llama_jax.bench.record import Row, Trial
 from llama_jax.bench.statistics import Ratio, Summary
 from llama_jax.errors import UserError
-from llama_jax.experiments.activation_extraction.plan import Extraction
-from llama_jax.experiments.gpu.data import GpuTrial
-from llama_jax.experiments.host_loop.clock import HostTrial
 from llama_jax.experiments.time_to_first_token import table as ttft_table
+from llama_jax.reporting import notebooks
 
 RATE, FIRST = "tokens/s", "ms to the first token"
-KINDS = {kind.__name__: kind for kind in (Trial, Start, HostTrial, GpuTrial, Extraction)}
-LEFT_OUT = ("02", "04")  # they time ways of measuring, and streams of requests, not subjects side by side
-FIRST_TOKENS = ("09-time-to-first-token",)  # tables whose answers have a second token and are made for their first
 
 
 @dataclass(frozen=True)
@@ -57,6 +53,18 @@ class Line:
         return f"A/A control: {self.ratio.verdict}" if self.subject == self.baseline + AGAIN else said
 
 
+def kind_of(name: str) -> type[Row] | None:
+    """The kind of row of this name whose tables have lines: the instrument's, or one of a notebook's own `rows`."""
+    own = dict(reversed(row.split(":")) for rows in notebooks.saying("rows").values() for row in rows)
+    known = {kind.__name__: kind for kind in (Trial, Start)}
+    return known.get(name) or (getattr(import_module(own[name]), name) if name in own else None)
+
+
+def left_out() -> list[str]:
+    """Numbers of the notebooks that time ways of measuring, or streams of requests, not subjects side by side."""
+    return [name.split("-")[0] for name in notebooks.saying("no_subjects")]
+
+
 def tables(home: Path, notebook: str) -> list[Path]:
     """A notebook's tables in a folder, those without a meta file left out."""
     return [path for path in sorted(Path(home).glob(f"{notebook}*.csv")) if record.meta_path(path).is_file()]
@@ -75,14 +83,15 @@ def lines(path: Path, meta: dict, seed: int = 0) -> list[Line]:
 
     meta: what `about` gives. Raises UserError where the table cannot be read.
     """
-    kind = KINDS.get(meta.get("kind", Trial.__name__))
-    if kind is None or path.stem.split("-")[0] in LEFT_OUT:
+    kind = kind_of(meta.get("kind", Trial.__name__))
+    if kind is None or path.stem.split("-")[0] in left_out():
         return []
     rows, _ = record.read(path, kind=kind)
     groups: dict[tuple, list[Row]] = {}
-    for row in whole(rows) if kind is Extraction else rows:
+    made_for_first = path.stem in notebooks.saying("first_tokens")  # though their answers have a second token
+    for row in rows if issubclass(kind, Trial) else whole(rows):
         if row.phase == "warm":
-            first = path.stem in FIRST_TOKENS or getattr(row, "new_tokens", 0) == 1
+            first = made_for_first or getattr(row, "new_tokens", 0) == 1
             groups.setdefault(
                 (f"first token {row.prompt_tokens}" if first else setting(row), row.model, first), []
             ).append(row)

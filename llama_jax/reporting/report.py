@@ -19,8 +19,6 @@ from llama_jax.reporting import notebooks, overview, pages
 from llama_jax.reporting.overview import Line
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
-MAIN = ("03", "06", "08", "09", "10")  # notebooks whose findings the README shows
-HEADLINE = "03"  # the one whose answer is the main one, above the report's contents and in 00
 PACKAGES = (
     "jax",
     "jaxlib",
@@ -89,11 +87,9 @@ def embed(image: Path) -> markupsafe.Markup:
 def findings(found: list[dict], shown: str = "") -> str:
     """The main findings as Markdown: question, computed answer, and the first figure of the notebook that `shown`
     lacks; then the other questions, each with its place in the page."""
-    blocks, others = (
-        [],
-        [f"- [{s['question']}](docs/index.html#n{s['number']})" for s in found if s["number"] not in MAIN],
-    )
-    for s in (s for s in found if s["number"] in MAIN):
+    main, blocks = notebooks.saying("in_readme"), []
+    others = [f"- [{s['question']}](docs/index.html#n{s['number']})" for s in found if s["name"] not in main]
+    for s in (s for s in found if s["name"] in main):
         new = [f for f in s["figures"] if f["name"] not in shown][:1]
         picture = "".join(f"\n\n![{f['alt']}](figures/{f['name']}.svg)" for f in new)
         measured = f" Measured {s['created'][:10]} on {s['machine']}." if s["created"] else ""
@@ -181,6 +177,7 @@ def write(out_dir: Path) -> Path:
     machines = [machine(path, meta, Path(out_dir)) for _, path, meta in behind]
     packages = [name for name in PACKAGES if any(m["packages"][name] for m in machines)]
     about = dict(sections=found, others=others(out_dir, found), subjects=subjects, machines=machines, packages=packages)
-    page = pages.render("report.html", **about, left_out=" and ".join(overview.LEFT_OUT), headline=HEADLINE)
+    left_out, headline = " and ".join(overview.left_out()), notebooks.saying("headline")
+    page = pages.render("report.html", **about, left_out=left_out, headline=headline)
     refresh_readme(out_dir, found)
     return files.write(Path(out_dir) / "docs" / "index.html", page)

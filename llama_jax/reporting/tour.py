@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 
 from llama_jax import figures, paths
-from llama_jax.reporting import notebooks, report
+from llama_jax.reporting import notebooks
 
 ROOM = 180  # characters of an answer in the map
 
@@ -69,7 +69,8 @@ def as_markdown(asked: Sequence[Question]) -> str:
 
 def finding(asked: Sequence[Question]) -> str:
     """Where to start, in one sentence: how many questions have an answer, and the main one."""
-    first = next((q for q in asked if q.number == report.HEADLINE), asked[0])
+    main = notebooks.saying("headline")
+    first = next((q for q in asked if q.name in main), asked[0])
     known, open_ = [q for q in asked if q.answered], [q.number for q in asked if not q.answered]
     waiting = f" ({', '.join(open_)} {'waits' if len(open_) == 1 else 'wait'} to be measured)" if open_ else ""
     words = first.answer if first.answered else "nothing is recorded for it yet, so measure it."

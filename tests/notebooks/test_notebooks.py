@@ -116,7 +116,7 @@ def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
     readme = (tmp_path / "README.md").read_text()
     for name, manifest in figures.read_manifest(paths.ROOT)["notebooks"].items():
         assert manifest["question"] in readme
-        assert (manifest["finding"] in readme) == (name.split("-")[0] in report.MAIN)
+        assert (manifest["finding"] in readme) == (name in notebooks.saying("in_readme"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
@@ -279,7 +279,7 @@ def test_what_sums_up_the_others_runs_after_them(tmp_path, monkeypatch):
 def test_a_question_without_data_is_in_the_report_without_a_date(tmp_path):
     figures.conclude("77-made", "Is it so?", "Nobody has measured it yet.", None, tmp_path)
     (section,) = report.sections(tmp_path)
-    assert report.findings([section | dict(number="08")]) == "**Is it so?** Nobody has measured it yet."
+    assert report.findings([section | dict(name="08-precision-and-kernels")]) == "**Is it so?** Nobody has measured it yet."
     assert report.findings([section]) == "And:\n\n- [Is it so?](docs/index.html#n77)"
     page = report.write(tmp_path).read_text()
     assert "Nobody has measured it yet." in page

@@ -1,10 +1,11 @@
-"""Recommendations from made-up trials whose answer is known by hand."""
+"""Recommendations from made-up trials whose answer is known by hand, and the same in lines."""
 
 import math
 from dataclasses import replace
 
 import pytest
 
+from llama_jax.bench import environment
 from llama_jax.errors import UserError
 from llama_jax.reporting import advice
 from llama_jax.reporting.advice import Wish
@@ -171,3 +172,48 @@ def test_a_single_placement_that_never_turns_has_no_break_even():
     better = advice.candidates(tables(subject("step", 1000, 50), subject("ops", 2000, 90)), WISH)
     assert advice.break_even(*better, WISH) is None
     assert math.isfinite(advice.break_even(*advice.candidates(both(), WISH), WISH))
+
+
+SEVEN = replace(WISH, requests=7)
+
+
+def recorded(**changes):
+    """The tables of `both` with a meta file of this machine, or of another."""
+    ((name, trials),) = both()
+    return [(name, trials, dict(environment={**environment.capture(), **changes}))]
+
+
+def test_the_lines_say_who_by_what_and_from_when_on_another():
+    found = advice.consult(recorded(), "m", SEVEN)
+    lines = advice.told(found, SEVEN)
+    assert lines[0].startswith(f"ops: {found['seconds']:.2f} s, a start of 1.00 s and each request 1.00 s")
+    assert lines[1] == "by 8 trials, 2 processes, 3 cold starts: made (main)"
+    assert lines[2].startswith("next: loop, 8.5")
+    assert (
+        lines[3] == f"up to {int(found['runner_up']['break_even_requests'])} requests a start ops is ahead of the two,"
+        " beyond that loop"
+    )
+    assert "if the process runs already: loop" in lines
+    assert not [line for line in lines if line.startswith("thin: ")]
+
+
+def test_a_warm_process_has_no_start():
+    warm = Wish(prompt_tokens=4, new_tokens=11, warm=True)
+    lines = advice.told(advice.consult(recorded(), "m", warm), warm)
+    assert lines[0].startswith("loop: ")
+    assert "a start of" not in lines[0]
+    assert not [line for line in lines if line.startswith("up to")]
+
+
+def test_another_machine_is_a_doubt():
+    lines = advice.told(advice.consult(recorded(cpu="abacus"), "m", SEVEN), SEVEN)
+    assert [line for line in lines if line.startswith("thin: it was measured on another machine (abacus")]
+
+
+def test_a_model_of_which_nothing_is_recorded_is_named():
+    with pytest.raises(UserError, match=r"Nothing was recorded of n \(but of m\)"):
+        advice.consult(recorded(), "n", SEVEN)
+
+
+def test_the_recorded_tables_are_those_of_notebooks_that_say_so():
+    assert [name for name, _, _ in advice.recorded()] == ["03-jit-placement", "08-precision-and-kernels"]

@@ -85,7 +85,7 @@ def test_each_table_of_subjects_has_lines_and_no_number_is_missing():
     lines = [line for path in overview.tables(DATA, "") for line in overview.lines(path, overview.about(path))]
     kinds = {line.table.split("-")[0] for line in lines}
     assert {"01", "03", "05", "06", "07", "08", "09", "10", "11", "14"} <= kinds
-    assert not kinds & set(overview.LEFT_OUT)
+    assert not kinds & set(overview.left_out())
     for line in lines:
         assert line.middle.median > 0
         assert line.middle.n >= 1
@@ -106,7 +106,8 @@ def test_a_recorded_gpu_run_would_have_lines(tmp_path):
     ]
     record.write(path, few, HostTrial, environment=meta["environment"])
     assert [line.subject for line in overview.lines(path, overview.about(path))] == ["loop", "step", "step" + AGAIN]
-    assert overview.KINDS["GpuTrial"].__name__ == "GpuTrial"
+    assert issubclass(overview.kind_of("GpuTrial"), record.Trial)
+    assert overview.kind_of("Window") is None
 
 
 def test_one_trial_has_no_interval_and_void_ones_are_counted(tmp_path):

@@ -59,17 +59,20 @@ def test_a_short_answer_is_whole():
     assert Question("01-x", "?", long, True).begins.endswith("and so on …")
 
 
+def test_one_notebook_has_the_main_answer():
+    assert list(notebooks.saying("headline")) == ["03-jit-placement"]
+    assert set(notebooks.saying("headline")) < set(notebooks.saying("in_readme"))
+
+
 def test_the_finding_counts_what_is_answered():
-    asked = [Question(f"0{i}-x", "?", f"Answer {i}.", True) for i in (1, 3)]
-    assert (
-        tour.finding(asked)
-        == "Start with 03-x; of 2 questions 2 are answered from recorded trials, and its answer is: Answer 3."
-    )
+    asked = [Question(name, "?", f"Answer {name[:2]}.", True) for name in ("01-x", "03-jit-placement")]
+    said = "of 2 questions 2 are answered from recorded trials, and its answer is: Answer 03."
+    assert tour.finding(asked) == f"Start with 03-jit-placement; {said}"
     asked[0] = replace(asked[0], answered=False)
     assert "2 questions 1 are answered from recorded trials (01 waits to be measured), and" in tour.finding(asked)
     nothing = tour.finding([replace(q, answered=False) for q in asked])
     assert "(01, 03 wait to be measured)" in nothing
-    assert "Answer 3" not in nothing
+    assert "Answer 03" not in nothing
 
 
 def test_answers_of_out_stand_before_the_repositorys(tmp_path):
