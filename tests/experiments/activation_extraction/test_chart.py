@@ -3,12 +3,10 @@
 import pytest
 from matplotlib.text import Text
 
-from llama_jax import figures
-from llama_jax.experiments.activation_extraction import chart as activation_extraction_chart
-from llama_jax.experiments.activation_extraction import probing
+from llama_jax.experiments.activation_extraction import chart, probing
 from llama_jax.experiments.activation_extraction.rungs import BASE, CUT, PINNED
 from tests.experiments.activation_extraction.test_table import measured
-from tests.test_figures import META
+from tests.figures.drawn import assert_same_twice
 
 GAPS = [dict(name=PINNED, reason="no GPU here", remedy="")]
 
@@ -39,20 +37,18 @@ def probed(layers: int = 4) -> list[dict]:
     ]
 
 
-@pytest.mark.parametrize("chart", ["ladder", "limits", "probe"])
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
+@pytest.mark.parametrize("name", ["ladder", "limits", "probe"])
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     draw = {
-        "ladder": lambda: activation_extraction_chart.extraction_ladder(measured(), GAPS),
-        "limits": lambda: activation_extraction_chart.extraction_limits(measured()),
-        "probe": lambda: activation_extraction_chart.extraction_probe(probed()),
-    }[chart]
-    files = [figures.save(draw(), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
-    for kind in ("svg", "png"):
-        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+        "ladder": lambda: chart.extraction_ladder(measured(), GAPS),
+        "limits": lambda: chart.extraction_limits(measured()),
+        "probe": lambda: chart.extraction_probe(probed()),
+    }[name]
+    assert_same_twice(draw, tmp_path)
 
 
 def test_the_ladder_says_programs_gains_and_gaps():
-    drawn = words(activation_extraction_chart.extraction_ladder(measured(), GAPS))
+    drawn = words(chart.extraction_ladder(measured(), GAPS))
     for text in (
         "10 programs in 2.0 s",
         "1 program in 2.0 s",
@@ -69,25 +65,25 @@ def test_the_ladder_says_programs_gains_and_gaps():
         r.model_copy(update=dict(valid=False, reason="wrong: resid_post:0")) if r.subject == CUT else r
         for r in measured()
     ]
-    assert "no valid pass: wrong: resid_post:0" in words(activation_extraction_chart.extraction_ladder(void))
+    assert "no valid pass: wrong: resid_post:0" in words(chart.extraction_ladder(void))
 
 
 def test_a_ladder_without_its_denominator_or_with_one_block_is_drawn():
     for rows in (measured(1), [r for r in measured() if not r.subject.startswith(BASE)]):
-        activation_extraction_chart.extraction_ladder(rows, GAPS)
-        activation_extraction_chart.extraction_limits(rows)
+        chart.extraction_ladder(rows, GAPS)
+        chart.extraction_limits(rows)
 
 
 def test_the_limits_say_the_share_and_what_processes_gain():
-    drawn = words(activation_extraction_chart.extraction_limits(measured()))
+    drawn = words(chart.extraction_limits(measured()))
     for text in ("Overlap: 9", "of the slower ceiling", "(n = 3)", "1.2"):
         assert text in drawn, text
-    assert "not measured" in words(activation_extraction_chart.extraction_limits(measured(scaling=())))
+    assert "not measured" in words(chart.extraction_limits(measured(scaling=())))
 
 
 def test_the_probe_names_its_property_and_its_control():
-    drawn = words(activation_extraction_chart.extraction_probe(probed()))
+    drawn = words(chart.extraction_probe(probed()))
     for text in (probing.ENDS, "shuffled labels", "900 tokens of 60 examples", "60% of them with the property"):
         assert text in drawn, text
-    assert "no linear probe" in words(activation_extraction_chart.extraction_probe([]))
+    assert "no linear probe" in words(chart.extraction_probe([]))
     assert "best after layer 3: 0.750 [0.700, 0.800]" in probing.in_words(probed())

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from llama_jax import figures
-from llama_jax.experiments.compile_time import chart as compile_time_chart
-from llama_jax.experiments.compile_time import table
+from llama_jax.experiments.compile_time import chart, table
 from tests.experiments.compile_time.test_measure import row, slots, sweep
 from tests.experiments.compile_time.test_starts import trials
-from tests.test_figures import META
+from tests.figures.drawn import assert_same_twice
 
 WAYS = [("step", "cold"), ("step", "serialised"), ("eager", "cold"), ("layer", "cold")]
 PAIRS = [
@@ -17,11 +15,11 @@ PAIRS = [
     (("layer", "cold"), ("eager", "cold")),
 ]
 DRAW = {
-    "stages": lambda r, t: compile_time_chart.compile_stages(r),
-    "sizes": lambda r, t: compile_time_chart.compile_sizes(r),
-    "starts": lambda r, t: compile_time_chart.compile_starts(t),
-    "break-even": lambda r, t: compile_time_chart.paid_back(t, WAYS, PAIRS),
-    "surprises": lambda r, t: compile_time_chart.compile_surprises(r, t),
+    "stages": lambda r, t: chart.compile_stages(r),
+    "sizes": lambda r, t: chart.compile_sizes(r),
+    "starts": lambda r, t: chart.compile_starts(t),
+    "break-even": lambda r, t: chart.paid_back(t, WAYS, PAIRS),
+    "surprises": lambda r, t: chart.compile_surprises(r, t),
 }
 
 
@@ -31,23 +29,21 @@ def words(figure):
     return " ".join([*texts, *titles, *(label.get_text() for axes in figure.axes for label in axes.get_yticklabels())])
 
 
-@pytest.mark.parametrize("chart", DRAW)
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
+@pytest.mark.parametrize("name", DRAW)
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     rows = [*sweep(), *slots()]
-    files = [figures.save(DRAW[chart](rows, trials()), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
-    for kind in ("svg", "png"):
-        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+    assert_same_twice(lambda: DRAW[name](rows, trials()), tmp_path)
 
 
-@pytest.mark.parametrize("chart", DRAW)
-def test_each_chart_can_be_drawn_from_nothing_and_from_one(chart):
-    DRAW[chart]([], [])
-    DRAW[chart]([row(temp_bytes=None)], trials(1)[:1])
+@pytest.mark.parametrize("name", DRAW)
+def test_each_chart_can_be_drawn_from_nothing_and_from_one(name):
+    DRAW[name]([], [])
+    DRAW[name]([row(temp_bytes=None)], trials(1)[:1])
 
 
 def test_the_charts_say_what_the_rows_say():
     rows = [*sweep(), *slots()]
-    drawn = words(compile_time_chart.compile_stages(rows))
+    drawn = words(chart.compile_stages(rows))
     for text in (
         "layers unrolled: 50 ms a layer",
         "layers scanned: 5 ms a layer",
@@ -55,20 +51,20 @@ def test_the_charts_say_what_the_rows_say():
         "6 in all",
     ):
         assert text in drawn
-    assert "weights of one layer: 10.0 MB" in words(compile_time_chart.compile_sizes(rows))
-    drawn = words(compile_time_chart.compile_starts(trials()))
+    assert "weights of one layer: 10.0 MB" in words(chart.compile_sizes(rows))
+    drawn = words(chart.compile_starts(trials()))
     for text in ("cold (n = 3)", "3.10 s", "2.35 s", "2.20 s"):
         assert text in drawn
-    drawn = words(compile_time_chart.paid_back(trials(), WAYS, PAIRS))
+    drawn = words(chart.paid_back(trials(), WAYS, PAIRS))
     for text in ("19 tokens [", "never", "not measured", "n = 3 starts each", "step, serialised"):
         assert text in drawn
-    drawn = words(compile_time_chart.compile_surprises(rows, trials()))
+    drawn = words(chart.compile_surprises(rows, trials()))
     for text in ("no valid trial", "0.67x [", "of step", "n = 4"):
         assert text in drawn
 
 
 def test_the_bars_of_a_start_end_where_its_first_token_is():
-    axes = compile_time_chart.compile_starts(trials()).axes[0]
+    axes = chart.compile_starts(trials()).axes[0]
     ends = {round(bar.get_y() + bar.get_height() / 2): bar.get_x() + bar.get_width() for bar in axes.patches}
     expected = [
         np.mean([s.to_first_ns / 1e9 for s in table.of_start(trials(), "step", way).values()])

@@ -2,11 +2,9 @@
 
 import pytest
 
-from llama_jax import figures
-from llama_jax.experiments.host_loop import chart as host_loop_chart
-from llama_jax.experiments.host_loop import measure
+from llama_jax.experiments.host_loop import chart, measure
 from tests.experiments.host_loop.test_measure import measured_models
-from tests.test_figures import META, words
+from tests.figures.drawn import assert_same_twice, words
 
 
 @pytest.fixture(scope="module")
@@ -15,21 +13,19 @@ def panels():
     return [(m, measure.of(made, m), measure.table(made, m)) for m in ("random:small", "m")]
 
 
-@pytest.mark.parametrize("chart", ["strategies", "dispatch", "load"])
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart, panels):
+@pytest.mark.parametrize("name", ["strategies", "dispatch", "load"])
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, name, panels):
     points = measure.by_size(measured_models())
     draw = {
-        "strategies": lambda: host_loop_chart.host_strategies(panels),
-        "dispatch": lambda: host_loop_chart.dispatch_and_device(points, measure.crossover(points)),
-        "load": lambda: host_loop_chart.host_load(panels, 2),
-    }[chart]
-    files = [figures.save(draw(), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
-    for kind in ("svg", "png"):
-        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+        "strategies": lambda: chart.host_strategies(panels),
+        "dispatch": lambda: chart.dispatch_and_device(points, measure.crossover(points)),
+        "load": lambda: chart.host_load(panels, 2),
+    }[name]
+    assert_same_twice(draw, tmp_path)
 
 
 def test_rates_say_ratio_verdict_and_limit(panels):
-    drawn = words(host_loop_chart.host_strategies(panels))
+    drawn = words(chart.host_strategies(panels))
     for text in (
         "baseline, n = 6",
         "equal within 2 %, n = 6",
@@ -41,18 +37,16 @@ def test_rates_say_ratio_verdict_and_limit(panels):
         t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t
         for t in panels[1][1]
     ]
-    assert "no valid trial: wrong: token 0" in words(
-        host_loop_chart.host_strategies([("m", void, measure.table(void, "m"))])
-    )
+    assert "no valid trial: wrong: token 0" in words(chart.host_strategies([("m", void, measure.table(void, "m"))]))
 
 
 def test_the_crossing_is_marked_only_where_there_is_one():
     points = measure.by_size(measured_models())
-    assert "waiting overtakes dispatch" in words(host_loop_chart.dispatch_and_device(points, measure.crossover(points)))
-    assert "waiting overtakes dispatch" not in words(host_loop_chart.dispatch_and_device(points[1:], None))
+    assert "waiting overtakes dispatch" in words(chart.dispatch_and_device(points, measure.crossover(points)))
+    assert "waiting overtakes dispatch" not in words(chart.dispatch_and_device(points[1:], None))
 
 
 def test_the_load_names_the_cores_there_are(panels):
-    drawn = words(host_loop_chart.host_load(panels, 7))
+    drawn = words(chart.host_load(panels, 7))
     assert "all 7 cores" in drawn
     assert "1.50, n = 6" in drawn

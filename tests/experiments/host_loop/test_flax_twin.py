@@ -146,7 +146,7 @@ def test_what_the_rows_do_not_decide_is_not_claimed():
 
 @pytest.mark.slow
 def test_the_figure_is_the_same_twice_and_shows_a_way_without_a_burst(tmp_path):
-    from tests.test_figures import META
+    from tests.figures.drawn import META
 
     void = [
         r.model_copy(update=dict(valid=False, reason="wrong: token 0")) if r.subject == flax_twin.SPLIT else r

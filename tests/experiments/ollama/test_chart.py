@@ -4,29 +4,28 @@ import pytest
 
 from llama_jax import figures
 from llama_jax.bench import footprints, quality, standings
-from llama_jax.experiments.ollama import chart as ollama_chart
-from llama_jax.experiments.ollama import conversation_chart, table
+from llama_jax.experiments.ollama import chart, conversation_chart, table
 from llama_jax.figures import memory
 from tests.bench.test_quality import rows
 from tests.bench.test_standings import MISSING, RATES, contest
-from tests.test_figures import META, words
+from tests.figures.drawn import META, assert_same_twice, words
 
 NOTES = [dict(subject=name, libraries_rss_bytes=3 * 10**8) for name in RATES]
 PUBLISHED = {"Ollama": (34.5, 3.2), "llama-jax": (25.8, 1.3)}
 CHARTS = ("histogram", "ladder", "quality", "conversation", "memory")
 
 
-def draw(chart, trials, names, missing=(), distances=None):
+def draw(name, trials, names, missing=(), distances=None):
     entries, distances = standings.ladder(trials, names), quality.table(rows()) if distances is None else distances
-    if chart == "histogram":
+    if name == "histogram":
         drawn = table.histogram(entries)
         ratio = standings.ratio(trials, drawn[0]["name"], drawn[1]["name"]) if len(drawn) > 1 else None
-        return ollama_chart.tokens_per_second(drawn, ratio, PUBLISHED, missing)
-    if chart == "ladder":
-        return ollama_chart.peer_ladder(entries, missing, 400.0, 40)
-    if chart == "quality":
-        return ollama_chart.speed_and_quality(entries, distances)
-    if chart == "conversation":
+        return chart.tokens_per_second(drawn, ratio, PUBLISHED, missing)
+    if name == "ladder":
+        return chart.peer_ladder(entries, missing, 400.0, 40)
+    if name == "quality":
+        return chart.speed_and_quality(entries, distances)
+    if name == "conversation":
         talks = table.talks(trials, names, names[0])
         return conversation_chart.conversation(
             talks, {e["name"]: e["backend"] for e in entries}, [40, 110, 180], 16, names[0]
@@ -34,29 +33,25 @@ def draw(chart, trials, names, missing=(), distances=None):
     return memory.footprint(footprints.table(trials, NOTES, names), 98 * 10**6)
 
 
-@pytest.mark.parametrize("chart", CHARTS)
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     made = contest(blocks=5)
-    files = [
-        figures.save(draw(chart, made, list(RATES)), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)
-    ]
-    for kind in ("svg", "png"):
-        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+    assert_same_twice(lambda: draw(name, made, list(RATES)), tmp_path)
 
 
-@pytest.mark.parametrize("chart", CHARTS)
-def test_each_chart_draws_with_our_placements_alone(tmp_path, chart):
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_draws_with_our_placements_alone(tmp_path, name):
     """Random weights: no peer reads a file, one block, nothing known of the distributions."""
     made = contest(("loop",), blocks=1, chats=1)
-    drawn = draw(chart, made, ["loop"], MISSING, distances=[])
+    drawn = draw(name, made, ["loop"], MISSING, distances=[])
     assert figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
     assert "nan" not in words(drawn)
 
 
-@pytest.mark.parametrize("chart", CHARTS)
-def test_each_chart_draws_where_nothing_counts(tmp_path, chart):
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_draws_where_nothing_counts(tmp_path, name):
     made = [t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) for t in contest(blocks=1, chats=1)]
-    assert figures.save(draw(chart, made, list(RATES), MISSING), "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+    assert figures.save(draw(name, made, list(RATES), MISSING), "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
 
 
 def test_the_histogram_has_the_ratio_and_what_was_published():
@@ -69,8 +64,8 @@ def test_the_histogram_has_the_ratio_and_what_was_published():
 
 def test_a_missing_peer_is_a_labelled_gap():
     names = [name for name in RATES if name != "ollama"]
-    for chart in ("histogram", "ladder"):
-        drawn = words(draw(chart, contest(names), names, MISSING))
+    for name in ("histogram", "ladder"):
+        drawn = words(draw(name, contest(names), names, MISSING))
         assert "No Ollama server answers at x. Start it with `ollama serve`." in drawn
     axes = draw("ladder", contest(names), names, MISSING).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == [*names, "ollama"]

@@ -4,13 +4,12 @@ import pytest
 from matplotlib.text import Text
 
 from llama_jax import config, figures
-from llama_jax.experiments.precision_and_kernels import chart as precision_and_kernels_chart
-from llama_jax.experiments.precision_and_kernels import scaling, where
+from llama_jax.experiments.precision_and_kernels import chart, scaling, where
 from llama_jax.experiments.time_to_first_token import same_file, same_file_chart, table
 from tests.experiments.precision_and_kernels.race import LENGTHS, MISSING, NAMES, entries_of, firsts, race
 from tests.experiments.precision_and_kernels.test_scaling import points
 from tests.experiments.precision_and_kernels.test_where import FAR, MODEL, SHORT, answers
-from tests.test_figures import META, words
+from tests.figures.drawn import META, assert_same_twice, words
 
 CHARTS = ("quality", "roofline", "where", "scaling", "first")
 BACKENDS = {"loop": "jax", "loop+fused": "jax", "llamacpp": "llama.cpp"}
@@ -23,27 +22,23 @@ def rows_of_scaling():
     return made + points("loop+fused", {"random:smollm2-135m": 450, "random:smollm2-360m": 170}, "model")
 
 
-def draw(chart, made, missing=(), read=True, names=NAMES):
+def draw(name, made, missing=(), read=True, names=NAMES):
     entries = entries_of(made, names, read=read)
-    if chart == "quality":
-        return precision_and_kernels_chart.precision_quality(entries[256], "512 tokens of two texts", missing)
-    if chart == "roofline":
-        return precision_and_kernels_chart.precision_roofline(entries, 50.0)
-    if chart == "where":
+    if name == "quality":
+        return chart.precision_quality(entries[256], "512 tokens of two texts", missing)
+    if name == "roofline":
+        return chart.precision_roofline(entries, 50.0)
+    if name == "where":
         split = answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01)
-        return precision_and_kernels_chart.precision_where(
-            where.table(split if len(made) > 50 else split[:1], MODEL, SHORT, FAR), FAR
-        )
-    if chart == "first":
+        return chart.precision_where(where.table(split if len(made) > 50 else split[:1], MODEL, SHORT, FAR), FAR)
+    if name == "first":
         return draw_first(
             firsts()
             if len(made) > 50
             else [t.model_copy(update=dict(valid=made[0].valid)) for t in firsts(("step",), 1)]
         )
     found = rows_of_scaling() if len(made) > 50 else []
-    return precision_and_kernels_chart.precision_scaling(
-        {axis: scaling.axis_of(found, axis) for axis in scaling.AXES}, BACKENDS
-    )
+    return chart.precision_scaling({axis: scaling.axis_of(found, axis) for axis in scaling.AXES}, BACKENDS)
 
 
 def draw_first(trials):
@@ -53,24 +48,22 @@ def draw_first(trials):
     )
 
 
-@pytest.mark.parametrize("chart", CHARTS)
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart):
-    files = [figures.save(draw(chart, race()), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
-    for kind in ("svg", "png"):
-        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
+    assert_same_twice(lambda: draw(name, race()), tmp_path)
 
 
-@pytest.mark.parametrize("chart", CHARTS)
-def test_each_chart_draws_with_one_placement_that_nobody_read(tmp_path, chart):
-    drawn = draw(chart, race(["loop"], blocks=1), MISSING, read=False, names=["loop"])
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_draws_with_one_placement_that_nobody_read(tmp_path, name):
+    drawn = draw(name, race(["loop"], blocks=1), MISSING, read=False, names=["loop"])
     assert figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
     assert "nan" not in words(drawn)
 
 
-@pytest.mark.parametrize("chart", CHARTS)
-def test_each_chart_draws_where_nothing_counts(tmp_path, chart):
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_draws_where_nothing_counts(tmp_path, name):
     made = [t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) for t in race(["loop"], blocks=1)]
-    assert figures.save(draw(chart, made, MISSING, names=["loop"]), "x", "nb", META, {}, "alt", tmp_path)[
+    assert figures.save(draw(name, made, MISSING, names=["loop"]), "x", "nb", META, {}, "alt", tmp_path)[
         "png"
     ].is_file()
 
@@ -116,7 +109,7 @@ def test_where_says_each_parts_milliseconds():
 def test_each_parts_interval_lies_where_the_part_ends_and_none_hides_another():
     (entry,) = where.table(answers(noise=0.01), MODEL, SHORT, FAR)
     entry |= dict(rest=-0.2, rest_low=-0.4, rest_high=0.1)
-    axes = precision_and_kernels_chart.precision_where([entry], FAR).axes[0]
+    axes = chart.precision_where([entry], FAR).axes[0]
     drawn = [line for line in axes.lines if line.get_ydata()[0] == line.get_ydata()[1]]
     assert len({line.get_ydata()[0] for line in drawn}) == len(drawn) == len(where.PARTS)
     left = 0.0

@@ -2,37 +2,29 @@
 
 import pytest
 
-from llama_jax import figures
 from llama_jax.bench import workload
-from llama_jax.experiments.shapes_and_recompilation import chart as shapes_and_recompilation_chart
-from llama_jax.experiments.shapes_and_recompilation import measure, table
+from llama_jax.experiments.shapes_and_recompilation import chart, measure, table
 from tests.experiments.shapes_and_recompilation.test_table import everything
-from tests.test_figures import META, words
+from tests.figures.drawn import assert_same_twice, words
 
 
-def draw(chart, rows):
+def draw(name, rows):
     policies = table.accounts(rows, measure.SHAPES)
-    if chart == "compilations":
-        return shapes_and_recompilation_chart.compilations(
-            {a.subject: table.by_request(rows, a.subject) for a in policies}, policies
-        )
-    if chart == "stream_seconds":
-        return shapes_and_recompilation_chart.stream_seconds(
-            policies, table.all_parts(policies), table.ratios(policies)
-        )
-    return shapes_and_recompilation_chart.surprises(table.surprises(rows))
+    if name == "compilations":
+        return chart.compilations({a.subject: table.by_request(rows, a.subject) for a in policies}, policies)
+    if name == "stream_seconds":
+        return chart.stream_seconds(policies, table.all_parts(policies), table.ratios(policies))
+    return chart.surprises(table.surprises(rows))
 
 
 CHARTS = ("compilations", "stream_seconds", "surprises")
 
 
-@pytest.mark.parametrize("chart", CHARTS)
+@pytest.mark.parametrize("name", CHARTS)
 @pytest.mark.parametrize("processes", [1, 3])
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart, processes):
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, name, processes):
     rows = everything(processes)
-    files = [figures.save(draw(chart, rows), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
-    for kind in ("svg", "png"):
-        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+    assert_same_twice(lambda: draw(name, rows), tmp_path)
 
 
 def test_lanes_name_programs_and_seconds_and_leave_ticks_where_nothing_compiled():

@@ -2,33 +2,30 @@
 
 import pytest
 
-from llama_jax import config, figures
+from llama_jax import config
 from llama_jax.bench import published as bench_published
-from llama_jax.experiments.time_to_first_token import chart as time_to_first_token_chart
-from llama_jax.experiments.time_to_first_token import table
+from llama_jax.experiments.time_to_first_token import chart, table
 from tests.experiments.time_to_first_token.test_table import AT, LENGTHS, everything, request
-from tests.test_figures import META, words
+from tests.figures.drawn import assert_same_twice, words
 
 
-def draw(chart, trials):
-    if chart == "ttft_by_length":
+def draw(name, trials):
+    if name == "ttft_by_length":
         limits = table.limits(trials, "step exact", table.floor(config.tiny(), LENGTHS), 1.0)
-        return time_to_first_token_chart.ttft_by_length(trials, limits, {"llamacpp": 0.5})
-    if chart == "ttft_cold":
-        return time_to_first_token_chart.ttft_cold(table.cold(trials))
-    if chart == "ttft_distribution":
-        return time_to_first_token_chart.ttft_distribution(trials, AT)
+        return chart.ttft_by_length(trials, limits, {"llamacpp": 0.5})
+    if name == "ttft_cold":
+        return chart.ttft_cold(table.cold(trials))
+    if name == "ttft_distribution":
+        return chart.ttft_distribution(trials, AT)
     published = {case: numbers[:2] for case, numbers in table.originals().items()}
-    return time_to_first_token_chart.ttft_mixed(table.mixing(trials), published, bench_published.COLD_LOOP)
+    return chart.ttft_mixed(table.mixing(trials), published, bench_published.COLD_LOOP)
 
 
-@pytest.mark.parametrize("chart", ["ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed"])
+@pytest.mark.parametrize("name", ["ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed"])
 @pytest.mark.parametrize("blocks", [1, 6])
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, chart, blocks):
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, name, blocks):
     trials = everything(blocks)
-    files = [figures.save(draw(chart, trials), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
-    for kind in ("svg", "png"):
-        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+    assert_same_twice(lambda: draw(name, trials), tmp_path)
 
 
 def test_lines_are_labelled_and_the_best_of_each_kind_stands_out():
@@ -76,8 +73,8 @@ def test_mixed_means_stand_beside_the_published_ones():
 
 def test_one_length_alone_can_be_drawn():
     alone = [t for t in everything() if t.prompt_tokens == AT]
-    assert words(time_to_first_token_chart.ttft_by_length(alone, {AT: 1.0}, {}))
+    assert words(chart.ttft_by_length(alone, {AT: 1.0}, {}))
     unfinished = [t for t in everything() if t.phase == "warm"] + [
         request("step exact", AT, 0, phase="cold", valid=False)
     ]
-    assert "There is no valid cold start." in words(time_to_first_token_chart.ttft_cold(table.cold(unfinished)))
+    assert "There is no valid cold start." in words(chart.ttft_cold(table.cold(unfinished)))

@@ -1,9 +1,8 @@
 """The chart of findings about XLA:CPU: the same bytes for the same rows, and it says what is in them."""
 
-from llama_jax import figures
 from llama_jax.experiments.xla_cpu import chart, measure
 from tests.experiments.xla_cpu.test_measure import blocks, made
-from tests.test_figures import META
+from tests.figures.drawn import assert_same_twice
 
 
 def words(figure):
@@ -20,12 +19,7 @@ def rows():
 
 
 def test_the_chart_draws_the_same_bytes_twice(tmp_path):
-    files = [
-        figures.save(chart.xla_findings(measure.told(rows())), "x", "nb", META, {}, "alt", tmp_path / str(i))
-        for i in range(2)
-    ]
-    for kind in ("svg", "png"):
-        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
+    assert_same_twice(lambda: chart.xla_findings(measure.told(rows())), tmp_path)
 
 
 def test_the_chart_says_what_the_rows_say():

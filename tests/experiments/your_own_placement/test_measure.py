@@ -24,7 +24,7 @@ from llama_jax.experiments.your_own_placement import chart, finding, measure
 from llama_jax.experiments.your_own_placement.measure import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
 from llama_jax.placement import LADDER, TREE, Placement, parse
 from tests.bench.test_record import trial
-from tests.test_figures import META, words
+from tests.figures.drawn import META, words
 
 MINE = Placement("mine", jit=("attend", "head"))
 WORK = Workload(((3, 5, 7, 11), (13, 17, 19, 23)), 5, 16)
