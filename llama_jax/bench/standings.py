@@ -12,6 +12,7 @@ from llama_jax.model.quantize import FORMS
 MAIN = "main"
 
 JAX, TORCH, LLAMACPP, OLLAMA = "jax", "torch", "llama.cpp", "ollama"
+SAME_FILE = ("llamacpp", "llamacpp+generate")  # llama.cpp's modes that read the very file
 
 
 def of(trials: Sequence[Trial], run: str = MAIN) -> list[Trial]:

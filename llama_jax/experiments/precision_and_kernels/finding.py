@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llama_jax.bench import standings
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import listed, standing, within
 from llama_jax.experiments.precision_and_kernels import goals, table
 from llama_jax.experiments.precision_and_kernels.goals import Goal
 from llama_jax.experiments.precision_and_kernels.reading import ALL
-from llama_jax.experiments.time_to_first_token import same_file as first
 
 
 def precision(
@@ -23,7 +23,8 @@ def precision(
     """The fastest placement beside llama.cpp, what both arithmetics cost, whose first token is sooner, and how many
     goals are reached.
 
-    entries: context → `table.ladder`. judged: `goals.judge`. missing: subjects that did not run. races: `first.races`.
+    entries: context → `table.ladder`. judged: `goals.judge`. missing: subjects that did not run. races:
+    `same_file.races`.
     """
     context = min(entries)
     mine = table.fastest(entries[context])
@@ -40,7 +41,7 @@ def precision(
     labels = {"llama.cpp's fastest mode of the same file": True, "its fastest quantisation": False}
     for label, same_file in labels.items():
         other = table.rival(entries[context], same_file)
-        if other and (same_file or other["name"] not in table.SAME_FILE):
+        if other and (same_file or other["name"] not in standings.SAME_FILE):
             ratios.append(standing(table.ratio(trials, mine["name"], other["name"], context, seed), label, other))
     sentence += ": " * bool(ratios) + " and ".join(ratios)
     far = [
@@ -71,7 +72,7 @@ def sooner(races: Sequence[dict]) -> str:
         goals.UNDECIDED: "is undecided at",
     }
     said = [f"{words[verdict]} {listed(tokens)}" for verdict, tokens in by.items() if tokens]
-    return f"{first.KERNELS}'s first token {', '.join(said)} prompt tokens" if said else ""
+    return f"{races[0]['name']}'s first token {', '.join(said)} prompt tokens" if said else ""
 
 
 def tally(judged: Sequence[Goal]) -> str:

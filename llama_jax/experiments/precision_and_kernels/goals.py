@@ -1,4 +1,4 @@
-"""The goals that this room of the repository was built for, each beside what was measured and whether that reaches it.
+"""The goals that the kernels were built for, each beside what was measured and whether that reaches it.
 
 A goal counts as reached only where the whole 95 % interval lies on its good side, as missed where the whole of it lies
 on the other; between the two the data do not decide. What happens once a process (memory, compiling) has no interval
@@ -16,7 +16,6 @@ from llama_jax.bench.statistics import Ratio, Summary
 from llama_jax.bench.wording import within
 from llama_jax.experiments.precision_and_kernels import measure, reading, table
 from llama_jax.experiments.precision_and_kernels.reading import Reading
-from llama_jax.experiments.time_to_first_token import same_file as first
 
 REACHED, MISSED, UNDECIDED, ABSENT = "reached", "missed", "undecided", "not measured"
 NAN = float("nan")
@@ -111,7 +110,7 @@ def judge(
     seed: int = 0,
     races: Sequence[dict] = (),
 ) -> list[Goal]:
-    """Every goal. entries: context → `table.ladder`. notes: of the measuring processes. races: `first.races`."""
+    """Every goal. entries: context → `table.ladder`. notes: of the measuring processes. races: `same_file.races`."""
     return [*speeds(trials, entries, seed), *firsts(races), *bounds(entries, notes), *qualities(readings, seed)]
 
 
@@ -145,7 +144,7 @@ def firsts(races: Sequence[dict]) -> list[Goal]:
     def about(race: dict) -> str:
         other = f" ({race['rival']})" if race["rival"] else ""
         return (
-            f"{first.KERNELS}'s first token over that of llama.cpp's fastest mode of this file{other} at"
+            f"{race['name']}'s first token over that of llama.cpp's fastest mode of this file{other} at"
             f" {race['tokens']} tokens"
         )
 

@@ -10,8 +10,6 @@ from llama_jax.bench.statistics import Ratio
 from llama_jax.experiments.precision_and_kernels import reading
 from llama_jax.experiments.precision_and_kernels.reading import ALL, Reading
 
-SAME_FILE = ("llamacpp", "llamacpp+generate")  # llama.cpp's modes that read the very file
-
 
 def run_of(context: int) -> str:
     return f"context {context}"
@@ -45,13 +43,13 @@ def ladder(
 def read_as(name: str) -> str:
     """The subject under which a text is read for one that is timed: a generator of llama.cpp's computes what its bare
     calls do."""
-    return "llamacpp" if name in SAME_FILE else name
+    return "llamacpp" if name in standings.SAME_FILE else name
 
 
 def rival(entries: Sequence[dict], same_file: bool) -> dict | None:
     """llama.cpp's fastest mode: of those that read the very file, or of all, its own quantisations among them."""
     return standings.best(
-        entries, lambda e: e["backend"] == standings.LLAMACPP and (e["name"] in SAME_FILE or not same_file)
+        entries, lambda e: e["backend"] == standings.LLAMACPP and (e["name"] in standings.SAME_FILE or not same_file)
     )
 
 

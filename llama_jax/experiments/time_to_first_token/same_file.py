@@ -16,8 +16,8 @@ from llama_jax.bench import AGAIN, available
 from llama_jax.bench.available import peer_names
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job, whole
+from llama_jax.bench.standings import SAME_FILE
 from llama_jax.bench.statistics import Ratio
-from llama_jax.experiments.precision_and_kernels.table import SAME_FILE
 from llama_jax.experiments.time_to_first_token import measure as ttft
 from llama_jax.experiments.time_to_first_token import table
 from llama_jax.experiments.time_to_first_token.plan import Plan, check_plan, workloads
@@ -64,12 +64,15 @@ def over(trials: Sequence[Start], name: str, n: int, seed: int = 0) -> Ratio | N
 
 
 def races(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """Of each length {tokens, rival: name or None, ratio: of KERNELS' time over the rival's, or None}."""
-    return [dict(tokens=n, rival=rival(trials, n), ratio=over(trials, KERNELS, n, seed)) for n in table.lengths(trials)]
+    """A race a length: {name, tokens, rival: name or None, ratio: its time over the rival's, or None}."""
+    return [
+        dict(name=KERNELS, tokens=n, rival=rival(trials, n), ratio=over(trials, KERNELS, n, seed))
+        for n in table.lengths(trials)
+    ]
 
 
 def limits(trials: Sequence[Start], about: dict, gflops: float) -> dict[int, float]:
-    """`ttft_table.limits` of the baseline. about: `ttft_table.floor` of the model. gflops: as probed."""
+    """`table.limits` of the baseline. about: `table.floor` of the model. gflops: as probed."""
     return table.limits(
         trials, next((t.subject.removesuffix(AGAIN) for t in trials if t.subject.endswith(AGAIN)), ""), about, gflops
     )

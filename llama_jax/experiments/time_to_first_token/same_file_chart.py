@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from llama_jax.bench import standings
 from llama_jax.bench.record import Trial
 from llama_jax.experiments.time_to_first_token import same_file, table
 from llama_jax.experiments.time_to_first_token.chart import by_length, nothing, pairs, ratios_by_length
@@ -34,7 +35,7 @@ def precision_first(
     looks = {name: (*look(name, backends[name]), style(name, backends[name])) for name in names}
     by_length(left, trials, looks, names, limits, reading, seed)
     asked = table.lengths(trials)
-    ours = [(name, n) for name in names for n in asked if name not in same_file.SAME_FILE]
+    ours = [(name, n) for name in names for n in asked if name not in standings.SAME_FILE]
     found = [(name, n, ratio) for name, n in ours if (ratio := same_file.over(trials, name, n, seed))]
     ratios_by_length(right, found, asked, looks, names)
     if not found:
