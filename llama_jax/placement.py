@@ -205,7 +205,7 @@ LADDER: dict[str, Placement] = {
         Placement("loop", jit=("decode",), until="stop"),
     )
 }
-OWN = "jit:"  # begins the name of a placement of one's own, as random: does that of a model
+JIT_PREFIX = "jit:"  # begins the name of a placement of one's own, as random: does that of a model
 DESCRIPTIONS = {
     "eager": "no jit: every primitive is its own dispatch",
     "ops": "each operation of a layer jitted on its own",
@@ -265,7 +265,7 @@ def stem(base: str, name: str) -> Placement:
         return LADDER[base]
     if chunk := re.fullmatch(r"chunk([1-9]\d{0,5})", base):
         return replace(LADDER["chunk8"], tokens_per_call=int(chunk[1]))
-    if base.startswith(OWN):
-        return Placement(name, jit=tuple(base.removeprefix(OWN).split(".")))
-    hint = f" Did you mean '{OWN}{base}'?" if base in TREE else near(base, LADDER)
+    if base.startswith(JIT_PREFIX):
+        return Placement(name, jit=tuple(base.removeprefix(JIT_PREFIX).split(".")))
+    hint = f" Did you mean '{JIT_PREFIX}{base}'?" if base in TREE else near(base, LADDER)
     raise UserError(f"No such placement: {name!r}.{hint}")

@@ -64,7 +64,7 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
 
     whole = ("step", "decode")
     rotary = config.positions == "rope"
-    rotate = place("rope", rope.rotate) if rotary else rope.leave
+    rotate = place("rope", rope.rotate) if rotary else rope.unrotated
     normalise = place("norm", partial(norm.NORMS[config.norm], eps=config.norm_eps))
     attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache])
     block = partial(

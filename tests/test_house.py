@@ -54,7 +54,7 @@ def resolved(module: str, imports: set[str], known: set[str]) -> set[str]:
             continue
         parts = name.split(".")[1:]
         found |= {".".join(parts[:n]) for n in range(1, len(parts) + 1)} & known
-    return {name for name in found if name != module and not f"{module}.".startswith(f"{name}.")}
+    return {name for name in found if not f"{module}.".startswith(f"{name}.")}
 
 
 def graph(lazy: bool) -> dict[str, set[str]]:
@@ -97,9 +97,8 @@ def breaches(imports: dict[str, set[str]]) -> list[str]:
             or (room == "model" and name in imports and other not in BELOW_THE_MODEL)
         )
 
-    return sorted(
-        f"{module} imports {name}" for module, names in imports.items() for name in names if wrong(module, name)
-    )
+    arrows = ((module, name) for module, names in imports.items() for name in names)
+    return sorted(f"{module} imports {name}" for module, name in arrows if wrong(module, name))
 
 
 def reached(imports: dict[str, set[str]], start: str) -> set[str]:

@@ -20,7 +20,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import Model, attention, embeddings, ffn, head, kvc, layer, norm, rope
-from llama_jax.model.attention import Where
+from llama_jax.model.attention import CallPositions
 from llama_jax.model.axes import Array, Bool, Int
 from llama_jax.model.quantize import is_quantised
 
@@ -56,10 +56,13 @@ def tapped(
     """Site → its values [B T ...] (`spec.row_shape`), in the dtype that the model computes in."""
     rotary = config.positions == "rope"
     rotation = rope.angles(positions, rope.frequencies(config)) if rotary else (None, None)
-    where = Where(jnp.zeros((), jnp.int32), *rotation, segment_mask(segments))
+    where = CallPositions(jnp.zeros((), jnp.int32), *rotation, segment_mask(segments))
     normalise = partial(norm.NORMS[config.norm], eps=config.norm_eps)
     attend = partial(
-        attention.attend, head_dim=config.head_dim, rope=rope.rotate if rotary else rope.leave, append=kvc.append_none
+        attention.attend,
+        head_dim=config.head_dim,
+        rope=rope.rotate if rotary else rope.unrotated,
+        append=kvc.append_none,
     )
     x, found = embeddings.embed(params.embedding, ids, positions), {}
     for i, weights in enumerate(params.layers):

@@ -89,13 +89,8 @@ def plain(dtype: str, quantisation: str) -> Placement:
     return replace(LADDER["step"], weights=weights, kernels=next(iter(parts & {"gemv", "fused"}), "none"), kv=kv)
 
 
-OWN = (
-    "config",
-    "weight_bytes",
-    "held_bytes",
-    "cache",
-    "cache_bytes",
-)  # of an identity: what the sizes come from, not a Trial's fields
+# Fields of an identity that sizes are computed from; a Trial has none of them.
+SUBJECT_ONLY = ("config", "weight_bytes", "held_bytes", "cache", "cache_bytes")
 
 
 def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, **identity) -> tuple[Trial, np.ndarray]:
@@ -132,7 +127,7 @@ def timed(who: Subject, workload: Workload, prompt: int, explain: bool = False) 
             failure = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     tokens = np.concatenate(blocks) if ended else np.zeros((0, workload.batch), np.int32)
     times = [at for at, block in zip(arrivals, blocks, strict=True) for _ in range(len(block))] if ended else []
-    known = {k: v for k, v in who.identity.items() if k not in OWN}
+    known = {k: v for k, v in who.identity.items() if k not in SUBJECT_ONLY}
     seen = dict(
         **{**known, **sizes(who, workload, len(ids), len(tokens)), **who.reported()},
         valid=ended and not guard.fired,

@@ -26,7 +26,7 @@ def models(json_: Json = False) -> None:
 @app.command(epilog="Example: `llama-jax placements`")
 def placements(json_: Json = False) -> None:
     """List the placements and the switches that cross with them."""
-    from llama_jax.placement import DESCRIPTIONS, LADDER, MODIFIERS, OWN, SWITCHES, TREE
+    from llama_jax.placement import DESCRIPTIONS, JIT_PREFIX, LADDER, MODIFIERS, SWITCHES, TREE
 
     if json_:
         known = [{"name": p.name, "jit": list(p.jit), "description": DESCRIPTIONS[p.name]} for p in LADDER.values()]
@@ -40,7 +40,10 @@ def placements(json_: Json = False) -> None:
         f"\nAppend to any of them: {', '.join('+' + m for m in MODIFIERS)} (such as step+scan+donate);"
         " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight."
     )
-    print(f"Your own: {OWN} and what is jitted, with dots, such as {OWN}attend.head+donate; of {', '.join(TREE)}.")
+    print(
+        f"Your own: {JIT_PREFIX} and what is jitted, with dots, such as {JIT_PREFIX}attend.head+donate;"
+        f" of {', '.join(TREE)}."
+    )
     print(
         "Weights: +bf16, +gguf (the file's own blocks), +q8_0, +q4_0, +q4_1, +int8 (quantised here). Kernels:"
         " +gemv multiplies by blocks,"

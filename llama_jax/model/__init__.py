@@ -11,7 +11,7 @@ import numpy as np
 
 from llama_jax.errors import UserError
 from llama_jax.model import kvc, quantize, rope
-from llama_jax.model.attention import Where
+from llama_jax.model.attention import CallPositions
 from llama_jax.model.axes import Array, Int
 from llama_jax.model.embeddings import Embedding
 from llama_jax.model.head import Head
@@ -54,7 +54,7 @@ def transform(
     positions = jnp.maximum(slots[None, :] - cache.pad[:, None], 0)
     mask = kvc.causal_mask(slots, cache.pad, kvc.keys_seen(cache, ids.shape[1], policy))
     rotation = (None, None) if inverse is None else rope.angles(positions, inverse)
-    where = Where(slot, *rotation, mask)
+    where = CallPositions(slot, *rotation, mask)
     x, entries = layers(model.layers, embed(model.embedding, ids, positions), where, opened.entries)
     if not every:
         x = jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
@@ -63,7 +63,7 @@ def transform(
     return logits if every else logits[:, 0], replace(opened, entries=entries, length=cache.length + t)
 
 
-def unrolled(layers: tuple[Layer, ...], x, where: Where, entries, *, layer: Callable):
+def unrolled(layers: tuple[Layer, ...], x, where: CallPositions, entries, *, layer: Callable):
     """Run the layers one after the other, each its own code."""
     done = []
     for i, params in enumerate(layers):
@@ -72,7 +72,7 @@ def unrolled(layers: tuple[Layer, ...], x, where: Where, entries, *, layer: Call
     return x, None if entries is None else tuple(done)
 
 
-def scanned(layers: Layer, x, where: Where, entries, *, layer: Callable):
+def scanned(layers: Layer, x, where: CallPositions, entries, *, layer: Callable):
     """Run the layers as one `lax.scan` over stacked weights: one body to compile, however deep the model."""
 
     def body(x, each):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from llama_jax.model.axes import Array, Bool, Float
 from llama_jax.model.linear import linear
-from llama_jax.model.taps import closed
+from llama_jax.model.taps import untapped
 
 
 @jax.tree_util.register_dataclass
@@ -24,7 +24,7 @@ class Attention:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Where:
+class CallPositions:
     """Where in the sequence this call's tokens stand: computed once a step, read by every layer."""
 
     slot: jax.Array  # int32 scalar: the cache slot of the first of the T tokens
@@ -36,13 +36,13 @@ class Where:
 def attend(
     params: Attention,
     x: Float[Array, "B T D"],
-    where: Where,
+    where: CallPositions,
     entry,
     *,
     head_dim: int,
     rope: Callable,
     append: Callable,
-    tap: Callable = closed,
+    tap: Callable = untapped,
 ):
     """The attention block. `entry` is this layer's part of the KV cache; returns ([B T D], the entry with T more
     positions).
@@ -52,11 +52,11 @@ def attend(
     with jax.named_scope("attend"):
         heads = split_heads(linear(x, params.qkv, params.qkv_bias), head_dim)
         kv_heads = (heads.shape[1] - params.o.shape[1] // head_dim) // 2
-        q, k, v = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
-        q, k, v = tap("q", q), tap("k", k), tap("v", v)
-        q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
-        keys, values, entry = append(entry, merge_rows(k), merge_rows(v), where.slot)
-        mixed = scaled_dot_product(q, keys, values, where.mask, tap)
+        queries, keys, values = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
+        queries, keys, values = tap("q", queries), tap("k", keys), tap("v", values)
+        queries, keys = rope(queries, where.cos, where.sin), rope(keys, where.cos, where.sin)
+        keys, values, entry = append(entry, merge_rows(keys), merge_rows(values), where.slot)
+        mixed = scaled_dot_product(queries, keys, values, where.mask, tap)
         return linear(merge_heads(mixed), params.o, params.o_bias), entry
 
 
@@ -74,24 +74,24 @@ def merge_rows(x: Float[Array, "B K T h"]) -> Float[Array, "N T h"]:
 
 
 def scaled_dot_product(
-    q: Float[Array, "B H T h"],
-    k: Float[Array, "N S h"],
-    v: Float[Array, "N S h"],
+    queries: Float[Array, "B H T h"],
+    keys: Float[Array, "N S h"],
+    values: Float[Array, "N S h"],
     mask: Bool[Array, "B T S"],
-    tap: Callable = closed,
+    tap: Callable = untapped,
 ) -> Float[Array, "B H T h"]:
-    """softmax(q k^T / sqrt(h)) v with H/K query heads a key head, N = B K. Scores and softmax in float32; masked scores
-    are -inf.
+    """softmax(queries keys^T / sqrt(h)) values with H/K query heads a key head, N = B K.
 
+    Scores and softmax are in float32, masked scores -inf.
     A query that may see nothing (a padding row) gets zeros, not NaN.
     """
-    b, heads, t, h = q.shape
-    n, s = k.shape[:2]
-    grouped = q.reshape(n, -1, h)
-    scores = jnp.einsum("nqh,nsh->nqs", grouped, k, preferred_element_type=jnp.float32) * h**-0.5
+    b, heads, t, h = queries.shape
+    n, s = keys.shape[:2]
+    grouped = queries.reshape(n, -1, h)
+    scores = jnp.einsum("nqh,nsh->nqs", grouped, keys, preferred_element_type=jnp.float32) * h**-0.5
     scores = jnp.where(mask[:, None, None], scores.reshape(b, n // b, -1, t, s), -jnp.inf)
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
     weights = tap("pattern", weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30))
-    weights = weights.astype(v.dtype).reshape(n, -1, s)
-    return jnp.einsum("nqs,nsh->nqh", weights, v, preferred_element_type=v.dtype).reshape(b, heads, t, h)
+    weights = weights.astype(values.dtype).reshape(n, -1, s)
+    return jnp.einsum("nqs,nsh->nqh", weights, values, preferred_element_type=values.dtype).reshape(b, heads, t, h)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import jax
 
-from llama_jax.model.attention import Attention, Where
+from llama_jax.model.attention import Attention, CallPositions
 from llama_jax.model.axes import Array, Float
 from llama_jax.model.ffn import FFN
 from llama_jax.model.norm import Norm
-from llama_jax.model.taps import closed
+from llama_jax.model.taps import untapped
 
 
 @jax.tree_util.register_dataclass
@@ -26,13 +26,13 @@ class Layer:
 def layer(
     params: Layer,
     x: Float[Array, "B T D"],
-    where: Where,
+    where: CallPositions,
     entry,
     *,
     norm: Callable,
     attend: Callable,
     ffn: Callable,
-    tap: Callable = closed,
+    tap: Callable = untapped,
 ):
     """x → ([B T D], this layer's cache entry with T more positions). `tap` sees the points named in `taps`."""
     with jax.named_scope("layer"):

@@ -40,7 +40,7 @@ def angles(positions: Int[Array, "B T"], inverse: Float[np.ndarray, " h2"]) -> t
     return jnp.cos(theta), jnp.sin(theta)
 
 
-def leave(x: Float[Array, "B N T h"], cos: None, sin: None) -> Float[Array, "B N T h"]:
+def unrotated(x: Float[Array, "B N T h"], cos: None, sin: None) -> Float[Array, "B N T h"]:
     """In the place of `rotate` for a model whose positions are learned: queries and keys stay as they are."""
     return x
 

@@ -19,6 +19,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def closed(name: str, value: T) -> T:
+def untapped(name: str, value: T) -> T:
     """Look at nothing."""
     return value

@@ -28,7 +28,7 @@ from llama_jax import checkpoint, generate
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.config import ModelConfig
 from llama_jax.model import attention, kvc, rope, sampling
-from llama_jax.model.attention import Where
+from llama_jax.model.attention import CallPositions
 from llama_jax.model.axes import Array, Float
 
 WAYS = {  # peer: (module, its function)
@@ -117,15 +117,15 @@ def empty_cache(config: ModelConfig, pad, slots: int, dtype) -> dict:
     return {"length": jnp.zeros((), jnp.int32), "pad": jnp.asarray(pad), name.root: {name.blocks: blocks}}
 
 
-def standing(config: ModelConfig, t: int, slots: int, length, pad) -> tuple[jax.Array, Where]:
+def standing(config: ModelConfig, t: int, slots: int, length, pad) -> tuple[jax.Array, CallPositions]:
     """(positions [B T], where this call's tokens stand)."""
     at = length + jnp.arange(t, dtype=jnp.int32)
     positions = jnp.maximum(at[None, :] - pad[:, None], 0)
     angles = rope.angles(positions, rope.frequencies(config)) if config.positions == "rope" else (None, None)
-    return positions, Where(length, *angles, kvc.causal_mask(at, pad, slots))
+    return positions, CallPositions(length, *angles, kvc.causal_mask(at, pad, slots))
 
 
-def attend(config: ModelConfig, projected: Float[Array, "B T N"], where: Where, keys, values):
+def attend(config: ModelConfig, projected: Float[Array, "B T N"], where: CallPositions, keys, values):
     """What stands between attention's linear layers: (mixed [B T H*h], keys, values with T more positions)."""
     h, kv = config.num_attention_heads, config.num_key_value_heads
     q, k, v = jnp.split(attention.split_heads(projected, config.head_dim), (h, h + kv), axis=1)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from llama_jax.config import ModelConfig
-from llama_jax.model.attention import Where
+from llama_jax.model.attention import CallPositions
 from llama_jax.peers.flax import (
     Twin,
     activate,
@@ -34,7 +34,7 @@ class Attention(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x, where: Where):
+    def __call__(self, x, where: CallPositions):
         cfg = self.config
         qkv = [nn.Dense(width, use_bias=cfg.qkv_bias, name=name)(x) for name, width in qkv_widths(cfg).items()]
         cached = (self.get_variable("cache", name) for name in ("key", "value"))
@@ -58,7 +58,7 @@ class Block(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x, where: Where):
+    def __call__(self, x, where: CallPositions):
         cfg, name = self.config, names(self.config)
         x = x + Attention(cfg, name=name.attention)(norm(cfg, name.attention_norm)(x), where)
         return x + FFN(cfg, name=name.ffn)(norm(cfg, name.ffn_norm)(x))
@@ -68,7 +68,7 @@ class Blocks(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x, where: Where):
+    def __call__(self, x, where: CallPositions):
         for i in range(self.config.num_hidden_layers):
             x = Block(self.config, name=str(i))(x, where)
         return x
@@ -80,7 +80,7 @@ class Decoder(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, ids, positions, where: Where, every: bool):
+    def __call__(self, ids, positions, where: CallPositions, every: bool):
         cfg, name = self.config, names(self.config)
         table = nn.Embed(cfg.vocab_size, cfg.hidden_size, name=name.embed)
         x = table(ids)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from llama_jax.config import ModelConfig
-from llama_jax.model.attention import Where
+from llama_jax.model.attention import CallPositions
 from llama_jax.peers.flax import (
     Twin,
     activate,
@@ -39,7 +39,7 @@ class Attention(nnx.Module):
         setattr(self, names(config).o, nnx.Linear(mixed, config.hidden_size, use_bias=config.bias, rngs=rngs))
         self.key, self.value = nnx.Cache(jnp.zeros(())), nnx.Cache(jnp.zeros(()))  # `start` puts the real ones here
 
-    def __call__(self, x, where: Where):
+    def __call__(self, x, where: CallPositions):
         qkv = jnp.concatenate([getattr(self, name)(x) for name in qkv_widths(self.config)], axis=-1)
         mixed, self.key[...], self.value[...] = attend(self.config, qkv, where, self.key[...], self.value[...])
         return getattr(self, names(self.config).o)(mixed)
@@ -66,7 +66,7 @@ class Block(nnx.Module):
         setattr(self, name.ffn_norm, norm(config, rngs))
         setattr(self, name.ffn, FFN(config, rngs))
 
-    def __call__(self, x, where: Where):
+    def __call__(self, x, where: CallPositions):
         name = self.names
         x = x + getattr(self, name.attention)(getattr(self, name.attention_norm)(x), where)
         return x + getattr(self, name.ffn)(getattr(self, name.ffn_norm)(x))
@@ -83,7 +83,7 @@ class Decoder(nnx.Module):
         setattr(self, name.blocks, nnx.List([Block(config, rngs) for _ in range(config.num_hidden_layers)]))
         setattr(self, name.final_norm, norm(config, rngs))
 
-    def __call__(self, ids, positions, where: Where, every: bool):
+    def __call__(self, ids, positions, where: CallPositions, every: bool):
         cfg, name = self.config, names(self.config)
         table = getattr(self, name.embed)
         x = table(ids)

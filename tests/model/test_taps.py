@@ -12,7 +12,7 @@ import pytest
 from llama_jax import config, transforms
 from llama_jax.activations.spec import OF_A_LAYER
 from llama_jax.model import attention, ffn, kvc, layer, norm, rope
-from llama_jax.model.attention import Where
+from llama_jax.model.attention import CallPositions
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
 from tests.conftest import build
@@ -68,7 +68,7 @@ def run(tap):
     cfg = config.tiny()
     positions = jnp.tile(jnp.arange(5), (2, 1))
     mask = jnp.tile(jnp.tril(jnp.ones((5, 5), bool)), (2, 1, 1))
-    where = Where(jnp.int32(0), *rope.angles(positions, rope.frequencies(cfg)), mask)
+    where = CallPositions(jnp.int32(0), *rope.angles(positions, rope.frequencies(cfg)), mask)
     x = jax.random.normal(jax.random.key(0), (2, 5, cfg.hidden_size))
     attend = partial(attention.attend, head_dim=cfg.head_dim, rope=rope.rotate, append=kvc.append_none, tap=tap)
     normalise = partial(norm.rms_norm, eps=cfg.norm_eps)
