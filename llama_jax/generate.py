@@ -110,7 +110,7 @@ class Request:
 
 
 def request(
-    engine: Engine,
+    config: ModelConfig,
     prompts: Sequence[Sequence[int]],
     new_tokens: int,
     seeds: Sequence[int] | int = 0,
@@ -128,12 +128,12 @@ def request(
         raise UserError("A prompt is empty; give at least one token.")
     if new_tokens < 1:
         raise UserError(f"new_tokens is {new_tokens}; it must be 1 or more.")
-    if bad := [i for p in prompts for i in p if not 0 <= i < engine.config.vocab_size]:
-        raise UserError(f"Token id {bad[0]} is outside the vocabulary of {engine.config.vocab_size}.")
-    if longest + new_tokens > engine.config.max_position_embeddings:
+    if bad := [i for p in prompts for i in p if not 0 <= i < config.vocab_size]:
+        raise UserError(f"Token id {bad[0]} is outside the vocabulary of {config.vocab_size}.")
+    if longest + new_tokens > config.max_position_embeddings:
         raise UserError(
             f"{longest} prompt tokens and {new_tokens} new ones exceed the model's context of"
-            f" {engine.config.max_position_embeddings}; ask for fewer."
+            f" {config.max_position_embeddings}; ask for fewer."
         )
     length = bucket(longest) if length is None else length
     if length < longest:
@@ -283,7 +283,7 @@ def stream(
 
     At most `new_tokens` rows in all. A row that is done goes on being filled; its tokens after the stop mean nothing.
     """
-    batch = request(engine, prompts, new_tokens, seeds, stop, slots, length)
+    batch = request(engine.config, prompts, new_tokens, seeds, stop, slots, length)
     token, carry = prefill(engine, batch, sampler)
     with contextlib.closing(
         decode(engine, batch, token, carry, sampler)
@@ -331,6 +331,6 @@ def answer(
 
 def logits(engine: Engine, ids: Sequence[int]) -> jax.Array:
     """Float32 logits [T V] at every position of one sequence, for evaluation."""
-    batch = request(engine, [ids], 1, length=len(ids), slots=len(ids))
+    batch = request(engine.config, [ids], 1, length=len(ids), slots=len(ids))
     cache = new_cache(engine.params, jnp.asarray(batch.pad), batch.slots, engine.config, engine.placement)
     return engine.programs.logits(engine.params, jnp.asarray(batch.ids), cache)[0][0]

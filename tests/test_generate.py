@@ -209,7 +209,7 @@ def test_an_error_in_any_thread_reaches_the_reader(engines, name, where):
         blocks = generate.stream(engine, [[1, 2]], 20)
         next(blocks)
         bad = replace(engine, fetch=broken)
-        batch = generate.request(engine, [[1, 2]], 20)
+        batch = generate.request(engine.config, [[1, 2]], 20)
         with pytest.raises(ZeroDivisionError, match="broken"):
             list(generate.decode(bad, batch, *generate.prefill(engine, batch)))
         blocks.close()
@@ -219,7 +219,7 @@ def test_an_error_in_any_thread_reaches_the_reader(engines, name, where):
 @pytest.mark.parametrize("name", ["loop+callback", "chunk8+callback"])
 def test_an_error_in_the_callback_ends_the_program_and_spares_the_next(engines, name):
     engine = engines[name]
-    batch = generate.request(engine, [[1, 2]], 20)
+    batch = generate.request(engine.config, [[1, 2]], 20)
     token, carry = generate.prefill(engine, batch)
     broken = replace(engine, programs=replace(engine.programs, receiver=Unwilling()))
     with pytest.raises(ZeroDivisionError, match="unwilling"):

@@ -157,7 +157,7 @@ def test_the_listed_names_and_only_they_are_jitted(tiny):
 
 def test_donation_reuses_the_buffers(tiny):
     engine = generate.bind(*tiny, parse("step+donate"))
-    token, carry = generate.prefill(engine, generate.request(engine, PROMPTS, 8))
+    token, carry = generate.prefill(engine, generate.request(engine.config, PROMPTS, 8))
     program = engine.programs.step.lower(engine.params, token, carry, generate.GREEDY).compile()
     assert (
         program.as_text().count("may-alias") + program.as_text().count("must-alias")

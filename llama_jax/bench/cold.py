@@ -51,6 +51,15 @@ def subject(loaded: checkpoint.Checkpoint, name: str, file: Path | None = None) 
     return replace(who, run=run), engine
 
 
+def as_first(record: Trial, reason: str = "", **fields) -> Trial:
+    """The trial as a first request, which may compile: void where it failed, or for a reason of its own.
+
+    fields: more of it.
+    """
+    reason = reason if record.token_times_ns else record.reason
+    return record.model_copy(update=dict(valid=not reason, reason=reason, **fields))
+
+
 def noting(run: Callable, guard: Region, first: dict[str, int], started: int) -> Callable:
     """The same run; when its first block is there, `first` holds what that took. The guard is open, its earlier events
     do not count."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from llama_jax.bench import environment, protocol, summary
 from llama_jax.bench.available import backend_of, bare, built, loaded_as
+from llama_jax.bench.cold import as_first
 from llama_jax.bench.job import Job, opened, watched
 from llama_jax.bench.record import Trial
 from llama_jax.bench.standings import of, weights
@@ -44,11 +45,7 @@ def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) ->
         loaded, _, workload, _ = bare(job) if backend in READS_FILE else opened(job)
         for who in built(say, loaded, [subject]):
             record, _ = protocol.trial(who, workload, 0, **identity, order=order, phase="cold")
-            failed = not record.token_times_ns  # what it compiled belongs to a first request
-            update = dict(
-                valid=not failed, reason=record.reason if failed else "", peak_rss_bytes=environment.peak_rss()
-            )
-            say("trial", record.model_copy(update=update).model_dump())
+            say("trial", as_first(record, peak_rss_bytes=environment.peak_rss()).model_dump())
     return {}
 
 

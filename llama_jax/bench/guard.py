@@ -58,14 +58,6 @@ class Region:
     def seconds(self, kind: str) -> float:
         return sum(e.seconds for e in self.events if e.kind == kind)
 
-    def by_thread(self) -> dict[str, dict[str, int]]:
-        """Number of events of each kind in each thread that had any."""
-        counts: dict[str, dict[str, int]] = {}
-        for e in self.events:
-            kinds = counts.setdefault(e.thread, {})
-            kinds[e.kind] = kinds.get(e.kind, 0) + 1
-        return counts
-
     @property
     def compilations(self) -> int:
         """Programs compiled, and CUDA graphs captured: backend events that no persistent-cache hit explains, and

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 from llama_jax import checkpoint
 from llama_jax.bench import environment, process, protocol, roofline
@@ -23,6 +24,27 @@ from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
 from llama_jax.model.quantize import FORMS
 from llama_jax.placement import Placement
+
+
+def run_child(
+    journal: Journal | None,
+    task: str,
+    arguments: dict,
+    heard: Callable[[str, object], None],
+    limit: float,
+    lock: IO,
+    threads: int | None = None,
+    cache: Path | None = None,
+) -> process.Outcome:
+    """One fresh process, which keeps the measurement lock. Its rows and notes go to the journal, under the
+    number of the process in `arguments`; then heard(kind, value) is told of each message."""
+
+    def receive(kind: str, value) -> None:
+        if journal is not None:
+            journal.receive(kind, value, arguments["identity"]["process"])
+        heard(kind, value)
+
+    return process.start(task, arguments, receive, limit, threads, cache, held=(lock.fileno(),))
 
 
 @dataclass(frozen=True)
@@ -57,24 +79,15 @@ class Job:
             return {}
         work = self.workload and asdict(self.workload)
         job = dict(model=model or self.model, dtype=self.dtype, placements=[], workload=work)
-        number = self.journal.next_process()
-        identity = dict(run=run, block=block, process=number)
+        identity = dict(run=run, block=block, process=self.journal.next_process())
 
-        def receive(kind: str, value) -> None:
-            self.journal.receive(kind, value, number)
+        def heard(kind: str, value) -> None:
             if kind == "progress":
                 self.progress(*value)
 
+        asked = dict(job=job, identity=identity, **arguments)
         with protocol.alone() as lock:
-            outcome = process.start(
-                task,
-                dict(job=job, identity=identity, **arguments),
-                receive,
-                self.limit,
-                threads,
-                cache,
-                held=(lock.fileno(),),
-            )
+            outcome = run_child(self.journal, task, asked, heard, self.limit, lock, threads, cache)
         if not outcome.ok:
             raise UserError(f"A measuring process ({run}) failed: {outcome.reason}")
         return outcome.result

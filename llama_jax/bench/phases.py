@@ -15,10 +15,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from llama_jax.bench import AGAIN, DIED, WRONG, gate, process
+from llama_jax.bench.job import run_child
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.protocol import alone
@@ -79,7 +81,7 @@ def run(plan: Plan, journal: Journal | None = None, progress: Progress = announc
     check(plan)
     journal = Journal() if journal is None else journal
     with alone() as lock:
-        bench = Bench(plan, journal, progress, lock.fileno())
+        bench = Bench(plan, journal, progress, lock)
         starts(bench, "cold", plan.cold)
         starts(bench, "cached", plan.cached)
         warm(bench)
@@ -109,7 +111,7 @@ def check(plan: Plan) -> None:
 class Bench:
     """A plan being carried out: the journal it fills, and the processes it starts."""
 
-    def __init__(self, plan: Plan, journal: Journal, progress: Progress, lock: int):
+    def __init__(self, plan: Plan, journal: Journal, progress: Progress, lock: IO):
         self.plan, self.journal, self.progress, self.lock = plan, journal, progress, lock
         subjects = len(plan.subjects)
         self.total = subjects * (plan.cold + plan.cached) + (subjects + 1) * plan.blocks
@@ -131,18 +133,17 @@ class Bench:
         """One child; its trials go to the journal. Returns its outcome and the last trial that it announced."""
         announced: dict = {}
 
-        def receive(kind: str, value) -> None:
-            if not silent:
-                self.journal.receive(kind, value, arguments["identity"]["process"])
+        def heard(kind: str, value) -> None:
             if kind in ("trial", "starting"):
                 announced.clear()
             if kind == "starting":
                 announced.update(value)
                 self.tell(value["what"])
 
-        plan = self.plan
-        outcome = process.start(f"{TASKS}:{task}", arguments, receive, plan.limit, plan.threads, cache, (self.lock,))
-        return outcome, announced
+        journal, plan = None if silent else self.journal, self.plan
+        return run_child(
+            journal, f"{TASKS}:{task}", arguments, heard, plan.limit, self.lock, plan.threads, cache
+        ), announced
 
     def fail(self, subject: str, reason: str, **identity) -> None:
         """Record a trial that never came to its end."""

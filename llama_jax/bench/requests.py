@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from llama_jax.bench import environment, memory, protocol, roofline
+from llama_jax.bench.cold import as_first
 from llama_jax.bench.job import opened, watched
 from llama_jax.bench.workload import Subject
 from llama_jax.checkpoint import Checkpoint
@@ -38,19 +39,18 @@ def first_request(say: Callable, job: dict, prompt: int, identity: dict) -> dict
         (who,), load_ns = built, load_ns + time.perf_counter_ns() - began
         say("starting", dict(what=f"first request of {who.name}"))
         record, _ = protocol.trial(replace(who, guard=who.counter), workload, prompt, **identity)
-        failed, cached = not record.token_times_ns, identity["phase"] == "cached"
+        cached = identity["phase"] == "cached"
         compiled = f"not cached: {record.compiled} programs compiled" if cached and record.compiled else ""
-        reason = record.reason if failed else compiled
         program = memory.decode_program(memory.programs(), {name for p in placements for name in p.outermost})
-        update = dict(
-            valid=not reason,
-            reason=reason,
+        row = as_first(
+            record,
+            compiled,
             load_ns=load_ns,
             peak_rss_bytes=environment.peak_rss(),
             device_peak_bytes=record.device_peak_bytes or memory.device_peak(),
             **protocol.program_sizes(program),
         )
-        say("trial", record.model_copy(update=update).model_dump())
+        say("trial", row.model_dump())
     return {}
 
 

@@ -85,20 +85,12 @@ def runner(
     torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     home, function, options = WAYS[name]
     way = getattr(import_module(f"llama_jax.peers.{home}"), function)(module, **options)
-    engine = Limits(config)
 
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        generate.request(engine, [ids], work.new_tokens, length=work.length, slots=work.slots)
+        generate.request(config, [ids], work.new_tokens, length=work.length, slots=work.slots)
         return way(ids, work)
 
     return run
-
-
-class Limits:
-    """All that `generate.request` needs of an engine."""
-
-    def __init__(self, config: ModelConfig):
-        self.config = config
 
 
 _shared: dict = {}  # the checkpoint converted last: subjects of one process share its module

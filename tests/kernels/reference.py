@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from llama_jax.model import quantize, rope
+from llama_jax.model import rope
+from tests.kernels.products import reference_product
 
 CLEAR = 2e-4  # of a unit of int8: many times float32's error after the sums of a small model
 
@@ -32,7 +33,7 @@ class Rounding:
         wide = np.pad(x, (0, -len(x) % 32)).reshape(-1, 32).astype(np.float64)
         scaled = wide * 127 / np.maximum(np.abs(wide).max(axis=1, keepdims=True), 1e-30)
         self.margin = min(self.margin, float(np.min(0.5 - np.abs(scaled - np.rint(scaled)))))
-        return quantize.reference_product(x, weight)
+        return reference_product(x, weight)
 
 
 def wide(array):

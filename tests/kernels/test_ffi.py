@@ -11,7 +11,7 @@ import pytest
 
 from llama_jax.kernels import build
 from llama_jax.kernels.native import ffi
-from llama_jax.model import quantize
+from tests.kernels.products import reference_product
 from tests.kernels.test_gemv import weight
 
 HEADER = "\n".join(
@@ -211,7 +211,7 @@ def test_without_a_pool_the_caller_does_it_alone():
     assert w.nbytes * 3 > 1 << 19
     frame = product_frame(x, w, out)
     assert (frame.call("llama_jax_gemv"), frame.messages, frame.destroyed) == (0, [], 1)
-    np.testing.assert_allclose(out, quantize.reference_product(x, blocks), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(out, reference_product(x, blocks), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("offset", [1, 2, 3])
@@ -253,4 +253,4 @@ def test_nothing_is_written_beyond_the_result():
     assert product_frame(x, w, out).call("llama_jax_gemv") == 0
     assert (room[:32] == 7).all()
     assert (room[-32:] == 7).all()
-    np.testing.assert_allclose(out, quantize.reference_product(x, blocks), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(out, reference_product(x, blocks), rtol=1e-3, atol=1e-3)

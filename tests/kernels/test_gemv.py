@@ -14,6 +14,7 @@ from llama_jax.kernels import gemv
 from llama_jax.model import quantize
 from llama_jax.model.quantize import COLUMNS, LAYOUTS, Blocks
 from tests.conftest import relative_error
+from tests.kernels.products import reference_product
 
 KINDS = sorted(LAYOUTS)
 EXACT = 1e-5  # relative; what is left is the order of float32 sums
@@ -34,7 +35,7 @@ def activations(m, k, seed=0):
 
 
 def close(found, x, blocks, atol=0.0):
-    expected = quantize.reference_product(x, blocks)
+    expected = reference_product(x, blocks)
     assert np.shape(found) == expected.shape
     for a, b in zip(np.asarray(found, np.float64), expected, strict=True):
         assert np.linalg.norm(a - b) <= EXACT * np.linalg.norm(b) + atol
@@ -127,8 +128,8 @@ def test_extreme_codes_meet_extreme_activations(kind, code, value):
     blocks, x = replace(quantize.pack(raw, kind, 64), product="gemv"), np.full((5, 64), value, np.float32)
     found = np.asarray(gemv.product(x, blocks))
     if kind == "q4_1":  # the two terms may all but cancel
-        terms = np.abs(quantize.reference_product(np.abs(x), blocks)).max() + 64 * 16
-        np.testing.assert_allclose(found, quantize.reference_product(x, blocks), atol=EXACT * terms, rtol=EXACT)
+        terms = np.abs(reference_product(np.abs(x), blocks)).max() + 64 * 16
+        np.testing.assert_allclose(found, reference_product(x, blocks), atol=EXACT * terms, rtol=EXACT)
     else:
         close(found, x, blocks)
 
@@ -182,7 +183,7 @@ def test_the_gradient_is_refused_in_words():
 def test_the_reference_tells_a_wrong_product_from_a_right_one():
     """The control of every test above: swapped rows, another kind, activations that were not rounded."""
     x, blocks = activations(2, 256), weight("q4_0", 32, 256)
-    found, expected = np.asarray(gemv.product(x, blocks)), quantize.reference_product(x, blocks)
+    found, expected = np.asarray(gemv.product(x, blocks)), reference_product(x, blocks)
     assert relative_error(found, expected) < EXACT
     assert relative_error(found[:, ::-1], expected) > 0.1
     assert relative_error(x @ np.asarray(blocks.dequantised()).T, expected) > 100 * EXACT

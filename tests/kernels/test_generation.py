@@ -81,7 +81,7 @@ def test_a_prompt_in_pieces_leaves_the_cache_of_the_prompt_in_one(engines, monke
     engine = engines["step+fused"]
 
     def kept(prompt):
-        batch = generate.request(engine, [prompt], 12, length=768)
+        batch = generate.request(engine.config, [prompt], 12, length=768)
         cache = generate.prefill(engine, batch)[1].cache
         seen = unpacked(cache)[:, :, :, 768 - len(prompt) : 768].astype(np.float64)
         return seen, int(cache.length), fused.slots(cache)

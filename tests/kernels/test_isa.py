@@ -178,7 +178,7 @@ found = {"isa": isa.target().isa, "gemv": 0.0, "fused": 0.0, "rough": 0.0, "clea
 for kind in gemv.KINDS:
     for n, k, m in ((1, 1, 1), (33, 70, 5), (16, 32, 4), (700, 1024, 3)):
         x, w = gemv.activations(m, k), gemv.weight(kind, n, k)
-        error = relative_error(gemv.gemv.product(x, w), quantize.reference_product(x, w))
+        error = relative_error(gemv.gemv.product(x, w), reference_product(x, w))
         found["gemv"] = max(found["gemv"], float(error))
     gemv.test_subnormal_and_negative_scales(kind, 6e-8, -1)
     gemv.test_a_nan_is_never_lost(kind, 37)

@@ -10,8 +10,9 @@ import pytest
 
 from llama_jax.kernels import fused
 from llama_jax.kernels.registry import registered
-from llama_jax.model import quantize, rope
+from llama_jax.model import rope
 from tests.kernels.models import quantised, random_cache, small, with_packed_layers
+from tests.kernels.products import reference_product
 from tests.kernels.test_gemv import weight
 
 F32, U8 = np.float32, np.uint8
@@ -84,7 +85,7 @@ def test_gemv_refuses(words, operands, results, attributes):
     among = np.concatenate([MANY[:64], np.asarray(blocks.data).reshape(-1)])
     for data, place in ((blocks.data, 0), (among, 64)):
         np.testing.assert_allclose(
-            gemv([x, data], GOOD, place=np.int64(place)), quantize.reference_product(x, blocks), rtol=1e-4, atol=1e-4
+            gemv([x, data], GOOD, place=np.int64(place)), reference_product(x, blocks), rtol=1e-4, atol=1e-4
         )
 
 

@@ -14,6 +14,7 @@ from llama_jax.errors import UserError
 from llama_jax.model import quantize
 from llama_jax.model.linear import matmul
 from llama_jax.model.quantize import COLUMNS, LAYOUTS, ROWS, Blocks
+from tests.kernels.products import reference_product
 
 KINDS = sorted(LAYOUTS)
 SHAPES = [(16, 32), (48, 64), (50257 % 97, 32), (33, 96)]
@@ -148,7 +149,7 @@ def test_reference_arithmetic_is_integer_within_a_block(kind, n, columns, seed):
     weights, x = rng.standard_normal((n, columns)), rng.standard_normal((2, columns)).astype(np.float32)
     x[1, :32] = 0
     blocks = quantize.pack(quantize.quantise(weights, kind), kind, columns)
-    found, dense = quantize.reference_product(x, blocks), np.asarray(blocks.dequantised(), np.float64)
+    found, dense = reference_product(x, blocks), np.asarray(blocks.dequantised(), np.float64)
     assert (found.shape, found.dtype) == ((2, n), np.float64)
     slow = np.zeros((2, n))
     for row, values in enumerate(x):
@@ -170,7 +171,7 @@ def test_faint_activations_count_as_zeros():
     x = np.full((1, 64), 1e-38, np.float32)
     x[0, 32:] = 1
     blocks = quantize.pack(quantize.quantise(np.ones((1, 64)), "q8_0"), "q8_0")
-    np.testing.assert_allclose(quantize.reference_product(x, blocks), [[32]], rtol=1e-3)
+    np.testing.assert_allclose(reference_product(x, blocks), [[32]], rtol=1e-3)
 
 
 def test_blocks_are_a_pytree_that_scans():

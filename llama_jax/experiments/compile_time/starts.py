@@ -21,7 +21,7 @@ from pathlib import Path
 
 from llama_jax import serialised
 from llama_jax.bench import AGAIN, memory, phases, protocol
-from llama_jax.bench.cold import Start, noting, subject
+from llama_jax.bench.cold import Start, as_first, noting, subject
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.order import shuffled
@@ -129,11 +129,9 @@ def first_request(
             first: dict[str, int] = {}
             who = replace(who, run=noting(who.run, guard, first, started))
             record, _ = protocol.trial(who, workload, 0, **identity, order=order, phase=phase)
-        reason = wrong_start(record, phase, guard)
-        own = dict(
-            valid=not reason, reason=reason, seed=seed, load_ns=load_ns, imports_ns=imported, bind_ns=bind_ns, **first
-        )
-        say("trial", Start(**{**record.model_dump(), **own}).model_dump())
+        row = as_first(record, wrong_start(record, phase, guard), seed=seed)
+        own = dict(load_ns=load_ns, imports_ns=imported, bind_ns=bind_ns, **first)
+        say("trial", Start(**{**row.model_dump(), **own}).model_dump())
     return {}
 
 
@@ -169,8 +167,6 @@ def file_in(home: str) -> Path:
 
 def wrong_start(record: Trial, phase: str, guard: Guard) -> str:
     """Why a start was not what it should have been, or nothing."""
-    if not record.token_times_ns:
-        return record.reason
     if phase == "cached" and (record.compiled or not record.cache_hits):
         return f"not cached: {record.compiled} programs compiled, {record.cache_hits} read"
     if phase == "cold" and (record.cache_hits or not record.compiled):

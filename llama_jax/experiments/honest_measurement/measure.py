@@ -75,7 +75,7 @@ def uncached(loaded: checkpoint.Checkpoint) -> Subject:
     def run(ids, workload: Workload):
         text = list(ids)
         for _ in range(workload.new_tokens):
-            batch = generate.request(engine, [text] * workload.batch, 1, length=len(text), slots=len(text))
+            batch = generate.request(engine.config, [text] * workload.batch, 1, length=len(text), slots=len(text))
             block = generate.fetch(generate.prefill(engine, batch)[0])
             text.append(int(block[0, 0]))
             yield block

@@ -23,6 +23,7 @@ import numpy as np
 
 from llama_jax import checkpoint, generate
 from llama_jax.bench import compile_causes, passages, protocol
+from llama_jax.bench.cold import as_first
 from llama_jax.bench.job import Job, check, opened, watched
 from llama_jax.bench.order import shuffled
 from llama_jax.bench.protocol import Reference
@@ -229,8 +230,8 @@ def request(engine, base: Subject, ask: Ask, stream: Stream, reference: Referenc
     record, tokens = protocol.trial(
         replace(base, run=partial(run, engine, ask, stream)), work, ask.prompts[0], explain=True, **identity
     )
-    if identity["phase"] == "cold" and record.token_times_ns:
-        record = record.model_copy(update=dict(valid=True, reason=""))
+    if identity["phase"] == "cold":
+        record = as_first(record)
     for row, prompt in enumerate(ask.prompts if ask.sampler == GREEDY and record.token_times_ns else ()):
         record = reference.judge(record.model_copy(update=dict(prompt=prompt)), tokens[:, [row]])
     asked = dict(

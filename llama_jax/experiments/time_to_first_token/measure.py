@@ -18,10 +18,7 @@ at one length, for its percentiles) or `cold NAME` (the first request of a fresh
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -30,7 +27,7 @@ import numpy as np
 
 from llama_jax import checkpoint
 from llama_jax.bench import AGAIN, environment, phases, protocol, requests, roofline
-from llama_jax.bench.cold import Start, noting
+from llama_jax.bench.cold import Start, as_first, noting
 from llama_jax.bench.cold import subject as bound
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, opened, watched
@@ -50,8 +47,6 @@ from llama_jax.experiments.time_to_first_token.plan import (
     without,
     workloads,
 )
-
-INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def measure(job: Job, loaded: checkpoint.Checkpoint, plan: Plan) -> list[dict]:
@@ -209,27 +204,13 @@ def references_of(
     return made
 
 
-@contextlib.contextmanager
-def nothing_on_disk() -> Iterator[None]:
-    """PyTorch's Inductor keeps what it compiled in a folder that outlives the process; here it has an empty one, as JAX
-    has none."""
-    before = os.environ.get(INDUCTOR)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[INDUCTOR] = folder
-        try:
-            yield
-        finally:
-            os.environ.pop(INDUCTOR)
-            os.environ |= {INDUCTOR: before} if before is not None else {}
-
-
 def first_request(
     say: Callable, job: dict, identity: dict, subject: str, order: int, plan: dict, work: dict, greedy: list
 ) -> dict:
     """The first request of this process. `load_ns` is weights and building; the part of compiling before the first
     token is its own."""
     plan, work = Plan(**plan), Workload.from_json(work)
-    with nothing_on_disk(), watched(say):
+    with watched(say):
         loaded, _, _, load_ns = opened(job)
         began = time.perf_counter_ns()
         built = build(say, loaded, [subject], identity["block"], {})
@@ -244,11 +225,9 @@ def first_request(
             record, tokens = protocol.trial(who, work, identity["block"], phase="cold", order=order, **identity)
         peak = environment.peak_rss()
         first.pop("to_first_ns", None)  # of a start, which is not asked for here
-        if record.token_times_ns:
-            record = record.model_copy(update=dict(valid=True, reason=""))
-            reference = Reference(loaded, work)
-            reference.known[identity["block"], "float32", "none"] = np.array(greedy)
-            record = reference.judge(record, tokens)
+        reference = Reference(loaded, work)
+        reference.known[identity["block"], "float32", "none"] = np.array(greedy)
+        record = reference.judge(as_first(record), tokens)
         own = dict(load_ns=load_ns, peak_rss_bytes=peak, **first)
         say("trial", Start(**{**record.model_dump(), **own}).model_dump())
     return {}

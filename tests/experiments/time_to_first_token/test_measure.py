@@ -1,9 +1,7 @@
 """Time to first token: passages of exact length, shapes, the plan's checks, and the children that measure."""
 
-import os
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -127,22 +125,6 @@ def test_a_plan_without_some_peers_has_no_tail_for_nobody():
     assert ttft_plan.without(plan, ["flax-nnx"]).subjects == (*PLAN.placements, "flax-nnx+jit")
     assert ttft_plan.without(plan, ["flax-nnx"]).tail == 0
     assert ttft_plan.without(plan, []) == plan
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("before", [None, "/somewhere"])
-def test_a_cold_start_finds_nothing_that_inductor_kept(monkeypatch, before):
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    monkeypatch.delenv(measure.INDUCTOR, raising=False)
-    if before:
-        monkeypatch.setenv(measure.INDUCTOR, before)
-    with measure.nothing_on_disk():
-        folder = Path(os.environ[measure.INDUCTOR])
-        assert list(folder.iterdir()) == []
-        assert cache_dir() == str(folder)
-    assert os.environ.get(measure.INDUCTOR) == before
-    assert not folder.exists()
 
 
 @pytest.fixture(scope="module")
