@@ -21,7 +21,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import Model
-from llama_jax.model.quantize import FORMS
+from llama_jax.model.quantise import FORMS
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import Placement, parse
 from llama_jax.transforms import Programs, assemble, new_cache, prepare, settings
@@ -61,7 +61,7 @@ def require_kernels(placement: Placement) -> None:
 
 
 def form(checkpoint: Checkpoint, placement: Placement) -> str | None:
-    """The one of `quantize.FORMS` that the weights have under this placement; None where they are not quantised."""
+    """The one of `quantise.FORMS` that the weights have under this placement; None where they are not quantised."""
     if placement.weights != "loaded":
         return placement.weights if placement.weights in FORMS else None
     if placement.kernels != "none":

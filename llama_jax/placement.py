@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from llama_jax import model
 from llama_jax.errors import UserError, near
-from llama_jax.model import kvc, quantize
+from llama_jax.model import kvc, quantise
 
 TREE = {  # name: the function that calls it
     "decode": None,
@@ -30,7 +30,7 @@ TREE = {  # name: the function that calls it
 }
 TAKES_CACHE = ("decode", "step", "transform", "layer", "attend")
 SWITCHES = {
-    "weights": ("loaded", "f32", "bf16", *quantize.FORMS),  # loaded: as the checkpoint was loaded
+    "weights": ("loaded", "f32", "bf16", *quantise.FORMS),  # loaded: as the checkpoint was loaded
     "kernels": ("none", "gemv", "fused"),  # gemv: products on quantised blocks; fused: the whole step, one call a token
     "layers": tuple(model.LAYERS),
     "cache": kvc.POLICIES,
@@ -228,7 +228,7 @@ MODIFIERS: dict[str, dict] = {
     "queue": dict(host="queue"),
     "callback": dict(host="callback"),
     "bf16": dict(weights="bf16"),
-    **{form: dict(weights=form) for form in quantize.FORMS},
+    **{form: dict(weights=form) for form in quantise.FORMS},
     "gemv": dict(kernels="gemv"),
     "fused": dict(kernels="fused", donate=True),  # else every call would copy the cache that it writes one position of
     "kvbf16": dict(kv="bf16"),

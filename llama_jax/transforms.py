@@ -19,7 +19,7 @@ from llama_jax import model, paths, steps
 from llama_jax.config import ModelConfig
 from llama_jax.model import attention, embeddings, ffn, head, kvc, layer, norm, rope, sampling
 from llama_jax.model.kvc import Cache
-from llama_jax.model.quantize import is_quantised
+from llama_jax.model.quantise import is_quantised
 from llama_jax.model.sampling import Sampler, TracedSampler
 from llama_jax.placement import Placement
 from llama_jax.steps import Carry

@@ -9,7 +9,7 @@ from llama_jax import paths
 
 PACKAGE = paths.ROOT / "llama_jax"
 UPWARD = {  # lazy imports that lead up, (module, what it imports), and why they may
-    ("model.quantize", "kernels.gemv"): "a machine without kernels never needs it",
+    ("model.quantise", "kernels.gemv"): "a machine without kernels never needs it",
     ("bench.available", "peers"): "who measures no peer needs none",
     ("bench.phases", "peers"): "as above",
     ("bench.quality", "peers"): "as above",

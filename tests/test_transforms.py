@@ -11,7 +11,7 @@ import pytest
 from llama_jax import generate, placement, transforms
 from llama_jax.bench import Guard
 from llama_jax.errors import UserError
-from llama_jax.model.quantize import FORMS
+from llama_jax.model.quantise import FORMS
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import LADDER, MODIFIERS, Placement, parse
 

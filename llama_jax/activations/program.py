@@ -22,7 +22,7 @@ from llama_jax.errors import UserError
 from llama_jax.model import Model, attention, embeddings, ffn, head, kvc, layer, norm, rope
 from llama_jax.model.attention import CallPositions
 from llama_jax.model.axes import Array, Bool, Int
-from llama_jax.model.quantize import is_quantised
+from llama_jax.model.quantise import is_quantised
 
 Values = dict[str, jax.Array]
 

@@ -22,7 +22,7 @@ from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.record import Row
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
-from llama_jax.model.quantize import FORMS
+from llama_jax.model.quantise import FORMS
 from llama_jax.placement import Placement
 
 

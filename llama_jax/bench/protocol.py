@@ -26,7 +26,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import Model, kvc
-from llama_jax.model.quantize import FORMS
+from llama_jax.model.quantise import FORMS
 from llama_jax.placement import LADDER, Placement
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from llama_jax.bench import quality, statistics, summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
-from llama_jax.model.quantize import FORMS
+from llama_jax.model.quantise import FORMS
 
 MAIN = "main"
 

@@ -28,7 +28,7 @@ from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError, near
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
-from llama_jax.model.quantize import FORMS, LAYOUTS
+from llama_jax.model.quantise import FORMS, LAYOUTS
 from llama_jax.text.tokenizer import Tokenizer
 
 __all__ = [
@@ -68,7 +68,7 @@ class Checkpoint:
     )  # that `weights` has made
 
     def weights(self, form: str) -> Model:
-        """The weights in one of `quantize.FORMS`: read again from where they came from, else quantised from the
+        """The weights in one of `quantise.FORMS`: read again from where they came from, else quantised from the
         parameters. All who ask for a form share it. Raises UserError where there are no such blocks, or too little
         memory."""
         if form == self.dtype:

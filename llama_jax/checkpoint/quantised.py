@@ -11,14 +11,14 @@ import numpy as np
 
 from llama_jax.checkpoint.source import Rows, Source, is_matrix
 from llama_jax.errors import UserError
-from llama_jax.model import quantize
-from llama_jax.model.quantize import LAYOUTS
+from llama_jax.model import quantise
+from llama_jax.model.quantise import LAYOUTS
 
 VOCABULARY = ("wte", "embed_tokens", "lm_head")
 
 
 def kind_of(form: str, rows: Rows) -> str:
-    return quantize.kind_of(form, rows.names[0].split(".")[-2] in VOCABULARY)
+    return quantise.kind_of(form, rows.names[0].split(".")[-2] in VOCABULARY)
 
 
 def complaint(source: Source, groups: list[Rows]) -> str | None:
@@ -53,7 +53,7 @@ def bytes_of(source: Source, rows: Rows, form: str) -> float:
     if not is_matrix(rows):
         return 4 * numbers
     kind = source.tensors[rows.names[0]].raw.kind if form == "gguf" else kind_of(form, rows)
-    return numbers * quantize.BYTES_PER_WEIGHT[kind]
+    return numbers * quantise.BYTES_PER_WEIGHT[kind]
 
 
 def read(source: Source, rows: Rows, form: str):
@@ -63,12 +63,12 @@ def read(source: Source, rows: Rows, form: str):
         parts = [jnp.asarray(tensor.read(), jnp.float32) for tensor in tensors]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
     if form == "int8":
-        found = [quantize.quantise_int8(as_rows(tensor, rows)) for tensor in tensors]
+        found = [quantise.quantise_int8(as_rows(tensor, rows)) for tensor in tensors]
         return found[0] if len(found) == 1 else jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
     kind = tensors[0].raw.kind if form == "gguf" else kind_of(form, rows)
     raw = [stored(tensor, rows, kind) for tensor in tensors]
     columns = tensors[0].shape[0 if rows.transposed else 1]
-    return quantize.pack(raw[0] if len(raw) == 1 else np.concatenate(raw), kind, columns)
+    return quantise.pack(raw[0] if len(raw) == 1 else np.concatenate(raw), kind, columns)
 
 
 def as_rows(tensor, rows: Rows) -> np.ndarray:
@@ -82,4 +82,4 @@ def stored(tensor, rows: Rows, kind: str) -> np.ndarray:
     leaves them too."""
     if tensor.raw and tensor.raw.kind == kind:
         return tensor.raw.read()
-    return quantize.quantise(as_rows(tensor, rows), kind)
+    return quantise.quantise(as_rows(tensor, rows), kind)

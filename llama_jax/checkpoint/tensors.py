@@ -21,7 +21,7 @@ from llama_jax.model.ffn import FFN
 from llama_jax.model.head import Head
 from llama_jax.model.layer import Layer
 from llama_jax.model.norm import Norm
-from llama_jax.model.quantize import FORMS, is_quantised
+from llama_jax.model.quantise import FORMS, is_quantised
 
 
 def names(config: ModelConfig) -> Model:
@@ -106,7 +106,7 @@ def out_in(name: str, config: ModelConfig) -> tuple[int, ...]:
 
 
 def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Model:
-    """Read every weight into a Model of `dtype`, which may be one of `quantize.FORMS`, on `device` (by default JAX's
+    """Read every weight into a Model of `dtype`, which may be one of `quantise.FORMS`, on `device` (by default JAX's
     own choice, the first). Several are read at a time; what is quantised here one after the other, so that a single
     tensor is there in float32.
 

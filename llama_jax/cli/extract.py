@@ -71,7 +71,7 @@ def extract(
     from llama_jax.activations import ActivationSpec, extraction, supervisor, workers
     from llama_jax.activations.sources import open_source
     from llama_jax.errors import UserError
-    from llama_jax.model.quantize import FORMS
+    from llama_jax.model.quantise import FORMS
 
     if dtype in FORMS:
         raise UserError(f"--dtype {dtype}: activations are read in float32 or bfloat16.")

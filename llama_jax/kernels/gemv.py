@@ -11,7 +11,7 @@ from llama_jax.model.axes import Array, Float
 
 
 def product(x: Float[Array, "... K"], blocks, place: int = 0) -> Float[Array, "... N"]:
-    """x @ weight.T in float32 for a weight of `quantize.Blocks`, its activations rounded to int8 per 32 columns.
+    """x @ weight.T in float32 for a weight of `quantise.Blocks`, its activations rounded to int8 per 32 columns.
 
     Or for one that begins at byte `place` of an array that holds several (`packed.Part`).
 

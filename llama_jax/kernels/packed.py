@@ -20,7 +20,7 @@ from llama_jax.model.axes import Array, Float
 from llama_jax.model.ffn import FFN
 from llama_jax.model.layer import Layer
 from llama_jax.model.norm import Norm
-from llama_jax.model.quantize import COLUMNS, LAYOUTS, ROWS, Blocks
+from llama_jax.model.quantise import COLUMNS, LAYOUTS, ROWS, Blocks
 
 UNIT = 64  # bytes: a matrix begins at a multiple of this
 

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax.errors import UserError
-from llama_jax.model import kvc, quantize, rope
+from llama_jax.model import kvc, quantise, rope
 from llama_jax.model.attention import CallPositions
 from llama_jax.model.axes import Array, Int
 from llama_jax.model.embeddings import Embedding
 from llama_jax.model.head import Head
 from llama_jax.model.kvc import Cache
 from llama_jax.model.layer import Layer
-from llama_jax.model.quantize import Blocks, is_quantised
+from llama_jax.model.quantise import Blocks, is_quantised
 
 
 @jax.tree_util.register_dataclass
@@ -121,17 +121,17 @@ def on_matrices(function: Callable, model: Model) -> Model:
 
 
 def quantised(model: Model, form: str) -> Model:
-    """The same model with its matrices in one of `quantize.FORMS`, all else in float32; as it is where it has that form
+    """The same model with its matrices in one of `quantise.FORMS`, all else in float32; as it is where it has that form
     already.
 
     Raises UserError for a model that is quantised otherwise, and for "gguf" where the weights are not a file's blocks.
     """
 
     def matrix(weight, vocabulary: bool):
-        kind = quantize.kind_of(form, vocabulary)
+        kind = quantise.kind_of(form, vocabulary)
         if is_quantised(weight):
             found = getattr(weight, "kind", "int8")
-            if found != kind and not (form == "gguf" and found in quantize.LAYOUTS):
+            if found != kind and not (form == "gguf" and found in quantise.LAYOUTS):
                 raise UserError(
                     f"weights={form!r}: these are quantised as {found} already; load the model as float32 or as {form}."
                 )
@@ -140,7 +140,7 @@ def quantised(model: Model, form: str) -> Model:
             raise UserError(
                 "weights='gguf' needs the blocks of a GGUF file, and these weights are from none; use weights='q8_0'."
             )
-        return quantize.from_float(np.asarray(weight, np.float32), kind)
+        return quantise.from_float(np.asarray(weight, np.float32), kind)
 
     found = on_matrices(matrix, model)
     return jax.tree.map(lambda w: w if is_quantised(w) else w.astype(jnp.float32), found, is_leaf=is_quantised)

@@ -15,8 +15,8 @@ from llama_jax.checkpoint import quantised, random, tensors
 from llama_jax.checkpoint.source import Tensor
 from llama_jax.checkpoint.tensors import names
 from llama_jax.errors import UserError
-from llama_jax.model import quantize
-from llama_jax.model.quantize import FORMS, Blocks, Int8, is_quantised
+from llama_jax.model import quantise
+from llama_jax.model.quantise import FORMS, Blocks, Int8, is_quantised
 from tests.checkpoint.test_gguf import CONFIG, write
 from tests.conftest import build
 from tests.model.test_families import write_gguf
@@ -51,7 +51,7 @@ def test_the_files_own_blocks_are_its_bytes_in_the_models_row_order(tmp_path, ki
             for part, heads in (("q", 4), ("k", 2), ("v", 0))
         ]
     )
-    np.testing.assert_array_equal(quantize.unpack(own.params.layers[1].attention.qkv), qkv)
+    np.testing.assert_array_equal(quantise.unpack(own.params.layers[1].attention.qkv), qkv)
     assert own.params.embedding.weight.shape == (
         CONFIG.vocab_size,
         CONFIG.hidden_size,

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from llama_jax.model import quantize
+from llama_jax.model import quantise
 
 
 def quantise_activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(int8 values [... K/32 32], float32 scales [... K/32]) of activations [... K]: each block over its largest over
     127, to nearest even. K is filled up with zeros."""
     x = np.asarray(x, np.float32)
-    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % quantize.COLUMNS)]).reshape(
-        *x.shape[:-1], -1, quantize.COLUMNS
+    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % quantise.COLUMNS)]).reshape(
+        *x.shape[:-1], -1, quantise.COLUMNS
     )
     largest = np.max(np.abs(x), axis=-1)
-    heard = largest >= quantize.FAINT
+    heard = largest >= quantise.FAINT
     inverse = np.where(heard, np.float32(127) / np.where(heard, largest, 1), 0).astype(np.float32)
     return np.rint(x * inverse[..., None]).astype(np.int8), np.where(heard, largest / np.float32(127), 0).astype(
         np.float32
     )
 
 
-def reference_product(x: np.ndarray, blocks: quantize.Blocks) -> np.ndarray:
+def reference_product(x: np.ndarray, blocks: quantise.Blocks) -> np.ndarray:
     """x @ blocks.T in the arithmetic of the kernels, float64 [... N]: integers within a block of quantised activations
     and weights, d_x d_w Σ q_x q_w (+ m d_x Σ q_x) summed over the blocks of a row in float64."""
-    layout, raw = quantize.LAYOUTS[blocks.kind], quantize.unpack(blocks)
+    layout, raw = quantise.LAYOUTS[blocks.kind], quantise.unpack(blocks)
     scales = np.ascontiguousarray(raw[..., : 2 * layout.scales]).view(np.float16).astype(np.float64)
     qs = raw[..., 2 * layout.scales :]
     if blocks.kind == "q8_0":

@@ -96,11 +96,11 @@ def test_kinds_of_four_bits_with_a_vocabulary_of_eight(kind, family):
 @pytest.mark.parametrize("kind", ["q4_0", "q4_1"])
 def test_an_embedding_of_four_bits(kind):
     """As files of other makers have it."""
-    from llama_jax.model import quantize
+    from llama_jax.model import quantise
 
     cfg = small()
     model = quantised(cfg, kind)
-    table = quantize.from_float(np.asarray(model.embedding.weight.dequantised()), kind)
+    table = quantise.from_float(np.asarray(model.embedding.weight.dequantised()), kind)
     model = replace(model, embedding=replace(model.embedding, weight=table))
     found = sweep(cfg, model, program(cfg))
     assert max(error for error, margin in found if margin > reference.CLEAR) <= EXACT
@@ -162,7 +162,7 @@ def test_what_is_outside_the_seen_positions_changes_no_bit():
 def test_the_best_is_the_first_of_equals():
     """Twin rows of the head give twin logits; jnp.argmax takes the first, and so does the kernel, across lanes and
     parts."""
-    from llama_jax.model import quantize
+    from llama_jax.model import quantise
 
     cfg = small(vocab_size=1000, tie_word_embeddings=False)
     model = quantised(cfg)
@@ -171,7 +171,7 @@ def test_the_best_is_the_first_of_equals():
     for twins in ([0, 999], [3, 4], [15, 16], [998, 999], [500, 501, 502], range(1000)):
         table = rows * 0.5
         table[list(twins)] = rows[0]
-        weight = quantize.from_float(table, "q8_0")
+        weight = quantise.from_float(table, "q8_0")
         logits, best, _ = program(cfg)(
             replace(model, head=replace(model.head, weight=weight)),
             jnp.array([2], jnp.int32),

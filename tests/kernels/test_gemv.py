@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_jax.kernels import gemv
-from llama_jax.model import quantize
-from llama_jax.model.quantize import COLUMNS, LAYOUTS, Blocks
+from llama_jax.model import quantise
+from llama_jax.model.quantise import COLUMNS, LAYOUTS, Blocks
 from tests.conftest import relative_error
 from tests.kernels.products import reference_product
 
@@ -27,7 +27,7 @@ def weight(kind, n, k, seed=0, scale=1.0) -> Blocks:
     raw = rng.integers(0, 256, (n, -(-k // COLUMNS), layout.row), np.uint8)
     scales = (rng.standard_normal((*raw.shape[:2], layout.scales)) * scale).astype(np.float16)
     raw[..., : 2 * layout.scales] = np.ascontiguousarray(scales).view(np.uint8)
-    return replace(quantize.pack(raw, kind, k), product="gemv")
+    return replace(quantise.pack(raw, kind, k), product="gemv")
 
 
 def activations(m, k, seed=0):
@@ -109,9 +109,9 @@ def test_blocks_of_zeros_among_others(kind):
 def test_subnormal_and_negative_scales(kind, scale, sign):
     """A float16 below 6.1e-5 is subnormal, which XLA's flushing of subnormal floats must not touch."""
     x, blocks = activations(5, 64), weight(kind, 24, 64)
-    layout, raw = LAYOUTS[kind], quantize.unpack(blocks)
+    layout, raw = LAYOUTS[kind], quantise.unpack(blocks)
     raw[..., : 2 * layout.scales] = np.full((*raw.shape[:2], layout.scales), sign * scale, np.float16).view(np.uint8)
-    blocks = replace(quantize.pack(raw, kind, 64), product="gemv")
+    blocks = replace(quantise.pack(raw, kind, 64), product="gemv")
     found = np.asarray(gemv.product(x, blocks))
     assert found.any()
     close(found, x, blocks)
@@ -123,9 +123,9 @@ def test_subnormal_and_negative_scales(kind, scale, sign):
 def test_extreme_codes_meet_extreme_activations(kind, code, value):
     """All weights -128, 127 and so on times activations of ±127: the largest sums that the products of bytes can
     meet."""
-    raw = quantize.unpack(weight(kind, 16, 64))
+    raw = quantise.unpack(weight(kind, 16, 64))
     raw[..., 2 * LAYOUTS[kind].scales :] = code
-    blocks, x = replace(quantize.pack(raw, kind, 64), product="gemv"), np.full((5, 64), value, np.float32)
+    blocks, x = replace(quantise.pack(raw, kind, 64), product="gemv"), np.full((5, 64), value, np.float32)
     found = np.asarray(gemv.product(x, blocks))
     if kind == "q4_1":  # the two terms may all but cancel
         terms = np.abs(reference_product(np.abs(x), blocks)).max() + 64 * 16

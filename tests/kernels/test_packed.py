@@ -9,7 +9,7 @@ import pytest
 
 from llama_jax import generate
 from llama_jax.kernels import packed
-from llama_jax.model import kinds, quantize
+from llama_jax.model import kinds, quantise
 from llama_jax.placement import parse
 from tests.kernels.models import quantised, random_model, small, with_packed_layers
 
@@ -18,7 +18,7 @@ def mixed(cfg):
     """A model whose layers are of different kinds, as files of other makers have them."""
     model = quantised(cfg, "q4_1")
     down = model.layers[0].ffn.down
-    other = replace(quantize.from_float(np.asarray(down.dequantised()), "q8_0"), product="gemv")
+    other = replace(quantise.from_float(np.asarray(down.dequantised()), "q8_0"), product="gemv")
     first = replace(model.layers[0], ffn=replace(model.layers[0].ffn, down=other))
     return replace(model, layers=(first, *model.layers[1:]))
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax.model import linear, quantize
+from llama_jax.model import linear, quantise
 
 
 def parts(k=64, n=48):
@@ -30,7 +30,7 @@ def test_a_row_times_a_narrow_weight(kind):
 def test_only_a_single_row_reads_the_weight_as_it_is(rows):
     """In a loop over tokens too: there XLA would move the conversion out and keep the whole weight as float32."""
     n, k = 2048, 512
-    weight = quantize.quantise_int8(np.random.default_rng(0).normal(size=(n, k)).astype(np.float32))
+    weight = quantise.quantise_int8(np.random.default_rng(0).normal(size=(n, k)).astype(np.float32))
 
     def loop(x, weight):
         return jax.lax.scan(lambda x, _: (weight.matmul(x, jnp.float32)[..., :k] * 1e-3, None), x, None, length=8)[0]

@@ -14,7 +14,7 @@ from llama_jax.checkpoint import random, tensors
 from llama_jax.errors import UserError
 from llama_jax.kernels import gemv
 from llama_jax.model import kvc, linear
-from llama_jax.model.quantize import Blocks, is_quantised
+from llama_jax.model.quantise import Blocks, is_quantised
 from llama_jax.placement import parse
 from llama_jax.text import prompts
 from tests.conftest import build, relative_error

@@ -1,4 +1,4 @@
-"""Products with quantised blocks of 16 rows × 32 columns (`llama_jax.model.quantize.Blocks`).
+"""Products with quantised blocks of 16 rows × 32 columns (`llama_jax.model.quantise.Blocks`).
 
 Activations are rounded to int8 per 32 columns, as llama.cpp does, but with float32 scales; products of bytes are summed
 exactly in int32 within a block, and blocks in float32, in order. Activations of a row of K columns, n = K/32 blocks:
@@ -42,7 +42,7 @@ ROWS, COLUMNS = 16, 32  # of a block
 Q4_0, Q4_1, Q8_0 = 288, 320, 544  # bytes of a block, by which kinds are told apart
 AHEAD = 2048  # bytes that weights are asked for before they are used
 f4, i4 = types.float32, types.int32
-FAINT = 1e-30  # what is all below this is rounded to zeros: 127 / max would overflow (`quantize.FAINT`)
+FAINT = 1e-30  # what is all below this is rounded to zeros: 127 / max would overflow (`quantise.FAINT`)
 _lanes = stack(64)
 
 

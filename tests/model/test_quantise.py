@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_jax.errors import UserError
-from llama_jax.model import quantize
+from llama_jax.model import quantise
 from llama_jax.model.linear import matmul
-from llama_jax.model.quantize import COLUMNS, LAYOUTS, ROWS, Blocks
+from llama_jax.model.quantise import COLUMNS, LAYOUTS, ROWS, Blocks
 from tests.kernels.products import reference_product
 
 KINDS = sorted(LAYOUTS)
@@ -45,7 +45,7 @@ def test_dequantised_weights_are_the_librarys_bit_for_bit(kind, n, columns):
     raw = random_bytes(kind, n, columns)
     tiny = np.abs(raw[..., :2].copy().view(np.float16)).astype(np.float64)
     assert ((tiny > 0) & (tiny < 6.1e-5)).any()  # float16 subnormals are among the scales
-    blocks = quantize.pack(raw, kind)
+    blocks = quantise.pack(raw, kind)
     assert (blocks.shape, blocks.data.shape) == ((n, columns), (-(-n // ROWS), columns // COLUMNS, LAYOUTS[kind].group))
     for found in (blocks.dequantised(), jax.jit(Blocks.dequantised)(blocks)):
         np.testing.assert_array_equal(bits(found), bits(expected(raw, kind)))
@@ -56,23 +56,23 @@ def test_any_bytes_at_all_are_the_librarys_numbers(kind):
     """Scales that are infinite or no numbers included."""
     raw = np.random.default_rng(1).integers(0, 256, (64, 20, LAYOUTS[kind].row), np.uint8)
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(np.asarray(quantize.pack(raw, kind).dequantised()), expected(raw, kind))
+        np.testing.assert_array_equal(np.asarray(quantise.pack(raw, kind).dequantised()), expected(raw, kind))
 
 
 @settings(max_examples=30, deadline=None)
 @given(kind=st.sampled_from(KINDS), n=st.integers(1, 70), blocks=st.integers(1, 5), seed=st.integers(0, 99))
 def test_bytes_come_back_as_they_were(kind, n, blocks, seed):
     raw = np.random.default_rng(seed).integers(0, 256, (n, blocks, LAYOUTS[kind].row), np.uint8)
-    packed = quantize.pack(raw, kind)
-    np.testing.assert_array_equal(quantize.unpack(packed), raw)
+    packed = quantise.pack(raw, kind)
+    np.testing.assert_array_equal(quantise.unpack(packed), raw)
     full = replace(packed, shape=(len(packed.data) * ROWS, blocks * COLUMNS))
-    assert not quantize.unpack(full)[n:].any()  # rows that are not there
+    assert not quantise.unpack(full)[n:].any()  # rows that are not there
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_byte_is_where_the_contract_says(kind):
     layout, raw = LAYOUTS[kind], np.random.default_rng(2).integers(0, 256, (32, 3, LAYOUTS[kind].row), np.uint8)
-    data, head = np.asarray(quantize.pack(raw, kind).data), 2 * layout.scales
+    data, head = np.asarray(quantise.pack(raw, kind).data), 2 * layout.scales
     for row, column in ((0, 0), (5, 1), (31, 2)):
         block, r = data[row // 16, column], row % 16
         for v in range(layout.vectors):
@@ -87,7 +87,7 @@ def test_every_byte_is_where_the_contract_says(kind):
 @pytest.mark.parametrize(("n", "columns"), [(16, 32), (37, 96), (20, 40)])
 def test_products_and_rows_are_those_of_the_dequantised_matrix(kind, n, columns):
     rng = np.random.default_rng(3)
-    blocks = quantize.pack(quantize.quantise(rng.standard_normal((n, columns)), kind), kind, columns)
+    blocks = quantise.pack(quantise.quantise(rng.standard_normal((n, columns)), kind), kind, columns)
     dense = np.asarray(blocks.dequantised())
     assert dense.shape == blocks.shape == (n, columns)
     x = rng.standard_normal((2, 3, columns)).astype(np.float32)
@@ -103,7 +103,7 @@ def test_products_and_rows_are_those_of_the_dequantised_matrix(kind, n, columns)
 def test_quantising_rounds_to_the_nearest_step_of_its_block(kind, steps):
     values = np.random.default_rng(4).standard_normal((19, 64)).astype(np.float32)
     values[3, :32] = 0
-    found = np.asarray(quantize.pack(quantize.quantise(values, kind), kind).dequantised())
+    found = np.asarray(quantise.pack(quantise.quantise(values, kind), kind).dequantised())
     blocks = values.reshape(19, 2, 32)
     span = blocks.max(-1) - blocks.min(-1) if kind == "q4_1" else np.abs(blocks).max(-1)
     step = np.repeat(span / steps, 32, axis=-1)
@@ -118,7 +118,7 @@ def test_int8_is_within_half_a_step_of_its_row():
         * np.logspace(-30, 3, 9, dtype=np.float32)[:, None]
     )
     values[4] = 0
-    weight = quantize.quantise_int8(values)
+    weight = quantise.quantise_int8(values)
     assert (weight.shape, weight.ndim, weight.dtype, weight.values.dtype) == ((9, 40), 2, np.float32, np.int8)
     bound = np.abs(values).max(1, keepdims=True) / 254 * 1.0001
     assert np.all(np.abs(np.asarray(weight.dequantised()) - values) <= bound)
@@ -135,10 +135,10 @@ def test_weights_that_no_scale_can_hold_are_refused(bad):
     values[2, 7] = bad
     for kind in KINDS:
         with pytest.raises(UserError, match="finite number, or too large"):
-            quantize.quantise(values, kind)
+            quantise.quantise(values, kind)
     if bad != 3e38:
         with pytest.raises(UserError, match="no finite number"):
-            quantize.quantise_int8(values)
+            quantise.quantise_int8(values)
 
 
 @settings(max_examples=40, deadline=None)
@@ -148,7 +148,7 @@ def test_reference_arithmetic_is_integer_within_a_block(kind, n, columns, seed):
     rng = np.random.default_rng(seed)
     weights, x = rng.standard_normal((n, columns)), rng.standard_normal((2, columns)).astype(np.float32)
     x[1, :32] = 0
-    blocks = quantize.pack(quantize.quantise(weights, kind), kind, columns)
+    blocks = quantise.pack(quantise.quantise(weights, kind), kind, columns)
     found, dense = reference_product(x, blocks), np.asarray(blocks.dequantised(), np.float64)
     assert (found.shape, found.dtype) == ((2, n), np.float64)
     slow = np.zeros((2, n))
@@ -170,13 +170,13 @@ def test_reference_arithmetic_is_integer_within_a_block(kind, n, columns, seed):
 def test_faint_activations_count_as_zeros():
     x = np.full((1, 64), 1e-38, np.float32)
     x[0, 32:] = 1
-    blocks = quantize.pack(quantize.quantise(np.ones((1, 64)), "q8_0"), "q8_0")
+    blocks = quantise.pack(quantise.quantise(np.ones((1, 64)), "q8_0"), "q8_0")
     np.testing.assert_allclose(reference_product(x, blocks), [[32]], rtol=1e-3)
 
 
 def test_blocks_are_a_pytree_that_scans():
     kind, rng = "q4_1", np.random.default_rng(7)
-    each = [quantize.pack(random_bytes(kind, 32, 32, i), kind) for i in range(3)]
+    each = [quantise.pack(random_bytes(kind, 32, 32, i), kind) for i in range(3)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     x = jnp.asarray(rng.standard_normal(32), jnp.float32)
     last, _ = jax.lax.scan(lambda x, w: (w.matmul(x, x.dtype), None), x, stacked)
@@ -195,6 +195,6 @@ def test_gemv_is_asked_with_float32_and_blocks(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "llama_jax.kernels", types.SimpleNamespace(gemv=gemv))
     monkeypatch.setitem(sys.modules, "llama_jax.kernels.gemv", gemv)
-    blocks = Blocks(quantize.pack(random_bytes("q8_0", 3, 32), "q8_0").data, "q8_0", (3, 32), "gemv")
+    blocks = Blocks(quantise.pack(random_bytes("q8_0", 3, 32), "q8_0").data, "q8_0", (3, 32), "gemv")
     found = matmul(jnp.zeros((2, 32), jnp.bfloat16), blocks)
     assert (asked, found.dtype, found.shape) == ([("float32", "gemv")], jnp.bfloat16, (2, 3))

@@ -218,7 +218,7 @@ def quantise(values: np.ndarray, kind: str) -> np.ndarray:
     Columns up to the next multiple of 32 are filled with zeros. Raises UserError for values that float16 scales cannot
     hold.
     """
-    from gguf import GGMLQuantizationType, quantize  # here: a machine that only measures speed may lack the library
+    from gguf import GGMLQuantizationType  # here: a machine that only measures speed may lack the library
 
     values = np.asarray(values, np.float32)
     if values.shape[1] % COLUMNS:
