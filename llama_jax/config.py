@@ -59,7 +59,7 @@ class ModelConfig:
     def parameters_per_layer(self) -> int:
         """Number of weights in one layer, norms and biases included."""
         d, f = self.hidden_size, self.intermediate_size
-        rows = self.head_dim * (self.num_attention_heads + 2 * self.num_key_value_heads)  # of queries, keys and values
+        rows = self.head_dim * (self.num_attention_heads + 2 * self.num_key_value_heads)  # queries, keys and values
         products = d * rows + d * self.head_dim * self.num_attention_heads + (3 if self.gated else 2) * d * f
         biases = rows * self.qkv_bias + (d + (2 if self.gated else 1) * f + d) * self.bias
         return products + biases + 2 * self.parameters_per_norm

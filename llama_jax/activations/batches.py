@@ -59,7 +59,7 @@ class Piece:
 
     ids: np.ndarray
     kept: np.ndarray  # indices in `ids`
-    row: int  # of the unit, of the first kept one
+    row: int  # the row within the unit of the first kept token
 
 
 def plan(

@@ -33,7 +33,7 @@ from llama_jax.bench.guard import Guard
 from llama_jax.errors import UserError
 from llama_jax.threads import ahead
 
-FORMAT = 1  # of the store
+FORMAT = 1  # the store's version
 UNIT = 256  # examples
 AHEAD = 2  # planned units that wait for the device
 

@@ -1,11 +1,11 @@
 """Datasets of the Hugging Face `datasets` library as sources: objects at hand, and those of the hub by name, streamed.
 
     hf:HuggingFaceFW/fineweb:sample-10BT:train      owner/name, configuration (left out: the default), split (left out:
-    train)
+                                                    train)
     hf:HuggingFaceFW/fineweb@REVISION:sample-10BT   at a revision: a run of weeks is not stopped by a change of the
-    dataset's card
+                                                    dataset's card
     hf:/data/mine   hf:mine::test                   a local folder of data files, its only configuration, its split
-    "test"
+                                                    "test"
 
 Nothing is downloaded but what is read. No code of a dataset is run: `trust_remote_code` is never given.
 Source: https://huggingface.co/docs/datasets/stream

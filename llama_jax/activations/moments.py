@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Moments:
-    """Of `count` values a feature: their mean, and M2 = the sum of (value - mean)², float64 and of one shape."""
+    """What `count` values a feature sum up to: their mean, and M2 = the sum of (value - mean)², float64 and of one shape."""
 
     count: int
     mean: np.ndarray
@@ -42,7 +42,7 @@ def merge(a: Moments, b: Moments) -> Moments:
         return a if a.count else b
     count = a.count + b.count
     share = b.count / count
-    # of inf or NaN nothing but NaN can come; numpy need not warn of it
+    # inf and NaN give nothing but NaN; numpy need not warn of it
     with np.errstate(invalid="ignore", over="ignore"):
         delta = np.asarray(b.mean, np.float64) - a.mean
         return Moments(count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * (a.count * share))

@@ -22,7 +22,7 @@ from llama_jax.errors import UserError, near
 
 Example = str | list[int]
 
-ROWS = 64  # of a parquet file at a time: some megabytes even where they are long
+ROWS = 64  # rows of a parquet file read at a time: some megabytes even where they are long
 BUFFER = (
     1 << 20
 )  # bytes of a column that are read at a time: a row group may be the whole file, and pre_buffer would hold it

@@ -27,9 +27,9 @@ class Commit:
     examples: int
     rows: int
     tokens: int  # that the model read
-    bytes: int  # of the shard
-    sha256: str  # of the shard
-    source_sha256: str  # of the examples
+    bytes: int  # the shard's size
+    sha256: str  # the shard's
+    source_sha256: str  # the examples'
     moments: dict[str, Moments] = field(default_factory=dict, compare=False)  # a site, of its values as they are kept
 
 

@@ -5,7 +5,7 @@
     texts/  texts/*.parquet     the files of a folder and those below, or of a glob (** too), in order of their names
     -                           standard input as JSON Lines, once
     hf:OWNER/NAME:CONFIG:SPLIT  a dataset of the hub, streamed, such as hf:HuggingFaceFW/fineweb:sample-10BT:train; see
-    `hub`
+                                `hub`
     a Python object             an iterable of texts or of lists of token ids, or a dataset of the `datasets` library
 
 Examples are numbered from 0 in this order, whatever is done with them.
@@ -30,7 +30,7 @@ from llama_jax.activations.readers import READERS, Example, example
 from llama_jax.errors import UserError, near
 from llama_jax.text import corpus
 
-FIELD = "text"  # of records, where no other is named
+FIELD = "text"  # the field of a record that is read where no other is named
 SHOWN = 12  # names in a message
 
 
@@ -106,7 +106,7 @@ class Chunk:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the examples as a JSON list."""
+        """The hash of the examples as a JSON list."""
         return hashlib.sha256(json.dumps(self.examples).encode()).hexdigest()
 
 

@@ -22,7 +22,7 @@ class Start(Trial):
     """
 
     to_first_ns: int | None = None  # from the parent's decision to start the process to the first token on the host
-    imports_ns: int | None = None  # of that: until the process ran its first own line, interpreter and imports
+    imports_ns: int | None = None  # the part of it until the process ran its first own line, interpreter and imports
     bind_ns: int | None = None  # weights brought into the placement's layout; and executables read, where they are
     first_trace_ns: int | None = None  # the part of trace_ns that lies before the first token; so the next two
     first_lower_ns: int | None = None

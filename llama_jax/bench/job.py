@@ -101,7 +101,7 @@ def check(**counts: int) -> None:
 
 
 def whole(rows: Sequence[Row]) -> list[Row]:
-    """Of each run and block, the rows of the last process that tried it: what an interrupted one left is dropped."""
+    """The rows of the last process that tried each run and block: what an interrupted one left is dropped."""
     last: dict[tuple[str, int], int] = {}
     for t in rows:
         last[t.run, t.block] = max(t.process, last.get((t.run, t.block), 0))

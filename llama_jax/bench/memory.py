@@ -38,7 +38,7 @@ class Program:
     """A compiled program's buffers in bytes, as XLA's own analysis has them. alias: outputs that overwrite a donated
     argument."""
 
-    name: str  # of the jitted function
+    name: str  # the jitted function's
     argument_bytes: int
     output_bytes: int
     temp_bytes: int

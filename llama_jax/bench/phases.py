@@ -307,7 +307,7 @@ def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def supersede(trials: Sequence[Trial]) -> list[Trial]:
-    """Of each block, the trials of the process that measured most of it count (of equals the last); others are void."""
+    """A block counts by the trials of the process that measured most of it (of equals the last); others are void."""
     sizes = Counter((t.block, t.process) for t in trials if t.phase == "warm" and not t.died)
     winner = dict(
         sorted(sizes, key=lambda key: (sizes[key], key[1]))

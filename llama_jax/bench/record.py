@@ -96,9 +96,9 @@ class Trial(Row):
     # memory
     peak_rss_bytes: int | None = None  # only where the process ran one subject
     device_peak_bytes: int | None = None  # where a device reports it
-    weights_bytes: int | None = None  # of all parameters, from the configuration
+    weights_bytes: int | None = None  # all parameters together, from the configuration
     kv_bytes: int | None = None  # keys and values of all slots, from the configuration
-    argument_bytes: int | None = None  # of the compiled decode program, where it was analysed; so are the next three
+    argument_bytes: int | None = None  # the compiled decode program's, where it was analysed; so are the next three
     output_bytes: int | None = None
     temp_bytes: int | None = None
     alias_bytes: int | None = None

@@ -18,7 +18,7 @@ from llama_jax.config import ModelConfig
 
 PROBE_BYTES = 1 << 28  # 256 MiB: beyond the last-level cache of common machines
 REPEATS = 7
-SIDE = 2048  # of the matrices that `flops` multiplies: 17 GFLOP, too large for any cache to matter
+SIDE = 2048  # rows of the matrices that `flops` multiplies: 17 GFLOP, too large for any cache to matter
 
 
 def bytes_per_token(

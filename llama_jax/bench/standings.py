@@ -1,4 +1,4 @@
-"""What the trials of `versus` say: rates, ratios, conversations and memory of placements and peers side by side."""
+"""What trials of placements and peers say: their rates and ratios side by side."""
 
 from __future__ import annotations
 

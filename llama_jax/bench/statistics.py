@@ -232,7 +232,7 @@ def mean_interval(samples: Sequence[np.ndarray], seed: int, resamples=RESAMPLES,
     if fewest < FEWEST:
         return student(samples)
 
-    def difference(*picked, axis=-1):  # of unit numbers, so that sums and counts stay together
+    def difference(*picked, axis=-1):  # takes unit numbers, so that sums and counts stay together
         means = [units[i, 0].sum(axis) / units[i, 1].sum(axis) for units, i in zip(samples, picked, strict=True)]
         return means[0] - sum(means[1:])
 

@@ -11,7 +11,7 @@ import typer
 from llama_jax.cli.common import Json, Model, Seed, app, bars_shown, emit, split, tell
 from llama_jax.cli.measure import check_outputs
 
-BLOCKS, PROCESSES, COLD = 6, 2, 3  # of a measurement on the spot
+BLOCKS, PROCESSES, COLD = 6, 2, 3  # how a measurement on the spot is repeated
 
 
 @app.command(epilog="Example: `llama-jax advise --prompt-tokens 200 --new-tokens 100 --requests 20 --streaming`")

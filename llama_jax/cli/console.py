@@ -9,7 +9,7 @@ from llama_jax.bench import AGAIN, environment, summary
 
 
 def show(result: dict) -> None:
-    """A result (see `suite.document`) with its limit, its machine and what else a reader should know."""
+    """A result (see `run.document`) with its limit, its machine and what else a reader should know."""
     about, env = result["protocol"], result["environment"]
     title = f"{about['model']}, {about['prompt_tokens']} + {about['new_tokens']} tokens, batch {about['batch']}"
     table = Table(title=title + (" · random weights" if about["random_weights"] else ""))

@@ -10,12 +10,12 @@ from matplotlib.ticker import LogLocator
 
 from llama_jax.figures.style import plain_ticks
 
-SIZE, ATTEMPTS = 8.5, 6  # of the labels' font, in points; to arrange them
+SIZE, ATTEMPTS = 8.5, 6  # the labels' font size in points; attempts to arrange them
 Spot = tuple[float, float]  # x and y, or width and height, in points
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 CHOICES = [
     (side, up) for up in sorted(range(-140, 141, 7), key=abs) for side in (9, -9)
-]  # of a label's place beside its mark, in points
+]  # a label's places beside its mark, in points
 
 
 def labelled(
@@ -50,7 +50,7 @@ def labelled(
 
 
 def arranged(at: Sequence[Spot], sizes: Sequence[Spot], drawn: Sequence[Box], frame: Spot) -> list[tuple[int, int]]:
-    """Of each label one of CHOICES. Those that found no clear place choose first in another attempt, of ATTEMPTS at the
+    """One of CHOICES a label. Those that found no clear place choose first in another attempt, of ATTEMPTS at the
     most."""
     order, best, fewest = list(range(len(at))), [], len(at) + 1
     for _ in range(ATTEMPTS):

@@ -39,8 +39,8 @@ class Packed:
     table: jax.Array
     norms: jax.Array
     biases: jax.Array | None
-    kinds: tuple[tuple[str, ...], ...] = field(metadata=dict(static=True))  # of each layer's four matrices
-    shapes: tuple[tuple[int, int], ...] = field(metadata=dict(static=True))  # of the four, in every layer
+    kinds: tuple[tuple[str, ...], ...] = field(metadata=dict(static=True))  # each layer's four matrices'
+    shapes: tuple[tuple[int, int], ...] = field(metadata=dict(static=True))  # the four matrices', in every layer alike
 
     def __iter__(self) -> Iterator[Layer]:
         """The layers one by one, their matrices read where they stand. For prompts, within a jitted program: un-jitted

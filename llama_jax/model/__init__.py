@@ -164,5 +164,5 @@ def kinds(model: Model) -> str:
     """What the weights are kept as: a dtype's name, or the kinds of the matrices in alphabetical order, as in
     "q4_1+q8_0"."""
     found = {getattr(w, "kind", "int8") for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w)}
-    found.update(*getattr(model.layers, "kinds", ()))  # of `kernels.packed`
+    found.update(*getattr(model.layers, "kinds", ()))  # those of a `kernels.packed.Packed`
     return "+".join(sorted(found)) or model.embedding.weight.dtype.name

@@ -29,7 +29,7 @@ from llama_jax.model.axes import Array, Bool, Float, Int
 
 POLICIES = ("fixed", "growing", "none")
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "int8": jnp.int8}
-FUSED = "f16"  # of the cache that the fused kernel keeps, whatever the model's dtype
+FUSED = "f16"  # the dtype of the fused kernel's cache, whatever the model's
 
 
 @jax.tree_util.register_dataclass

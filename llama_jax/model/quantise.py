@@ -18,7 +18,7 @@ from llama_jax.errors import UserError
 from llama_jax.model.axes import Array, Float, Int
 from llama_jax.model.linear import matmul, narrow, row_product, single_row
 
-ROWS, COLUMNS = 16, 32  # of one group of blocks
+ROWS, COLUMNS = 16, 32  # sizes of one group of blocks
 FAINT = 1e-30  # an activation block whose largest value is below this counts as zeros: 127 / max would overflow
 
 
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = {"q4_0": Layout(1, 4), "q4_1": Layout(2, 4), "q8_0": Layout(1, 8)}
-FORMS = ("gguf", *LAYOUTS, "int8")  # of a whole model; gguf: the blocks of its own file, whatever their kinds
+FORMS = ("gguf", *LAYOUTS, "int8")  # forms of a whole model; gguf: the blocks of its own file, whatever their kinds
 BYTES_PER_WEIGHT = {kind: layout.row / COLUMNS for kind, layout in LAYOUTS.items()} | {"int8": 1.0}
 
 
@@ -63,7 +63,7 @@ class Blocks:
     there are quantised zeros and must meet zeros. S = 288 (q4_0), 320 (q4_1) or 544 (q8_0), with r the row of the
     group:
         q4_*  4 vectors of 64 bytes; byte 4 r + i of vector v has column 4 v + i in its low half, 16 + 4 v + i in its
-        high half
+              high half
         q8_0  8 vectors of 64 bytes; byte 4 r + i of vector v is column 4 v + i, signed
         then 16 float16 d, row by row, and for q4_1 16 float16 m.
     product: who multiplies, "xla" (expanded inside the program) or "gemv" (a kernel of this package, on the blocks
@@ -218,7 +218,7 @@ def quantise(values: np.ndarray, kind: str) -> np.ndarray:
     Columns up to the next multiple of 32 are filled with zeros. Raises UserError for values that float16 scales cannot
     hold.
     """
-    from gguf import GGMLQuantizationType  # here: a machine that only measures speed may lack the library
+    from gguf import GGMLQuantizationType, quantize  # here: a machine that only measures speed may lack the library
 
     values = np.asarray(values, np.float32)
     if values.shape[1] % COLUMNS:

@@ -1,4 +1,4 @@
-"""Flax twins: the network of `model.py` written in Flax, on the same weights, as subjects.
+"""Flax twins: the network of `llama_jax.model` written in Flax, on the same weights, as subjects.
 
 flax-linen       un-jitted `apply`: Flax puts `jax.jit` nowhere by itself, so every operation is a dispatch of its own
 flax-linen+jit   `jax.jit` around `apply` and the greedy choice

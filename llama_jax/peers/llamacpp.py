@@ -31,8 +31,8 @@ from llama_jax.errors import UserError
 from llama_jax.peers import UnavailableError, requantised
 
 BATCH, MICRO_BATCH = 2048, 512  # tokens a call, and at a time within it: llama-bench's own
-CACHE_BYTES = 2  # of a cached value: f16
-ERROR_LEVEL = 4  # of ggml's log
+CACHE_BYTES = 2  # a cached value's: f16
+ERROR_LEVEL = 4  # a level of ggml's log
 heard: list[str] = []  # llama.cpp's last complaints; it says them nowhere else
 _kept: dict = {}  # the callback and the model opened last, which subjects of one process share
 

@@ -66,7 +66,7 @@ KINDS = {
     "transformers": "growing",
     "torch": "growing",
     "torch-int8": "growing",
-}  # of KV cache, where it is neither fixed nor none
+}  # the KV cache's kind, where it is neither fixed nor none
 
 
 def cache_kind(name: str) -> str:

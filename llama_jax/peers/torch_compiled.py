@@ -21,7 +21,7 @@ from llama_jax.peers.torch_static import Slots, fixed, greedy, prompt_logits, st
 
 KEPT = 4  # caches of different sizes; more are made anew
 COARSE = 1024
-PROGRAMS = 64  # of one function, before PyTorch would fall back to eager without a word; its default is 8
+PROGRAMS = 64  # compiled from one function before PyTorch would fall back to eager without a word; its default is 8
 
 
 class Fresh(StaticLayer):

@@ -128,7 +128,7 @@ class Playground:
         self.go.on_click(lambda _: self.ask())
         self.halt.on_click(lambda _: self.stop())
         self.loaded: Checkpoint | None = None
-        self.engines: dict[str, Engine] = {}  # of the loaded model, by placement: what is compiled stays so
+        self.engines: dict[str, Engine] = {}  # the loaded model's, by placement: what is compiled stays so
         self.rows: list[tuple[Wish, Moment]] = []
         self.busy, self.worker = False, None
 

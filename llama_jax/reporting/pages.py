@@ -23,7 +23,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 ASK = "Open the notebook (make lab) to see what this does: it is live."
 EMPTY = "(an empty table: there is nothing to list)"
 STYLE = re.compile(r"<style.*?</style>", re.S)
-ADDRESS = re.compile(r" at 0x[0-9a-f]+|\x1b\[[0-9;]*m")  # of objects, and colours of a terminal
+ADDRESS = re.compile(r" at 0x[0-9a-f]+|\x1b\[[0-9;]*m")  # addresses of objects, and colours of a terminal
 
 
 @cache

@@ -23,7 +23,7 @@ def paragraphs() -> list[str]:
     return [part.strip() for topic in topics() for part in topic.split("\n\n") if part.strip()]
 
 
-MODULES = ("fractions", "statistics", "textwrap", "heapq")  # of the standard library; the first begins with code soon
+MODULES = ("fractions", "statistics", "textwrap", "heapq")  # the standard library's; the first begins with code soon
 
 
 def code() -> str:

@@ -15,7 +15,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError
 from llama_jax.experiments.activation_extraction.pipeline import Example
 
-LIMIT = 1e-3  # of a token's vector, beyond the rounding of the dtype it is kept in
+LIMIT = 1e-3  # a share of a token's vector, beyond the rounding of the dtype it is kept in
 NOTHING_WRITTEN = dict(rows=0, bytes=0, error=None, reason="")
 
 

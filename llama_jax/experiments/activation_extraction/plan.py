@@ -42,7 +42,7 @@ class Extraction(Row):
     batches: int
     slots: int  # tokens that the model reads, padding included
     rows: int  # on the disk
-    bytes: int  # of all files of the store
+    bytes: int  # all files of the store together
     wall_ns: int  # from the text to the last fsync
     trace_ns: int  # compilation, within the pass; of a first pass, what was compiled ahead of it as well
     lower_ns: int

@@ -25,7 +25,7 @@ from llama_jax.bench.wording import interval
 from llama_jax.text.tokenizer import Tokenizer
 
 FOLDS = 5
-SHRINKAGE = 0.1  # of the ridge, as a share of the number of tokens it is fitted on
+SHRINKAGE = 0.1  # the ridge's, as a share of the number of tokens it is fitted on
 SHUFFLES = 20
 ENDS, BEFORE = "a word ends here", "the token before has an id in the lower half"
 SITES = (

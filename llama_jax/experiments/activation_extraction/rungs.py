@@ -3,18 +3,18 @@ writer.
 
 N0 eager per example  op by op, one example at a time, every layer: a straw man
 N1 jit, blocking      one jit of every layer, batches padded to their longest example, each result waited for, written
-in between
-N1 spread quarter     of its layers every fourth up to the last: nothing to cut, only less to copy and write
-N1 first quarter      of its layers the lowest, and the model cut after the last of them
+                      in between
+N1 spread quarter     every fourth of its layers up to the last: nothing to cut, only less to copy and write
+N1 first quarter      the lowest of its layers, and the model cut after the last of them
 fixed shapes          one program for every batch, padded to [B, T]; from here on it also sums mean and M2 of what it
-gives
+                      gives
 packing               several examples share a row
 async copies          results start towards the host at once, the next batches are dispatched before one is read
 writer threads        reading, planning and writing are taken off the loop: `activations.extract` itself
 pinned host memory    the program leaves its results in page-locked memory of the host; where there is a GPU
 
 N2 torch              transformers' module with output_hidden_states on the same weights, without its head, the first
-quarter kept
+                      quarter kept
 N2 torch cut          the same with the layers above the first quarter taken out
 forward only          the program of `packing`, its results never copied nor written
 disk only             the bytes of `packing` written by as many threads, nothing computed

@@ -60,7 +60,7 @@ class Compilation(Row):
     heard_lower_ns: int | None = None
     heard_compile_ns: int | None = None
     first_run_ns: int | None = None  # until its tokens are on the host
-    instructions: int  # of the optimised program, those that a fusion swallowed left out
+    instructions: int  # instructions of the optimised program, those that a fusion swallowed left out
     executable_bytes: int | None = None  # serialised; None where the device cannot
     argument_bytes: int | None = None
     output_bytes: int | None = None

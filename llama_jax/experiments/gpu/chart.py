@@ -21,7 +21,7 @@ from llama_jax.figures.style import (
     styled,
 )
 
-MARKS = ((PALETTE["blue"], "o"), (PALETTE["vermilion"], "s"), (PALETTE["green"], "^"))  # of models
+MARKS = ((PALETTE["blue"], "o"), (PALETTE["vermilion"], "s"), (PALETTE["green"], "^"))  # one a model
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 
@@ -29,7 +29,7 @@ LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure:
     """Tokens/s of every subject, a panel a model, beside what the measured memory bandwidth allows.
 
-    rates: model → `gpudata.rates`. names: subjects, first on top.
+    rates: model → `data.rates`. names: subjects, first on top.
     """
     figure, panels = new(
         1.8 + 4.6 * len(rates), 1.6 + 0.42 * len(names), columns=len(rates), squeeze=False, sharey=True
@@ -103,7 +103,7 @@ def counted(counts: set[int]) -> str:
 def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figure:
     """Milliseconds to the first token against the prompt's length, a panel a model, a line a subject.
 
-    found: model → `gpudata.first_token`.
+    found: model → `data.first_token`.
     """
     figure, panels = new(1.6 + 5 * len(found), 4.6, columns=len(found), squeeze=False)
     for axes, (model, subjects) in zip(panels[0], found.items(), strict=True):
@@ -139,7 +139,7 @@ def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figu
 def gpu_starts(found: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure:
     """What the first answer costs beyond a warm one, and device memory beside the weights; a mark a model.
 
-    found: model → `gpudata.starts`. names: subjects, first on top.
+    found: model → `data.starts`. names: subjects, first on top.
     """
     figure, (left, right) = new(12, 1.9 + 0.4 * len(names), columns=2, sharey=True)
     shift = np.linspace(0.18, -0.18, len(found)) if len(found) > 1 else [0.0]

@@ -1,7 +1,7 @@
 """The GPU suite's records as a table, where there is what makes tables; and what notebook 12 computes from it.
 
 python -m llama_jax.experiments.gpu.data FOLDER [OUT]      FOLDER/12-gpu.jsonl → OUT/data/12-gpu.csv and its meta
-document
+                                                           document
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def gpu(rows: Sequence[GpuTrial], seed: int = 0) -> str:
 
 
 def one_on_gpu(rates: Sequence[dict], model: str) -> str:
-    """The part about one model; "" where no placement has a rate. rates: `gpudata.rates`, fastest first."""
+    """The part about one model; "" where no placement has a rate. rates: `data.rates`, fastest first."""
     ours = [r for r in rates if r["backend"] == "jax"]
     theirs = [r for r in rates if r["backend"] == "torch"]
     if not ours:

@@ -2,7 +2,7 @@
 clock.
 
 One plain process that needs jax, numpy, torch and transformers, and nothing of what makes records, tables or figures:
-it leaves FOLDER/12-gpu.jsonl, each record on the disk before the next is made, and `gpudata` turns that into a table
+it leaves FOLDER/12-gpu.jsonl, each record on the disk before the next is made, and `data` turns that into a table
 elsewhere. What the time did not allow, and what could not run, is in there as a note that says so.
 """
 

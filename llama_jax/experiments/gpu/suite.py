@@ -11,7 +11,7 @@ from llama_jax.config import PRESETS, ModelConfig, tiny
 from llama_jax.experiments.gpu import device
 
 NAME = "12-gpu"
-KIND = "GpuTrial"  # of the rows, as `gpudata` calls it
+KIND = "GpuTrial"  # the kind of the rows, as `data` calls it
 BASELINE = "step"
 LADDER = ("step", "torch", "loop", "torch-cudagraph", "chunk8", "step+donate", "torch-hybrid", "torch-compile",
           "torch-compile+reduce-overhead", "step+scan")  # fmt: skip

@@ -23,7 +23,7 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
     """Milliseconds a step against each size: every answer a point, medians joined, the bandwidth and arithmetic limits
     beside.
 
-    axes_points: axis → `growth.axis_of`.
+    axes_points: axis → `measure.axis_of`.
     """
     figure, panels = new(3.1 * len(axes_points), 4.4, columns=len(axes_points), squeeze=False)
     for axes, (axis, points) in zip(panels[0], axes_points.items(), strict=True):

@@ -20,7 +20,7 @@ def speed_ups(found: Sequence[dict], limit: float) -> Figure:
     """Tokens/s of whole answers with and without a cache under three ways of warming up; published and measured ratios
     beside.
 
-    found: as `claims.speed_ups` returns it. limit: tokens/s that the memory bandwidth allows.
+    found: as `measure.speed_ups` returns it. limit: tokens/s that the memory bandwidth allows.
     """
     figure, axes = new(11.5, 3.4)
     heights = rows(axes, [f["label"] for f in found])
@@ -72,7 +72,7 @@ def speed_ups(found: Sequence[dict], limit: float) -> Figure:
 def first_tokens(found: dict, limit_ms: float) -> Figure:
     """Times to first token of a cold loop and a warm one, with the statistics that were published side by side.
 
-    found: as `claims.first_tokens` returns it. limit_ms: what the machine's arithmetic allows for this prompt.
+    found: as `measure.first_tokens` returns it. limit_ms: what the machine's arithmetic allows for this prompt.
     """
     figure, (left, right) = new(11.5, 3.9, columns=2, gridspec_kw={"width_ratios": [1, 2.4]})
     left.bar([0, 1], [found["published_mean"], found["published_p99"]], color=[BAD, WITH], width=0.6)

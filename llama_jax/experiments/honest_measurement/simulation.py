@@ -38,7 +38,7 @@ class Scenario:
     blocks: int = 20
     processes: int = 20
     effect: float = 0.03  # the subject is faster by this
-    method: str = statistics.MEANS  # of the bootstrap
+    method: str = statistics.MEANS  # the bootstrap's
 
     @property
     def true(self) -> float:
@@ -64,7 +64,7 @@ class Result:
 
     protocol: str
     runs: int
-    coverage: float  # of the true ratio
+    coverage: float  # how often the interval holds the true ratio
     aa_false_positive_rate: float  # two identical subjects called faster or slower
     power: float  # the effect called in its direction
     half_width: float

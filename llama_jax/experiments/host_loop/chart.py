@@ -27,7 +27,7 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
     """Decode tokens/s of each strategy, one panel a model: trials as points, median with interval, ratio to token by
     token, the limit.
 
-    panels: (label, the model's trials, its `hostloop.table`).
+    panels: (label, the model's trials, its `measure.table`).
     """
     most = max(len(table) for *_, table in panels)
     figure, all_axes = new(7.2 * len(panels), 0.5 * most + 2.0, columns=len(panels), squeeze=False)
@@ -97,7 +97,7 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     """Microseconds a token against size of model, both log: in calls that start programs, waiting for them, and the
     device alone.
 
-    points: `hostloop.by_size`. cross: `hostloop.crossover`.
+    points: `measure.by_size`. cross: `measure.crossover`.
     """
     figure, axes = new(9.5, 5)
     weights = np.array([p["weights"] for p in points])

@@ -36,7 +36,7 @@ class HostTrial(Trial):
     fetch_ns: int  # waiting for tokens and copying them to the host, in whichever thread does that
     text_ns: int  # turning tokens into text, in the reader's thread
     cpu_ns: int  # processor time of the process, all its threads
-    reader_cpu_ns: int  # of that, the reader's thread
+    reader_cpu_ns: int  # the reader's thread's part of it
     wall_ns: int
 
     @property

@@ -16,7 +16,7 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
     """Up to what size of model the host is what one waits for, what the best strategy gains there and on the largest
     model measured.
 
-    points: `hostloop.by_size`. tables: `hostloop.table` by model, smallest first. served: `hostloop.served`.
+    points: `measure.by_size`. tables: `measure.table` by model, smallest first. served: `measure.served`.
     """
     if not points:
         return "No model has valid trials both token by token and as one loop, so there is nothing to compare."

@@ -27,7 +27,7 @@ def call_cost(table: Sequence[dict]) -> Figure:
     """When one decode call returns (diamond) and when its token is there (bar), by way, a panel a model size; log
     scale.
 
-    table: as `flaxtwin.table` gives it.
+    table: as `flax_twin.table` gives it.
     """
     models = list(dict.fromkeys(e["model"] for e in table))
     names = [name for name in flax_twin.WAYS if any(e["subject"] == name for e in table)]

@@ -29,7 +29,7 @@ GREY = "#555555"
 def latency_by_context(found: dict[str, dict]) -> Figure:
     """Milliseconds a token against context, with and without cache, jitted and not; a panel a model.
 
-    found: title → `kvcache.latencies`. The line goes through the medians; every answer is a point.
+    found: title → `measure.latencies`. The line goes through the medians; every answer is a point.
     """
     figure, panels = new(11.5, 4.6, columns=len(found), sharey=True, squeeze=False)
     for axes, (title, series) in zip(panels[0], found.items(), strict=True):
@@ -78,7 +78,7 @@ def latency_by_context(found: dict[str, dict]) -> Figure:
 
 @styled
 def published_case(found: dict) -> Figure:
-    """The published 15-token case beside ours, all four combinations warm. found: `kvcache.published_case`."""
+    """The published 15-token case beside ours, all four combinations warm. found: `measure.published_case`."""
     labels = ["published: no cache, cold", "published: cache + jit, warm", *COMBINATIONS.values()]
     figure, axes = new(11.5, 4.2)
     heights, published = rows(axes, labels), found["published"]
@@ -140,7 +140,7 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
     """Attention arithmetic of writing a text (left), and bytes of the cache by type (right): predicted lines, counted
     points.
 
-    work: `kvcache.attention_work`. sizes: model → `kvcache.cache_bytes`.
+    work: `measure.attention_work`. sizes: model → `measure.cache_bytes`.
     """
     figure, (left, right) = new(11.5, 4.6, columns=2)
     lengths = [w["length"] for w in work]

@@ -20,7 +20,7 @@ def conversation(
     """Seconds of each turn of a conversation (left), and of the whole (right), times as long as the reference's in
     words.
 
-    found: `standings.talks`. history: prompt tokens of each turn.
+    found: `table.talks`. history: prompt tokens of each turn.
     """
     figure, (left, right) = new(12.5, 4.4, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
     ends: dict[str, tuple[float, float]] = {}

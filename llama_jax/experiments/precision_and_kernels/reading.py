@@ -28,7 +28,7 @@ ALL = "both texts"
 class Reading(Window):
     """One window of one text under one subject."""
 
-    text: str  # of TEXTS
+    text: str  # a name of TEXTS
     nll_pnat: list[int]  # -ln p(the true next token) of each position, in 1e-12 nats
 
     @property

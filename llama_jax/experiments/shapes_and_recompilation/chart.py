@@ -37,7 +37,7 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
     """A lane a policy, requests in the order they came; a mark where programs were compiled, its area the seconds that
     took.
 
-    lanes: `recompilation.by_request` of each subject. accounts: of the same subjects.
+    lanes: `table.by_request` of each subject. accounts: of the same subjects.
     """
     figure, axes = new(11, 0.78 * len(lanes) + 1.7)
     heights, most = rows(axes, list(lanes)), max(step["seconds"] for lane in lanes.values() for step in lane)
@@ -77,7 +77,7 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
     """Seconds to serve the stream: useful work, padding, compiling, the rest of first calls; every process's total as a
     point.
 
-    parts: `recompilation.parts` of each subject that has any. ratios: each subject's total over the fastest one's.
+    parts: `table.parts` of each subject that has any. ratios: each subject's total over the fastest one's.
     """
     figure, (axes, warm) = new(
         12, 0.72 * len(accounts) + 2.0, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.5, 1]}
@@ -128,7 +128,7 @@ def total_words(a: Account, ratio: Ratio | None) -> str:
 def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
     """Seconds lost to compiling by three streams and by their cures, for the first request and for what came after it.
 
-    pairs: as `recompilation.surprises` gives them.
+    pairs: as `table.surprises` gives them.
     """
     names = [a.subject for pair in pairs.values() for a in pair]
     figure, axes = new(12, 0.62 * len(names) + 1.9)

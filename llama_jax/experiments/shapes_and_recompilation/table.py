@@ -29,9 +29,9 @@ class Account:
     requests: int
     blocks: tuple[int, ...]
     programs: int  # compiled by a whole cold stream (median of the processes)
-    surprises: int  # of these, after the stream's first request
+    surprises: int  # those among these after the stream's first request
     lost: tuple[float, ...]  # seconds of trace, lower and backend in the cold stream
-    later: tuple[float, ...]  # of these, after the first request
+    later: tuple[float, ...]  # those among these after the first request
     total: tuple[float, ...]  # seconds from request to last token, all cold requests together
     warm: tuple[float, ...]  # the same of the warm requests
     tokens: int  # new tokens that were asked for

@@ -42,7 +42,7 @@ def ttft_by_length(
     """TTFT against prompt length (left); each peer over the placement that is best at that length, with intervals
     (right).
 
-    limits: length → ms, `ttft_table.limits`. reading: label → ms to read other weight formats once.
+    limits: length → ms, `table.limits`. reading: label → ms to read other weight formats once.
     """
     figure, (left, right) = new(13.5, 6.2, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
     shown = table.highlighted(trials)
@@ -219,7 +219,7 @@ def ratios_by_length(
 def ttft_cold(found: Sequence[dict]) -> Figure:
     """The first request of a fresh process beside a warm one, by parts (left), and the process's peak memory (right).
 
-    found: `ttft_table.cold`, one length.
+    found: `table.cold`, one length.
     """
     if not found:
         return nothing("There is no valid cold start.")
@@ -306,7 +306,7 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
     """What one cold request in a loop of `loop` does to a mean: published means and P99 (left), the same made from our
     trials (right).
 
-    found: `ttft_table.mixing`. published: case → (mean, P99), ms.
+    found: `table.mixing`. published: case → (mean, P99), ms.
     """
     figure, (left, right) = new(13, 0.45 * len(found) + 2.3, columns=2, gridspec_kw={"width_ratios": [1, 1.9]})
     heights = rows(left, list(published))

@@ -224,7 +224,7 @@ def first_request(
             who = replace(built[0], run=noting(built[0].run, guard, first, time.time_ns()), guard=Guard)
             record, tokens = protocol.trial(who, work, identity["block"], phase="cold", order=order, **identity)
         peak = environment.peak_rss()
-        first.pop("to_first_ns", None)  # of a start, which is not asked for here
+        first.pop("to_first_ns", None)  # a start's, which is not asked for here
         reference = Reference(loaded, work)
         reference.known[identity["block"], "float32", "none"] = np.array(greedy)
         record = reference.judge(as_first(record), tokens)

@@ -23,7 +23,7 @@ from llama_jax.experiments.time_to_first_token import table
 from llama_jax.experiments.time_to_first_token.plan import Plan, check_plan, workloads
 
 KERNELS, EXACT = "step+gemv", " exact"  # whose first token is judged; the policy that pads nothing
-NEW_TOKENS = 1  # of each answer: no decode program is compiled for what is not timed
+NEW_TOKENS = 1  # tokens of each answer: no decode program is compiled for what is not timed
 
 
 def measure(job: Job, subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: int = 0) -> list[Start]:

@@ -24,7 +24,7 @@ def precision_first(
     """TTFT against prompt length (left); each placement's over that of llama.cpp's fastest mode of the same file
     (right).
 
-    trials: of `precision.first`. limits: length → ms of float32, `ttft_table.limits`. reading: label → ms to read other
+    trials: of `same_file.measure`. limits: length → ms of float32, `table.limits`. reading: label → ms to read other
     formats once.
     """
     backends = {t.subject: t.backend for t in trials if t.valid}

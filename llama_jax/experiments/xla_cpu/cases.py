@@ -2,7 +2,7 @@
 numbers.
 
 Everything is told by the compiled program (bytes of temporaries, instructions of the optimised HLO), which is the same
-on each machine with the same jaxlib; what it costs is measured by `xlacpu`. Shapes are those of SmolLM2-135M, unless a
+on each machine with the same jaxlib; what it costs is measured by `measure`. Shapes are those of SmolLM2-135M, unless a
 finding says why not. The rule behind `int8 product` and `transposed rows` is CpuInstructionFusion::ShouldFuse in
 https://github.com/openxla/xla/blob/main/xla/service/cpu/cpu_instruction_fusion.cc.
 """

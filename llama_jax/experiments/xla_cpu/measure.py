@@ -1,4 +1,4 @@
-"""The findings about XLA:CPU (`xlacases`), measured: what each compiled program shows, and how much longer the slow one
+"""The findings about XLA:CPU (`cases`), measured: what each compiled program shows, and how much longer the slow one
 takes.
 
 Each block is a fresh process that runs every finding's slow program, its fast one and the fast one again, interleaved.
@@ -30,7 +30,7 @@ RUN = "xla"
 REPEATS = 5  # timed units of work of each program in a block
 WARM = 2
 SLOW, FAST, CONTROL = "slow", "fast", "fast" + AGAIN
-NEAR = 1e-2  # of the largest number: bfloat16 sums in another order are within it, another computation is not
+NEAR = 1e-2  # a share of the largest number: bfloat16 sums in another order are within it, another computation is not
 
 
 class Compared(Row):
@@ -39,11 +39,11 @@ class Compared(Row):
     finding: str
     program: str  # slow, fast, fast (again)
     evidence: int  # what the compiled program shows, in the finding's unit
-    argument_bytes: int  # of the compiled program, as XLA reports them
+    argument_bytes: int  # the compiled program's, as XLA reports them
     output_bytes: int
     temp_bytes: int
     alias_bytes: int
-    calls: int  # of the program, for one unit of work
+    calls: int  # calls of the program for one unit of work
     unit_ns: list[int]  # each unit of work, until its results are there
     page_faults: int  # minor ones of this process within these units
 

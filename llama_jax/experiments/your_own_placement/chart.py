@@ -21,7 +21,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     """Decode tokens/s, fastest first, one's own row marked; below a line the subjects that must not pass, and what else
     has no time.
 
-    trials: as `own.strict` leaves them. table: `own.table`.
+    trials: as `measure.strict` leaves them. table: `measure.table`.
     """
     below = [e for e in table if e["name"] in measure.WHAT or not e["valid_trials"]]
     placed = sorted((e for e in table if e not in below), key=lambda e: -e["tokens_per_second"]["median"])

@@ -16,7 +16,7 @@ EXECUTE, METADATA, SCALAR, INVALID_ARGUMENT = (
     3,
 )  # XLA_FFI_ExecutionStage, _Extension_Type, _AttrType, _Error_Code
 FRAME = dict(extension_start=8, api=16, ctx=24, stage=32, args=40, rets=80, attrs=120)
-TABLE = dict(size=16, types=24, args=32)  # of XLA_FFI_Args and XLA_FFI_Rets
+TABLE = dict(size=16, types=24, args=32)  # fields of XLA_FFI_Args and XLA_FFI_Rets
 ATTRS = dict(size=16, types=24, names=32, attrs=40)
 BUFFER = dict(dtype=16, data=24, rank=32, dims=40)
 API = dict(
@@ -26,7 +26,7 @@ API = dict(
     XLA_FFI_ThreadPool_NumThreads=144,
 )
 EXTENSION = dict(type=8, next=16, metadata=24)
-VERSION = dict(major_version=16, minor_version=20)  # of XLA_FFI_Api_Version, which stands at 8 in XLA_FFI_Metadata
+VERSION = dict(major_version=16, minor_version=20)  # fields of XLA_FFI_Api_Version, at 8 in XLA_FFI_Metadata
 
 _API, _CTX, _STAGE, _EXTENSION = FRAME["api"], FRAME["ctx"], FRAME["stage"], FRAME["extension_start"]
 _ARGS, _RETS, _ATTRS = FRAME["args"] + TABLE["args"], FRAME["rets"] + TABLE["args"], FRAME["attrs"] + ATTRS["attrs"]

@@ -310,8 +310,8 @@ def dot4_vnni256(b, total, unsigned, signed):
 
 
 def dot4_avx2(b, total, unsigned, signed):
-    """vpmaddubsw adds pairs in 16 bits and saturates: products of neighbours must stay within 32767 (see `Product`
-    below)."""
+    """vpmaddubsw adds pairs in 16 bits and saturates: products of neighbours must stay within 32767 (see
+    `products.octets`)."""
     pairs, quads = ir.VectorType(I16, 16), ir.VectorType(I32, 8)
     found = []
     for t, u, s in zip(halves(b, total), halves(b, unsigned), halves(b, signed), strict=True):

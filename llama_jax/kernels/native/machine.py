@@ -117,7 +117,7 @@ def fetch_or(typing, address, bits):
 
 @intrinsic
 def square_root(typing, value):
-    """Of a float32, as one instruction."""
+    """The square root of a float32, as one instruction."""
 
     def generate(context, builder, signature, arguments):
         return builder.call(declared(builder, "llvm.sqrt.f32", F32, [F32]), arguments)

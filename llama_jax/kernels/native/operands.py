@@ -34,7 +34,7 @@ from llama_jax.kernels.native.machine import function, load_i32, text
 from llama_jax.kernels.native.products import COLUMNS, ROWS, holds, known
 
 FIXED = 13  # operands, biases apart
-MATRICES, ENTRIES, UNIT = 4, 4, 64  # of a layer; of a matrix in the table; bytes of a unit of its place
+MATRICES, ENTRIES, UNIT = 4, 4, 64  # a layer's matrices; numbers of one in the table; bytes of its place's unit
 MOST = 1 << 20  # heads: with more, products of sizes could overflow and fit by chance
 TOKEN, SLOT, PAD, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE = range(FIXED)
 BIASES = FIXED  # where there are some
@@ -218,8 +218,8 @@ def matrices_fit(frame, d, dim, heads, kv):
 
 @function
 def matrix(frame, layer, i, j):
-    """Of a layer's i-th matrix (0 qkv, 1 o, 2 gate_up, 3 down): its place in units, then groups of rows, blocks a row,
-    bytes of both."""
+    """The j-th number of a layer's i-th matrix (0 qkv, 1 o, 2 gate_up, 3 down): its place in units, then groups of
+    rows, blocks a row, bytes of both."""
     return types.int64(load_i32(data(argument(frame, TABLE)) + 4 * (ENTRIES * (MATRICES * layer + i) + j)))
 
 

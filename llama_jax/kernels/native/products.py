@@ -38,7 +38,7 @@ from llama_jax.kernels.native.lanes import (
 )
 from llama_jax.kernels.native.machine import function, load_f32, load_i32, stack, store_f32, store_i32
 
-ROWS, COLUMNS = 16, 32  # of a block
+ROWS, COLUMNS = 16, 32  # sizes of a block
 Q4_0, Q4_1, Q8_0 = 288, 320, 544  # bytes of a block, by which kinds are told apart
 AHEAD = 2048  # bytes that weights are asked for before they are used
 f4, i4 = types.float32, types.int32
