@@ -117,16 +117,17 @@ def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed
     for name in arithmetics:
         if name not in ARITHMETICS:
             raise UserError(f"No such arithmetic: {name!r}.{near(name, ARITHMETICS)}")
-    return read(job, "quality", f"{__name__}:compared", 1, arithmetics, tokens, window, seed)
+    return read(job, "quality of", f"{__name__}:compared", 1, arithmetics, tokens, window, seed)
 
 
 def read(
-    job: Job, run: str, task: str, texts: int, names: Sequence[str], tokens: int, window: int, seed: int
+    job: Job, what: str, task: str, texts: int, names: Sequence[str], tokens: int, window: int, seed: int
 ) -> list[Row]:
     """`tokens` tokens of each text under arithmetics, placements and peers: those that are not `ALONE` in one fresh
     process.
 
-    task: `compared`, or a function that calls it. texts: how many it reads. A subject that cannot run is said to be
+    what: as the progress says it; its first word begins the run's name. task: `compared`, or a function that calls it.
+    texts: how many it reads. A subject that cannot run is said to be
     missing in the journal's notes (`phases.missing`). Raises UserError for too long a window and when a process dies.
     """
     check(tokens=tokens, window=window)
@@ -137,10 +138,10 @@ def read(
     together = [name for name in names if name in here and name not in ALONE]
     groups = [group for group in (together, *([name] for name in names if name in here and name in ALONE)) if group]
     for i, group in enumerate(groups):
-        job.progress(f"{run} of {', '.join(group)}", i, len(groups))
+        job.progress(f"{what} {', '.join(group)}", i, len(groups))
         expected = -(-tokens // window) * len(group) * texts
         asked = dict(names=group, tokens=tokens, window=window, seed=seed)
-        job.child(f"{run} {' '.join(group)}", 0, task, expected, **asked)
+        job.child(f"{what.split()[0]} {' '.join(group)}", 0, task, expected, **asked)
     return whole(job.journal.trials)
 
 

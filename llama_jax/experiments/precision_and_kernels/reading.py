@@ -72,7 +72,7 @@ def measure(job: Job, subjects: Sequence[str], tokens: int, window: int, seed: i
         if name not in peers.PEERS:
             parse(name)
     names = [REFERENCE, *subjects]
-    return quality.read(job, "reading", f"{__name__}:compared", len(TEXTS), names, tokens, window, seed)
+    return quality.read(job, "reading under", f"{__name__}:compared", len(TEXTS), names, tokens, window, seed)
 
 
 def compared(say: Callable, job: dict, identity: dict, **asked) -> dict:
