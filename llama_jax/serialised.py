@@ -12,9 +12,9 @@ The weights are not in the file: they are arguments of the programs, so any weig
 request of a shape that is not in the file compiles, as it does in any engine compiled ahead of time.
 
 Trust such a file as you trust a program. It holds machine code, and `jax.experimental.serialize_executable` wraps that
-in a pickle: who can write the file can run code in your process. The SHA-256 in its first line finds damage, not malice. All
-that is checked (damage, another jax, machine, model, placement or version of this package) is checked before anything
-is unpickled, and the trees of arguments and results are rebuilt from the configuration, never read.
+in a pickle: who can write the file can run code in your process. The SHA-256 in its first line finds damage, not
+malice. All that is checked (damage, another jax, machine, model, placement or version of this package) is checked
+before anything is unpickled, and the trees of arguments and results are rebuilt from the configuration, never read.
 """
 
 from __future__ import annotations

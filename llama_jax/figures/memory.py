@@ -16,7 +16,7 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
     """Peak resident memory of each subject's own process: interpreter and libraries (pale), and all that came with the
     model.
 
-    found: `footprints.footprints`. A tick marks the bytes that weights and cache need by the configuration.
+    found: `footprints.table`. A tick marks the bytes that weights and cache need by the configuration.
     """
     figure, axes = new(10.5, 0.55 * len(found) + 1.7)
     heights = rows(axes, [f["name"] for f in found])
