@@ -5,7 +5,8 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-from llama_jax import paths
+import llama_jax
+from llama_jax import bench, figures, paths
 
 PACKAGE = paths.ROOT / "llama_jax"
 UPWARD = {  # lazy imports that lead up, (module, what it imports), and why they may
@@ -206,3 +207,8 @@ class A:
     known = {"bench", "bench.guard", "bench.gate", "model"}
     assert resolved("bench.gate", first, known) == {"bench.guard", "model", "typing", "numpy", "json"}
     assert reached({"a": {"b"}, "b": {"pandas"}, "c": {"d"}}, "a") == {"a", "b", "pandas"}
+
+
+def test_every_name_that_is_offered_is_there():
+    for package in (llama_jax, bench, figures):
+        assert [name for name in package.__all__ if getattr(package, name, None) is None] == []

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of `count` values a feature: mean, and M2 = the sum of (value - mean)², float64 and of one shape."""
+    """What `count` values a feature sum up to: their mean, and M2 = the sum of (value - mean)²; float64, one shape."""
 
     count: int
     mean: np.ndarray

@@ -19,7 +19,6 @@ NAMES = {  # name here: the module it comes from
     "TorchGuard": "guard",
     "Trial": "record",
     "Workload": "workload",
-    "compare": "comparison",
     "measure": "protocol",
     "profile": "profiling",
     "subject": "protocol",

@@ -20,6 +20,7 @@ from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError, near
+from llama_jax.placement import parse
 
 REFERENCE = "float32"
 PLACEMENTS = {  # arithmetic: a placement that computes so
@@ -224,6 +225,15 @@ def reader(loaded: Checkpoint, name: str) -> Callable:
     return module.logits(loaded, name)
 
 
+def rounds_coarsely(name: str) -> bool:
+    """Whether an arithmetic, a placement or a peer keeps its weights in one of `COARSE`."""
+    from llama_jax import peers
+
+    if name in peers.PEERS:
+        return name.endswith(COARSE)
+    return parse(PLACEMENTS.get(name, name)).weights in COARSE
+
+
 def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
     """The fields of a window that say how far it is from the reference, and whether that can be the same model."""
     if other.ndim == 1:
@@ -233,8 +243,7 @@ def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
         agree = np.where(known, agree, -1)
     else:
         kl, agree = against(reference, other).values()
-        coarse = any(kind in name.replace("kv-int8", "").replace("kvint8", "") for kind in COARSE)
-        bound = EXACT if name in (REFERENCE, "torch") else COARSE_MODEL if coarse else SAME_MODEL
+        bound = EXACT if name in (REFERENCE, "torch") else COARSE_MODEL if rounds_coarsely(name) else SAME_MODEL
         strange = (
             f"another model: mean KL {kl.mean():.2g} nats, at most {bound:g} expected" if kl.mean() > bound else ""
         )

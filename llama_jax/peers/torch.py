@@ -151,7 +151,12 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
         return NEEDS_CUDA[name], GPU
     if name in QUANTISED:
         return no_engine()
-    return no_compiler() if "compile" in name else None
+    return no_compiler() if compiles(name) else None
+
+
+def compiles(name: str) -> bool:
+    """Whether Inductor compiles what this peer runs."""
+    return name in WAYS and WAYS[name][0] == "torch_compiled"
 
 
 def no_engine() -> tuple[str, str] | None:

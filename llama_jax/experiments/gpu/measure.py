@@ -27,6 +27,7 @@ from llama_jax.experiments.gpu import device as gpudevice
 from llama_jax.experiments.gpu.deadline import Budget, Costs, Log, Watchdog
 from llama_jax.experiments.gpu.judge import Judge, verdict
 from llama_jax.experiments.gpu.suite import BASELINE, FULL, GUESSES, KIND, NAME, REHEARSAL, Shape, Suite, workload
+from llama_jax.peers import torch
 from llama_jax.placement import parse
 
 STARTS, DECODE = 0.65, 0.8  # shares of a model's time after which no subject is started, and no block begun
@@ -182,7 +183,7 @@ def started(session: Session, bench: Bench, until: float) -> list[Subject]:
     work = workload(suite, shape.config, suite.prompt_tokens, suite.new_tokens)
     for order, name in enumerate(shape.subjects):
         layers = shape.config.num_hidden_layers
-        if suite.rehearsal and "compile" in name and session.device["platform"] == "cpu":
+        if suite.rehearsal and torch.compiles(name) and session.device["platform"] == "cpu":
             session.leave_out(
                 f"{shape.name}: {name}", "on a processor Inductor compiles for minutes, too long for a rehearsal"
             )

@@ -44,7 +44,17 @@ def planned(subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: 
     """One process and no tail; what it says of first requests (`at`, `starts`) is not asked for."""
     placements = tuple(name + EXACT for name in subjects if name not in peer_names())
     others = tuple(name for name in subjects if name in peer_names())
-    return Plan(placements, others, lengths, blocks, 1, min(lengths, default=0), 1, new_tokens=NEW_TOKENS, seed=seed)
+    return Plan(
+        placements=placements,
+        peers=others,
+        lengths=lengths,
+        blocks=blocks,
+        processes=1,
+        at=min(lengths, default=0),
+        starts=1,
+        new_tokens=NEW_TOKENS,
+        seed=seed,
+    )
 
 
 # What the rows say ----------------------------------------------------------------------------------------------------

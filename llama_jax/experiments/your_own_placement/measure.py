@@ -170,7 +170,7 @@ class Fate:
 
 
 def fate(entry: dict) -> Fate:
-    """What became of an entry: refused by the gate, voided by the guard, left open by the interval, or placed."""
+    """An entry of the table was refused by the gate, voided by the guard, left open by the interval, or placed."""
     name, ratio = entry["name"], entry["ratio_to_baseline"]
     if wrong := [reason for reason in entry["reasons"] if WRONG in reason]:
         told = next((reason for reason in wrong if reason != OTHER_TOKENS), wrong[0])
