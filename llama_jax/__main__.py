@@ -41,9 +41,8 @@ def run(arguments: list[str]) -> int | None:
         return suite.main(arguments)
     from llama_jax.cli.common import join_pairs
 
-    return cli.program()(
-        join_pairs(arguments), standalone_mode=False, obj=arguments
-    )  # a verb may start itself again, in several processes
+    # a verb may start itself again, in several processes
+    return cli.program()(join_pairs(arguments), standalone_mode=False, obj=arguments)
 
 
 if __name__ == "__main__":

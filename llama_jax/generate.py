@@ -285,9 +285,8 @@ def stream(
     """
     batch = request(engine.config, prompts, new_tokens, seeds, stop, slots, length)
     token, carry = prefill(engine, batch, sampler)
-    with contextlib.closing(
-        decode(engine, batch, token, carry, sampler)
-    ) as further:  # ends its threads, whoever leaves first
+    # ends its threads, whoever leaves first
+    with contextlib.closing(decode(engine, batch, token, carry, sampler)) as further:
         blocks = itertools.chain([engine.fetch(token)], further)
         yield from until_all_have_met(blocks, batch.stop) if len(stop) else blocks
 

@@ -227,15 +227,8 @@ def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None)
         return A, A, A, settings, slots
     if name == "decode":
         to_stop = engine.placement.until == "stop"
-        return (
-            A,
-            carry,
-            settings,
-            A,
-            A if to_stop else 0,
-            A if to_stop else None,
-            None,
-        )  # the last numbers a callback's request
+        # the last numbers a callback's request
+        return (A, carry, settings, A, A if to_stop else 0, A if to_stop else None, None)
     return A, carry, settings
 
 

@@ -19,9 +19,8 @@ from tests.conftest import build
 pytestmark = pytest.mark.usefixtures("compiling")
 
 PROMPTS, N = [[5, 9, 33], [8]], 10  # one from the prefill, a chunk of eight, one more
-TOP_K = Sampler(
-    0.8, top_k=5, repetition_penalty=1.2
-)  # its top-k is a sort, which XLA on CPU cannot serialise once it has run
+# its top-k is a sort, which XLA on CPU cannot serialise once it has run
+TOP_K = Sampler(0.8, top_k=5, repetition_penalty=1.2)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +65,8 @@ def rewritten(path, tmp_path, change):
 def test_loaded_programs_make_the_same_tokens_and_compile_nothing(checkpoint, greedy, tmp_path, name, sampler):
     engine, prompts = ll.build(checkpoint, name + "+aot"), PROMPTS if sampler == Sampler() else PROMPTS[:1]
     expected = ll.answer(engine, prompts, N, sampler=sampler)
-    assert (
-        sampler == TOP_K or name in ("loop+kvint8", "step+q4_1") or expected == greedy
-    )  # fewer bits may mean other tokens
+    # fewer bits may mean other tokens
+    assert sampler == TOP_K or name in ("loop+kvint8", "step+q4_1") or expected == greedy
     path = serialised.save(engine, tmp_path / "x.bin")
     with Guard() as guard:
         loaded = serialised.load(checkpoint, name, path)

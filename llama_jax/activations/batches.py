@@ -42,9 +42,8 @@ class Unit:
     first: int  # the first example
     count: int  # examples
     tokens: int  # that the model reads, padding left out
-    rows: dict[
-        str, np.ndarray
-    ]  # token int32, example int64, segment int32 (piece of the example), position int32 (in its piece): [n]
+    # token int32, example int64, segment int32 (piece of the example), position int32 (in its piece): [n]
+    rows: dict[str, np.ndarray]
     batches: tuple[Batch, ...]
 
     @property

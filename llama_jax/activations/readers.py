@@ -23,9 +23,8 @@ from llama_jax.errors import UserError, near
 Example = str | list[int]
 
 ROWS = 64  # rows of a parquet file read at a time: some megabytes even where they are long
-BUFFER = (
-    1 << 20
-)  # bytes of a column that are read at a time: a row group may be the whole file, and pre_buffer would hold it
+# bytes of a column that are read at a time: a row group may be the whole file, and pre_buffer would hold it
+BUFFER = 1 << 20
 
 
 def example(value, field: str, where: str) -> Example:
@@ -121,9 +120,8 @@ def rows(path: Path, field: str) -> Iterator[Example]:
             names = file.schema_arrow.names
             if field not in names:
                 raise UserError(f"{path} has no column {field!r}.{near(field, names)} Name another (--field).")
-            batches = file.iter_batches(
-                ROWS, columns=[field], use_threads=False
-            )  # one column: threads only hold memory
+            # one column: threads only hold memory
+            batches = file.iter_batches(ROWS, columns=[field], use_threads=False)
             for number, value in enumerate(
                 itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in batches), 1
             ):

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
-from jax._src.distributed import (
-    global_state,
-)  # its key-value store: agreeing on a word takes no collective, and compiles nothing
+
+# its key-value store: agreeing on a word takes no collective, and compiles nothing
+from jax._src.distributed import global_state
 
 from llama_jax.errors import UserError
 

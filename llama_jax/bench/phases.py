@@ -309,9 +309,8 @@ def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
 def supersede(trials: Sequence[Trial]) -> list[Trial]:
     """A block counts by the trials of the process that measured most of it (of equals the last); others are void."""
     sizes = Counter((t.block, t.process) for t in trials if t.phase == "warm" and not t.died)
-    winner = dict(
-        sorted(sizes, key=lambda key: (sizes[key], key[1]))
-    )  # process by block; the largest comes last and stays
+    # process by block; the largest comes last and stays
+    winner = dict(sorted(sizes, key=lambda key: (sizes[key], key[1])))
 
     def judged(t: Trial) -> Trial:
         if t.phase != "warm" or not t.valid or winner[t.block] == t.process:

@@ -19,20 +19,15 @@ from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
 
 LARGEST = 10
-CONTROL = (
-    "while",
-    "call",
-    "conditional",
-    "async-start",
-)  # these run another computation's instructions; a fusion melts them into one
+# these run another computation's instructions; a fusion melts them into one
+CONTROL = ("while", "call", "conditional", "async-start")
 NO_BUFFER = (*CONTROL, "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "async-update", "async-done")
 SIZES = ("argument", "output", "temp", "alias")
 COUNTED = {"fusions": "fusion", "custom_calls": "custom-call", "while_loops": "while"}
 
 
-SMALL = Workload(
-    (tuple(range(1, 33)),), new_tokens=16, length=32
-)  # a request that shows every program and keeps the trace readable
+# a request that shows every program and keeps the trace readable
+SMALL = Workload((tuple(range(1, 33)),), new_tokens=16, length=32)
 
 
 def profile(subject: Subject, out: Path, workload: Workload = SMALL) -> dict:

@@ -43,10 +43,8 @@ EXACT = 1e-6  # nats: as far as float32 rounding may take the mean
 SAME_MODEL = (
     0.1  # nats: a mean beyond this is another model, or one that was fed wrongly; 8-bit activations stay well below
 )
-COARSE, COARSE_MODEL = (
-    ("q4_0", "int8"),
-    4.0,
-)  # what rounds a small model's weights or activations so that little may be left of it
+# what rounds a small model's weights or activations so that little may be left of it
+COARSE, COARSE_MODEL = (("q4_0", "int8"), 4.0)
 LEAST_AGREEMENT = 0.5  # share of equal best tokens where there are no logits
 POSITIONS = 32  # neighbours share their context: the interval resamples them together
 PICO = 1e12
@@ -61,9 +59,8 @@ class Window(Row):
     model: str
     weights_hash: str
     first: int  # position of the window's first token in the text
-    kl_pnat: list[
-        int
-    ]  # KL(float32 || this) of each position in 1e-12 nats; empty where the subject hands out no logits
+    # KL(float32 || this) of each position in 1e-12 nats; empty where the subject hands out no logits
+    kl_pnat: list[int]
     agree: list[int]  # 1 where both have the same best token, 0 where not, -1 where the subject's is not known
     text_sha256: str
 
@@ -247,12 +244,7 @@ def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
         strange = (
             f"another model: mean KL {kl.mean():.2g} nats, at most {bound:g} expected" if kl.mean() > bound else ""
         )
-    return dict(
-        kl_pnat=pnat(kl),
-        agree=agree.astype(int).tolist(),
-        valid=not strange,
-        reason=strange,
-    )
+    return dict(kl_pnat=pnat(kl), agree=agree.astype(int).tolist(), valid=not strange, reason=strange)
 
 
 def pnat(nats: np.ndarray) -> list[int]:
@@ -270,10 +262,8 @@ def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str =
     if backend != "jax":
         return next((name for name, of in BACKENDS.items() if of == backend), REFERENCE)
     form, _, kernels = quantisation.partition("+")
-    if kernels in ("gemv", "fused") and form in (
-        "gguf",
-        "q8_0",
-    ):  # the blocks that kernels take where nothing else is asked for
+    # the blocks that kernels take where nothing else is asked for
+    if kernels in ("gemv", "fused") and form in ("gguf", "q8_0"):
         return kernels
     return dtype if quantisation == "none" else quantisation
 

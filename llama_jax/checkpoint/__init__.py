@@ -63,9 +63,8 @@ class Checkpoint:
     source: str
     dtype: str
     origin: Source | None = field(default=None, repr=False, compare=False)
-    forms: dict[str, Model] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )  # that `weights` has made
+    # that `weights` has made
+    forms: dict[str, Model] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def weights(self, form: str) -> Model:
         """The weights in one of `quantise.FORMS`: read again from where they came from, else quantised from the
@@ -89,9 +88,8 @@ def own_blocks(source: Source) -> str:
 
 
 def __getattr__(name: str):
-    if (
-        name == "gguf"
-    ):  # when first asked for: a machine that only measures speed may lack the library that reads such files
+    # when first asked for: a machine that only measures speed may lack the library that reads such files
+    if name == "gguf":
         return importlib.import_module(f"{__name__}.gguf")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -44,12 +44,8 @@ GPT2_NAMES = {
     "ffn_up": "mlp.c_fc",
     "ffn_down": "mlp.c_proj",
 }
-CONV1D = (
-    "attn_qkv.weight",
-    "attn_output.weight",
-    "ffn_up.weight",
-    "ffn_down.weight",
-)  # GPT-2's, [in, out] in Hugging Face
+# GPT-2's, [in, out] in Hugging Face
+CONV1D = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
 
 
 def packaged() -> Path:

@@ -191,8 +191,7 @@ def line(done, total: int | None) -> str:
 
 @app.command(epilog="Example: `llama-jax verify activations`")
 def verify(
-    out: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL that `extract` wrote.")],
-    json_: Json = False,
+    out: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL that `extract` wrote.")], json_: Json = False
 ) -> None:
     """Check every byte of extracted activations against what was committed; exit code 1 when something is wrong."""
     from llama_jax.activations.folders import open_folder

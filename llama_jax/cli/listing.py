@@ -53,8 +53,7 @@ def placements(json_: Json = False) -> None:
 
 @app.command(epilog="Example: `llama-jax doctor`")
 def doctor(
-    probe: Annotated[bool, typer.Option(help="Measure the memory bandwidth.")] = True,
-    json_: Json = False,
+    probe: Annotated[bool, typer.Option(help="Measure the memory bandwidth.")] = True, json_: Json = False
 ) -> None:
     """Say what is installed, what answers, how fast memory is, and what to do about each gap."""
     from llama_jax import doctor as examination

@@ -13,9 +13,8 @@ from llama_jax.figures.style import plain_ticks
 SIZE, ATTEMPTS = 8.5, 6  # the labels' font size in points; attempts to arrange them
 Spot = tuple[float, float]  # x and y, or width and height, in points
 Box = tuple[float, float, float, float]  # left, bottom, right, top
-CHOICES = [
-    (side, up) for up in sorted(range(-140, 141, 7), key=abs) for side in (9, -9)
-]  # a label's places beside its mark, in points
+# a label's places beside its mark, in points
+CHOICES = [(side, up) for up in sorted(range(-140, 141, 7), key=abs) for side in (9, -9)]
 
 
 def labelled(

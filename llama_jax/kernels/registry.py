@@ -10,9 +10,8 @@ import jax
 
 from llama_jax.kernels import build
 
-ONE_AT_A_TIME = (
-    threading.Lock()
-)  # else two threads that trace at once would both compile, and XLA refuses a second registration
+# else two threads that trace at once would both compile, and XLA refuses a second registration
+ONE_AT_A_TIME = threading.Lock()
 
 
 def registered(name: str) -> str:

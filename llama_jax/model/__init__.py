@@ -24,9 +24,8 @@ from llama_jax.model.quantise import Blocks, is_quantised
 @dataclass(frozen=True)
 class Model:
     embedding: Embedding
-    layers: (
-        tuple[Layer, ...] | Layer
-    )  # a tuple (unrolled), one Layer whose leaves carry a leading L axis (scan), or `kernels.packed`
+    # a tuple (unrolled), one Layer whose leaves carry a leading L axis (scan), or `kernels.packed`
+    layers: tuple[Layer, ...] | Layer
     head: Head
 
 

@@ -35,9 +35,8 @@ FUSED = "f16"  # the dtype of the fused kernel's cache, whatever the model's
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    entries: (
-        tuple | None
-    )  # a layer: (keys, values) [N S h], int8 with (…, key scales, value scales) [N S 1]; a scan: [L N …]
+    # a layer: (keys, values) [N S h], int8 with (…, key scales, value scales) [N S 1]; a scan: [L N …]
+    entries: tuple | None
     ids: jax.Array | None  # [B S], policy "none" only
     length: jax.Array  # int32 scalar: slots in use
     pad: jax.Array  # int32 [B]: empty leading slots of each row

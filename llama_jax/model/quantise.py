@@ -223,9 +223,8 @@ def quantise(values: np.ndarray, kind: str) -> np.ndarray:
     values = np.asarray(values, np.float32)
     if values.shape[1] % COLUMNS:
         values = np.pad(values, ((0, 0), (0, -values.shape[1] % COLUMNS)))
-    with np.errstate(
-        all="ignore"
-    ):  # a block of zeros, or one too faint for its scale, divides by zero and is zero again
+    # a block of zeros, or one too faint for its scale, divides by zero and is zero again
+    with np.errstate(all="ignore"):
         raw = quantize(np.ascontiguousarray(values), GGMLQuantizationType[kind.upper()]).reshape(
             len(values), -1, LAYOUTS[kind].row
         )

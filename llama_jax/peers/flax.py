@@ -38,11 +38,8 @@ WAYS = {  # peer: (module, its function)
     "flax-nnx+jit": ("flax_nnx", "nnx_jitted"),
     "flax-nnx+split": ("flax_nnx", "split"),
 }
-PROGRAMS = {
-    "flax-linen+jit": "linen_step",
-    "flax-nnx+jit": "nnx_step",
-    "flax-nnx+split": "split_step",
-}  # names of the jitted functions
+# names of the jitted functions
+PROGRAMS = {"flax-linen+jit": "linen_step", "flax-nnx+jit": "nnx_step", "flax-nnx+split": "split_step"}
 
 
 @dataclass(frozen=True)

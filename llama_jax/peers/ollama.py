@@ -149,9 +149,8 @@ class Server:
 
     def __post_init__(self):
         found = list(itertools.islice(words(self.tokenizer), WORDS))
-        start = time.time_ns() % max(
-            len(found), 1
-        )  # another process, which may have left its prompts there, started elsewhere
+        # another process, which may have left its prompts there, started elsewhere
+        start = time.time_ns() % max(len(found), 1)
         self.words = itertools.cycle(found[start:] + found[:start])
 
     def forget(self) -> None:

@@ -62,11 +62,8 @@ NEEDS_CUDA = {  # peer: why it is nothing of its own without a CUDA device
     " weights frozen into the program, a second copy of them all.",
     **dict.fromkeys(("torch-cudagraph", "torch-cudagraph+nocache", "torch-hybrid", "torch-hybrid+nocache"), GRAPHS),
 }
-KINDS = {
-    "transformers": "growing",
-    "torch": "growing",
-    "torch-int8": "growing",
-}  # the KV cache's kind, where it is neither fixed nor none
+# the KV cache's kind, where it is neither fixed nor none
+KINDS = {"transformers": "growing", "torch": "growing", "torch-int8": "growing"}
 
 
 def cache_kind(name: str) -> str:

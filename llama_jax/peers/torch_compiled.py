@@ -84,9 +84,8 @@ def cached(module, mode: str = "default"):
         cache = Slots(module, batch, slots)
         for layer in cache.layers:
             for tensor in (layer.keys, layer.values):
-                if (
-                    records
-                ):  # it is changed in place: Inductor gives up its CUDA graph unless it knows that it stays where it is
+                # it is changed in place: Inductor gives up its CUDA graph unless it knows that it stays where it is
+                if records:
                     torch._dynamo.mark_static_address(tensor)
                 else:
                     torch._dynamo.mark_dynamic(tensor, 2)

@@ -14,9 +14,8 @@ from llama_jax.checkpoint.tensors import names, shapes
 from llama_jax.config import ModelConfig, RopeScaling
 from llama_jax.model import Model
 
-NOBODY = dict(
-    bos_token_id=None, eos_token_id=None, pad_token_id=None
-)  # no token ends a text, none is left out of the table
+# no token ends a text, none is left out of the table
+NOBODY = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 
 
 def module(config: ModelConfig, params: Model, device: str = "cpu") -> torch.nn.Module:

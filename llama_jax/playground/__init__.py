@@ -146,9 +146,8 @@ class Playground:
             html.escape("loading …" if self.is_new(wish.model) else "reading the prompt …"),
         )
         self.set_busy(True)
-        self.worker = Worker(
-            lambda channel: self.run(wish, channel), Channel(None), "playground"
-        )  # ended with Python, like others
+        # ended with Python, like others
+        self.worker = Worker(lambda channel: self.run(wish, channel), Channel(None), "playground")
         self.worker.start()
 
     def stop(self) -> None:

@@ -195,7 +195,7 @@ def protocol(result: dict) -> list[str]:
         " reference's (gate). Rates are medians with their 95 % bootstrap interval, ratios are geometric"
         " means of the block-wise"
         " ratios with a 95 % bootstrap interval of blocks, or of whole processes where there are several (few"
-        " of them: Student's t).",
+        " of them: Student's t)."
     ]
 
 

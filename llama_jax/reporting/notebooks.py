@@ -186,10 +186,8 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
         raise UserError(f"Cannot write to {executed.parent}: {error.strerror}.") from error
     began, error = time.time(), ""
     spec = json.dumps(dict(source=str(path), executed=str(executed), parameters=chosen))
-    with (
-        tempfile.TemporaryFile("w+") as complaints,
-        tempfile.NamedTemporaryFile("r") as said,
-    ):  # files: nobody need read them at once
+    # files: nobody need read them at once
+    with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as said:
         told = {"TQDM_DISABLE": "1", PROGRESS: said.name}
         child = subprocess.Popen(
             [sys.executable, "-m", "llama_jax.reporting.notebooks", spec],

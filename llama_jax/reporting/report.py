@@ -19,16 +19,8 @@ from llama_jax.reporting import notebooks, overview, pages
 from llama_jax.reporting.overview import Line
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
-PACKAGES = (
-    "jax",
-    "jaxlib",
-    "numpy",
-    "torch",
-    "transformers",
-    "llama-cpp-python",
-    "numba",
-    "flax",
-)  # that decide a time
+# that decide a time
+PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")
 
 
 def sections(out_dir: Path) -> list[dict]:
@@ -114,9 +106,8 @@ def tables(out_dir: Path, found: Sequence[dict]) -> list[tuple[dict, Path, dict]
     known = []
     for s in found:
         homes = [Path(home) / "data" for home in (paths.ROOT, out_dir)]
-        here = {
-            path.name: path for home in homes for path in overview.tables(home, s["name"])
-        }  # OUT's own replace the others
+        # OUT's own replace the others
+        here = {path.name: path for home in homes for path in overview.tables(home, s["name"])}
         known += [(s, here[name], overview.about(here[name])) for name in sorted(here)]
     return known
 

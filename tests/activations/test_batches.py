@@ -141,10 +141,8 @@ def test_a_long_example_is_cut_and_what_nobody_wants_is_not_run():
     last = plan(0, 0, [ids], specification("last"), (1, 8), True)
     assert (last.tokens, rows_of(last)) == (4, [(20, 0, 2, 3)])  # the last piece alone
     ends = plan(0, 0, [ids], specification((0, -1)), (1, 8), True)
-    assert (ends.tokens, rows_of(ends)) == (
-        1 + 4,
-        [(1, 0, 0, 0), (20, 0, 2, 3)],
-    )  # nothing after the last token that is kept
+    # nothing after the last token that is kept
+    assert (ends.tokens, rows_of(ends)) == (1 + 4, [(1, 0, 0, 0), (20, 0, 2, 3)])
     assert plan(0, 0, [ids, [7]], specification((30,)), (1, 8), True).batches == ()
 
 
@@ -168,9 +166,8 @@ def test_capacity_is_reached_and_no_more(positions, wanted):
     assert capacity(spec, shape, False) == 2 * wanted
     assert capacity(spec, (2, 4), True) == 2 * min(4, wanted)
     assert capacity(specification("all"), shape, True) == capacity(specification("all"), shape, False) == 64
-    short = plan(
-        0, 0, texts([wanted] * 40), spec, shape, True
-    )  # more would fit into a row than there is room for their values
+    # more would fit into a row than there is room for their values
+    short = plan(0, 0, texts([wanted] * 40), spec, shape, True)
     assert all(len(batch.at) <= capacity(spec, shape, True) for batch in short.batches)
 
 

@@ -332,9 +332,8 @@ def test_killed_at_each_stage_of_writing_it_goes_on_byte_for_byte(unbroken, extr
         out = tmp_path / str(at)
         process = child(out, at)
         process.communicate()
-        late = (
-            at > calls - 4
-        )  # two writers may both make a new folder sure, so runs differ by a call, and the last kills may find all done
+        # two writers may both make a new folder sure, so runs differ by a call, and the last kills may find all done
+        late = at > calls - 4
         assert late or process.returncode == -signal.SIGKILL
         assert late or contents(out) != unbroken
         assert extract(extractor, Stream(), out, unit=UNIT).complete

@@ -191,6 +191,5 @@ def test_a_write_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     assert is_temporary(done[-3][1])
     assert done[-3:] == [("fsync", done[-3][1]), ("replace", "a"), ("fsync", "units")]
     assert content[len(done) - 3] == len(b"content")
-    assert {("fsync", "units"), ("fsync", tmp_path.name)} <= set(
-        done[:-3]
-    )  # the new folder, and its name in its parent
+    # the new folder, and its name in its parent
+    assert {("fsync", "units"), ("fsync", tmp_path.name)} <= set(done[:-3])

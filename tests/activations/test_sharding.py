@@ -131,8 +131,7 @@ def test_four_devices_make_the_activations_of_one(family):
             assert len(held) == 1, (case, path)
             assert np.prod(held[0]) * (parts if over else 1) == np.prod(whole), (case, path)
             split += over
-            if (
-                parts > 1 and over and len(whole) > 1
-            ):  # no device puts a whole weight together on its way: it gathers values only
+            # no device puts a whole weight together on its way: it gathers values only
+            if parts > 1 and over and len(whole) > 1:
                 assert gathered.isdisjoint({tuple(whole), tuple(whole[::-1])}), (case, path)
         assert split >= 9, case

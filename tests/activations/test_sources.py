@@ -33,9 +33,8 @@ def datasets(tmp_path_factory):
     patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
     import datasets
 
-    patch.setattr(
-        datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache")
-    )  # where it was imported before
+    # where it was imported before
+    patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
     yield datasets
     patch.undo()
 
@@ -69,9 +68,8 @@ def test_paragraphs_are_parted_by_blank_lines_of_any_ending(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeff\r\nOne.\r\n \t \r\n\nZwei — drei 四.\n\n\n   Five\nsix.  ".encode())
     assert list(open_source(path)) == TEXTS
-    (tmp_path / "b.MD").write_text(
-        "# A title\n\nA paragraph\u2028of one line.\n"
-    )  # a separator of Unicode ends no line
+    # a separator of Unicode ends no line
+    (tmp_path / "b.MD").write_text("# A title\n\nA paragraph\u2028of one line.\n")
     assert list(open_source(str(tmp_path / "b.MD"))) == ["# A title", "A paragraph\u2028of one line."]
 
 

@@ -56,10 +56,8 @@ HOST = process(1, "/host:CPU", t1="python", t2="tf_XLAEigen/1", t3="tf_XLAPjRtCp
         ([op(0, 10, tid=2), op(10, 20, tid=3)], 0.0),
         ([op(0, 10), op(5, 5), op(40, 40)], 0.75),  # instants
         ([op(7, 7)], 0.0),
-        (
-            [op(0, 10), x(10, 90, name="batch 1"), x(12, 80, name="PjitFunction(f)"), op(90, 100)],
-            0.8,
-        ),  # the host's own work
+        # the host's own work
+        ([op(0, 10), x(10, 90, name="batch 1"), x(12, 80, name="PjitFunction(f)"), op(90, 100)], 0.8),
         ([op(0, 40, device=0), op(0, 10, device=1)], 0.375),  # the mean of 0 and 0.75
         ([op(0, 10, device=0), op(90, 100, device=1)], 0.9),
     ],

@@ -384,10 +384,8 @@ def test_the_line_names_the_worker_that_was_the_cause():
     for given_workers, line in (
         ([worker(0, 0), worker(1, -9)], "Worker 1 of 2 was killed by SIGKILL. What"),
         ([worker(0, -6), worker(1, -9)], "Worker 1 of 2 was killed by SIGKILL. So did 1 more."),
-        (
-            [worker(0, 1), worker(1, -9)],
-            "Worker 1 of 2 was killed by SIGKILL. So did 1 more.",
-        ),  # it lost its connection at once
+        # it lost its connection at once
+        ([worker(0, 1), worker(1, -9)], "Worker 1 of 2 was killed by SIGKILL. So did 1 more."),
         ([worker(0, -6), worker(1, 1)], "Worker 1 of 2 ended with exit code 1. So did 1 more."),
         (
             [worker(0, -9, stopped=True), worker(1, 2, "Disk full.")],

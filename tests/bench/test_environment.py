@@ -61,9 +61,8 @@ def test_settings_are_kept_and_passwords_are_not(monkeypatch):
         "TF_CLI_ARGS",
     ):
         monkeypatch.setenv(name, "1")
-    found = (
-        environment.settings()
-    )  # not `capture`, which may be the first to start JAX in this process, with these flags
+    # not `capture`, which may be the first to start JAX in this process, with these flags
+    found = environment.settings()
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/home/somebody")
     assert environment.settings()["JAX_COMPILATION_CACHE_DIR"] == "a folder"  # a record is published
     assert {"XLA_FLAGS", "JAX_PLATFORMS_X", "OMP_NUM_THREADS", "NPROC", "TF_XLA_FLAGS"} <= set(found)

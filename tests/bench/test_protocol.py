@@ -152,9 +152,8 @@ def test_quantised_subjects_are_gated_by_a_reference_of_their_own_arithmetic(loa
     assert mine[0].bytes_per_token < 0.5 * next(t for t in trials if t.subject == "step").bytes_per_token
     record, tokens = protocol.trial(who, WORK, 0, run="r", block=0, order=0, process=0, phase="warm")
     reference = protocol.Reference(loaded, WORK)
-    reference.logits = lambda prompt, row, *kind: (
-        0.02 * np.eye(97)[row - 1]
-    )  # a tie for kernels, not where activations are not rounded
+    # a tie for kernels, not where activations are not rounded
+    reference.logits = lambda prompt, row, *kind: 0.02 * np.eye(97)[row - 1]
     assert not reference.judge(record, tokens + 1).valid
     assert reference.judge(record.model_copy(update=dict(quantisation="gguf-q4_1")), tokens + 1).valid == record.valid
 
@@ -166,9 +165,8 @@ def test_the_fused_kernels_cache_counts_in_its_own_size():
     assert (gemv.identity["cache_bytes"], fused.identity["cache_bytes"]) == (4, 2)
     sizes = [protocol.sizes(who, WORK, 8, 4) for who in (gemv, fused)]
     assert sizes[1]["kv_bytes"] == sizes[0]["kv_bytes"] / 2
-    more = (
-        fused.identity["held_bytes"] - gemv.identity["held_bytes"]
-    )  # the table of its packed layers, and what fills up their blocks
+    # the table of its packed layers, and what fills up their blocks
+    more = fused.identity["held_bytes"] - gemv.identity["held_bytes"]
     assert 0 < more < 128 * 4 * cfg.num_hidden_layers
     assert sizes[0]["bytes_per_token"] - sizes[1]["bytes_per_token"] + more == pytest.approx(
         10 * cfg.kv_bytes_per_position(2)

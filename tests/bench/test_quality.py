@@ -47,9 +47,8 @@ def test_by_hand():
     found = quality.against(np.log([[0.5, 0.5], [0.25, 0.75]]), np.log([[0.9, 0.1], [0.75, 0.25]]))
     assert found["kl"] == pytest.approx([0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1), 0.5 * np.log(3)])
     assert found["agree"].tolist() == [True, False]
-    assert quality.against(np.array([[0.0, 0.0]]), np.array([[0.0, 800.0]]))["kl"] == pytest.approx(
-        [400 - np.log(2)]
-    )  # no overflow
+    # no overflow
+    assert quality.against(np.array([[0.0, 0.0]]), np.array([[0.0, 800.0]]))["kl"] == pytest.approx([400 - np.log(2)])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -213,10 +212,11 @@ def test_really_read(tmp_path, monkeypatch):
     assert table["kv-int8"]["kl"] > table["torch"]["kl"]
     assert table["bfloat16"]["kl"] > table["torch"]["kl"]
     assert [gap["name"] for gap in phases.missing(journal)] == ["llamacpp"]
+    # nothing anew
     assert (
         quality.measure(Job(TINY, None, journal), ["float32", "bfloat16", "kv-int8", "torch", "llamacpp"], 50, 20)
         == made
-    )  # nothing anew
+    )
 
 
 @pytest.mark.slow

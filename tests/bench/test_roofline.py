@@ -15,9 +15,8 @@ from llama_jax.placement import parse
 
 def test_bytes_are_weights_once_and_the_cache(tiny):
     cfg, params = tiny
-    read = [w for w in jax.tree.leaves(params) if w is not params.embedding.weight] + [
-        params.embedding.weight
-    ]  # the tied head
+    # the tied head
+    read = [w for w in jax.tree.leaves(params) if w is not params.embedding.weight] + [params.embedding.weight]
     expected = sum(w.nbytes for w in read) + 3 * 10 * cfg.kv_bytes_per_position(4)
     assert roofline.bytes_per_token(cfg, 10, 4, 4, batch=3) == expected
 
@@ -32,9 +31,8 @@ def test_flops_and_bytes_agree_with_xla_for_the_unrolled_step(preset):
     carry, token = transforms.Carry(cache, draw), jax.ShapeDtypeStruct((1,), jnp.int32)
     program = transforms.assemble(cfg, step).step.lower(params, token, carry, generate.GREEDY).compile()
     counted = program.cost_analysis()
-    assert roofline.flops_per_token(cfg, slots) == pytest.approx(
-        counted["flops"], rel=0.03
-    )  # XLA attends over all slots
+    # XLA attends over all slots
+    assert roofline.flops_per_token(cfg, slots) == pytest.approx(counted["flops"], rel=0.03)
     assert roofline.bytes_per_token(cfg, slots) == pytest.approx(counted["bytes accessed"], rel=0.03)
 
 

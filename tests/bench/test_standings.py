@@ -7,15 +7,8 @@ from llama_jax.experiments.ollama import finding, measure, table
 from tests.bench.test_quality import rows
 from tests.bench.test_record import trial
 
-RATES = {
-    "loop": 60,
-    "step": 50,
-    "loop+bf16": 55,
-    "transformers": 20,
-    "torch": 30,
-    "llamacpp": 150,
-    "ollama": 120,
-}  # tokens/s
+# tokens/s
+RATES = {"loop": 60, "step": 50, "loop+bf16": 55, "transformers": 20, "torch": 30, "llamacpp": 150, "ollama": 120}
 FUSED = {"loop+fused": 300}
 KINDS = {"loop+bf16": dict(dtype="bfloat16", bytes_per_token=5e5)}
 KINDS |= {name: dict(backend="torch") for name in ("transformers", "torch")}

@@ -91,9 +91,8 @@ def test_below_six_units_the_interval_is_students():
     expected = stats.ttest_1samp(logs(5), 0).confidence_interval()
     r = of(logs(5))
     assert (r.low, r.high) == pytest.approx(tuple(np.exp(expected)))
-    pooled = of(
-        np.repeat(logs(5), 4), np.repeat(np.arange(5), 4)
-    )  # each process says the same four times: no more is known
+    # each process says the same four times: no more is known
+    pooled = of(np.repeat(logs(5), 4), np.repeat(np.arange(5), 4))
     assert (pooled.low, pooled.high) == pytest.approx((r.low, r.high))
 
 
@@ -179,10 +178,8 @@ def test_the_baselines_two_runs_make_one_denominator():
     ("found", "more"),
     [
         (FASTER, 0),
-        (
-            Ratio(1.05, 1.05 / math.exp(0.1), 1.05 * math.exp(0.1), 10),
-            33,
-        ),  # half-width 0.1 to 0.0488: 10 (0.1 / 0.0488)^2 = 42.01
+        # half-width 0.1 to 0.0488: 10 (0.1 / 0.0488)^2 = 42.01
+        (Ratio(1.05, 1.05 / math.exp(0.1), 1.05 * math.exp(0.1), 10), 33),
         (Ratio(1.0, math.exp(-0.04), math.exp(0.04), 10), 31),  # to fit within 2 %: 10 (0.04 / 0.0198)^2 = 40.8
         (replace(FASTER, floor=2 * math.log(1.05)), 30),  # the control's own noise is what has to shrink, to half
         (replace(FASTER, spread=0.2), 1),  # the interval is narrow enough already; a calmer machine is needed

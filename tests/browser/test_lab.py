@@ -14,11 +14,8 @@ from llama_jax import paths
 from llama_jax.reporting import notebooks
 from tests.browser import lab
 
-SOME = (
-    "00-start-here",
-    "03-jit-placement",
-    "12-gpu",
-)  # the door, the main one, and one that draws nothing for want of data
+# the door, the main one, and one that draws nothing for want of data
+SOME = ("00-start-here", "03-jit-placement", "12-gpu")
 NAMES = [path.stem for path in notebooks.find() if os.environ.get("LLAMA_JAX_LAB") == "all" or path.stem in SOME]
 LIMIT_S = 300
 pytestmark = [pytest.mark.slow, pytest.mark.browser]

@@ -52,10 +52,8 @@ def test_the_files_own_blocks_are_its_bytes_in_the_models_row_order(tmp_path, ki
         ]
     )
     np.testing.assert_array_equal(quantise.unpack(own.params.layers[1].attention.qkv), qkv)
-    assert own.params.embedding.weight.shape == (
-        CONFIG.vocab_size,
-        CONFIG.hidden_size,
-    )  # 260 rows: 16 does not divide them
+    # 260 rows: 16 does not divide them
+    assert own.params.embedding.weight.shape == (CONFIG.vocab_size, CONFIG.hidden_size)
 
 
 def raw_of(path, name, heads):

@@ -246,9 +246,8 @@ KEYS = {
 
 @pytest.mark.slow
 def test_bench_measures_writes_and_goes_on(call, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        protocol.tempfile, "gettempdir", lambda: str(tmp_path)
-    )  # a lock of its own: something may be measured here
+    # a lock of its own: something may be measured here
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     arguments = [
         "bench",
         "--model",

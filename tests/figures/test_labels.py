@@ -23,9 +23,8 @@ def chart(points):
 
 
 def boxes(figure, axes):
-    return [
-        Text.get_window_extent(text, figure.canvas.get_renderer()) for text in axes.texts
-    ]  # without the lines to the points
+    # without the lines to the points
+    return [Text.get_window_extent(text, figure.canvas.get_renderer()) for text in axes.texts]
 
 
 @settings(max_examples=10, deadline=None)

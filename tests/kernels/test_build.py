@@ -57,9 +57,8 @@ def test_a_damaged_entry_is_made_anew(compilations, damage):
 def test_a_folder_in_its_place_is_left_alone(compilations):
     build.entry(WHERE).mkdir(parents=True)
     assert [build.code(WHERE), build.code(WHERE)] == [b"object 1", b"object 2"]
-    assert [p.name for p in build.entry(WHERE).parent.iterdir()] == [
-        build.entry(WHERE).name
-    ]  # and nothing half-written beside it
+    # and nothing half-written beside it
+    assert [p.name for p in build.entry(WHERE).parent.iterdir()] == [build.entry(WHERE).name]
 
 
 def test_where_nothing_can_be_written_every_process_compiles(compilations, cache):

@@ -52,9 +52,8 @@ def extent(kind, known):
         return 8, 8
     if kind in known:
         return layout(kind, known)[1:]
-    assert kind in ("int", "int32_t", "uint32_t") or re.search(rf"\}} {kind};", HEADER) or "Traits" in kind, (
-        kind
-    )  # else an enumeration
+    # else an enumeration
+    assert kind in ("int", "int32_t", "uint32_t") or re.search(rf"\}} {kind};", HEADER) or "Traits" in kind, kind
     return 4, 4
 
 
@@ -234,10 +233,8 @@ def test_other_stages_touch_nothing(name, stage):
 def test_asked_for_its_version_a_handler_answers_and_does_no_more(name):
     frame = Frame()
     metadata, other, extension = frame.memory(64), frame.memory(48), frame.memory(48)
-    for at, kind, following in (
-        (other, 77, extension),
-        (extension, ffi.METADATA, 0),
-    ):  # one that we do not know stands before
+    # one that we do not know stands before
+    for at, kind, following in ((other, 77, extension), (extension, ffi.METADATA, 0)):
         frame.put(at, ffi.EXTENSION["type"], kind)
         frame.put(at, ffi.EXTENSION["next"], following)
     frame.put(extension, ffi.EXTENSION["metadata"], metadata)

@@ -35,18 +35,8 @@ MODELS = {
     "one layer, wide": small(num_hidden_layers=1, hidden_size=160, intermediate_size=512),
     "narrow": small(hidden_size=32, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1),
 }
-PLACES = [
-    (0, 0),
-    (1, 0),
-    (15, 3),
-    (16, 16),
-    (17, 0),
-    (127, 100),
-    (128, 0),
-    (129, 128),
-    (300, 5),
-    (319, 130),
-]  # (slot, pad) of 320
+# (slot, pad) of 320
+PLACES = [(0, 0), (1, 0), (15, 3), (16, 16), (17, 0), (127, 100), (128, 0), (129, 128), (300, 5), (319, 130)]
 
 
 def compared(cfg, model, run, token, slot, pad, seed, **wrong):

@@ -69,9 +69,8 @@ def test_one_core_and_more_threads_than_cores_give_the_same_bits():
     if shutil.which("taskset"):
         alone = said(PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))))
         assert alone["alone"] == alone["together"] == usual["alone"]
-        crowded = said(
-            PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))), NPROC="4"
-        )  # four threads of a team on one core
+        # four threads of a team on one core
+        crowded = said(PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))), NPROC="4")
         assert crowded["alone"] == crowded["together"] == usual["alone"]
 
 

@@ -163,9 +163,8 @@ def test_kernels_take_the_files_own_blocks_where_it_has_them(packaged, kernels):
     assert generate.form(loaded, parse("loop+fused")) == "q8_0"
     weight = generate.build(packaged, "step+gemv").params.layers[0].ffn.down
     assert isinstance(weight, Blocks)
-    assert (
-        weight.data is packaged.weights("gguf").layers[0].ffn.down.data
-    )  # shared with every other placement on these blocks
+    # shared with every other placement on these blocks
+    assert weight.data is packaged.weights("gguf").layers[0].ffn.down.data
 
 
 def test_kernels_multiply_by_blocks_alone(tiny, kernels):

@@ -97,8 +97,7 @@ def test_the_model_goes_on_with_what_a_tap_gives_back():
     assert np.array_equal(run(without("attn_out", "mlp_out"))[1], x)  # the residual stream alone
     assert not run(without("resid_post"))[1].any()
     assert np.array_equal(run(without("v"))[1], run(without("attn_out"))[1])
-    assert np.array_equal(
-        run(without("resid_pre"))[1], run(without("resid_mid"))[1]
-    )  # norms and products of nothing are nothing
+    # norms and products of nothing are nothing
+    assert np.array_equal(run(without("resid_pre"))[1], run(without("resid_mid"))[1])
     others = [run(without(name))[1] for name in OF_A_LAYER]
     assert all(not np.allclose(other, usual) for other in others)

@@ -25,8 +25,12 @@ def drawn(folder):
 @pytest.mark.parametrize("where", [".", "notebooks"])
 def test_plain_papermill(where, tmp_path):
     source = os.path.relpath(paths.ROOT / "notebooks" / "03-jit-placement.ipynb", paths.ROOT / where)
-    done = subprocess.run([PAPERMILL, source, tmp_path / "out.ipynb", "-p", "out_dir", tmp_path], cwd=paths.ROOT / where,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [PAPERMILL, source, tmp_path / "out.ipynb", "-p", "out_dir", tmp_path],
+        cwd=paths.ROOT / where,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert drawn(tmp_path) == drawn(paths.ROOT)
     assert notebooks.read_finding(tmp_path / "out.ipynb").endswith(".")
@@ -42,8 +46,14 @@ class Kernel:
     def run(self, code: str) -> str:
         """What a cell writes, its errors included."""
         told = []
-        self.client.execute_interactive(textwrap.dedent(code), timeout=120, allow_stdin=False, output_hook=lambda message: told.append(
-            message["content"].get("text") or "\n".join(message["content"].get("traceback", []))))
+        self.client.execute_interactive(
+            textwrap.dedent(code),
+            timeout=120,
+            allow_stdin=False,
+            output_hook=lambda message: told.append(
+                message["content"].get("text") or "\n".join(message["content"].get("traceback", []))
+            ),
+        )
         return "".join(told)
 
 
@@ -83,7 +93,12 @@ def test_an_edit_of_the_package_itself_reaches_the_next_cell(kernel, tmp_path):
     module = tmp_path / "llama_jax" / "sampling.py"
     text = module.read_text()
     assert "return jnp.argmax(logits, axis=-1).astype(jnp.int32)" in text
-    module.write_text(text.replace("return jnp.argmax(logits, axis=-1).astype(jnp.int32)", "return jnp.argmin(logits, axis=-1).astype(jnp.int32)  # worst"))
+    module.write_text(
+        text.replace(
+            "return jnp.argmax(logits, axis=-1).astype(jnp.int32)",
+            "return jnp.argmin(logits, axis=-1).astype(jnp.int32)  # worst",
+        )
+    )
     after = kernel.run(ask)
     assert after.startswith("(")
     assert after != before

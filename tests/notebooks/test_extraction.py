@@ -8,8 +8,10 @@ from llama_jax import figures
 from llama_jax.reporting import notebooks
 from llama_jax.bench import protocol
 
-SMALL = ("random:smollm2-135m,num_hidden_layers=3,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
-         "head_dim=16,vocab_size=97")
+SMALL = (
+    "random:smollm2-135m,num_hidden_layers=3,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
+    "head_dim=16,vocab_size=97"
+)
 
 
 def hashes(folder):
@@ -20,7 +22,9 @@ def hashes(folder):
 def test_extraction_is_measured_and_redrawn(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     monkeypatch.setattr(protocol.tempfile, "tempdir", None)
-    given = dict(model=SMALL, batch=2, length=16, unit=3, examples=6, eager=2, blocks=1, scaling=[1], starts=1, probe=12)
+    given = dict(
+        model=SMALL, batch=2, length=16, unit=3, examples=6, eager=2, blocks=1, scaling=[1], starts=1, probe=12
+    )
     (measured,) = notebooks.run(("11",), given, source="measure", out_dir=tmp_path)
     assert measured.ok, measured.error
     assert "not measured (no GPU here)" in measured.finding
@@ -30,6 +34,8 @@ def test_extraction_is_measured_and_redrawn(tmp_path, monkeypatch):
     assert again.ok, again.error
     assert again.finding == measured.finding
     assert hashes(tmp_path) == drawn
-    assert {entry["notebook"] for entry in figures.read_manifest(tmp_path)["figures"].values()} == {"11-activation-extraction"}
+    assert {entry["notebook"] for entry in figures.read_manifest(tmp_path)["figures"].values()} == {
+        "11-activation-extraction"
+    }
     assert not list(tmp_path.rglob("*.safetensors"))
     assert not list((tmp_path / "out" / "journal").iterdir())

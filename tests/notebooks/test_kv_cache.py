@@ -9,8 +9,16 @@ from llama_jax.bench import protocol, record
 from llama_jax.experiments.kv_cache.measure import TYPES
 
 SIZES = "num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,head_dim=16,vocab_size=97"
-SMALL = dict(model=f"random:smollm2-135m,num_key_value_heads=2,{SIZES}", shapes=f"random:gpt2,num_key_value_heads=4,{SIZES}",
-             contexts=[8, 16], new_tokens=3, blocks=1, case_blocks=1, type_blocks=2, type_context=40)
+SMALL = dict(
+    model=f"random:smollm2-135m,num_key_value_heads=2,{SIZES}",
+    shapes=f"random:gpt2,num_key_value_heads=4,{SIZES}",
+    contexts=[8, 16],
+    new_tokens=3,
+    blocks=1,
+    case_blocks=1,
+    type_blocks=2,
+    type_context=40,
+)
 
 
 @pytest.mark.slow

@@ -37,7 +37,11 @@ def hashes(folder, what="figures/*-*.*"):
 def test_redrawing_is_byte_identical_and_equals_what_is_recorded(redrawn):
     out, _ = redrawn
     assert hashes(out) == hashes(paths.ROOT)
-    drawn = {f"{name}.{kind}": sha for name, entry in figures.read_manifest(out)["figures"].items() for kind, sha in entry["sha256"].items()}
+    drawn = {
+        f"{name}.{kind}": sha
+        for name, entry in figures.read_manifest(out)["figures"].items()
+        for kind, sha in entry["sha256"].items()
+    }
     assert drawn == hashes(out)
     assert figures.read_manifest(out) == figures.read_manifest(paths.ROOT)
     pages = hashes(out, "docs/notebooks/*.html")
@@ -56,17 +60,26 @@ def test_each_notebook_answers_in_one_sentence(redrawn):
 def said(cell):
     """A cell's outputs: its text, however many pieces it came in, and what it showed."""
     outputs = cell.get("outputs", [])
-    return "".join(o.text for o in outputs if o.output_type == "stream"), [o.data for o in outputs if o.output_type != "stream"]
+    return "".join(o.text for o in outputs if o.output_type == "stream"), [
+        o.data for o in outputs if o.output_type != "stream"
+    ]
 
 
 @pytest.mark.slow
 def test_00_says_the_same_under_plain_papermill_and_draws_no_widget(redrawn, tmp_path):
     out, _ = redrawn
     papermill = Path(sys.executable).with_name("papermill")
-    done = subprocess.run([papermill, "00-start-here.ipynb", tmp_path / "00.ipynb", "-p", "out_dir", out], cwd=notebooks.FOLDER,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [papermill, "00-start-here.ipynb", tmp_path / "00.ipynb", "-p", "out_dir", out],
+        cwd=notebooks.FOLDER,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    ours, theirs = (nbformat.read(path, as_version=4) for path in (out / "out" / "notebooks" / "00-start-here.ipynb", tmp_path / "00.ipynb"))
+    ours, theirs = (
+        nbformat.read(path, as_version=4)
+        for path in (out / "out" / "notebooks" / "00-start-here.ipynb", tmp_path / "00.ipynb")
+    )
     assert [said(cell) for cell in ours.cells] == [said(cell) for cell in theirs.cells]
     assert "widgets" not in theirs.metadata
     outputs = [o for cell in theirs.cells for o in cell.get("outputs", [])]
@@ -77,8 +90,10 @@ def test_00_says_the_same_under_plain_papermill_and_draws_no_widget(redrawn, tmp
 def test_00_measures_here_and_now_and_records_nothing(tmp_path, monkeypatch):
     """Random weights: no tokenizer, so its text is ids."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    tiny = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-            "head_dim=16,vocab_size=97")
+    tiny = (
+        "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+        "head_dim=16,vocab_size=97"
+    )
     given = dict(model=tiny, new_tokens=4, blocks=2, placement="chunk2+scan")
     (result,) = notebooks.run(("00",), given, source="measure", out_dir=tmp_path)
     assert result.ok, result.error
@@ -143,14 +158,23 @@ def test_artifacts_that_notebooks_promise_are_recorded():
 
 @pytest.mark.parametrize(
     ("value", "default", "expected"),
-    [("3", 1, 3), ("1e-4", 0.5, 1e-4), (2, 0.5, 2.0), ("7", "name", "7"), ("[8, 16]", [1], [8, 16]), ("True", False, True)],
+    [
+        ("3", 1, 3),
+        ("1e-4", 0.5, 1e-4),
+        (2, 0.5, 2.0),
+        ("7", "name", "7"),
+        ("[8, 16]", [1], [8, 16]),
+        ("True", False, True),
+    ],
 )
 def test_parameters_take_the_type_of_their_default(value, default, expected):
     found = notebooks.convert("nb", "p", value, default)
     assert (found, type(found)) == (expected, type(expected))
 
 
-@pytest.mark.parametrize(("value", "default"), [("1e3", 1), ("x", 1), ("1", True), ("True", 1), (None, 1), ("3", [1]), (5, "text")])
+@pytest.mark.parametrize(
+    ("value", "default"), [("1e3", 1), ("x", 1), ("1", True), ("True", 1), (None, 1), ("3", [1]), (5, "text")]
+)
 def test_mistyped_parameters_are_refused(value, default):
     with pytest.raises(UserError, match="must be"):
         notebooks.convert("nb", "p", value, default)
@@ -159,8 +183,14 @@ def test_mistyped_parameters_are_refused(value, default):
 def make(folder, *cells, artifacts=(), parameters='source: str = "recorded"  # x\nout_dir: str = ".."  # x'):
     """A notebook source of its own."""
     nb = nbformat.v4.new_notebook()
-    nb.cells = [nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}), *map(nbformat.v4.new_code_cell, cells)]
-    nb.metadata = {"kernelspec": {"name": "python3", "display_name": "x", "language": "python"}, "llama_jax": {"artifacts": list(artifacts)}}
+    nb.cells = [
+        nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}),
+        *map(nbformat.v4.new_code_cell, cells),
+    ]
+    nb.metadata = {
+        "kernelspec": {"name": "python3", "display_name": "x", "language": "python"},
+        "llama_jax": {"artifacts": list(artifacts)},
+    }
     nbformat.write(nb, folder / "77-made.ipynb")
 
 
@@ -220,7 +250,9 @@ def test_a_notebook_that_hangs_is_stopped(own):
 
 
 def test_parameters_reach_the_notebook(own, tmp_path):
-    make(tmp_path, "print(n * 2)", parameters='n: int = 1  # x\nsource: str = "recorded"  # x\nout_dir: str = ".."  # x')
+    make(
+        tmp_path, "print(n * 2)", parameters='n: int = 1  # x\nsource: str = "recorded"  # x\nout_dir: str = ".."  # x'
+    )
     result = notebooks.run(("77",), {"n": "21"}, source="measure", out_dir=tmp_path)[0]
     assert result.finding == "42"
     with pytest.raises(UserError, match="add --measure"):
@@ -266,8 +298,11 @@ def test_a_notebook_whose_data_nobody_recorded_promises_nothing(tmp_path, monkey
 def test_what_sums_up_the_others_runs_after_them(tmp_path, monkeypatch):
     make(tmp_path, "1")
     (tmp_path / "77-made.ipynb").rename(tmp_path / "88-made.ipynb")
-    make(tmp_path, "print((Path(out_dir) / 'out/notebooks/88-made.ipynb').is_file())",
-         parameters='from pathlib import Path  # x\nsource: str = "recorded"  # x\nout_dir: str = ".."  # x')
+    make(
+        tmp_path,
+        "print((Path(out_dir) / 'out/notebooks/88-made.ipynb').is_file())",
+        parameters='from pathlib import Path  # x\nsource: str = "recorded"  # x\nout_dir: str = ".."  # x',
+    )
     nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
     nb.metadata["llama_jax"]["last"] = True
     nbformat.write(nb, tmp_path / "77-made.ipynb")
@@ -279,7 +314,10 @@ def test_what_sums_up_the_others_runs_after_them(tmp_path, monkeypatch):
 def test_a_question_without_data_is_in_the_report_without_a_date(tmp_path):
     figures.conclude("77-made", "Is it so?", "Nobody has measured it yet.", None, tmp_path)
     (section,) = report.sections(tmp_path)
-    assert report.findings([section | dict(name="08-precision-and-kernels")]) == "**Is it so?** Nobody has measured it yet."
+    assert (
+        report.findings([section | dict(name="08-precision-and-kernels")])
+        == "**Is it so?** Nobody has measured it yet."
+    )
     assert report.findings([section]) == "And:\n\n- [Is it so?](docs/index.html#n77)"
     page = report.write(tmp_path).read_text()
     assert "Nobody has measured it yet." in page

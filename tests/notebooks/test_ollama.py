@@ -8,11 +8,25 @@ import pytest
 from llama_jax.reporting import notebooks
 from llama_jax.bench import protocol, quality, record
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")
-SMALL = dict(model=TINY, placements=["loop", "loop+bf16", "loop+fused"], peers=["torch", "llamacpp", "ollama"],
-             rivals=["loop", "loop+fused", "torch", "llamacpp"], prompts=2, blocks=2, new_tokens=5, turns=2, turn_tokens=4, chats=2,
-             arithmetics=["float32", "bfloat16", "fused", "torch", "llamacpp"], quality_tokens=60, window=32)
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+SMALL = dict(
+    model=TINY,
+    placements=["loop", "loop+bf16", "loop+fused"],
+    peers=["torch", "llamacpp", "ollama"],
+    rivals=["loop", "loop+fused", "torch", "llamacpp"],
+    prompts=2,
+    blocks=2,
+    new_tokens=5,
+    turns=2,
+    turn_tokens=4,
+    chats=2,
+    arithmetics=["float32", "bfloat16", "fused", "torch", "llamacpp"],
+    quality_tokens=60,
+    window=32,
+)
 
 
 def drawn(folder):
@@ -33,7 +47,12 @@ def test_measured_and_drawn_again(tmp_path, monkeypatch):
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]
     windows, _ = record.read(tmp_path / "data" / "10-ollama-quality.csv", kind=quality.Window)
-    assert {e["subject"]: e["tokens"] for e in quality.table(windows)} == {"float32": 60, "bfloat16": 60, "fused": 60, "torch": 60}
+    assert {e["subject"]: e["tokens"] for e in quality.table(windows)} == {
+        "float32": 60,
+        "bfloat16": 60,
+        "fused": 60,
+        "torch": 60,
+    }
     before = drawn(tmp_path)
     (again,) = notebooks.run(("10",), out_dir=tmp_path)
     assert again.ok, again

@@ -10,12 +10,34 @@ from llama_jax.experiments.precision_and_kernels import reading
 from llama_jax.bench.cold import Start
 from llama_jax import bench
 
-TINY = ("random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97")
-SMALL = dict(model=TINY, placements=["loop", "loop+int8"], peers=["llamacpp"], contexts=[24], new_tokens=6, blocks=2, quality_tokens=60, window=32,
-             scaled=["loop"], scale_contexts=[24, 64], scale_threads=[1], scale_models=[TINY], scale_forms=["loop+q8_0"], scale_tokens=6,
-             scale_answers=1, shapes=TINY, split=["loop"], split_contexts=[24, 64], split_blocks=2,
-             first_subjects=["step", "llamacpp"], first_lengths=[5, 20], first_blocks=2)
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+SMALL = dict(
+    model=TINY,
+    placements=["loop", "loop+int8"],
+    peers=["llamacpp"],
+    contexts=[24],
+    new_tokens=6,
+    blocks=2,
+    quality_tokens=60,
+    window=32,
+    scaled=["loop"],
+    scale_contexts=[24, 64],
+    scale_threads=[1],
+    scale_models=[TINY],
+    scale_forms=["loop+q8_0"],
+    scale_tokens=6,
+    scale_answers=1,
+    shapes=TINY,
+    split=["loop"],
+    split_contexts=[24, 64],
+    split_blocks=2,
+    first_subjects=["step", "llamacpp"],
+    first_lengths=[5, 20],
+    first_blocks=2,
+)
 
 
 def drawn(folder):
@@ -35,10 +57,15 @@ def test_measured_and_drawn_again(tmp_path, monkeypatch):
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
     rows, _ = record.read(tmp_path / "data" / "08-precision-and-kernels-quality.csv", kind=reading.Reading)
-    assert {(e["subject"], e["tokens"]) for e in reading.table(rows) if e["text"] == reading.ALL} == {("float32", 120), ("loop", 120),
-                                                                                                   ("loop+int8", 120)}
+    assert {(e["subject"], e["tokens"]) for e in reading.table(rows) if e["text"] == reading.ALL} == {
+        ("float32", 120),
+        ("loop", 120),
+        ("loop+int8", 120),
+    }
     firsts, first_meta = record.read(tmp_path / "data" / "08-precision-and-kernels-first.csv", kind=Start)
-    assert {(t.subject, t.prompt_tokens, t.valid) for t in firsts} == {(f"step{again}", n, True) for again in ("", bench.AGAIN) for n in (5, 20)}
+    assert {(t.subject, t.prompt_tokens, t.valid) for t in firsts} == {
+        (f"step{again}", n, True) for again in ("", bench.AGAIN) for n in (5, 20)
+    }
     assert [gap["name"] for gap in first_meta["missing"]] == ["llamacpp"]
     before = drawn(tmp_path)
     (again,) = notebooks.run(("08",), out_dir=tmp_path)

@@ -20,9 +20,8 @@ class Replay:
     """What the server holds, and how it is to behave. fault: "" or the name of one (see `answer` and `Handler`)."""
 
     tokenizer: object
-    answer: list[str] = field(
-        default_factory=lambda: [" The", " sky", " is", " blue"]
-    )  # repeated for as long as is asked
+    # repeated for as long as is asked
+    answer: list[str] = field(default_factory=lambda: [" The", " sky", " is", " blue"])
     fault: str = ""
     at: int = 2  # chunks before a fault
     version: str = "0.12.0"

@@ -58,9 +58,8 @@ def test_the_same_model_in_another_type(loaded, name):
     assert relative_error(theirs, np.asarray(generate.logits(generate.build(again, "step"), ids))) < 0.03
     known = peers.subject(loaded, name).identity
     assert (known["quantisation"], known["dtype"], known["weights_hash"]) == (f"gguf-{kind}", kind, loaded.weights_hash)
-    assert known["weight_bytes"] == pytest.approx(
-        {"q8_0": 34 / 32, "q4_0": 18 / 32}[kind], rel=0.3
-    )  # norms, and Q4_0's head
+    # norms, and Q4_0's head
+    assert known["weight_bytes"] == pytest.approx({"q8_0": 34 / 32, "q4_0": 18 / 32}[kind], rel=0.3)
 
 
 @here
@@ -81,11 +80,8 @@ def test_it_is_made_once_and_anew_where_it_is_damaged(loaded, monkeypatch):
     assert llamacpp.weights_of(loaded, "llamacpp+q4_0") == path
     assert len(made) == 1
     status = path.stat()
-    for damage in (
-        whole[:-1],
-        whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
-        b"",
-    ):  # the second is no longer and no older
+    # the second is no longer and no older
+    for damage in (whole[:-1], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], b""):
         path.write_bytes(damage)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         assert llamacpp.weights_of(loaded, "llamacpp+q4_0").read_bytes() == whole
@@ -94,9 +90,8 @@ def test_it_is_made_once_and_anew_where_it_is_damaged(loaded, monkeypatch):
     path.unlink()
     assert llamacpp.weights_of(loaded, "llamacpp+q4_0").read_bytes() == whole
     assert len(made) == 6
-    assert sorted(p.name for p in path.parent.iterdir()) == sorted(
-        [path.name, path.with_suffix(".sha256").name]
-    )  # nothing half-made
+    # nothing half-made
+    assert sorted(p.name for p in path.parent.iterdir()) == sorted([path.name, path.with_suffix(".sha256").name])
 
 
 @here

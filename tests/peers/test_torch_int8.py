@@ -72,9 +72,8 @@ def test_it_generates_and_its_trials_are_approximate(llama):
     assert protocol.Reference(llama, WORK).judge(record, made).valid
     claimed = dataclasses.replace(who, identity={**who.identity, "quantisation": "none", "dtype": "float32"})
     record, _ = protocol.trial(claimed, WORK, 0, run="", block=0, order=0, process=0, phase="warm")
-    assert (
-        not protocol.Reference(llama, WORK).judge(record, (made + 1) % 97).valid
-    )  # only who says that it rounds may part
+    # only who says that it rounds may part
+    assert not protocol.Reference(llama, WORK).judge(record, (made + 1) % 97).valid
 
 
 def test_where_it_cannot_run_the_gap_says_so(llama, monkeypatch):

@@ -74,12 +74,7 @@ def test_a_missing_picture_is_named(tmp_path):
 def test_a_notebook_shows_first_what_it_names_first():
     assert report.in_order(
         "09-time-to-first-token", ["09-time-to-first-token-cold", "mine", "09-time-to-first-token-lengths", "also"]
-    ) == [
-        "09-time-to-first-token-lengths",
-        "09-time-to-first-token-cold",
-        "also",
-        "mine",
-    ]
+    ) == ["09-time-to-first-token-lengths", "09-time-to-first-token-cold", "also", "mine"]
     assert (
         report.in_order("06-compile-time", ["06-compile-time-starts", "06-compile-time-stages"])[0]
         == "06-compile-time-stages"
@@ -168,9 +163,8 @@ def test_a_table_of_ones_own_replaces_the_recorded_one(tmp_path):
 def test_a_line_names_its_setting_and_sorts_by_its_number():
     path = paths.ROOT / "data" / "07-host-loop.csv"
     lines = [report.told(section("07-host-loop"), line) for line in overview.lines(path, overview.about(path))]
-    assert len({(s["subject"], s["setting"], s["lengths"]) for s in lines}) == len(
-        lines
-    )  # also where models differ in size alone
+    # also where models differ in size alone
+    assert len({(s["subject"], s["setting"], s["lengths"]) for s in lines}) == len(lines)
     fast = next(s for s in lines if s["rate"]["words"].count(",") and s["ratio"])
     assert float(fast["rate"]["value"]) >= 1000
     assert fast["first"] is None

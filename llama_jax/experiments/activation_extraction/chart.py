@@ -90,9 +90,8 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
             )
     seen = [value / base for e in table for value in e["values"] if math.isfinite(base)]
     axes.set_xscale("log")
-    axes.set_xlim(
-        min(seen, default=1) / 1.6, max(seen, default=1) * 1.6
-    )  # an interval of very few passes may go on beyond
+    # an interval of very few passes may go on beyond
+    axes.set_xlim(min(seen, default=1) / 1.6, max(seen, default=1) * 1.6)
     plain_ticks(axes.xaxis)
     axes.xaxis.set_minor_formatter("")
     counts = sorted({e["rate"].n for e in table if e["rate"].n})

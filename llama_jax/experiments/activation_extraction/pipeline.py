@@ -24,9 +24,8 @@ from llama_jax.threads import ahead
 
 Example = str | Sequence[int]
 NO_MOMENTS = Moments(0, np.zeros(()), np.zeros(()))
-Found = tuple[
-    dict[str, np.ndarray], dict[str, Moments]
-]  # values [n ...] of a batch's kept tokens, and their moments where they are summed
+# values [n ...] of a batch's kept tokens, and their moments where they are summed
+Found = tuple[dict[str, np.ndarray], dict[str, Moments]]
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,8 @@ FOLDS = 5
 SHRINKAGE = 0.1  # the ridge's, as a share of the number of tokens it is fitted on
 SHUFFLES = 20
 ENDS, BEFORE = "a word ends here", "the token before has an id in the lower half"
-SITES = (
-    ("resid_pre", 0),
-    ("resid_post", "all"),
-)  # what is extracted for it: the embedding, and the stream after every layer
+# what is extracted for it: the embedding, and the stream after every layer
+SITES = (("resid_pre", 0), ("resid_post", "all"))
 FEWEST = 2  # tokens of either kind without which there is nothing to rank
 
 

@@ -65,14 +65,8 @@ FORWARD, DISK = "forward only", "disk only"
 LADDER = (EAGER, BASE, SPREAD, FIRST, FIXED, PACKED, ASYNC, THREADS, PINNED)
 RIVALS, CEILINGS = (TORCH, CUT), (FORWARD, DISK)
 SUBJECTS = (*LADDER, *RIVALS, *CEILINGS)
-STEPS = (
-    (FIRST, BASE),
-    (FIXED, FIRST),
-    (PACKED, FIXED),
-    (ASYNC, PACKED),
-    (THREADS, ASYNC),
-    (PINNED, THREADS),
-)  # what one thing gains
+# what one thing gains
+STEPS = ((FIRST, BASE), (FIXED, FIRST), (PACKED, FIXED), (ASYNC, PACKED), (THREADS, ASYNC), (PINNED, THREADS))
 PRODUCT = THREADS
 SHARE = 4  # a quarter of the layers
 

@@ -13,11 +13,8 @@ from llama_jax.bench.statistics import Ratio
 from llama_jax.experiments.activation_extraction.plan import LADDER, SCALING, Extraction
 from llama_jax.experiments.activation_extraction.rungs import BASE, DISK, FORWARD, PRODUCT, RIVALS, STEPS, SUBJECTS
 
-NOTHING = (
-    "equal within 2 %",
-    "inconclusive",
-    "unstable",
-)  # verdicts by which nothing was gained, or nothing that these data show
+# verdicts by which nothing was gained, or nothing that these data show
+NOTHING = ("equal within 2 %", "inconclusive", "unstable")
 
 
 def ladder(rows: Sequence[Extraction]) -> list[Extraction]:

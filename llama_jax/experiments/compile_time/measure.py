@@ -34,11 +34,8 @@ from llama_jax.model.sampling import Draw
 from llama_jax.placement import Placement, parse
 from llama_jax.transforms import Carry
 
-STAGES = {
-    "trace": "trace",
-    "lower": "lower",
-    "compile": "backend",
-}  # the stage: the one kind of event that belongs in it
+# the stage: the one kind of event that belongs in it
+STAGES = {"trace": "trace", "lower": "lower", "compile": "backend"}
 LAYOUTS = ("step", "step+scan")
 ROOM = 64  # cache slots, and with them the tokens that a program is run for, of the runs that vary something else
 

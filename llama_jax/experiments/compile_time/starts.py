@@ -61,9 +61,8 @@ def start(job: Job, home: Path, name: str, way: str, block: int, order: int, see
     if any(t.run == run and t.block == block for t in job.journal.trials):
         return
     if way != "cold" and not home.exists():
-        job.child(
-            f"fill {name}", block, f"{__name__}:fill", 1, cache=home, placement=name, home=str(home)
-        )  # it says no row
+        # it says no row
+        job.child(f"fill {name}", block, f"{__name__}:fill", 1, cache=home, placement=name, home=str(home))
     job.child(
         run,
         block,

@@ -223,9 +223,8 @@ def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -
         words = name + (
             "" if name == against or crossing is None else f": {crossing:.0f} tokens" if crossing else ": ahead at once"
         )
-        axes.plot(
-            [longest, longest * 1.12], [ends[name], at], color=colour(name), linewidth=0.8, clip_on=False
-        )  # from line to label
+        # from line to label
+        axes.plot([longest, longest * 1.12], [ends[name], at], color=colour(name), linewidth=0.8, clip_on=False)
         axes.text(longest * 1.15, at, words, va="center", fontsize=9, color=colour(name))
     axes.set(
         xscale="log",

@@ -169,10 +169,8 @@ def attention_work(config: ModelConfig, longest: int, points: int = 12) -> list[
     lengths, every = np.unique(np.geomspace(1, longest, points).round().astype(int)), np.arange(1, longest + 1)
     one = attention_flops(config, 1, 1)
     work = dict(cached=one * every.astype(float), uncached=one * every.astype(float) ** 2)
-    for way, queries in (
-        ("cached", np.ones_like(lengths)),
-        ("uncached", lengths),
-    ):  # counted at some lengths, between them by interpolation
+    # counted at some lengths, between them by interpolation
+    for way, queries in (("cached", np.ones_like(lengths)), ("uncached", lengths)):
         counted = [counted_attention_flops(config, int(q), int(n)) for q, n in zip(queries, lengths, strict=True)]
         work[f"{way}_counted"] = np.exp(np.interp(np.log(every), np.log(lengths), np.log(counted)))
     sums = {way: np.cumsum(each) for way, each in work.items()}

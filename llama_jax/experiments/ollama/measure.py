@@ -137,9 +137,8 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
         peers=others,
     )
     main, job = suite.collect(plan, journal), Job(contest.model, work, journal)
-    able = [
-        name for name in contest.rivals if summary.warm(main, name)
-    ]  # one that failed here would fail, or end the process, there
+    # one that failed here would fail, or end the process, there
+    able = [name for name in contest.rivals if summary.warm(main, name)]
     memory(job, able, contest.starts)
     talk(replace(job, workload=turns), able, contest.chats)
     gaps += phases.missing(journal)

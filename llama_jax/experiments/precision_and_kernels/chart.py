@@ -45,9 +45,8 @@ def precision_quality(entries: Sequence[dict], texts: str, missing: Sequence[dic
     heights = [max(d["kl"], quality.EXACT) for _, d in shown]
     rates = [e["decode"].median for e, _ in shown] or [1.0]
     far = [height for height in heights if height > quality.EXACT] or [1e-2]
-    axes.set_yscale(
-        "symlog", linthresh=10 ** np.floor(np.log10(min(far))), linscale=0.6
-    )  # no decades without a subject
+    # no decades without a subject
+    axes.set_yscale("symlog", linthresh=10 ** np.floor(np.log10(min(far))), linscale=0.6)
     axes.set(
         xscale="log",
         ylim=(-0.25 * axes.yaxis.get_transform().linthresh, 3 * max(far)),

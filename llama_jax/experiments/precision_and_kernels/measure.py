@@ -114,9 +114,8 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
         )
         answered += suite.collect(plan, journal)
     job = Job(contest.model, works[min(works)], journal)
-    footprints.memory(
-        job, [name for name in here if summary.warm(answered, name)], contest.starts
-    )  # not those that failed above
+    # not those that failed above
+    footprints.memory(job, [name for name in here if summary.warm(answered, name)], contest.starts)
     if any(available.needs_kernels(name) for name in here):
         compile_kernels(job, contest.starts)
     gaps += phases.missing(journal)

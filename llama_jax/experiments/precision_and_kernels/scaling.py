@@ -106,9 +106,8 @@ def answers_of(
                 else lambda record, tokens: record
             )
             probe = roofline.Probe()
-            protocol.warm_up(
-                who, work, lambda: say("starting", {}), enough=1
-            )  # a minute each at 8k tokens; the guard still listens
+            # a minute each at 8k tokens; the guard still listens
+            protocol.warm_up(who, work, lambda: say("starting", {}), enough=1)
             for i in range(answers):
                 say("starting", {})
                 bandwidth = probe.bandwidth()

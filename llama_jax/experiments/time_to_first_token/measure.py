@@ -218,9 +218,8 @@ def first_request(
             return {}
         load_ns, first = load_ns + time.perf_counter_ns() - began, {}
         work = shaped(work, subject, max(plan.lengths))
-        with (
-            Guard() as guard
-        ):  # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
+        # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
+        with Guard() as guard:
             who = replace(built[0], run=noting(built[0].run, guard, first, time.time_ns()), guard=Guard)
             record, tokens = protocol.trial(who, work, identity["block"], phase="cold", order=order, **identity)
         peak = environment.peak_rss()

@@ -217,9 +217,8 @@ def told(rows: Sequence[Compared], seed: int = 0) -> list[Told]:
 def sentence(found: Sequence[Told], versions: str = "") -> str:
     """What the findings come to, computed. versions: such as `jaxlib 0.10.2`."""
     standing = [t for t in found if t.holds]
-    slower = sorted(
-        (t for t in standing if t.ratio.verdict == "faster"), key=lambda t: -t.ratio.value
-    )  # more time: the ratio is above 1
+    # more time: the ratio is above 1
+    slower = sorted((t for t in standing if t.ratio.verdict == "faster"), key=lambda t: -t.ratio.value)
     if not found:
         return "No finding about XLA:CPU was measured."
     head = f"{len(standing)} of {len(found)} findings about XLA:CPU show in the compiled programs" + (

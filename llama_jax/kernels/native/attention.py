@@ -22,9 +22,7 @@ from llama_jax.kernels.native.lanes import (
     store_half,
     total,
 )
-from llama_jax.kernels.native.lanes import (
-    first as first_lane,
-)
+from llama_jax.kernels.native.lanes import first as first_lane
 from llama_jax.kernels.native.machine import copy_i16, function, load_f32, stack, store_f32
 
 CHUNK, LANES, HEADS = 128, 16, 4  # positions a piece, positions a tile of keys, query heads done at once

@@ -9,12 +9,8 @@ from llama_jax.kernels.native.machine import call, function, load_f32, load_i32,
 
 API_MAJOR, API_MINOR = 0, 3
 U8, F16, F32, S32, S64 = 6, 10, 11, 4, 5  # XLA_FFI_DataType
-EXECUTE, METADATA, SCALAR, INVALID_ARGUMENT = (
-    3,
-    1,
-    3,
-    3,
-)  # XLA_FFI_ExecutionStage, _Extension_Type, _AttrType, _Error_Code
+# XLA_FFI_ExecutionStage, _Extension_Type, _AttrType, _Error_Code
+EXECUTE, METADATA, SCALAR, INVALID_ARGUMENT = (3, 1, 3, 3)
 FRAME = dict(extension_start=8, api=16, ctx=24, stage=32, args=40, rets=80, attrs=120)
 TABLE = dict(size=16, types=24, args=32)  # fields of XLA_FFI_Args and XLA_FFI_Rets
 ATTRS = dict(size=16, types=24, names=32, attrs=40)

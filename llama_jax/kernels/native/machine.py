@@ -13,9 +13,8 @@ from numba.extending import intrinsic
 # for it.
 CPUContext.get_executable = lambda context, library, *_: library._ensure_finalized() or [].append
 JITCodeLibrary._finalize_specific = lambda library: None
-compiled = njit(
-    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-)  # x / 0 gives what the processor gives
+# x / 0 gives what the processor gives
+compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def function(body):
@@ -27,9 +26,8 @@ def function(body):
     return found
 
 
-entry = njit(
-    types.int64(types.int64), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-)  # called from outside
+# called from outside
+entry = njit(types.int64(types.int64), error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 F32, F16 = ir.FloatType(), ir.HalfType()
 

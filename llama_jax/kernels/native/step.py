@@ -25,10 +25,8 @@ FRAME, D, FF, HEADS, KV, DIM, LAYERS, SLOTS, AT, EMPTY, V, BIAS, EPS, GROUPS, TE
 X0, X1, QKV, PIECES, ACT_Q, ACT_D, ACT_S, ACT_T, BEST, WEIGHTS = range(17, 27)
 ATTENTION_NORM, FFN_NORM = range(2)
 MATRIX_QKV, MATRIX_O, GATE_UP, DOWN = range(MATRICES)
-AHEAD, FIRST = (
-    512,
-    32,
-)  # lines of 64 bytes that a waiting thread asks for: its first of the next product, well within its second-level cache
+# lines of 64 bytes that a waiting thread asks for: its first of the next product, well within its second-level cache
+AHEAD, FIRST = (512, 32)
 
 
 @function

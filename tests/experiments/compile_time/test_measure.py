@@ -230,9 +230,8 @@ def test_a_scan_copies_what_it_scans():
     rows = in_this_process(measure.of_slots, placements=["step", "step+scan", "step+scan+donate"], slots=[32, 256])
     sizes = {(r.placement, r.cache_slots): r for r in table.of(rows, "slots")}
     for n in (32, 256):
-        assert (
-            sizes["step+scan+donate", n].temp_bytes >= sizes["step+scan+donate", n].kv_bytes
-        )  # the whole cache, once more
+        # the whole cache, once more
+        assert sizes["step+scan+donate", n].temp_bytes >= sizes["step+scan+donate", n].kv_bytes
         assert sizes["step", n].temp_bytes < sizes["step+scan", n].layer_bytes
         assert sizes["step+scan", n].temp_bytes >= sizes["step+scan", n].layer_bytes
         assert sizes["step+scan+donate", n].alias_bytes >= sizes["step+scan+donate", n].kv_bytes

@@ -137,9 +137,8 @@ def test_the_machine_line_names_the_gpu(table):
     environment = {**meta["environment"], "devices": ["gpu:NVIDIA H200"]}
     figures.conclude("12-gpu", "Why?", "So.", {**meta, "environment": environment}, out)
     assert figures.read_manifest(out)["notebooks"]["12-gpu"]["machine"].startswith("NVIDIA H200 · ")
-    early = [
-        row for row in rows if row.phase == "first" and row.run == "decode"
-    ]  # of a run that ended before its first block
+    # of a run that ended before its first block
+    early = [row for row in rows if row.phase == "first" and row.run == "decode"]
     assert finding.gpu(early).endswith("no placement has a valid trial.")
     chart.gpu_decode({m: data.rates(early, m) for m in data.models(early)}, data.subjects(early))
     chart.gpu_first_token(data.first_tokens(early))

@@ -19,6 +19,7 @@ KINDS = {
     "llamacpp+q4_0": dict(dtype="q4_0", quantisation="gguf-q4_0", bytes_per_token=9e7, backend="llama.cpp"),
     "torch-int8": dict(dtype="int8", quantisation="int8-dynamic", bytes_per_token=1.4e8, backend="torch"),
 }
+# MB
 PEAKS = {
     "loop": 900,
     "loop+gemv": 400,
@@ -27,7 +28,7 @@ PEAKS = {
     "torch-int8": 1500,
     "llamacpp": 250,
     "llamacpp+q4_0": 260,
-}  # MB
+}
 NOTES = [dict(subject=name, libraries_rss_bytes=2 * 10**8) for name in NAMES]
 NOTES += [
     {measure.KERNELS: dict(way=way, block=block, seconds=seconds + block / 10, isa="avx2", found=way == "cached")}
@@ -74,12 +75,8 @@ def entries_of(trials, names=NAMES, contexts=(256, 1024), read=True):
     return {c: table.ladder(trials, names, c, distances, NOTES) for c in contexts}
 
 
-FIRST_MS = {
-    "step": (20, 2.0),
-    "step+gemv": (8, 1.0),
-    "llamacpp": (5, 1.5),
-    "llamacpp+generate": (6, 1.5),
-}  # fixed, and for each prompt token
+# fixed, and for each prompt token
+FIRST_MS = {"step": (20, 2.0), "step+gemv": (8, 1.0), "llamacpp": (5, 1.5), "llamacpp+generate": (6, 1.5)}
 LENGTHS = (10, 100)
 
 

@@ -116,9 +116,8 @@ def test_each_parts_interval_lies_where_the_part_ends_and_none_hides_another():
     for part, line in zip(where.PARTS, drawn, strict=True):
         assert list(line.get_xdata()) == pytest.approx([left + entry[f"{part}_low"], left + entry[f"{part}_high"]])
         left += max(entry[part], 0.0)
-    assert entry["total"] in [
-        line.get_xdata()[0] for line in axes.lines
-    ]  # the token itself is shorter than the bar here
+    # the token itself is shorter than the bar here
+    assert entry["total"] in [line.get_xdata()[0] for line in axes.lines]
 
 
 def test_first_tokens_are_labelled_beside_the_limit_and_raced():

@@ -108,9 +108,8 @@ def test_the_table_has_each_text_and_both():
 def test_quotients_pair_the_positions():
     rows = readings()
     found = reading.over(rows, "loop+fused", "llamacpp", "kl")
-    assert (found.value, found.low, found.high) == pytest.approx(
-        (1, 1, 1), abs=1e-6
-    )  # the noise is common, so it cancels
+    # the noise is common, so it cancels
+    assert (found.value, found.low, found.high) == pytest.approx((1, 1, 1), abs=1e-6)
     assert reading.over(rows, "llamacpp+q4_0", "llamacpp", "kl").value == pytest.approx(100)
     found = reading.over(rows, "loop+fused", "llamacpp", "ppl")
     assert found.value == pytest.approx(np.exp(-0.001))

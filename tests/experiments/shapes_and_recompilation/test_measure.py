@@ -180,10 +180,8 @@ def test_causes_are_those_of_the_policy(policies):
     }
     assert causes_of[workload.ONE] == [compile_causes.FIRST]
     assert causes_of[workload.EXACT] == [compile_causes.FIRST, "static argument; shape"]
-    assert causes_of[workload.GROWING] == [
-        "shape",
-        "static argument; shape",
-    ]  # each token is a shape within the first request
+    # each token is a shape within the first request
+    assert causes_of[workload.GROWING] == ["shape", "static argument; shape"]
     assert not any("/llama_jax/" in r.cause or " id=" in r.cause for rows in policies.values() for r in rows)
 
 
@@ -212,9 +210,8 @@ def test_a_wrong_answer_is_void_and_keeps_its_programs(stream):
     """Every row of a batch is judged, and dummies are not."""
     wrong = measure.replace(stream, expected=(stream.expected[0], tuple((t + 1) % 97 for t in stream.expected[1])))
     patch = pytest.MonkeyPatch()
-    patch.setattr(
-        measure.Reference, "logits", lambda reference, prompt, row, *kind: np.eye(97)[(row + 1) % 97]
-    )  # far from a tie
+    # far from a tie
+    patch.setattr(measure.Reference, "logits", lambda reference, prompt, row, *kind: np.eye(97)[(row + 1) % 97])
     rows = served(wrong, measure.LAST, measure.SMALLER)
     patch.undo()
     assert [r.compiled for r in rows[:4]] == [2, 0, 0, 2]

@@ -100,9 +100,8 @@ def test_the_table_and_the_limits():
     assert same_file.as_frame([]).empty
     cfg = config.tiny()
     about, share = table.floor(cfg, LENGTHS), cfg.weights_read_per_token / cfg.num_parameters
-    gflops = (
-        roofline.prefill_flops(cfg, 100) / (100 * share) / 1e6
-    )  # the arithmetic of 100 tokens takes 100 ms times the share
+    # the arithmetic of 100 tokens takes 100 ms times the share
+    gflops = roofline.prefill_flops(cfg, 100) / (100 * share) / 1e6
     found = same_file.limits(firsts(), about, gflops)
     assert found[10] == pytest.approx(max(10 * share, table.arithmetic_ms(about, 10, gflops)))  # 500 MB at 50 GB/s
     assert found[100] == pytest.approx(100 * share)

@@ -165,9 +165,8 @@ def test_the_parts_of_a_cold_request_that_was_quicker_than_warm_ones_still_add_u
 
 def test_one_cold_request_lifts_a_mean_above_every_warm_one():
     step, torch = table.mixing(everything())
-    assert step["mixed"] == pytest.approx(
-        np.mean([1501, *(70 * (1 + 0.001 * np.array([0, 2, 4, 1])))])
-    )  # process by process
+    # process by process
+    assert step["mixed"] == pytest.approx(np.mean([1501, *(70 * (1 + 0.001 * np.array([0, 2, 4, 1])))]))
     assert step["mixed"] > step["largest"] > step["warm"]
     assert (step["n"], torch["n"]) == (6, 6)
     frame = table.beside_the_original(everything())

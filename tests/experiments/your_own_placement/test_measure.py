@@ -62,9 +62,8 @@ def test_a_right_one_passes(measured):
 
 def test_the_wrong_one_is_refused_and_has_no_time(measured):
     assert all("wrong: token" in t.reason for t in of(measured, SHORT))
-    assert all(
-        t.token_times_ns and not t.compiled for t in of(measured, SHORT)
-    )  # it ran, and only its tokens speak against it
+    # it ran, and only its tokens speak against it
+    assert all(t.token_times_ns and not t.compiled for t in of(measured, SHORT))
     entry = next(e for e in measure.table(measured, ["step", "mine"]) if e["name"] == SHORT)
     assert (entry["tokens_per_second"]["n"], entry["valid_trials"], measure.fate(entry).caught) == (0, 0, GATE)
 
@@ -80,9 +79,8 @@ def test_without_the_gate_the_wrong_one_would_have_a_time(loaded, compiling):
 def test_what_compiles_is_void_and_says_why(measured):
     found = of(measured, ANEW)
     assert [t.valid for t in found] == [False, False]
-    assert all(
-        t.reason == f"compiled in the timed region: {WORK.new_tokens} programs (<lambda>)" for t in found
-    )  # nothing of its tokens
+    # nothing of its tokens
+    assert all(t.reason == f"compiled in the timed region: {WORK.new_tokens} programs (<lambda>)" for t in found)
     assert {t.tokens_sha256 for t in found} == {t.tokens_sha256 for t in of(measured, "step")}
     assert all("never seen function: <lambda>" in t.cause for t in found)
     entry = next(e for e in measure.table(measured, ["step", "mine"]) if e["name"] == ANEW)
