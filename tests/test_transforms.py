@@ -168,7 +168,7 @@ def test_donation_reuses_the_buffers(tiny):
     assert all(a.is_deleted() for a in cached)
     assert not any(a.is_deleted() for a in jax.tree.leaves(engine.params))
     plain = generate.bind(*tiny, parse("step"))
-    token, carry = generate.prefill(plain, generate.request(plain, PROMPTS, 8))
+    token, carry = generate.prefill(plain, generate.request(plain.config, PROMPTS, 8))
     plain.programs.step(plain.params, token, carry, generate.GREEDY)
     assert not any(a.is_deleted() for a in jax.tree.leaves(carry))
 

@@ -190,7 +190,7 @@ def twin(loaded: checkpoint.Checkpoint, name: str) -> Twin:
 
 def stream(flax: Twin, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
     """Blocks [1 B] of greedy tokens as they reach the host, as placement `step` hands them over."""
-    batch = generate.request(flax, [ids] * work.batch, work.new_tokens, length=work.length, slots=work.slots)
+    batch = generate.request(flax.config, [ids] * work.batch, work.new_tokens, length=work.length, slots=work.slots)
     state = flax.start(batch.pad, batch.slots)
     for i in range(0, work.length, generate.PIECE):
         token, state = flax.advance(batch.ids[:, i : i + generate.PIECE], state)
