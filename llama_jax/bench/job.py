@@ -44,7 +44,7 @@ def run_child(
             journal.receive(kind, value, arguments["identity"]["process"])
         heard(kind, value)
 
-    return process.start(task, arguments, receive, limit, threads, cache, held=(lock.fileno(),))
+    return process.start(task, arguments, receive, limit, threads, cache, (lock.fileno(),))
 
 
 @dataclass(frozen=True)
