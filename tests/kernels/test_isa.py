@@ -171,14 +171,14 @@ def test_portable_code_compiles_for_arm():
 CHECKS = """
 import json, jax, numpy as np, jax.numpy as jnp
 from llama_jax.kernels import isa
-from tests.kernels import test_fused as fused, test_gemv as gemv, reference
+from tests.kernels import products, reference, test_fused as fused, test_gemv as gemv
 from tests.conftest import relative_error
 from llama_jax.model import quantise
 found = {"isa": isa.target().isa, "gemv": 0.0, "fused": 0.0, "rough": 0.0, "clear": 0}
 for kind in gemv.KINDS:
     for n, k, m in ((1, 1, 1), (33, 70, 5), (16, 32, 4), (700, 1024, 3)):
         x, w = gemv.activations(m, k), gemv.weight(kind, n, k)
-        error = relative_error(gemv.gemv.product(x, w), reference_product(x, w))
+        error = relative_error(gemv.gemv.product(x, w), products.reference_product(x, w))
         found["gemv"] = max(found["gemv"], float(error))
     gemv.test_subnormal_and_negative_scales(kind, 6e-8, -1)
     gemv.test_a_nan_is_never_lost(kind, 37)

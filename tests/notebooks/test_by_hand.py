@@ -90,7 +90,7 @@ def test_an_edit_of_the_package_itself_reaches_the_next_cell(kernel, tmp_path):
         """
     before = kernel.run(textwrap.dedent(begin.format(root=paths.ROOT.name)) + ask)
     assert before.startswith("(")
-    module = tmp_path / "llama_jax" / "sampling.py"
+    module = tmp_path / "llama_jax" / "model" / "sampling.py"
     text = module.read_text()
     assert "return jnp.argmax(logits, axis=-1).astype(jnp.int32)" in text
     module.write_text(

@@ -1,7 +1,9 @@
 """The notebooks and their runner. Recorded mode draws the committed figures again, byte for byte."""
 
+import ast
 import hashlib
 import json
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -149,6 +151,42 @@ def test_sources_are_clean(path):
     assert all("  # " in line for line in cell.source.splitlines())
     for profile in notebooks.PROFILES:
         notebooks.parameters(path, profile, {}, "measure", paths.ROOT)
+
+
+def missing(code: str) -> list[str]:
+    """Names that this code takes from the package and that are not there, in branches too that nothing runs."""
+    known, absent = {}, []
+
+    def value(node):
+        """The package or module of ours that an expression stands for; None for anything else."""
+        owner = known.get(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Attribute) and (owner := value(node.value)):
+            if not hasattr(owner, node.attr):
+                absent.append(f"{owner.__name__}.{node.attr}")
+            owner = getattr(owner, node.attr, None)
+        return owner if getattr(owner, "__package__", "").startswith("llama_jax") else None
+
+    for node in ast.walk(ast.parse(code)):
+        for alias in getattr(node, "names", ()):
+            name = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+            if name.startswith("llama_jax"):
+                try:
+                    known[alias.asname or alias.name] = pkgutil.resolve_name(name)
+                except (ImportError, AttributeError):
+                    absent.append(name)
+        value(node)
+    return sorted(set(absent))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
+def test_what_a_notebook_takes_from_the_package_is_there(path):
+    nb = nbformat.read(path, as_version=4)
+    assert missing("\n".join(cell.source for cell in nb.cells if cell.cell_type == "code")) == []
+
+
+def test_a_name_that_is_gone_is_found():
+    code = "import llama_jax as ll\nfrom llama_jax import bench, gone\nif False:\n    ll.bench.Gone(bench.guard.lost, bench.Guard)"
+    assert missing(code) == ["llama_jax.bench.Gone", "llama_jax.bench.guard.lost", "llama_jax.gone"]
 
 
 def test_artifacts_that_notebooks_promise_are_recorded():
