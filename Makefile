@@ -13,7 +13,7 @@ GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures redraw test test-slow lint lab lab-check bench gpu report peers lock clean
+.PHONY: help setup figures redraw test test-slow lint lab lab-check bench gpu releases report peers lock clean
 
 help:  ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 m
 	.venv-gpu/bin/python -m pip install -q $(PIP_FLAGS) -r requirements-gpu.txt
 	@touch $@
 
+releases: $(READY)  ## measure the same decode under one release of JAX after the other (half an hour; RELEASES="['0.10.1', '0.10.2']" for some)
+	$(BIN)/llama-jax run 15 --measure --profile full $(if $(RELEASES),-p releases "$(RELEASES)")
+	$(BIN)/llama-jax report
+
 report: $(READY)  ## write docs/index.html from the recorded figures and findings
 	$(BIN)/llama-jax report
 
@@ -89,5 +93,5 @@ lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
 	mv requirements.txt.new requirements.txt
 
 clean:  ## remove everything that was made: .venv, caches, executed notebooks
-	rm -rf .venv .venv-gpu build out htmlcov .pytest_cache .ruff_cache .hypothesis .coverage *.egg-info
+	rm -rf .venv .venv-gpu .venv-releases build out htmlcov .pytest_cache .ruff_cache .hypothesis .coverage *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +

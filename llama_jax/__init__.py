@@ -6,6 +6,10 @@ K key-value heads, h head size, F feed-forward width, V vocabulary.
 
 import importlib
 
+from llama_jax import xla_flags
+
+xla_flags.prepare()
+
 ROOMS = {  # name here: where that module lies
     "chat": "text.chat",
     "kvc": "model.kvc",
@@ -24,6 +28,7 @@ ROOMS = {  # name here: where that module lies
             "paths",
             "pipeline",
             "playground",
+            "runtime",
             "serialised",
             "transforms",
         )

@@ -8,7 +8,7 @@ import platform
 import jax
 import psutil
 
-from llama_jax import checkpoint, kernels, peers
+from llama_jax import checkpoint, kernels, peers, runtime
 from llama_jax.bench import environment, roofline
 from llama_jax.errors import UserError
 
@@ -17,8 +17,8 @@ PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "gguf", "safetensors", 
 
 
 def examine(probe: bool = True) -> dict:
-    """Packages, devices, kernels, peers, bandwidth, weights and advice, as plain values. probe: measure the memory
-    bandwidth."""
+    """Packages, devices, what JAX computes wrongly, kernels, peers, bandwidth, weights and advice, as plain values.
+    probe: measure the memory bandwidth."""
     packages = {name: environment.version(name) for name in PACKAGES}
     advice = [
         remedy
@@ -35,6 +35,9 @@ def examine(probe: bool = True) -> dict:
     compiled = kernels.status()
     hints += [compiled["reason"]] if compiled["reason"] else []
     weights, hint = find_weights()
+    computes = runtime.examine(fatal=True)
+    if wrong := runtime.complaint(computes):
+        advice.append(f"{wrong[0].upper()}{wrong[1:]}; {runtime.REMEDY}")
     busy = os.getloadavg()[0]
     if busy > 0.5 * (os.cpu_count() or 1):
         advice.append(f"The machine is busy (load {busy:.1f}): measurements will be noisy; stop other work first.")
@@ -49,6 +52,9 @@ def examine(probe: bool = True) -> dict:
         },
         "packages": packages,
         "devices": [str(d) for d in jax.devices()],
+        "jax computes": {
+            f"{one.issue}, {one.name}": computes[one.name] for one in runtime.CHECKS if one.name in computes
+        },
         "kernels": compiled,
         "peers": others,
         "bandwidth_gbps": round(roofline.bandwidth(), 1) if probe else None,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jax
 
-from llama_jax import kernels, paths
+from llama_jax import kernels, paths, runtime
 
 try:
     import psutil
@@ -63,6 +63,7 @@ def capture() -> dict:
         "devices": [f"{d.platform}:{d.device_kind}" for d in jax.devices()],
         "gpus": gpus(),
         "kernels": kernels.status()["isa"] or "none",
+        "runtime": runtime.examine(),
         "os": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
@@ -286,7 +287,8 @@ def machine_line(environment: dict) -> str:
     gib = environment["ram_bytes"] / 2**30
     software = f"jax {environment['packages']['jax']}, Python {environment['python']}"
     gpus = "".join(f"{name} · " for name in dict.fromkeys(gpu_names(environment)))
-    return f"{gpus}{environment['cpu']}, {environment['cores']} cores, {gib:.0f} GiB · {software}"
+    wrong = "".join(f" · {said}" for said in [runtime.complaint(environment.get("runtime", {}))] if said)
+    return f"{gpus}{environment['cpu']}, {environment['cores']} cores, {gib:.0f} GiB · {software}{wrong}"
 
 
 def gpu_names(environment: dict) -> list[str]:

@@ -20,6 +20,14 @@ from dataclasses import dataclass, replace
 import jax
 from jax import monitoring
 
+try:
+    from jax.monitoring import unregister_event_duration_listener, unregister_event_listener
+except ImportError:  # before 0.8
+    from jax._src.monitoring import (
+        _unregister_event_duration_listener_by_callback as unregister_event_duration_listener,
+    )
+    from jax._src.monitoring import _unregister_event_listener_by_callback as unregister_event_listener
+
 DURATIONS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
@@ -117,8 +125,8 @@ class Guard(Region):
         return self
 
     def __exit__(self, *exception) -> None:
-        monitoring.unregister_event_duration_listener(self._on_duration)
-        monitoring.unregister_event_listener(self._on_event)
+        unregister_event_duration_listener(self._on_duration)
+        unregister_event_listener(self._on_event)
         if self.explanations:
             self.explanations.stop()
 

@@ -35,6 +35,7 @@ def run_child(
     lock: IO,
     threads: int | None = None,
     cache: Path | None = None,
+    interpreter: process.Interpreter = process.HERE,
 ) -> process.Outcome:
     """One fresh process, which keeps the measurement lock. Its rows and notes go to the journal, under the
     number of the process in `arguments`; then heard(kind, value) is told of each message."""
@@ -44,7 +45,7 @@ def run_child(
             journal.receive(kind, value, arguments["identity"]["process"])
         heard(kind, value)
 
-    return process.start(task, arguments, receive, limit, threads, cache, (lock.fileno(),))
+    return process.start(task, arguments, receive, limit, threads, cache, (lock.fileno(),), interpreter)
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,14 @@ class Job:
         model: str | None = None,
         cache: Path | None = None,
         threads: int | None = None,
+        interpreter: process.Interpreter = process.HERE,
         **arguments,
     ) -> dict:
         """One process of a run, unless one has left all its rows in the journal; returns what its task returned.
 
         task: `module:function`. expected: rows it makes. model: another one than the job's. cache: folder of the
-        persistent compilation cache, none by default. Raises UserError when it dies.
+        persistent compilation cache, none by default. interpreter: another Python than this one. Raises UserError when
+        it dies.
         """
         made = Counter(t.process for t in self.journal.trials if t.run == run and t.block == block)
         if max(made.values(), default=0) >= expected:
@@ -87,7 +90,7 @@ class Job:
 
         asked = dict(job=job, identity=identity, **arguments)
         with protocol.alone() as lock:
-            outcome = run_child(self.journal, task, asked, heard, self.limit, lock, threads, cache)
+            outcome = run_child(self.journal, task, asked, heard, self.limit, lock, threads, cache, interpreter)
         if not outcome.ok:
             raise UserError(f"A measuring process ({run}) failed: {outcome.reason}")
         return outcome.result

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llama_jax import xla_flags
 from llama_jax.errors import UserError
 
 LIMIT_S = 600  # a child that says nothing for so long is stopped
@@ -43,6 +44,7 @@ KEEP = {
     "XDG_CACHE_HOME",
     "NPROC",
     "LLAMA_JAX_CACHE",
+    xla_flags.KEEP,
     "OLLAMA_HOST",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_HOME",
@@ -64,6 +66,17 @@ class Outcome:
     @property
     def ok(self) -> bool:
         return not self.reason
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that runs a child, and what its environment has beside the usual."""
+
+    path: str = sys.executable
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+HERE = Interpreter()
 
 
 def allowed_cores() -> list[int]:
@@ -105,6 +118,7 @@ def start(
     threads: int | None = None,
     cache: Path | None = None,
     held: tuple[int, ...] = (),
+    interpreter: Interpreter = HERE,
 ) -> Outcome:
     """Run `module:function` of this package in a fresh process, as function(say, **arguments); its dictionary is the
     result.
@@ -112,18 +126,19 @@ def start(
     receive(kind, value): called for each message that the task says. limit: seconds of silence after which it is
     stopped.
     threads: cores it may use, all allowed ones by default. held: file descriptors it keeps open, such as a lock's.
+    interpreter: another Python than this one.
     Raises UserError when the child ends with one: a user's mistake is the same mistake in any process.
     """
     check_threads(threads)
     cores = allowed_cores()[:threads]
     job = json.dumps(dict(task=task, arguments=arguments))
-    command = [sys.executable, "-c", CHILD, ",".join(map(str, cores))]
+    command = [interpreter.path, "-c", CHILD, ",".join(map(str, cores))]
     said: dict[str, object] = {}
     with (
         tempfile.TemporaryFile("w+") as complaints,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as inductor,
     ):
-        given = clean_environment(len(cores), cache) | {INDUCTOR: inductor}
+        given = clean_environment(len(cores), cache) | {INDUCTOR: inductor} | interpreter.settings
         child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from llama_jax import checkpoint, files, paths
+from llama_jax import checkpoint, files, paths, runtime
 from llama_jax.bench import environment, record
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.record import Row, Trial
@@ -70,6 +70,7 @@ def obtain(
     here = Path(out_dir) / "data" / f"{name}.csv"
     if source == "measure":
         before = environment.capture()
+        runtime.warn(before["runtime"])
         weights = checkpoint.find(parameters["model"]).hash() if "model" in parameters else ""
         plan = {**journal_plan(parameters, before, weights), "also": repr(also)}
         digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]

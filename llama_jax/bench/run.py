@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from llama_jax import checkpoint
+from llama_jax import checkpoint, runtime
 from llama_jax.bench import environment, phases, profiling, protocol, summary
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.passages import check_context, random_prompts
@@ -71,6 +71,7 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
         peers=here,
     )
     before, names = environment.capture(), [p.name for p in placements]
+    runtime.warn(before["runtime"])
     about = {k: v for k, v in asdict(settings).items() if k not in ("journal", "limit", "skip_corrupt")}
     about |= dict(placements=names, baseline=baseline, dtype=plan.dtype)
     settled = {k: v for k, v in about.items() if k != "blocks"}  # a journal may be given more blocks

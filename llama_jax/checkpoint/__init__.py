@@ -16,6 +16,7 @@ import importlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -29,7 +30,9 @@ from llama_jax.errors import UserError, near
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
 from llama_jax.model.quantise import FORMS, LAYOUTS
-from llama_jax.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llama_jax.text.tokenizer import Tokenizer
 
 __all__ = [
     "DEFAULT",

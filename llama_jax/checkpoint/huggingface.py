@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-
-from safetensors import SafetensorError, safe_open
+from typing import TYPE_CHECKING
 
 from llama_jax.checkpoint.source import Source, Tensor, hash_files
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.errors import UserError
-from llama_jax.text.tokenizer import Tokenizer, from_folder
+
+if TYPE_CHECKING:
+    from llama_jax.text.tokenizer import Tokenizer
 
 FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
          "*.safetensors", "model.safetensors.index.json"]  # fmt: skip
@@ -173,6 +174,8 @@ def safetensors_files(folder: Path) -> list[Path]:
 
 
 def list_tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError, safe_open  # here: a machine that only measures may lack it
+
     try:
         with safe_open(path, framework="flax") as file:
             return {k: Tensor(tuple(file.get_slice(k).get_shape()), partial(read_tensor, path, k)) for k in file.keys()}  # noqa: SIM118
@@ -181,6 +184,8 @@ def list_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_tensor(path: Path, name: str):
+    from safetensors import safe_open
+
     with safe_open(path, framework="flax") as file:
         return file.get_tensor(name)
 
@@ -189,6 +194,8 @@ def read_tokenizer(folder: Path) -> Tokenizer | None:
     """The folder's tokenizer, or None where it has none."""
     if not (folder / "tokenizer.json").is_file():
         return None
+    from llama_jax.text.tokenizer import from_folder  # here: as above
+
     optional = ("tokenizer_config.json", "generation_config.json")
     parts = {name: read_json(folder / name) if (folder / name).is_file() else {} for name in optional}
     return from_folder(folder, read_json(folder / "config.json"), *parts.values())

@@ -1,0 +1,67 @@
+"""Decode rate from release to release of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from llama_jax.bench.record import Trial
+from llama_jax.experiments.upgrading_jax import table
+from llama_jax.figures.labels import readable
+from llama_jax.figures.style import LIMIT_COLOUR, OTHERS, colour, new, styled
+
+SCAN_COLOUR = OTHERS[0]
+
+
+@styled
+def releases(trials: Sequence[Trial], meta: dict) -> Figure:
+    """Tokens/s of each placement, a line with 95 % intervals from release to release; a release that computes wrong
+    values is crossed out and named in red, one that could not be had is a gap that says so."""
+    names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
+    present = table.releases(meta)
+    figure, axes = new(10, 5)
+    for placement in placements:
+        own = SCAN_COLOUR if placement == "step+scan" else colour(placement)
+        found = [(names.index(name), table.rate(trials, name, placement), name) for name in present]
+        found = [(x, summary, name) for x, summary, name in found if summary.n]
+        if not found:
+            continue
+        x, middle = [x for x, _, _ in found], np.array([s.median for _, s, _ in found])
+        low, high = (np.array([getattr(s, end) for _, s, _ in found]) for end in ("low", "high"))
+        reach = np.clip(np.nan_to_num(np.stack([middle - low, high - middle])), 0, None)
+        axes.errorbar(x, middle, reach, color=own, linewidth=1.8, marker="o", markersize=5, capsize=3, zorder=3)
+        axes.annotate(placement, (x[-1], middle[-1]), (10, 0), textcoords="offset points", va="center", color=own)
+        bad = [(at, s.median) for at, s, name in found if table.wrong(trials, meta, name)]
+        axes.plot(
+            *np.array(bad).reshape(-1, 2).T, "x", color=LIMIT_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4
+        )
+    limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]
+    if limits:
+        axes.axhline(float(np.median(limits)), color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
+        axes.annotate(
+            "bandwidth limit",
+            (0, float(np.median(limits))),
+            (0, 4),
+            textcoords="offset points",
+            color=LIMIT_COLOUR,
+            fontsize=9,
+        )
+    for name in names:
+        if name not in present:
+            where = dict(rotation=90, ha="center", va="center", color="#555555")
+            axes.annotate("not measured", (names.index(name), 0.5), xycoords=("data", "axes fraction"), **where)
+    axes.set_yscale("log")
+    readable(axes.yaxis)
+    axes.set_xlim(-0.4, len(names) - 0.1)
+    axes.set_xticks(range(len(names)), names)
+    for tick, name in zip(axes.get_xticklabels(), names, strict=True):
+        if name in present and table.wrong(trials, meta, name):
+            tick.set(color=LIMIT_COLOUR, fontweight="bold")
+    most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
+    counted = f"n = {most} answers in {meta['parameters']['processes']} processes"
+    axes.set_xlabel(f"release of JAX, as shipped (red cross: computes wrong values) · {counted}")
+    axes.set_ylabel("decode, tokens/s")
+    axes.set_title("The same decode under each release of JAX")
+    return figure

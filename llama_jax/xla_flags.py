@@ -1,0 +1,44 @@
+"""The setting of XLA that this package needs to compute right; made when the package is imported, before JAX starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+# XLA:CPU hands products and reductions to YNNPACK; an empty list of fusions hands it none.
+FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+KEEP = "LLAMA_JAX_KEEP_XLA_FLAGS"  # set to anything: XLA_FLAGS stay as they are, whatever this JAX then computes
+CURED = ("0.10.2",)  # releases of jaxlib that know the flag and compute wrong values without it
+LATE = (
+    "jaxlib {release} computes wrong values on a CPU (jax #39103), and JAX was started before llama_jax could prevent"
+    " it: import llama_jax first, or set XLA_FLAGS={flag}="
+)
+
+
+def prepare() -> None:
+    """Add to XLA_FLAGS what this jaxlib needs to compute right; what the user set there stays.
+
+    Warns where JAX has read the flags already. `KEEP` in the environment leaves everything alone.
+    """
+    try:
+        from jaxlib import version
+    except ImportError:  # a command line that only asks for help
+        return
+    flags = os.environ.get("XLA_FLAGS", "")
+    if version.__version__ not in CURED or FLAG in flags or os.environ.get(KEEP):
+        return
+    if started():
+        warnings.warn(LATE.format(release=version.__version__, flag=FLAG), RuntimeWarning, stacklevel=3)
+    os.environ["XLA_FLAGS"] = f"{flags} {FLAG}=".strip()  # for children too
+
+
+def started() -> bool:
+    """Whether JAX has made its client, and so read XLA_FLAGS."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(bridge and bridge.backends_are_initialized())
+
+
+def as_given() -> str:
+    """XLA_FLAGS without what `prepare` adds: for a child with another jaxlib, which may not know that flag."""
+    return " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag != f"{FLAG}=")

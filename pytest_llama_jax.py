@@ -1,0 +1,85 @@
+"""A pytest plugin for any project that uses JAX: tests that fail when something compiles that should not.
+
+    def test_decode(no_compile):
+        step(x)                              # warm-up: may compile
+        with no_compile:
+            step(x + 1)                      # fails here if it does
+
+    @pytest.mark.compiles(at_most=1)         # programs compiled in the whole test
+    def test_one_program_for_all_lengths(): ...
+
+It counts what `llama_jax.bench.guard` counts: backend compilations of every thread, programs read from the persistent
+cache included, since a test should not depend on what lies there. See docs/pytest.md.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+
+def guard():
+    """A new compile guard. What the package sets for XLA is no affair of the tested project, and is kept out of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LLAMA_JAX_KEEP_XLA_FLAGS", "1")
+        from llama_jax.bench.guard import Guard
+    return Guard(explain=True)
+
+
+def told(seen, allowed: str) -> str:
+    """What was compiled, by name, and why, as JAX explains it."""
+    made = seen.count("backend") or seen.count("lower")
+    return f"{made} {'program' if made == 1 else 'programs'} compiled {allowed}: {', '.join(seen.names)}\n{seen.cause}"
+
+
+class NoCompile:
+    """`with no_compile:` fails the test if anything is lowered or compiled inside; usable any number of times."""
+
+    def __enter__(self):
+        self.guard = guard().__enter__()
+        return self.guard
+
+    def __exit__(self, kind, error, traceback):
+        self.guard.__exit__(kind, error, traceback)
+        if error is None and self.guard.fired:
+            pytest.fail(told(self.guard, "where nothing may be"), pytrace=False)
+
+
+@pytest.fixture
+def no_compile():
+    """A region in which nothing may compile: `with no_compile: ...`, after a warm-up."""
+    return NoCompile()
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "compiles(at_most): the test fails if more programs are compiled while it runs (JAX)"
+    )
+
+
+def allowed(item) -> int | None:
+    """How many programs a test may compile; None where it does not say. Raises pytest.UsageError for a mark that says
+    nothing sensible."""
+    mark = item.get_closest_marker("compiles")
+    if mark is None:
+        return None
+    most = mark.kwargs.get("at_most")
+    if mark.args or set(mark.kwargs) != {"at_most"} or not isinstance(most, int) or isinstance(most, bool) or most < 0:
+        raise pytest.UsageError(f"{item.nodeid}: write @pytest.mark.compiles(at_most=N) with N of 0 or more")
+    return most
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        allowed(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    most = allowed(item)
+    if most is None:
+        return (yield)
+    with guard() as seen:
+        result = yield
+    if seen.count("backend") > most:
+        pytest.fail(told(seen, f"where at most {most} may be"), pytrace=False)
+    return result

@@ -1,0 +1,100 @@
+"""The compile guard as a pytest plugin, tried on little suites of somebody else's project."""
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def suite(pytester, monkeypatch):
+    """run(code): its outcome in a pytest process that knows nothing but the plugin."""
+    pytester.makefile(".toml", pyproject='[tool.pytest.ini_options]\naddopts = "--strict-markers"')
+    for name in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(code, *options):
+        pytester.makepyfile(
+            f"import os\nimport jax, numpy as np, pytest\n\n@jax.jit\ndef halve(x):\n    return x / 2\n{code}"
+        )
+        return pytester.runpytest_subprocess(*options)
+
+    return run
+
+
+def test_a_region_in_which_nothing_may_compile(suite):
+    done = suite("""
+def test_warm(no_compile):
+    halve(np.ones(3))
+    for _ in range(2):
+        with no_compile as seen:
+            halve(np.zeros(3))
+        assert not seen.fired
+
+def test_other_shape(no_compile):
+    halve(np.ones(4))
+    with no_compile:
+        halve(np.ones(5))
+
+def test_own_failure_comes_first(no_compile):
+    with no_compile:
+        halve(np.ones(6))
+        assert 1 == 2
+""")
+    done.assert_outcomes(passed=1, failed=2)
+    done.stdout.fnmatch_lines(
+        ["1 program compiled where nothing may be: halve", "*now f32[[]5[]] and before f32[[]3[]]*"]
+    )
+    done.stdout.fnmatch_lines(["*assert 1 == 2*"])
+
+
+def test_a_mark_bounds_a_whole_test(suite):
+    done = suite("""
+@pytest.mark.compiles(at_most=1)
+def test_one():
+    halve(np.ones(3)), halve(np.zeros(3))
+
+@pytest.mark.compiles(at_most=1)
+def test_two():
+    halve(np.ones(4)), halve(np.ones(5))
+
+@pytest.mark.compiles(at_most=0)
+def test_none():
+    assert True
+
+def test_unmarked():
+    halve(np.ones(6)), halve(np.ones(7))
+""")
+    done.assert_outcomes(passed=3, failed=1)
+    done.stdout.fnmatch_lines(["2 programs compiled where at most 1 may be: halve"])
+
+
+@pytest.mark.parametrize(
+    "mark", ["compiles", "compiles(1)", "compiles(at_most='1')", "compiles(at_most=-1)", "compiles(most=1)"]
+)
+def test_a_mark_that_says_nothing_is_an_error_of_use(suite, mark):
+    done = suite(f"@pytest.mark.{mark}\ndef test_it():\n    pass\n")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: *test_it: write @pytest.mark.compiles(at_most=N) with N of 0 or more"])
+
+
+def test_the_tested_projects_settings_are_left_alone(suite):
+    done = suite("""
+def test_flags(no_compile):
+    with no_compile:
+        pass
+    assert "XLA_FLAGS" not in os.environ
+    assert "LLAMA_JAX_KEEP_XLA_FLAGS" not in os.environ
+""")
+    done.assert_outcomes(passed=1)
+
+
+def test_it_is_registered_and_costs_nothing_until_it_is_used(suite):
+    from importlib.metadata import entry_points
+
+    assert [e.value for e in entry_points(group="pytest11") if e.name == "llama_jax"] == ["pytest_llama_jax"]
+    done = suite("""
+import sys
+def test_idle():
+    assert "llama_jax" not in sys.modules
+""")
+    done.assert_outcomes(passed=1)
