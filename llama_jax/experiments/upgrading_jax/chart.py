@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from llama_jax.bench.record import Trial
 from llama_jax.experiments.upgrading_jax import table
 from llama_jax.figures.labels import readable
+from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, OTHERS, colour, new, styled
 
 SCAN_COLOUR = OTHERS[0]
@@ -22,6 +23,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
     present = table.releases(meta)
     figure, axes = new(10, 5)
+    ends: dict[str, tuple[float, str]] = {}
     for placement in placements:
         own = SCAN_COLOUR if placement == "step+scan" else colour(placement)
         found = [(names.index(name), table.rate(trials, name, placement), name) for name in present]
@@ -32,11 +34,14 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         low, high = (np.array([getattr(s, end) for _, s, _ in found]) for end in ("low", "high"))
         reach = np.clip(np.nan_to_num(np.stack([middle - low, high - middle])), 0, None)
         axes.errorbar(x, middle, reach, color=own, linewidth=1.8, marker="o", markersize=5, capsize=3, zorder=3)
-        axes.annotate(placement, (x[-1], middle[-1]), (10, 0), textcoords="offset points", va="center", color=own)
+        ends[placement] = (float(middle[-1]), own)
         bad = [(at, s.median) for at, s, name in found if table.wrong(trials, meta, name)]
         axes.plot(
             *np.array(bad).reshape(-1, 2).T, "x", color=LIMIT_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4
         )
+    heights = spread_labels({name: height for name, (height, _) in ends.items()}, 1.3)
+    for name, height in heights.items():
+        axes.text(len(names) - 0.85, height, name, va="center", color=ends[name][1])
     limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]
     if limits:
         axes.axhline(float(np.median(limits)), color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
@@ -54,14 +59,14 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
             axes.annotate("not measured", (names.index(name), 0.5), xycoords=("data", "axes fraction"), **where)
     axes.set_yscale("log")
     readable(axes.yaxis)
-    axes.set_xlim(-0.4, len(names) - 0.1)
-    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.4, len(names))
+    axes.set_xticks(range(len(names)), [name.replace("+", "\n+") for name in names])
     for tick, name in zip(axes.get_xticklabels(), names, strict=True):
         if name in present and table.wrong(trials, meta, name):
             tick.set(color=LIMIT_COLOUR, fontweight="bold")
     most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
     counted = f"n = {most} answers in {meta['parameters']['processes']} processes"
-    axes.set_xlabel(f"release of JAX, as shipped (red cross: computes wrong values) · {counted}")
+    axes.set_xlabel(f"release of JAX, as shipped or with our flag (red cross: computes wrong values) · {counted}")
     axes.set_ylabel("decode, tokens/s")
     axes.set_title("The same decode under each release of JAX")
     return figure

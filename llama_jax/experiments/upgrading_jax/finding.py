@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import listed, with_n
-from llama_jax.experiments.upgrading_jax import table
+from llama_jax.experiments.upgrading_jax import environments, table
 
 PLACEMENT = "step"
 
@@ -14,7 +14,9 @@ PLACEMENT = "step"
 def upgrading(trials: Sequence[Trial], meta: dict | None) -> str:
     """How far apart the releases are, which of them compute wrong values, and where the locked one stands. meta: None
     where nothing is recorded."""
-    names, locked = (table.releases(meta), meta["environment"]["packages"]["jax"]) if meta else ([], "")
+    names = table.releases(meta) if meta else []
+    installed = meta["environment"]["packages"]["jax"] if meta else ""
+    locked = next((name for name in (installed + environments.FLAGGED, installed) if name in names), installed)
     others = [name for name in names if name != locked]
     if locked not in names or not others:
         return (
@@ -23,15 +25,11 @@ def upgrading(trials: Sequence[Trial], meta: dict | None) -> str:
     rates = {name: table.rate(trials, name, PLACEMENT).median for name in names}
     best, worst = (pick(others, key=lambda name: rates[name]) for pick in (max, min))
     fastest = max(names, key=rates.get)
-    said = f"Of {len(names)} releases of JAX, {names[0]} to {names[-1]}, `{PLACEMENT}` decodes fastest under {fastest}"
+    said = f"Of {len(names)} runtimes, JAX {names[0]} to {names[-1]}, `{PLACEMENT}` decodes fastest under {fastest}"
     for name, kind in dict.fromkeys([(best, "the best other"), (worst, "the worst")]):
         said += f"; under {name}, {kind}, {with_n(table.ratio(trials, PLACEMENT, name, locked))} of the locked {locked}"
     faults = {name: table.wrong(trials, meta, name) for name in names}
     bad = [f"{name} ({', '.join(found)})" for name, found in faults.items() if found]
     slow = [name for name in names if meta["facts"][name]["updates"] > table.SLOW_UPDATES]
-    said += (
-        f"; wrong values were computed as shipped by {listed(bad)}"
-        if bad
-        else "; none computed wrong values as shipped"
-    )
+    said += f"; wrong values were computed by {listed(bad)}" if bad else "; none computed wrong values"
     return said + (f"; small updates in a loop copy the whole array under {listed(slow)}" if slow else "") + "."

@@ -48,12 +48,13 @@ def interpreters(
     for i, release in enumerate(releases):
         progress(f"environment of jax {release}", i, len(releases))
         try:
-            path = make(release, python)
+            path = make(release.removesuffix(environments.FLAGGED), python)
         except environments.GapError as gap:
             gaps.append(dict(name=release, reason=str(gap), remedy=f"make releases RELEASES={release}"))
             continue
-        # as it is shipped: what the package sets for a release would hide what that release does
-        settings = {"PYTHONPATH": str(paths.ROOT), "XLA_FLAGS": xla_flags.as_given(), xla_flags.KEEP: "1"}
+        # as it is shipped, unless it says otherwise: what the package sets would hide what a release does
+        ours = f" {xla_flags.FLAG}=" * release.endswith(environments.FLAGGED)
+        settings = {"PYTHONPATH": str(paths.ROOT), "XLA_FLAGS": xla_flags.as_given() + ours, xla_flags.KEEP: "1"}
         found[release] = Interpreter(str(path), settings)
     return found, gaps, version
 
