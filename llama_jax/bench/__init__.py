@@ -9,6 +9,8 @@ import importlib
 AGAIN = " (again)"  # suffix of the baseline's second appearance
 WRONG, DIED = "wrong: ", "its process died: "  # how the reasons of void rows begin; ask `Row.wrong` and `Row.died`
 
+COMPILED = "compiled in the timed region"  # how the guard's begin
+
 SCHEMA = 2  # version of the records
 NAMES = {  # name here: the module it comes from
     "Guard": "guard",

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 import jax
 from jax import monitoring
 
+from llama_jax.bench import COMPILED
+
 try:
     from jax.monitoring import unregister_event_duration_listener, unregister_event_listener
 except ImportError:  # before 0.8
@@ -96,11 +98,7 @@ class Region:
         others = sorted({e.thread for e in self.events} - {"MainThread"})
         where = f" in thread {', '.join(others)}" if others else ""
         captures = self.count("capture")
-        what = (
-            f"{captures} CUDA graphs captured"
-            if captures
-            else f"compiled in the timed region: {self.count('backend')} programs"
-        )
+        what = f"{captures} CUDA graphs captured" if captures else f"{COMPILED}: {self.count('backend')} programs"
         return f"{what} ({names}){where}"
 
 

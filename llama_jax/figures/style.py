@@ -175,6 +175,13 @@ def scatter_row(axes, values: Sequence[float], height: float, subject: str, seed
     axes.scatter(values, height + spread, s=12, alpha=0.45, color=colour(subject), linewidths=0, zorder=2)
 
 
+def interval_bar(axes, low: float, median: float, high: float, height: float, mark: float = 18) -> None:
+    """A row's median as an upright mark of that size in points, and its interval as a band, over the row's points."""
+    band = dict(linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3)
+    axes.plot([low, high], [height] * 2, color="black", **band)
+    axes.plot(median, height, "|", color="black", markersize=mark, markeredgewidth=2.2, zorder=4)
+
+
 def limit_line(axes, limit: float) -> None:
     axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
     axes.text(

@@ -12,7 +12,7 @@ from llama_jax.bench import summary
 from llama_jax.bench.wording import times
 from llama_jax.experiments.host_loop import measure
 from llama_jax.experiments.host_loop.clock import HostTrial
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, new, plain_ticks, rows, styled
+from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, interval_bar, new, plain_ticks, rows, styled
 
 GREY = "#555555"
 
@@ -74,16 +74,7 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
     spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(rates))
     axes.scatter(rates, height + spread, s=12, alpha=0.45, color=shade(line["name"]), linewidths=0, zorder=2)
     rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
-    axes.plot(
-        [rate["low"], rate["high"]],
-        [height] * 2,
-        color="black",
-        linewidth=5,
-        alpha=0.35,
-        solid_capstyle="butt",
-        zorder=3,
-    )
-    axes.plot(rate["median"], height, "|", color="black", markersize=18, markeredgewidth=2.2, zorder=4)
+    interval_bar(axes, rate["low"], rate["median"], rate["high"], height)
     words = (
         f"baseline, n = {rate['n']}"
         if ratio["verdict"] == "baseline"

@@ -16,6 +16,7 @@ from llama_jax.figures.style import (
     LIMIT_COLOUR,
     PALETTE,
     colour,
+    interval_bar,
     limit_line,
     new,
     plain_ticks,
@@ -45,16 +46,7 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
             )
             continue
         scatter_row(axes, [t.tg for t in summary.warm(trials, name)], height, name, seed)
-        axes.plot(
-            [rate["low"], rate["high"]],
-            [height] * 2,
-            color="black",
-            linewidth=5,
-            alpha=0.35,
-            solid_capstyle="butt",
-            zorder=3,
-        )
-        axes.plot(rate["median"], height, "|", color="black", markersize=20, markeredgewidth=2.2, zorder=4)
+        interval_bar(axes, rate["low"], rate["median"], rate["high"], height, 20)
         axes.text(1.01, height, ratio_words(line), va="center", fontsize=9, transform=axes.get_yaxis_transform())
     limit_line(axes, limit)
     axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm" and t.tg > 0)))

@@ -22,7 +22,7 @@ from llama_jax.figures.marks import (
     marked,
     shade,
 )
-from llama_jax.figures.style import LIMIT_COLOUR, new, rows, styled
+from llama_jax.figures.style import LIMIT_COLOUR, interval_bar, new, rows, styled
 
 
 @styled
@@ -177,10 +177,7 @@ def row(axes, entry: dict, what: str, height: float) -> None:
         return
     spread, marker = np.linspace(-0.16, 0.16, len(values)), look(entry["name"], entry["backend"])[1]
     axes.scatter(values, height + spread, s=13, color=colour, marker=marker, alpha=0.45, linewidths=0, zorder=2)
-    axes.plot(
-        [found.low, found.high], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3
-    )
-    axes.plot(found.median, height, "|", color="black", markersize=15, markeredgewidth=2.2, zorder=4)
+    interval_bar(axes, found.low, found.median, found.high, height, 15)
     words = f"{found.median:.0f}" if found.median >= 100 else f"{found.median:.1f}"
     if what == "decode" and entry["limit"]:
         limit = entry["limit"]

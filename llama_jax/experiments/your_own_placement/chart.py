@@ -11,7 +11,7 @@ from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import times
 from llama_jax.experiments.your_own_placement import measure
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, limit_line, new, rows, scatter_row, styled
+from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, interval_bar, limit_line, new, rows, scatter_row, styled
 
 WIDEST = 110  # characters of a reason; they may run on into the margin
 
@@ -71,16 +71,7 @@ def measured(axes, trials: Sequence[Trial], entry: dict, height: float, seed: in
     """A row with a rate: its answers, their median and interval, and in words the ratio and its verdict."""
     name, rate, ratio = entry["name"], entry["tokens_per_second"], entry["ratio_to_baseline"]
     scatter_row(axes, [t.tg for t in summary.warm(trials, name)], height, name, seed)
-    axes.plot(
-        [rate["low"], rate["high"]],
-        [height] * 2,
-        color="black",
-        linewidth=5,
-        alpha=0.35,
-        solid_capstyle="butt",
-        zorder=3,
-    )
-    axes.plot(rate["median"], height, "|", color="black", markersize=18, markeredgewidth=2.2, zorder=4)
+    interval_bar(axes, rate["low"], rate["median"], rate["high"], height)
     words = (
         f"baseline, n = {rate['n']}"
         if ratio["verdict"] == "baseline"

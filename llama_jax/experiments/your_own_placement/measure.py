@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from llama_jax import generate
-from llama_jax.bench import AGAIN, WRONG, compile_causes, protocol, summary
+from llama_jax.bench import AGAIN, COMPILED, WRONG, compile_causes, protocol, summary
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
@@ -177,7 +177,7 @@ def fate(entry: dict) -> Fate:
         return Fate(name, GATE, told.partition(WRONG)[2])
     if not entry["valid_trials"]:
         reason = "; ".join(entry["reasons"])
-        return Fate(name, GUARD if "in the timed region" in reason else FAILED, reason)
+        return Fate(name, GUARD if COMPILED in reason else FAILED, reason)
     caught = INTERVAL if ratio["verdict"] in ("inconclusive", "unstable") else ""
     return Fate(name, caught, f"{interval(ratio)}: {ratio['verdict']}" + (more(ratio) if caught else ""))
 
