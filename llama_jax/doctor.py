@@ -35,8 +35,9 @@ def examine(probe: bool = True) -> dict:
     compiled = kernels.status()
     hints += [compiled["reason"]] if compiled["reason"] else []
     weights, hint = find_weights()
-    computes = runtime.examine(fatal=True)
-    if wrong := runtime.complaint(computes):
+    outcomes = runtime.examine(fatal=True)
+    computes = [(one, outcomes[one.name]) for one in runtime.CHECKS if one.name in outcomes]
+    if wrong := runtime.complaint(outcomes):
         advice.append(f"{wrong[0].upper()}{wrong[1:]}; {runtime.REMEDY}")
     busy = os.getloadavg()[0]
     if busy > 0.5 * (os.cpu_count() or 1):
@@ -52,9 +53,7 @@ def examine(probe: bool = True) -> dict:
         },
         "packages": packages,
         "devices": [str(d) for d in jax.devices()],
-        "jax computes": {
-            f"{one.issue}, {one.name}": computes[one.name] for one in runtime.CHECKS if one.name in computes
-        },
+        "jax computes": {f"{one.name} ({one.issue}):": runtime.told(one, said) for one, said in computes},
         "kernels": compiled,
         "peers": others,
         "bandwidth_gbps": round(roofline.bandwidth(), 1) if probe else None,

@@ -38,6 +38,14 @@ def test_this_jax_is_right():
     assert runtime.complaint(outcomes) == ""
 
 
+def test_the_checks_of_gpus_are_right_on_a_processor():
+    """Where no GPU is at hand, that their programs run and that what NumPy expects of them is so."""
+    others = [one for one in runtime.CHECKS if one.platform == "gpu"]
+    assert {one.name: runtime.outcome(one) for one in others} == {one.name: runtime.RIGHT for one in others}
+    assert others
+    assert not {one.name for one in others} & set(runtime.examine())
+
+
 @pytest.mark.parametrize(
     "start",
     [
@@ -153,6 +161,8 @@ def test_what_the_package_avoids_is_no_complaint():
     other = next(one for one in runtime.CHECKS if not one.avoided)
     wrong = {avoided.name: "wrong: 1 instead of 2, 1 of 1 values"}
     assert runtime.complaint(wrong) == ""
+    assert runtime.told(avoided, wrong[avoided.name]).endswith(f"1 of 1 values; not met here: {avoided.avoided}")
+    assert runtime.told(avoided, runtime.RIGHT) == runtime.RIGHT
     assert other.issue in runtime.complaint(wrong | {other.name: "crashes: exit code -11"})
 
 
