@@ -13,9 +13,8 @@ def suite(pytester, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
     def run(code, *options):
-        pytester.makepyfile(
-            f"import os\nimport jax, numpy as np, pytest\n\n@jax.jit\ndef halve(x):\n    return x / 2\n{code}"
-        )
+        jitted = "import jax, numpy as np\n@jax.jit\ndef halve(x):\n    return x / 2\n" if "halve" in code else ""
+        pytester.makepyfile(f"import os, sys\nimport pytest\n{jitted}{code}")
         return pytester.runpytest_subprocess(*options)
 
     return run
@@ -93,7 +92,6 @@ def test_it_is_registered_and_costs_nothing_until_it_is_used(suite):
 
     assert [e.value for e in entry_points(group="pytest11") if e.name == "llama_jax"] == ["pytest_llama_jax"]
     done = suite("""
-import sys
 def test_idle():
     assert "llama_jax" not in sys.modules
 """)
