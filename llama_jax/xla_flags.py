@@ -39,6 +39,8 @@ def started() -> bool:
     return getattr(bridge, "backends_are_initialized", bool)()  # not public: where it is gone, nothing is known
 
 
-def as_given() -> str:
-    """XLA_FLAGS without what `prepare` adds: for a child with another jaxlib, which may not know that flag."""
-    return " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag != f"{FLAG}=")
+def shipped() -> dict[str, str]:
+    """Environment of a child that is to run JAX as it is shipped: without what `prepare` adds, which another jaxlib may
+    not even know."""
+    given = " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag != f"{FLAG}=")
+    return {"XLA_FLAGS": given, KEEP: "1"}

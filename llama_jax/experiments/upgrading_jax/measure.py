@@ -53,8 +53,8 @@ def interpreters(
             gaps.append(dict(name=release, reason=str(gap), remedy=f"make releases RELEASES={release}"))
             continue
         # as it is shipped, unless it says otherwise: what the package sets would hide what a release does
-        ours = f" {xla_flags.FLAG}=" * release.endswith(environments.FLAGGED)
-        settings = {"PYTHONPATH": str(paths.ROOT), "XLA_FLAGS": xla_flags.as_given() + ours, xla_flags.KEEP: "1"}
+        settings = {"PYTHONPATH": str(paths.ROOT), **xla_flags.shipped()}
+        settings["XLA_FLAGS"] += f" {xla_flags.FLAG}=" * release.endswith(environments.FLAGGED)
         found[release] = Interpreter(str(path), settings)
     return found, gaps, version
 
