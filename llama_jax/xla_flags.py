@@ -6,13 +6,15 @@ import os
 import sys
 import warnings
 
-# XLA:CPU hands products and reductions to YNNPACK; an empty list of fusions hands it none.
+# XLA:CPU hands products and reductions to YNNPACK. Without the reductions it computes right; without all of them too,
+# but a first token then takes up to half as long again (data/performance-changes.csv).
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+SETTING = f"{FLAG}=-reduce"
 KEEP = "LLAMA_JAX_KEEP_XLA_FLAGS"  # set to anything: XLA_FLAGS stay as they are, whatever this JAX then computes
 CURED = ("0.10.2",)  # releases of jaxlib that know the flag and compute wrong values without it
 LATE = (
     "jaxlib {release} computes wrong values on a CPU (jax #39103), and JAX was started before llama_jax could prevent"
-    " it: import llama_jax first, or set XLA_FLAGS={flag}="
+    " it: import llama_jax first, or set XLA_FLAGS={setting}"
 )
 
 
@@ -29,8 +31,8 @@ def prepare() -> None:
     if version.__version__ not in CURED or FLAG in flags or os.environ.get(KEEP):
         return
     if started():
-        warnings.warn(LATE.format(release=version.__version__, flag=FLAG), RuntimeWarning, stacklevel=3)
-    os.environ["XLA_FLAGS"] = f"{flags} {FLAG}=".strip()  # for children too
+        warnings.warn(LATE.format(release=version.__version__, setting=SETTING), RuntimeWarning, stacklevel=3)
+    os.environ["XLA_FLAGS"] = f"{flags} {SETTING}".strip()  # for children too
 
 
 def started() -> bool:
@@ -42,5 +44,5 @@ def started() -> bool:
 def shipped() -> dict[str, str]:
     """Environment of a child that is to run JAX as it is shipped: without what `prepare` adds, which another jaxlib may
     not even know."""
-    given = " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag != f"{FLAG}=")
+    given = " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag != SETTING)
     return {"XLA_FLAGS": given, KEEP: "1"}

@@ -54,7 +54,7 @@ def interpreters(
             continue
         # as it is shipped, unless it says otherwise: what the package sets would hide what a release does
         settings = {"PYTHONPATH": str(paths.ROOT), **xla_flags.shipped()}
-        settings["XLA_FLAGS"] += f" {xla_flags.FLAG}=" * release.endswith(environments.FLAGGED)
+        settings["XLA_FLAGS"] += f" {xla_flags.SETTING}" * release.endswith(environments.FLAGGED)
         found[release] = Interpreter(str(path), settings)
     return found, gaps, version
 

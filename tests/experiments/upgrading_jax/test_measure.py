@@ -225,14 +225,14 @@ def test_no_release_at_all_is_one_line(tmp_path, monkeypatch):
 
 
 def test_another_jaxlib_is_not_given_our_flag(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--a=1 --xla_cpu_experimental_ynn_fusion_type=")
+    monkeypatch.setenv("XLA_FLAGS", "--a=1 --xla_cpu_experimental_ynn_fusion_type=-reduce")
     monkeypatch.setattr(environments, "interpreter", lambda: (sys.executable, "3.12.1"))
     found, gaps, _ = measure.interpreters(["1.0.0", "9.9.9"], lambda *_: None, dying)
     assert [gap["name"] for gap in gaps] == ["9.9.9"]
     assert isinstance(found["1.0.0"], Interpreter)
     assert found["1.0.0"].settings["XLA_FLAGS"] == "--a=1"
     flagged, _, _ = measure.interpreters(["1.0.0+flag"], lambda *_: None, dying)
-    assert flagged["1.0.0+flag"].settings["XLA_FLAGS"] == "--a=1 --xla_cpu_experimental_ynn_fusion_type="
+    assert flagged["1.0.0+flag"].settings["XLA_FLAGS"] == "--a=1 --xla_cpu_experimental_ynn_fusion_type=-reduce"
 
 
 def test_the_locked_release_with_its_flag_is_the_one_compared_with():
