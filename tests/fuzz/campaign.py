@@ -1,0 +1,103 @@
+"""A campaign against every boundary: `python -m tests.fuzz.campaign --minutes 10` prints the table of outcomes, and
+keeps each new kind of fault as a line of JSON. The same seed throws the same examples, as far as the time goes.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from tests.fuzz import arena
+from tests.fuzz.boundaries import BOUNDARIES
+from tests.fuzz.commands import PROCESS_S
+
+
+def make_base(folder: Path) -> Path:
+    """The honest inputs, made by a process of its own."""
+    subprocess.run([sys.executable, "-m", "tests.fuzz.base", str(folder)], check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def thrown(boundary: str, count: int, number: int, visit) -> None:
+    """Call `visit` with `count` examples of a boundary, drawn from the seed `number`."""
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(BOUNDARIES[boundary].examples)
+    def drawn(example):
+        visit(example)
+
+    drawn()
+
+
+def campaign(seconds: float, number: int, names: list[str], log: Path) -> dict[str, Counter]:
+    """Outcomes by boundary. Each has its share of the time."""
+    found: dict[str, Counter] = {}
+    with tempfile.TemporaryDirectory() as folder, log.open("w") as file:
+        base = make_base(Path(folder))
+        for name in names:
+            counts, end, kinds = Counter(), time.monotonic() + seconds / len(names), set()
+            found[name] = counts
+
+            def visit(example, name=name, counts=counts, end=end, kinds=kinds):
+                if time.monotonic() > end:
+                    return
+                what, said = arena.outcome(
+                    BOUNDARIES[name].run, example, base, PROCESS_S + 20 if name == "command line" else arena.LIMIT_S
+                )
+                silent = what == "accepted" and said.startswith("silently")
+                counts[what] += 1
+                counts["silent"] += silent
+                kind = what, said.splitlines()[-1][:60] if said else ""
+                if (what in arena.BAD or silent) and kind not in kinds:
+                    kinds.add(kind)
+                    file.write(
+                        json.dumps({"boundary": name, "outcome": what, "said": said, "example": repr(example)[:400]})
+                        + "\n"
+                    )
+                    file.flush()
+
+            for part in range(10_000):  # hypothesis slows down with the number of examples that it remembers
+                if time.monotonic() > end:
+                    break
+                thrown(name, 50, number + part, visit)
+            print(name, dict(counts), flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", choices=list(BOUNDARIES))
+    parser.add_argument("--log", type=Path, default=Path("out/fuzz.jsonl"))
+    parser.add_argument("--out", type=Path, help="a CSV table of the outcomes")
+    asked = parser.parse_args()
+    asked.log.parent.mkdir(parents=True, exist_ok=True)
+    found = campaign(asked.minutes * 60, asked.seed, asked.only or list(BOUNDARIES), asked.log)
+    columns = [*arena.OUTCOMES, "silent"]
+    table = [["boundary", "cases", *columns]]
+    table += [[name, sum(c[o] for o in arena.OUTCOMES), *(c[o] for o in columns)] for name, c in found.items()]
+    if asked.out:
+        with asked.out.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(table)
+    for row in table:
+        print(" | ".join(str(cell).rjust(9) for cell in row))
+    sys.exit(any(counts[o] for counts in found.values() for o in arena.BAD))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A few examples at every boundary, the same ones each time; `make fuzz MINUTES=n` throws as many as time allows."""
+
+import os
+import time
+
+import pytest
+
+from llama_jax.errors import UserError
+from tests.fuzz import arena, campaign
+from tests.fuzz.boundaries import BOUNDARIES
+from tests.fuzz.commands import PROCESS_S
+
+EXAMPLES = 12
+FEWER = {"command line": 5, "requests": 8, "reports": 8}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return campaign.make_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_whatever_comes_in_is_accepted_or_refused_in_one_line(base, boundary):
+    found = []
+
+    def visit(example):
+        what, said = arena.outcome(BOUNDARIES[boundary].run, example, base, PROCESS_S + 20)
+        if what in arena.BAD or said.startswith("silently"):
+            found.append((what, said, repr(example)[:300]))
+
+    campaign.thrown(boundary, FEWER.get(boundary, EXAMPLES), 0, visit)
+    assert not found
+
+
+def fault(kind, base, folder):
+    """What a boundary must not do."""
+    if kind == "traceback":
+        return 1 / 0
+    if kind == "hang":
+        return time.sleep(600)
+    if kind == "blow-up":
+        return len(bytearray(20 << 30))
+    if kind == "abort":
+        os.abort()
+    raise UserError("It cannot be." if kind == "refused" else "No line for a person. " * 200)
+
+
+@pytest.mark.parametrize("kind", arena.OUTCOMES[1:])
+def test_each_fault_has_its_name(tmp_path, kind):
+    assert arena.outcome(fault, kind, tmp_path, 5)[0] == kind
+
+
+def test_a_message_that_is_no_line_is_no_refusal(tmp_path):
+    assert arena.outcome(fault, "long", tmp_path, 5)[0] == "traceback"
