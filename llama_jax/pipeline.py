@@ -37,7 +37,7 @@ class Numbers:
     stop: tuple[int, ...] = ()
     chat_template = None
 
-    def encode(self, text: str, special: bool = True) -> list[int]:
+    def encode(self, text: str, special: bool = True, allow_special_tokens: bool = False) -> list[int]:
         try:
             return [int(word) for word in text.replace(",", " ").split()]
         except ValueError:
@@ -63,10 +63,13 @@ def serve(
     new_tokens: int,
     bound: int = BOUND,
     stop: Sequence[int] | None = None,
+    allow_special_tokens: bool = False,
     **options,
 ) -> Iterator[Piece]:
-    """Answers to prompts (texts that hold their own special tokens, or token ids), piece by piece, one request after
-    the other.
+    """Answers to prompts (texts or token ids), piece by piece, one request after the other.
+
+    allow_special_tokens: the texts hold their own special tokens, as rendered chats do; else they are text, and get
+    those that the model expects around one.
 
     bound: items that wait between two stages; 0 does the same work in the reader's own thread, one step after the
     other. stop: tokens that end an answer, the tokenizer's by default. Further options as for `generate.stream`; any
@@ -79,14 +82,17 @@ def serve(
     def stage(items: Iterator, name: str) -> Iterator:
         return ahead(items, bound, name) if bound else items
 
-    tokenised = stage(tokenise(tokenizer, prompts), "tokenise")
+    tokenised = stage(tokenise(tokenizer, prompts, allow_special_tokens), "tokenise")
     transformed = stage(transform(engine, tokenised, new_tokens, stop=stop, **options), "transform")
     return stage(detokenise(tokenizer, transformed), "detokenise")
 
 
-def tokenise(tokenizer: Tokenizer | Numbers, prompts: Iterable[str | Sequence[int]]) -> Iterator[list[int]]:
+def tokenise(
+    tokenizer: Tokenizer | Numbers, prompts: Iterable[str | Sequence[int]], rendered: bool = False
+) -> Iterator[list[int]]:
+    """Token ids of each prompt. rendered: the texts hold their own special tokens."""
     for prompt in prompts:
-        yield tokenizer.encode(prompt, special=False) if isinstance(prompt, str) else list(prompt)
+        yield tokenizer.encode(prompt, not rendered, rendered) if isinstance(prompt, str) else list(prompt)
 
 
 def transform(

@@ -95,3 +95,12 @@ def test_pieces_make_up_the_whole_text(words, text, size):
         pieces = list(pipeline.detokenise(words, (b for b in ended)))
         assert "".join(p.text for p in pieces) == words.decode(ids[:end])
         assert [t for p in pieces for t in p.token_ids] == ids[:end]
+
+
+def test_prompts_are_text_but_for_those_that_were_rendered(words):
+    """As for `Tokenizer.encode`: a rendered chat brings its special tokens, any other text gets those it needs."""
+    text = "<|im_start|>user\none<|im_end|>"
+    (plain,), (rendered,) = (list(pipeline.tokenise(words, [text], kind)) for kind in (False, True))
+    assert not set(plain) & words.special.keys()
+    assert words.decode(plain) == text
+    assert (rendered[0], rendered[-1]) == (1, 2)

@@ -81,7 +81,7 @@ def science(loaded: checkpoint.Checkpoint, questions: Sequence[str], new_tokens:
         ids = random_prompts(loaded.config.vocab_size, 40, seed, len(questions))
         return Workload(ids, new_tokens, generate.bucket(40), seed=seed)
     texts = prompts.as_chat(loaded.tokenizer, questions)
-    longest = max(len(loaded.tokenizer.encode(text, special=False)) for text in texts)
+    longest = max(len(loaded.tokenizer.encode(text, special=False, allow_special_tokens=True)) for text in texts)
     return Workload(texts, new_tokens, generate.bucket(longest), seed=seed)
 
 

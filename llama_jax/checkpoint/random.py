@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 
 import jax
@@ -17,6 +18,7 @@ from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.errors import UserError, near
 from llama_jax.model import Model
 
+WHOLE = re.compile(r"[0-9]{1,18}")
 SCALE = 0.02  # standard deviation, as transformers initialises Llama
 
 
@@ -25,28 +27,30 @@ def open_preset(name: str) -> Source:
     _, shape, *rest = name.split(":")
     preset, *changes = shape.split(",")
     if preset not in PRESETS:
-        raise UserError(f"No such preset: {preset!r}.{near(preset, PRESETS)}")
-    if len(rest) > 1 or (rest and not rest[0].isdigit()):
-        raise UserError(f"{name!r}: write random:PRESET or random:PRESET:SEED, the seed a whole number.")
+        raise UserError(f"No such preset: {preset[:60]!r}.{near(preset[:60], PRESETS)}")
+    if len(rest) > 1 or (rest and not WHOLE.fullmatch(rest[0])):
+        raise UserError(f"{name[:120]!r}: write random:PRESET or random:PRESET:SEED, the seed a whole number.")
     return open_random(changed(PRESETS[preset], changes), int(rest[0]) if rest else 0, name)
 
 
 def changed(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
     """The configuration with whole-number fields replaced, each change written FIELD=NUMBER. Raises UserError."""
+    if not changes:
+        return config
+    from llama_jax import boundary
+    from llama_jax.checkpoint import declared  # here: a machine that only measures may lack pydantic
+
     sizes = [f.name for f in fields(ModelConfig) if f.type == "int"]
     found = {}
     for change in changes:
         field, _, value = change.partition("=")
         if field not in sizes:
-            raise UserError(f"{change!r}: no such size of a model.{near(field, sizes)}")
-        if not value.isdigit() or not int(value):
-            raise UserError(f"{change!r}: write {field}=NUMBER, a whole number above 0.")
+            raise UserError(f"{change[:60]!r}: no such size of a model.{near(field[:60], sizes)}")
+        if not WHOLE.fullmatch(value) or not int(value):
+            raise UserError(f"{change[:60]!r}: write {field}=NUMBER, a whole number above 0.")
         found[field] = int(value)
     config = replace(config, **found)
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise UserError(
-            f"{config.num_attention_heads} query heads cannot share {config.num_key_value_heads} key heads evenly."
-        )
+    boundary.read(declared.shape(config.model_type), asdict(config), f"random:{','.join(changes)}"[:120])
     return config
 
 

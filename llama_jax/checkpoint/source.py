@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from llama_jax.config import ModelConfig
+from llama_jax.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ def is_matrix(rows: Rows) -> bool:
     """Whether the model multiplies by this weight: no norm, no bias, no table of positions."""
     *_, module, kind = rows.names[0].split(".")
     return kind == "weight" and "norm" not in module and not module.startswith("ln_") and module != "wpe"
+
+
+def check_finite(values: np.ndarray, where: str, name: str) -> None:
+    """Raises UserError for a weight that is infinite or no number."""
+    bits = values.view(np.uint16) & 0x7F80 if values.dtype.name == "bfloat16" else None
+    if not (np.isfinite(values).all() if bits is None else (bits != 0x7F80).all()):
+        raise UserError(f"{where}: tensor {name} holds NaN or infinity; the file is damaged, fetch it again.")
 
 
 def hash_files(paths) -> str:

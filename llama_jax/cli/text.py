@@ -29,6 +29,9 @@ from llama_jax.cli.common import (
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="A question; `-` reads standard input.")] = None,
     token_ids: Annotated[str | None, typer.Option(help="The prompt as token ids, such as 1,2,3.")] = None,
+    allow_special_tokens: Annotated[
+        bool, typer.Option("--allow-special-tokens", help="What spells a special token in the prompt is that token.")
+    ] = False,
     no_chat: Annotated[bool, typer.Option("--no-chat", help="Continue the text itself; no chat template.")] = False,
     model: Model = "smollm2-135m-instruct",
     placement: PlacementName = "step",  # streams every token
@@ -57,7 +60,7 @@ def generate(
     given = read_prompt(prompt, token_ids)
     loaded = checkpoint.load(model, dtype)
     start = time.perf_counter()
-    ids = encode_prompt(loaded, given, chat_template=not no_chat)
+    ids = encode_prompt(loaded, given, not no_chat, allow_special_tokens)
     stop = () if ignore_eos or loaded.tokenizer is None else loaded.tokenizer.stop
     engine = build(loaded, placed)
     blocks = stream(engine, [ids], max_new_tokens, sampler=sampler, seeds=seed, stop=stop)
@@ -111,8 +114,8 @@ def read_prompt(prompt: str | None, token_ids: str | None) -> str | list[int]:
         ) from None
 
 
-def encode_prompt(loaded, given: str | list[int], chat_template: bool) -> list[int]:
-    """Token ids of a prompt."""
+def encode_prompt(loaded, given: str | list[int], chat_template: bool, allow_special_tokens: bool) -> list[int]:
+    """Token ids of a prompt. allow_special_tokens: as for `Tokenizer.encode`."""
     from llama_jax.errors import UserError
     from llama_jax.text import chat
 
@@ -120,7 +123,9 @@ def encode_prompt(loaded, given: str | list[int], chat_template: bool) -> list[i
         return given
     if loaded.tokenizer is None:
         raise UserError(f"{loaded.name} has no tokenizer; give --token-ids.")
-    return chat.encode(loaded.tokenizer, chat.ask(given)) if chat_template else loaded.tokenizer.encode(given)
+    if chat_template:
+        return chat.encode(loaded.tokenizer, chat.ask(given), allow_special_tokens)
+    return loaded.tokenizer.encode(given, allow_special_tokens=allow_special_tokens)
 
 
 @app.command("chat", epilog="Example: `llama-jax chat --temperature 0.7 --top-p 0.9`")

@@ -76,7 +76,7 @@ def weights_of(loaded: checkpoint.Checkpoint, name: str = "llamacpp") -> Path:
 def identity(loaded: checkpoint.Checkpoint, path: Path | None = None) -> dict:
     """What a trial says of a file, the checkpoint's own by default: the type most tensors have, and the bytes a
     parameter takes over all of them. The hash is that of the checkpoint's file, whatever was made of it."""
-    tensors = checkpoint.gguf.read_index(path or Path(loaded.source))["tensors"].values()
+    tensors = checkpoint.gguf.read(path or Path(loaded.source)).tensors.values()
     kinds = Counter(gguf.GGMLQuantizationType(kind).name.lower() for shape, kind, *_ in tensors if len(shape) > 1)
     kind, width = (
         kinds.most_common(1)[0][0],

@@ -196,7 +196,7 @@ class Server:
         room = generate.bucket(max(work.length, len(ids)) + work.new_tokens + 1)  # and the word before a chat text
         made, last = 0, None
         for last in self.chunks(self.text(ids), work.new_tokens, room, work.seed):
-            if tokens := self.tokenizer.encode(last.response or "", special=False):
+            if tokens := self.tokenizer.encode(last.response or "", special=False, allow_special_tokens=True):
                 made += len(tokens)
                 yield np.array(tokens, np.int32)[:, None]
         self.said = counted(last)
@@ -288,15 +288,13 @@ def top1(loaded: checkpoint.Checkpoint, ids: Sequence[int], positions: Sequence[
     for n, p in enumerate(positions):
         before = ids[: p + 1]
         text = server.text(before)
-        if (
-            server.tokenizer.encode(text, special=bool(server.first) and before[: len(server.first)] == server.first)
-            != before
-        ):
+        first = bool(server.first) and before[: len(server.first)] == server.first
+        if server.tokenizer.encode(text, first, allow_special_tokens=True) != before:
             continue
         try:
             answer = "".join(part.response or "" for part in server.chunks(text, 1, room))
         except ServerError as error:
             raise UnavailableError(f"Ollama failed at position {p}: {error}.", START) from None
-        token = server.tokenizer.encode(answer, special=False)
+        token = server.tokenizer.encode(answer, special=False, allow_special_tokens=True)
         found[n] = token[0] if len(token) == 1 else -1
     return found

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-import pydantic
+from pydantic import Field
 
-from llama_jax import files, paths
+from llama_jax import boundary, files, paths
 from llama_jax.errors import UserError
 from llama_jax.text import chat
 from llama_jax.text.tokenizer import Tokenizer
@@ -19,20 +20,21 @@ from llama_jax.text.tokenizer import Tokenizer
 FILE = paths.ROOT / "data" / "prompts.json"
 
 
-class PromptPool(pydantic.BaseModel):
-    """What a model that writes prompts must answer with."""
+REMEDY = 'A prompt pool is {"prompts": [text, …]}.'
 
-    prompts: list[str] = pydantic.Field(min_length=1)
+
+class PromptPool(boundary.Declared):
+    """What a pool holds, and what a model that writes one must answer with."""
+
+    prompts: list[Annotated[str, Field(min_length=1, max_length=100_000)]] = Field(min_length=1, max_length=100_000)
 
 
 def load(count: int | None = None, path: Path = FILE) -> list[str]:
     """The first `count` committed questions. Raises UserError when there are fewer."""
     try:
-        pool = PromptPool.model_validate_json(path.read_text(encoding="utf-8")).prompts
-    except (OSError, pydantic.ValidationError) as error:
-        raise UserError(
-            f'{path} is not a prompt pool ({type(error).__name__}); it must be {{"prompts": [text, …]}}.'
-        ) from error
+        pool = boundary.read(PromptPool, boundary.load(path, remedy=REMEDY), str(path), REMEDY).prompts
+    except FileNotFoundError:
+        raise UserError(f"No such file: {path}. {REMEDY}") from None
     if count is not None and not 1 <= count <= len(pool):
         raise UserError(f"{count} prompts asked for; {path.name} has {len(pool)}.")
     return pool[:count]
@@ -56,17 +58,14 @@ def from_ollama(model: str, count: int = 20, path: Path = FILE, client=None) -> 
         answer = (client or ollama.Client()).chat(
             model=model, messages=chat.ask(request), format=PromptPool.model_json_schema(), options={"seed": 0}
         )
-        pool = PromptPool.model_validate_json(answer.message.content)
+        said = boundary.parse(answer.message.content or "", "Ollama's answer", REMEDY)
+        pool = boundary.read(PromptPool, said, "Ollama's answer", f"{REMEDY} Try another model.")
     except (ConnectionError, OSError, httpx.HTTPError) as error:
         raise UserError(
             "No Ollama server answers: start it with `ollama serve` (OLLAMA_HOST names another one)."
         ) from error
     except ollama.ResponseError as error:
         raise UserError(f"Ollama refused: {error.error}; `ollama pull {model}` fetches a model.") from error
-    except pydantic.ValidationError as error:
-        raise UserError(
-            f"Ollama's answer is not a prompt pool ({error.error_count()} problems); try another model."
-        ) from error
     if len(pool.prompts) < count:
         raise UserError(f"Ollama wrote {len(pool.prompts)} prompts instead of {count}; try again or another model.")
     questions = pool.prompts[:count]

@@ -1,4 +1,7 @@
+import contextlib
 import json
+import os
+import re
 import struct
 import time
 
@@ -6,10 +9,12 @@ import gguf
 import jax
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from llama_jax import checkpoint, config, paths
 from llama_jax.checkpoint import gguf as reader
-from llama_jax.checkpoint import random
+from llama_jax.checkpoint import random, tensors
 from llama_jax.errors import UserError
 from llama_jax.model import Model
 
@@ -204,13 +209,17 @@ def test_missing_and_misshapen_tensors(tmp_path):
     fails(tmp_path / "s.gguf", "gate_proj", "[256, 128]", "[256, 256]")
 
 
-@pytest.mark.parametrize("damage", [b"", b"not json", b"[]", b'{"identity": []}'])
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"not json", b"[]", b'{"identity": []}', b"[" * 100_000, b"\xff", b'{"identity": %s, "sha256": "0"}'],
+)
 def test_a_damaged_cache_entry_is_made_again(tmp_path, damage):
     path = tmp_path / "m.gguf"
     write(path)
     first = checkpoint.load(str(path))
     entry = next((tmp_path / "cache" / "gguf").iterdir())
-    entry.write_bytes(damage)
+    identity = json.dumps(json.loads(entry.read_text())["identity"]).encode()
+    entry.write_bytes(damage.replace(b"%s", identity))
     assert checkpoint.load(str(path)).weights_hash == first.weights_hash
     assert json.loads(entry.read_text())["sha256"] == first.weights_hash
 
@@ -270,4 +279,180 @@ def test_header_counts_are_not_trusted(tmp_path):
     raw = bytearray((tmp_path / "m.gguf").read_bytes())
     raw[8:16] = struct.pack("<Q", 2**40)  # tensor count
     (tmp_path / "m.gguf").write_bytes(raw)
-    fails(tmp_path / "m.gguf", "truncated or damaged")
+    fails(tmp_path / "m.gguf", "truncated or damaged", "a count in its header is 1,099,511,627,776")
+
+
+def put(key, value, kind=gguf.GGUFValueType.UINT32, inner=None):
+    """Metadata in the place of what `write` wrote."""
+    return lambda w: w.kv_data[0].__setitem__(key, gguf.gguf_writer.GGUFValue(value, kind, inner))
+
+
+TEXT, FLOAT, ARRAY = (gguf.GGUFValueType[name] for name in ("STRING", "FLOAT32", "ARRAY"))
+INT, U64 = gguf.GGUFValueType.INT32, gguf.GGUFValueType.UINT64
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (put("general.architecture", 3), "architecture 3 is not supported"),
+        (put("general.architecture", [1], ARRAY, INT), "architecture [1] is not supported"),
+        (put("general.alignment", 3), "general.alignment is 3"),
+        (put("general.alignment", "x", TEXT), "general.alignment is 'x'"),
+        (put("llama.block_count", 2**31), "block_count is 2147483648; input should be less than or equal to 10000"),
+        (put("llama.block_count", float("nan"), FLOAT), "llama.block_count is nan"),
+        (put("llama.block_count", "two", TEXT), "llama.block_count is 'two'"),
+        (put("llama.block_count", 0), "llama.block_count is 0"),
+        (put("llama.attention.head_count", 0), "llama.attention.head_count is 0"),
+        (put("llama.attention.head_count", -4, INT), "llama.attention.head_count is -4"),
+        (put("llama.attention.head_count", [4, 4], ARRAY, INT), "llama.attention.head_count is [4, 4]"),
+        (put("llama.attention.head_count", 3), "3 query heads cannot share 2 key heads evenly"),
+        (put("llama.attention.head_count_kv", 2**63, U64), "llama.attention.head_count_kv is 9223372036854775808"),
+        (put("llama.attention.key_length", 7), "a head has 7"),
+        (put("llama.embedding_length", 2**40, U64), "llama.embedding_length is 1099511627776"),
+        (put("llama.rope.freq_base", float("inf"), FLOAT), "llama.rope.freq_base is inf"),
+        (put("llama.rope.dimension_count", "all", TEXT), "only a part of each head"),
+        (put("llama.rope.scaling.type", 3), "rope.scaling: type is 3"),
+        (put("llama.rope.scaling.type", "linear", TEXT), "needs a factor"),
+        (lambda w: w.add_tensor("rope_freqs.weight", np.ones(31, np.float32)), "rope_freqs.weight has shape [31]"),
+        (lambda w: w.add_tensor("rope_freqs.weight", np.zeros(32, np.float32)), "rope_freqs.weight: 0 is 0.0"),
+        (lambda w: w.add_tensor("rope_freqs.weight", np.full(32, np.nan, np.float32)), "holds NaN or infinity"),
+        (put("tokenizer.ggml.bos_token_id", 260), "bos_token_id is 260; the vocabulary has 260 tokens"),
+        (put("tokenizer.ggml.eot_token_id", 2**31), "eot_token_id is 2147483648"),
+        (put("tokenizer.ggml.eos_token_id", "x", TEXT), "eos_token_id is 'x'"),
+        (put("tokenizer.ggml.tokens", "one text", TEXT), "tokens is 'one text'"),
+        (put("tokenizer.ggml.tokens", [1, 2], ARRAY, INT), "tokens.0 is 1"),
+        (put("tokenizer.ggml.tokens", ["a"] * 260, ARRAY, TEXT), "a token stands twice"),
+        (put("tokenizer.ggml.tokens", [str(i) for i in range(259)], ARRAY, TEXT), "259 tokens but 260 token_type"),
+        (put("tokenizer.ggml.tokens", ["x" * 9999, "y"], ARRAY, TEXT), "tokens.0 is 'xxx"),
+        (put("tokenizer.ggml.token_type", [1, 2], ARRAY, INT), "260 tokens but 2 token_type"),
+        (put("tokenizer.ggml.token_type", ["1"] * 260, ARRAY, TEXT), "token_type.0 is '1'"),
+        (put("tokenizer.ggml.scores", [float("nan")] * 260, ARRAY, FLOAT), "scores.0 is nan"),
+        (put("tokenizer.ggml.scores", [1] * 3, ARRAY, FLOAT), "260 tokens but 3 scores"),
+        (put("tokenizer.ggml.merges", ["a b", "ab"], ARRAY, TEXT), "merges.1 is 'ab'"),
+        (put("tokenizer.ggml.merges", ["a qq"], ARRAY, TEXT), "Token `qq` out of vocabulary"),
+        (put("tokenizer.ggml.merges", [1], ARRAY, INT), "merges.0 is 1"),
+        (put("tokenizer.ggml.add_bos_token", "yes", TEXT), "add_bos_token is 'yes'"),
+        (put("tokenizer.chat_template", 1.5, FLOAT), "chat_template is 1.5"),
+    ],
+)  # fmt: skip
+def test_metadata_that_does_not_fit_is_named(tmp_path, extra, words):
+    write(tmp_path / "m.gguf", extra=extra)
+    fails(tmp_path / "m.gguf", "m.gguf", words)
+
+
+def test_a_vocabulary_of_another_model_is_refused(tmp_path):
+    write(tmp_path / "m.gguf", cfg=config.tiny(vocab_size=300))
+    fails(tmp_path / "m.gguf", "the vocabulary has 260 tokens, the embedding table 300 rows")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["float32", "gguf"])
+def test_a_weight_that_is_no_number_is_refused(tmp_path, kind, form):
+    """In the last block of a tensor, where a whole number may be anything and a scale may not."""
+    if form == "gguf" and not kind.startswith(("Q8", "Q4_0", "Q4_1")):
+        pytest.skip("read as float32 alone")
+    path = tmp_path / "m.gguf"
+    write(path, kind)
+    place = reader.read(path).tensors["blk.1.ffn_down.weight"]
+    width = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]
+    at = place.offset + place.size - (2 if kind == "Q6_K" else width)
+    not_a_number = {"F32": b"\0\0\xc0\x7f", "BF16": b"\xc0\x7f"}.get(kind, b"\0\x7e")
+    raw = bytearray(path.read_bytes())
+    for damage in (not_a_number, {"F32": b"\0\0\x80\xff", "BF16": b"\x80\xff"}.get(kind, b"\0\xfc")):
+        raw[at : at + len(damage)] = damage
+        path.write_bytes(raw)
+        with pytest.raises(UserError, match=r"tensor blk\.1\.ffn_down\.weight holds NaN or infinity"):
+            checkpoint.load(str(path), form)
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value
+
+
+def small(tensors=(), pairs=(), counts=None, version=3, data=b""):
+    """Bytes of a GGUF file: (name, axes, type, offset) of tensors and (key, type, bytes) of metadata."""
+    found = b"GGUF" + struct.pack("<IQQ", version, *(counts or (len(tensors), len(pairs))))
+    found += b"".join(text(key) + struct.pack("<I", kind) + value for key, kind, value in pairs)
+    for name, axes, kind, offset in tensors:
+        found += text(name) + struct.pack(f"<I{len(axes)}QIQ", len(axes), *axes, kind, offset)
+    return found + b"\0" * (-len(found) % 32) + data
+
+
+A, B = (b"a", (8,), 0, 0), (b"b", (8,), 0, 32)
+NUMBERS = struct.pack("<IQ", 5, 2**31)  # an array of so many int32
+TEXTS = struct.pack("<IQ", 8, 2**31)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (small(version=1), "version is 1"),
+        (small(version=0x3000000), "version is 50331648"),
+        (small(counts=(2**63, 0)), "count"),
+        (small(counts=(0, 2**31)), "count"),
+        (small(counts=(3, 0)), "goes on beyond byte"),
+        (small(pairs=[(b"k", 9, NUMBERS)]), "count"),
+        (small(pairs=[(b"k", 9, TEXTS)]), "count"),
+        (small(pairs=[(b"k", 9, struct.pack("<IQ", 9, 1) + NUMBERS)]), "unknown type 9"),
+        (small(pairs=[(b"k", 99, b"")]), "unknown type 99"),
+        (small(pairs=[(b"k", 8, struct.pack("<Q", 2**63))]), "goes on beyond byte"),
+        (small(pairs=[(b"k", 8, text(b"\xff"))]), "not UTF-8"),
+        (small(pairs=[(b"k", 7, b"\2")]), "neither 0 nor 1"),
+        (small(pairs=[(b"k", 0, b"\0")] * 2), "two values of the name 'k'"),
+        (small([A, A], data=b"\0" * 64), "two tensors of the name 'a'"),
+        (small([(b"a", (), 0, 0)]), "0 dimensions"),
+        (small([(b"a", (1,) * 5, 0, 0)]), "5 dimensions"),
+        (small([(b"a", (0, 4), 0, 0)]), "shape [4, 0]"),
+        (small([(b"a", (2**40, 2**40), 0, 0)]), "ends at byte"),
+        (small([(b"a", (31,), 2, 0)], data=b"\0" * 64), "blocks of 32"),
+        (small([(b"a", (8,), 99, 0)], data=b"\0" * 64), "unknown type 99"),
+        (small([A, (b"b", (8,), 0, 0)], data=b"\0" * 64), "tensor b begins at byte 0"),  # overlapping
+        (small([A, (b"b", (8,), 0, 33)], data=b"\0" * 96), "tensor b begins at byte 33"),  # unaligned
+        (small([A, (b"b", (8,), 0, 64)], data=b"\0" * 96), "tensor b begins at byte 64"),  # a gap
+        (small([A, (b"b", (8,), 0, 2**63)], data=b"\0" * 64), "tensor b begins at byte"),
+        (small([A, B], data=b"\0" * 63), "tensor b ends at byte"),
+        (small([A, B], data=b"\0" * 65), "1 bytes follow its last tensor"),
+    ],
+)  # fmt: skip
+def test_a_header_that_does_not_fit_its_file_is_refused(tmp_path, content, words):
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(UserError, match="m.gguf: the GGUF file is truncated or damaged: .*" + re.escape(words)):
+        reader.read(tmp_path / "m.gguf")
+
+
+def test_the_header_is_what_the_gguf_library_reads():
+    theirs, ours = gguf.GGUFReader(reader.packaged()), reader.read(reader.packaged())
+    expected = {name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")}
+    assert ours.metadata == expected
+    assert ours.tensors == {
+        t.name: (tuple(map(int, reversed(t.shape))), t.tensor_type, t.data_offset, t.n_bytes) for t in theirs.tensors
+    }
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_damage_to_a_header_is_one_line_or_none(tmp_path, data):
+    """Bytes overwritten, taken out or put in, anywhere in it."""
+    whole = tmp_path / "whole.gguf"
+    if not whole.exists():
+        write(whole, cfg=config.tiny(vocab_size=260))
+    raw = whole.read_bytes()
+    end = next(iter(reader.read(whole).tensors.values())).offset
+    at = data.draw(st.integers(0, end))
+    with_ = data.draw(st.binary(max_size=9))
+    gone = data.draw(st.sampled_from([len(with_), 0, 1, 8]))
+    (tmp_path / "m.gguf").write_bytes(raw[:at] + with_ + raw[at + gone :])
+    with contextlib.suppress(UserError):
+        source = checkpoint.find(str(tmp_path / "m.gguf"))
+        source.tokenizer()
+        tensors.assemble(source, "float32")
+
+
+def test_what_is_no_file_is_said_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.gguf")
+    fails(tmp_path / "pipe.gguf", "no regular file")
+    (tmp_path / "loop.gguf").symlink_to(tmp_path / "loop.gguf")
+    fails(tmp_path / "loop.gguf", "loop.gguf")
+    fails("x" * 300, "Cannot read", "name too long")
+    fails("~nobody-of-this-name/m.gguf", "Cannot read")
+    fails("a\0b", "No such model")

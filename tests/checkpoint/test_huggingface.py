@@ -1,3 +1,9 @@
+import json
+import os
+import shutil
+import struct
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -120,10 +126,10 @@ def test_damaged_folders(tmp_path):
     with pytest.raises(UserError, match=r"no \.safetensors"):
         checkpoint.load(str(folder))
     (folder / "config.json").write_text("[]")
-    with pytest.raises(UserError, match="not an object"):
+    with pytest.raises(UserError, match=r"config\.json: it holds \[\]"):
         checkpoint.load(str(folder))
     (folder / "config.json").write_text("{")
-    with pytest.raises(UserError, match="not valid JSON"):
+    with pytest.raises(UserError, match=r"config\.json is not JSON"):
         checkpoint.load(str(folder))
     (folder / "config.json").unlink()
     with pytest.raises(UserError, match=r"no config\.json"):
@@ -147,3 +153,215 @@ def test_a_hub_model_is_read_from_the_hub_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_CACHE", str(tmp_path))
     assert checkpoint.load_config("owner/tiny").hidden_size == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(model_type=["llama"]), r"model_type \['llama'\] is not supported"),
+        (dict(hidden_size=None), "hidden_size is None"),
+        (dict(hidden_size="32"), "hidden_size is '32'"),
+        (dict(hidden_size=2**63), "hidden_size is 9223372036854775808"),
+        (dict(hidden_size=32.0), "hidden_size is 32.0"),
+        (dict(hidden_size=True), "hidden_size is True"),
+        (dict(num_hidden_layers=999_999_999), "num_hidden_layers is 999999999"),
+        (dict(num_hidden_layers=-1), "num_hidden_layers is -1"),
+        (dict(num_attention_heads=0), "num_attention_heads is 0"),
+        (dict(num_attention_heads=[4]), r"num_attention_heads is \[4\]"),
+        (dict(num_attention_heads=5, num_key_value_heads=5, head_dim=...), "5 heads cannot share a width of 32 evenly"),
+        (dict(num_key_value_heads=3), "4 query heads cannot share 3 key heads evenly"),
+        (dict(head_dim=7), "a head has 7"),
+        (dict(rms_norm_eps="small"), "rms_norm_eps is 'small'"),
+        (dict(rms_norm_eps=-1e-5), "rms_norm_eps is -1e-05"),
+        (dict(max_position_embeddings=2**31), "max_position_embeddings is 2147483648"),
+        (dict(tie_word_embeddings="yes"), "tie_word_embeddings is 'yes'"),
+        (dict(rope_parameters="linear"), "it holds 'linear'"),
+        (dict(rope_parameters={"rope_theta": 0}), "rope_theta is 0"),
+        (dict(rope_parameters={"rope_type": "linear"}), "needs a factor"),
+        (dict(rope_parameters={"rope_type": ["linear"]}), r"rope_type is \['linear'\]"),
+        (dict(rope_parameters={**VARIANTS["llama3-rope"]["rope_parameters"], "high_freq_factor": 1.0}), "less than"),
+        (dict(hidden_act={"name": "silu"}), "hidden_act is"),
+        (dict(attention_bias=0), "attention_bias is 0"),
+        (dict(attention_bias=[]), r"attention_bias is \[\]"),
+        (dict(rope_parameters=""), "it holds ''"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_named(hub_folder, tmp_path, changes, words):
+    folder = copied(hub_folder, tmp_path)
+    edit_json(folder / "config.json", **changes)
+    with pytest.raises(UserError, match=words) as caught:
+        checkpoint.load(str(folder))
+    assert "config.json" in str(caught.value) or "model_type" in changes
+
+
+def copied(hub_folder, tmp_path):
+    return shutil.copytree(hub_folder[0], tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is not JSON"),
+        (b"[" * 200_000, "is not JSON"),
+        (b'{"a":' * 200_000, "is not JSON"),
+        (b"\xff\xfe{}", "is not JSON"),
+        (b'{"hidden_size": NaN}', "is not JSON"),
+        (b"null", "it holds None"),
+        (b'{"model_type": "llama"' + b" " * (64 << 20), "at most 67,108,864 are read"),
+    ],
+)
+def test_a_document_that_is_none(hub_folder, tmp_path, content, words):
+    folder = copied(hub_folder, tmp_path)
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match=f"config.json.* {words}"):
+        checkpoint.load(str(folder))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json",
+                                  "chat_template.jinja", "model.safetensors.index.json"])  # fmt: skip
+@pytest.mark.parametrize("what", ["folder", "pipe", "loop"])
+def test_what_is_no_file_is_not_waited_for_nor_passed_over(hub_folder, tmp_path, packaged, name, what):
+    folder = copied(hub_folder, tmp_path)
+    small = dict(version="1.0", added_tokens=[], model={"type": "BPE", "vocab": {"a": 0}, "merges": []})
+    (folder / "tokenizer.json").write_text(json.dumps(small))
+    (folder / name).unlink(missing_ok=True)
+    {"folder": Path.mkdir, "pipe": os.mkfifo, "loop": lambda path: path.symlink_to(path)}[what](folder / name)
+    with pytest.raises(UserError, match=rf"no regular file|Cannot read .*{name}|{name} .*is missing"):
+        checkpoint.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"a": "../m/model.safetensors"}, "weight_map: a is '../m/model.safetensors'"),
+        ({"a": "/etc/passwd"}, "weight_map: a is"),
+        ({"a": "model.safetensors\n"}, "weight_map: a is"),
+        ({"a": 3}, "weight_map: a is 3"),
+        ({"a": ["model.safetensors"]}, "weight_map: a is"),
+        ({"a": "absent.safetensors"}, "the shard absent.safetensors named in .* is missing"),
+        ([], r"weight_map: it holds \[\]"),
+        ({}, r"no \.safetensors file"),
+    ],
+)
+def test_a_shard_index_names_files_of_its_folder(hub_folder, tmp_path, weights, words):
+    folder = copied(hub_folder, tmp_path)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+    with pytest.raises(UserError, match=words):
+        checkpoint.load(str(folder))
+
+
+def safetensors(header, data=b"", size=None):
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(header) if size is None else size) + header + data
+
+
+def tensor(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return dict(dtype=dtype, shape=shape, data_offsets=offsets)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "truncated or damaged"),
+        (safetensors({}, size=2**63), "truncated or damaged"),
+        (safetensors({}, size=2**20), "truncated or damaged"),
+        (safetensors(b'{"a":' * 100_000), "truncated or damaged"),
+        (safetensors({"a": tensor()}), "truncated or damaged"),
+        (safetensors({"a": tensor()}, b"\0" * 9), "truncated or damaged"),
+        (safetensors({"a": tensor(shape=(3,))}, b"\0" * 8), "truncated or damaged"),
+        (safetensors({"a": tensor(shape=(-2,))}, b"\0" * 8), "truncated or damaged"),
+        (safetensors({"a": tensor(shape=(2**62, 4))}, b"\0" * 8), "truncated or damaged"),
+        (safetensors({"a": tensor(), "b": tensor(offsets=(4, 12))}, b"\0" * 12), "truncated or damaged"),
+        (safetensors({"a": tensor("I32")}, b"\0" * 8), "a has the unsupported type I32"),
+        (safetensors({"a": tensor("C64", (1,))}, b"\0" * 8), "a has the unsupported type C64"),
+        (safetensors({"a": tensor("F8_E4M3", (8,))}, b"\0" * 8), "a has the unsupported type F8_E4M3"),
+        (safetensors({"a": tensor("BOOL", (8,))}, b"\0" * 8), "a has the unsupported type BOOL"),
+        (
+            safetensors(b'{"a": %s, "a": %s}' % ((json.dumps(tensor()).encode(),) * 2), b"\0" * 8),
+            "names something twice",
+        ),
+    ],
+)
+def test_a_safetensors_file_that_is_none(hub_folder, tmp_path, content, words):
+    folder = copied(hub_folder, tmp_path)
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=words):
+        checkpoint.load(str(folder))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_weight_that_is_no_number_is_refused(tmp_path, dtype):
+    folder, model = save_llama(tmp_path / "m")
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[3, 5] = float("inf")
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    for form in ("float32", "q8_0"):
+        with pytest.raises(UserError, match=r"model\.layers\.1\.mlp\.down_proj\.weight holds NaN or infinity"):
+            checkpoint.load(str(folder), form)
+
+
+def test_a_tensor_in_two_files_is_refused(hub_folder, tmp_path):
+    folder = copied(hub_folder, tmp_path)
+    shutil.copy(folder / "model.safetensors", folder / "other.safetensors")
+    with pytest.raises(UserError, match="in another file of this folder too"):
+        checkpoint.load(str(folder))
+
+
+VOCABULARY = {"a": 0, "b": 1, "ab": 2}
+
+
+def words(folder, definition=None, **parts):
+    model = {"type": "BPE", "vocab": VOCABULARY, "merges": ["a b"]}
+    given = dict(version="1.0", added_tokens=[], model=model) if definition is None else definition
+    (folder / "tokenizer.json").write_bytes(given if isinstance(given, bytes) else json.dumps(given).encode())
+    for name, content in parts.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return checkpoint.load_tokenizer(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        (b"", "not a tokenizer"),
+        (b"null", "not a tokenizer"),
+        (b"[" * 200_000, "not a tokenizer"),
+        (b"\xff", "not a tokenizer"),
+        ({"model": {"type": "BPE", "vocab": "abc", "merges": []}}, "not a tokenizer"),
+        ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "not a tokenizer"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}, "not a tokenizer"),
+        ({"model": {"type": "BPE", "vocab": {"a": 97}, "merges": []}}, "reach id 97; .* has 97 tokens"),
+        ({"model": {"type": "BPE", "vocab": {"a": 2**31}, "merges": []}}, "reach id 2147483648"),
+    ],
+)
+def test_a_tokenizer_that_is_none(hub_folder, tmp_path, definition, message):
+    folder = copied(hub_folder, tmp_path)
+    with pytest.raises(UserError, match=message):
+        words(folder, definition)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (dict(tokenizer_config={"eos_token": 3}), "eos_token"),
+        (dict(tokenizer_config={"bos_token": {"content": None}}), "bos_token"),
+        (dict(tokenizer_config={"chat_template": 3}), "chat_template"),
+        (dict(tokenizer_config={"chat_template": {"default": "x"}}), "chat_template"),
+        (dict(tokenizer_config=[]), r"tokenizer_config.json: it holds \[\]"),
+        (dict(generation_config={"eos_token_id": "2"}), "eos_token_id"),
+        (dict(generation_config={"eos_token_id": [1, None]}), "eos_token_id"),
+        (dict(generation_config={"eos_token_id": -1}), "eos_token_id"),
+        (dict(generation_config={"eos_token_id": 2**63}), "eos_token_id"),
+        (dict(generation_config={"eos_token_id": [1, 97]}), "reach id 97; .* has 97 tokens"),
+    ],
+)
+def test_the_neighbours_of_a_tokenizer_are_read_as_declared(hub_folder, tmp_path, parts, message):
+    folder = copied(hub_folder, tmp_path)
+    with pytest.raises(UserError, match=message) as caught:
+        words(folder, **parts)
+    assert str(folder) in str(caught.value)
+
+
+def test_of_several_templates_the_default_is_taken(hub_folder, tmp_path):
+    folder = copied(hub_folder, tmp_path)
+    several = [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]
+    assert words(folder, tokenizer_config={"chat_template": several}).chat_template == "b"

@@ -19,6 +19,17 @@ from llama_jax.errors import UserError
         ("random:smollm2-135m,num_hidden_layers=two", "whole number above 0"),
         ("random:smollm2-135m,num_hidden_layers=0", "whole number above 0"),
         ("random:smollm2-135m,num_attention_heads=8", "evenly"),
+        ("random:gpt2,num_hidden_layers=999999999", "num_hidden_layers is 999999999; .*less than or equal to 10000"),
+        ("random:gpt2,num_hidden_layers=-1", "whole number above 0"),
+        ("random:gpt2,hidden_size=²", "whole number above 0"),
+        ("random:gpt2,hidden_size=" + "9" * 5000, "whole number above 0"),
+        ("random:gpt2,hidden_size=2097152", "hidden_size is 2097152"),
+        ("random:gpt2,hidden_size=1048576,intermediate_size=1048576", "weights need .* GB"),
+        ("random:gpt2,max_position_embeddings=2147483648", "max_position_embeddings is 2147483648"),
+        ("random:smollm2-135m,head_dim=63", "a head has 63"),
+        ("random:gpt2:" + "9" * 5000, "SEED"),
+        ("random:gpt2:²", "SEED"),
+        ("random:" + "x" * 5000, "No such preset"),
         ("./nowhere.gguf", "No such file"),
         ("/nowhere/at/all", "No such file"),
     ],
@@ -26,6 +37,12 @@ from llama_jax.errors import UserError
 def test_no_such_model(name, words):
     with pytest.raises(UserError, match=words):
         checkpoint.load(name)
+
+
+def test_the_largest_model_that_may_be_declared_is_refused_before_anything_is_made_for_it():
+    name = "random:smollm2-135m,num_hidden_layers=10000,hidden_size=1048576,intermediate_size=1048576"
+    with pytest.raises(UserError, match="the weights need"):
+        checkpoint.load(name, "q8_0")
 
 
 def test_dtype_is_checked():

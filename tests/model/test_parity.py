@@ -31,7 +31,7 @@ def test_logits_and_64_greedy_tokens_equal_transformers(reference, packaged):
     ]
     engine = generate.build(packaged, "loop")
     for text in texts:
-        ids = packaged.tokenizer.encode(text, special=False)
+        ids = packaged.tokenizer.encode(text, special=False, allow_special_tokens=True)
         ours = list(generate.answer(engine, [ids], NEW)[0].token_ids)
         same_length = (ids * 8)[:32]  # one shape to compile for all prompts
         with torch.no_grad():
@@ -56,7 +56,7 @@ def test_the_tokenizer_equals_transformers(packaged):
         "<|im_start|>user\nhi<|im_end|>",
         "don't",
     ):
-        assert packaged.tokenizer.encode(text) == theirs.encode(text), text
+        assert packaged.tokenizer.encode(text, allow_special_tokens=True) == theirs.encode(text), text
     messages = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Hello."},
@@ -67,9 +67,9 @@ def test_the_tokenizer_equals_transformers(packaged):
     )
 
 
-def test_loading_again_does_not_parse_the_header_again(packaged, monkeypatch):
-    monkeypatch.setattr(gguf, "GGUFReader", None)  # would fail if it were used
-    assert checkpoint.load_config() == packaged.config
+def test_loading_again_does_not_hash_the_file_again(packaged, monkeypatch):
+    monkeypatch.setattr(gguf, "hash_files", None)  # would fail if it were used
+    assert checkpoint.find(checkpoint.DEFAULT).hash() == packaged.weights_hash
 
 
 def test_real_logits_are_finite_and_sharp(packaged):

@@ -46,7 +46,7 @@ class Replay:
     def last(self, body: dict, made: int) -> dict:
         """The chunk that ends an answer; the token that ends a text is counted and not sent."""
         ended = self.ends is not None and made < body["options"]["num_predict"]
-        prompt = len(self.tokenizer.encode(body["prompt"], special=True))
+        prompt = len(self.tokenizer.encode(body["prompt"], allow_special_tokens=True))
         counts = dict(eval_count=made + ended + self.extra, eval_duration=DECODE_NS, prompt_eval_count=prompt)
         times = dict(prompt_eval_duration=PROMPT_NS, load_duration=LOADS_NS)
         return dict(

@@ -61,7 +61,7 @@ def test_a_wrong_count_is_named(count):
 @pytest.mark.parametrize("text", ["", "[]", '{"prompts": []}', '{"prompts": [1]}'])
 def test_a_damaged_pool_is_named(tmp_path, text):
     (tmp_path / "p.json").write_text(text)
-    with pytest.raises(UserError, match="not a prompt pool"):
+    with pytest.raises(UserError, match="A prompt pool is"):
         prompts.load(path=tmp_path / "p.json")
 
 
@@ -76,7 +76,8 @@ def test_ollama_writes_a_pool(server, tmp_path):
 @pytest.mark.parametrize(
     ("reply_with", "words"),
     [
-        (says("I would rather not."), "not a prompt pool"),
+        (says("I would rather not."), "answer is not JSON.*A prompt pool is"),
+        (says('{"prompts": [3]}'), "prompts.0 is 3.*another model"),
         (says('{"prompts": ["one?"]}'), "1 prompts instead of 2"),
         ((404, {"error": "model 'm' not found"}), "ollama pull m"),
     ],

@@ -146,7 +146,7 @@ def server(loaded: Checkpoint, name: str, clock: Clock) -> Subject:
 
     def run(ids, workload: Workload) -> Iterator[np.ndarray]:
         clock.restart()
-        exact = dict(length=workload.length, slots=workload.slots, stop=())
+        exact = dict(length=workload.length, slots=workload.slots, stop=(), allow_special_tokens=True)
         for piece in pipeline.serve(engine, words, workload.prompts, workload.new_tokens, bound, **exact):
             yield np.array(piece.token_ids, np.int32)[:, None]
         clock.stop()

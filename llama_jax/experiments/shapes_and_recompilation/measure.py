@@ -111,7 +111,8 @@ def ragged(
         pool = prompts.load(sizes[-1])
         questions = [" ".join(rng.permutation(pool)[:n]) for n in sizes]
         ids = tuple(
-            tuple(loaded.tokenizer.encode(text, special=False)) for text in prompts.as_chat(loaded.tokenizer, questions)
+            tuple(loaded.tokenizer.encode(text, special=False, allow_special_tokens=True))
+            for text in prompts.as_chat(loaded.tokenizer, questions)
         )
     arrivals = rng.permutation([*range(count), *rng.integers(count, size=requests - count)])
     stream = Stream(ids, tuple(arrivals.tolist()), new_tokens, batch, seed)

@@ -1,0 +1,108 @@
+"""What may be said of a model's shape, whoever says it: a Hugging Face folder, a GGUF header, the changes of a preset.
+
+Each has names of its own for the same fields (`shape`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field, model_validator
+
+from llama_jax.boundary import Declared
+from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
+
+Size = Annotated[int, Field(ge=1, le=1 << 20)]
+Factor = Annotated[float, Field(gt=0, le=1e12)]
+Length = Annotated[int, Field(ge=1, lt=1 << 31)]  # positions are int32
+
+Shard = Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]  # beside the index, nowhere else
+
+
+class Rope(Declared):
+    """Rotary positions, as `rope_parameters` (transformers 5) or `rope_scaling` (4) says it."""
+
+    rope_type: Literal["default", "linear", "llama3"] = Field(
+        "default", validation_alias=AliasChoices("rope_type", "type")
+    )
+    rope_theta: Factor | None = None
+    factor: Factor | None = None
+    low_freq_factor: Factor | None = None
+    high_freq_factor: Factor | None = None
+    original_max_position_embeddings: Length | None = None
+
+    @model_validator(mode="after")
+    def complete(self) -> Rope:
+        for field in {"linear": ("factor",), "llama3": LLAMA_3}.get(self.rope_type, ()):
+            if getattr(self, field) is None:
+                raise ValueError(f"RoPE scaling {self.rope_type!r} needs a {field}")
+        if self.rope_type == "llama3" and self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError("low_freq_factor must be less than high_freq_factor")
+        return self
+
+    def scaling(self) -> RopeScaling | None:
+        if self.rope_type == "llama3":
+            return RopeScaling("llama3", *(getattr(self, field) for field in LLAMA_3))
+        return RopeScaling("linear", self.factor) if self.rope_type == "linear" else None
+
+
+LLAMA_3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+class Shape(Declared):
+    """The fields of a ModelConfig that a checkpoint chooses."""
+
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    norm_eps: Annotated[float, Field(ge=0, le=1)]
+    max_position_embeddings: Length
+    tie_word_embeddings: bool = False
+
+    @model_validator(mode="after")
+    def heads_fit(self) -> Shape:
+        heads, shared = self.num_attention_heads, self.num_key_value_heads or self.num_attention_heads
+        if heads % shared:
+            raise ValueError(f"{heads} query heads cannot share {shared} key heads evenly")
+        if self.head_dim is None and self.hidden_size % heads:
+            raise ValueError(f"{heads} heads cannot share a width of {self.hidden_size} evenly")
+        return self
+
+    def config(self, family: str, rope_scaling: RopeScaling | None = None) -> ModelConfig:
+        fields = self.model_dump() | dict(
+            intermediate_size=self.intermediate_size or 4 * self.hidden_size,
+            num_key_value_heads=self.num_key_value_heads or self.num_attention_heads,
+            head_dim=self.head_dim or self.hidden_size // self.num_attention_heads,
+        )
+        return ModelConfig(**fields, rope_scaling=rope_scaling, **FAMILIES[family])
+
+
+class Rotary(Shape):
+    rope_theta: Factor = 10_000.0
+
+    @model_validator(mode="after")
+    def pairs(self) -> Rotary:
+        if (size := self.head_dim or self.hidden_size // self.num_attention_heads) % 2:
+            raise ValueError(f"rotary positions turn pairs of numbers, and a head has {size}")
+        return self
+
+
+class Learned(Shape):
+    """GPT-2's, whose feed-forward network is by default four times as wide as the rest."""
+
+    intermediate_size: Size | None = None
+
+
+def shape(family: str, names: Mapping[str, str] | None = None) -> type[Shape]:
+    """What a family's configuration declares, under another format's names: field → name; others stay."""
+    base = Learned if FAMILIES[family].get("positions") == "learned" else Rotary
+
+    class Named(base, alias_generator=lambda field: (names or {}).get(field, field)):
+        pass
+
+    return Named
