@@ -89,7 +89,9 @@ def open_file(path: Path) -> Source:
         tensor = Tensor(place.shape, partial(read_tensor, path, name, place, heads), raw)
         if config.model_type == "gpt2":
             tensor = transposed(tensor) if name.endswith(CONV1D) else tensor
-        tensors[hugging_face_name(name, config.model_type)] = tensor
+        if (full := hugging_face_name(name, config.model_type)) in tensors:
+            raise UserError(f"{path}: tensor {boundary.shown(name)} is there under two names; the file is damaged.")
+        tensors[full] = tensor
     tokenizer = partial(from_gguf, header.metadata, str(path), config.vocab_size)
     return Source(str(path), config, tensors, tokenizer, partial(weights_hash, path))
 
@@ -112,7 +114,7 @@ def hugging_face_name(name: str, architecture: str = "llama") -> str:
     """`blk.3.attn_q.weight` → `model.layers.3.self_attn.q_proj.weight`; other names stay."""
     stem, _, suffix = name.rpartition(".")
     gpt2 = architecture == "gpt2"
-    if stem.startswith("blk."):
+    if stem.startswith("blk.") and stem.count(".") > 1:
         _, layer, part = stem.split(".", 2)
         layers, known = ("transformer.h", GPT2_NAMES) if gpt2 else ("model.layers", LAYER_NAMES)
         return f"{layers}.{layer}.{known.get(part, part)}.{suffix}"

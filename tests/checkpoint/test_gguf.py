@@ -316,6 +316,7 @@ INT, U64 = gguf.GGUFValueType.INT32, gguf.GGUFValueType.UINT64
         (lambda w: w.add_tensor("rope_freqs.weight", np.ones(31, np.float32)), "rope_freqs.weight has shape [31]"),
         (lambda w: w.add_tensor("rope_freqs.weight", np.zeros(32, np.float32)), "rope_freqs.weight: 0 is 0.0"),
         (lambda w: w.add_tensor("rope_freqs.weight", np.full(32, np.nan, np.float32)), "holds NaN or infinity"),
+        (lambda w: w.add_tensor("model.norm.weight", np.ones(256, np.float32)), "is there under two names"),
         (put("tokenizer.ggml.bos_token_id", 260), "bos_token_id is 260; the vocabulary has 260 tokens"),
         (put("tokenizer.ggml.eot_token_id", 2**31), "eot_token_id is 2147483648"),
         (put("tokenizer.ggml.eos_token_id", "x", TEXT), "eos_token_id is 'x'"),
@@ -338,6 +339,11 @@ INT, U64 = gguf.GGUFValueType.INT32, gguf.GGUFValueType.UINT64
 def test_metadata_that_does_not_fit_is_named(tmp_path, extra, words):
     write(tmp_path / "m.gguf", extra=extra)
     fails(tmp_path / "m.gguf", "m.gguf", words)
+
+
+def test_a_tensor_that_no_model_has_is_passed_over(tmp_path):
+    write(tmp_path / "m.gguf", extra=lambda w: w.add_tensor("blk.0.weight", np.ones(4, np.float32)))
+    assert checkpoint.load(str(tmp_path / "m.gguf")).config.num_hidden_layers == 2
 
 
 def test_a_vocabulary_of_another_model_is_refused(tmp_path):
