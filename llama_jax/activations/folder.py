@@ -22,6 +22,8 @@ from typing import Protocol
 
 import numpy as np
 
+from llama_jax import boundary
+from llama_jax.boundary import LIMIT
 from llama_jax.errors import UserError
 
 REMEDY = {
@@ -49,8 +51,8 @@ class Folder(Protocol):
         """Put a file there, or in the place of one, durably and in one piece. Several buffers are one after the
         other."""
 
-    def read(self, name: str) -> bytes | None:
-        """Its content, None where there is no such file."""
+    def read(self, name: str, limit: int = LIMIT) -> bytes | None:
+        """Its content, of at most so many bytes; None where there is no such file."""
 
     def part(self, name: str, start: int, stop: int) -> np.ndarray:
         """Bytes start..stop of a file as uint8, read-only; memory-mapped where it lies on this machine."""
@@ -135,12 +137,8 @@ class LocalFolder(Listed):
                     staged.unlink(missing_ok=True)
                 raise
 
-    def read(self, name: str) -> bytes | None:
-        with self._told(f"Cannot read {self.path / name}"):
-            try:
-                return (self.path / name).read_bytes()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+    def read(self, name: str, limit: int = LIMIT) -> bytes | None:
+        return None if self.size(name) is None else boundary.content(self.path / name, limit)
 
     def part(self, name: str, start: int, stop: int) -> np.ndarray:
         with self._told(f"Cannot read {self.path / name}"):
@@ -195,15 +193,16 @@ class LocalFolder(Listed):
 
     @contextlib.contextmanager
     def _told(self, what: str, comfort: str = "") -> Iterator[None]:
-        """An OSError as one line: what could not be done, why, and what helps."""
+        """An OSError as one line: what could not be done, why, and what helps. ValueError: a name that no file can
+        have."""
         try:
             yield
-        except OSError as error:
-            remedy = REMEDY.get(error.errno, "")
+        except (OSError, ValueError) as error:
+            remedy = REMEDY.get(getattr(error, "errno", None), "")
             ends = [
                 part[0].upper() + part[1:] + "." for part in (comfort, remedy and f"{remedy} and run again") if part
             ]
-            raise UserError(" ".join([f"{what}: {error.strerror or error}.", *ends])) from error
+            raise UserError(" ".join([f"{what}: {getattr(error, 'strerror', None) or error}.", *ends])) from error
 
 
 def make_folder(path: Path) -> None:

@@ -6,12 +6,16 @@ import os
 from pathlib import Path
 
 from llama_jax.activations.folder import Folder, LocalFolder
+from llama_jax.boundary import shown
+from llama_jax.errors import UserError
 
 
 def open_folder(out: str | os.PathLike) -> Folder:
-    """A local path or an fsspec URL such as `s3://bucket/run`. Nothing is made yet. Raises UserError for an unknown
-    protocol."""
-    text = os.fspath(out)
+    """A local path or an fsspec URL such as `s3://bucket/run`. Nothing is made yet. Raises UserError for what is
+    neither, and for an unknown protocol."""
+    text = os.fspath(out) if isinstance(out, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or not text.isprintable():  # a NUL, or half a surrogate pair
+        raise UserError(f"{shown(out)} names no folder; give a path, or a URL such as s3://bucket/run.")
     protocol, separator, path = text.partition("://")
     if not separator:
         return LocalFolder(Path(text))

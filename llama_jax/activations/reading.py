@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
 import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from llama_jax.activations import shards, verification
 from llama_jax.activations.columns import Column
 from llama_jax.activations.folder import Folder
 from llama_jax.activations.folders import open_folder
 from llama_jax.activations.moments import Moments, joined
-from llama_jax.activations.records import Commit, as_json, commits, plain, read_commit, record, shard_name, unpacked
-from llama_jax.activations.store import COMPLETE, INDEX, NUMBERS, RUN, read_run, spec_of
+from llama_jax.activations.records import Commit, Whole, as_json, commits, plain, read_commit, shard_name
+from llama_jax.activations.store import INDEX, LONGEST_INDEX, RUN, read_index, read_run, read_whole, spec_of
 from llama_jax.errors import UserError, near
 
 OPEN_SHARDS = 1024  # whose headers are remembered
@@ -38,9 +36,9 @@ class ActivationStore:
     order of units.
     """
 
-    def __init__(self, folder: Folder, run: dict, whole: dict | None, units: Sequence[Commit]):
+    def __init__(self, folder: Folder, run: dict, whole: Whole | None, units: Sequence[Commit]):
         self.folder, self.run, self.spec = folder, run, spec_of(run)
-        self.complete, self._whole, self._units = whole is not None and whole["units"] == len(units), whole, list(units)
+        self.complete, self._whole, self._units = whole is not None and whole.units == len(units), whole, list(units)
         self.units, self.sites = len(units), tuple(run["spec"]["sites"])
         self.examples, self.rows, self.tokens, self.bytes = (
             sum(getattr(c, n) for c in units) for n in ("examples", "rows", "tokens", "bytes")
@@ -59,8 +57,7 @@ class ActivationStore:
                 f"There are no activations in {folder.where}: it has no {RUN}. `llama-jax extract --out` makes such a"
                 " folder."
             )
-        content = folder.read(COMPLETE)
-        whole = None if content is None else checked_whole(record(content, f"{folder.where}/{COMPLETE}"), folder.where)
+        whole = read_whole(folder)
         units = indexed(folder, whole) if whole else None
         return cls(folder, run, whole, list(commits(folder).values()) if units is None else units)
 
@@ -190,7 +187,7 @@ class ActivationStore:
     @functools.cached_property
     def _moments(self) -> dict[str, Moments]:
         if self.complete:
-            return {site: unpacked(one) for site, one in self._whole["moments"].items()}
+            return self._whole.moments
         merged: dict[str, Moments] = {}
         for commit in self._units:
             merged = joined(merged, read_commit(self.folder, commit.unit).moments)
@@ -215,26 +212,15 @@ class ActivationStore:
         return tensors
 
 
-def checked_whole(whole: dict, where: str) -> dict:
-    """What complete.json says. Raises UserError where it lacks what is read of it."""
-    try:
-        for one in whole["moments"].values():
-            unpacked(one)
-        if type(whole["units"]) is int and isinstance(whole["commits_sha256"], str):
-            return whole
-        raise ValueError("its units are not counted")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{where}/{COMPLETE} is damaged: {error}. Remove it, and resume the run to have it again."
-        ) from error
-
-
-def indexed(folder: Folder, whole: dict) -> list[Commit] | None:
-    """The commits as index.parquet has them; None unless they are those that complete.json was written for."""
-    try:
-        table = pq.read_table(io.BytesIO(folder.read(INDEX) or b""), columns=[*NUMBERS, "sha256", "source_sha256"])
-        found = [Commit(**row) for row in table.to_pylist()]
-    except (pa.ArrowException, OSError, TypeError, ValueError, KeyError):
+def indexed(folder: Folder, whole: Whole) -> list[Commit] | None:
+    """The commits as index.parquet has them; None unless it is the one that complete.json was written for, with the
+    commits that this was written for."""
+    content = folder.read(INDEX, LONGEST_INDEX)
+    if content is None or hashlib.sha256(content).hexdigest() != whole.index_sha256:
         return None
-    same = hashlib.sha256(as_json([plain(c) for c in found])).hexdigest() == whole.get("commits_sha256")
+    try:
+        found = [Commit(**row) for row in read_index(content).select([*Commit.model_fields]).to_pylist()]
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        return None
+    same = hashlib.sha256(as_json([plain(c) for c in found])).hexdigest() == whole.commits_sha256
     return found if same else None

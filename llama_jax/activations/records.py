@@ -1,36 +1,118 @@
-"""The JSON records of a store: what a unit holds (its commit), read back without trust."""
+"""The JSON records of a store, declared, and read back without trust."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import AfterValidator, Field, model_validator
 
+from llama_jax import boundary
 from llama_jax.activations.folder import Folder
 from llama_jax.activations.moments import Moments
+from llama_jax.activations.shards import LABELS
+from llama_jax.activations.spec import DTYPES
+from llama_jax.boundary import Declared
 from llama_jax.errors import UserError
 
+SEALED = "record_sha256"
 SEAL = b', "record_sha256": "%s"}\n'
 AGAIN = "Remove it, and its unit is done again on resume."
+RESTORE = "Bring it back from a copy, or extract into a new folder."
+FINISH = "Remove it, and resume the run to have it again."
+LABEL_BYTES = sum(dtype.itemsize for dtype in LABELS.values())  # of a row
+LARGEST_ROW = 1 << 31  # values of a site that a row may have
+
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+Size = Annotated[int, Field(ge=0, lt=1 << 40)]  # of one shard: a sum over all units stays below 2^63
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Number = float | Literal["nan", "inf", "-inf"]
 
 
-@dataclass(frozen=True)
-class Commit:
-    """What a unit holds, written beside its shard."""
+class Numbers(Declared):
+    """Moments as JSON: numbers of the shape of a row, or one for all."""
 
-    unit: int
-    first: int  # its first example
-    examples: int
-    rows: int
-    tokens: int  # that the model read
-    bytes: int  # the shard's size
-    sha256: str  # the shard's
-    source_sha256: str  # the examples'
-    moments: dict[str, Moments] = field(default_factory=dict, compare=False)  # a site, of its values as they are kept
+    count: Count
+    mean: Number | list[Number] | list[list[Number]]
+    m2: Number | list[Number] | list[list[Number]]
+
+
+def unpacked(found: Numbers) -> Moments:
+    """Moments back from JSON. Raises ValueError where mean and m2 are not of one shape."""
+    moments = Moments(found.count, np.array(found.mean, np.float64), np.array(found.m2, np.float64))
+    if moments.mean.shape != moments.m2.shape:
+        raise ValueError("mean and m2 do not belong together")
+    return moments
+
+
+def small(row: list[int]) -> list[int]:
+    """A shape of a row, not so large that no array can be made of it."""
+    if math.prod(row) > LARGEST_ROW:
+        raise ValueError(f"a row has at most {LARGEST_ROW:,} values")
+    return row
+
+
+Summed = dict[str, Annotated[Numbers, AfterValidator(unpacked)]]  # site → Moments
+Row = Annotated[list[Annotated[int, Field(ge=0, le=LARGEST_ROW)]], Field(max_length=2), AfterValidator(small)]
+
+
+class Commit(Declared):
+    """What a unit holds, written beside its shard; a row of the index."""
+
+    unit: Count
+    first: Count  # its first example
+    examples: Size
+    rows: Size
+    tokens: Size  # that the model read
+    bytes: Size  # the shard's size
+    sha256: Digest  # the shard's
+    source_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]  # the examples', empty where nobody hashed them
+
+    @model_validator(mode="after")
+    def fits(self) -> Commit:
+        if self.rows * LABEL_BYTES > self.bytes:
+            raise ValueError(f"{self.rows:,} rows do not fit in {self.bytes:,} bytes")
+        return self
+
+
+class Sealed(Commit):
+    """A commit as it lies in its file, with the moments of each site, of its values as they are kept."""
+
+    moments: Summed
+    record_sha256: Digest
+
+
+class Spec(Declared):
+    """The part of run.json that says what the columns are."""
+
+    sites: dict[Annotated[str, Field(pattern="^[a-z_]+(:[0-9]{1,4})?$")], Row]
+    positions: Literal["all", "last"] | list[int]
+    dtype: Literal[DTYPES]
+
+
+class Run(Declared):
+    """run.json, as far as a reader needs it; the rest of a fingerprint is only compared."""
+
+    spec: Spec
+
+
+class Whole(Declared):
+    """complete.json: totals, and hashes of the fingerprint, of all commits' fields and of the index."""
+
+    units: Count
+    examples: Count
+    rows: Count
+    tokens: Count
+    bytes: Count
+    run_sha256: Digest
+    commits_sha256: Digest
+    index_sha256: Digest | None = None  # of earlier versions: none
+    moments: Summed
 
 
 def shard_name(unit: int) -> str:
@@ -42,15 +124,14 @@ def commit_name(unit: int) -> str:
 
 
 def commits(folder: Folder) -> dict[int, Commit]:
-    """Unit → commit, in order, of all units whose shard is there in full size; without their moments, which
-    `read_commit` gives.
+    """Unit → commit, in order, of all units whose shard is there in full size.
 
     A commit whose shard is missing or cut short is left out, so that a resumed run does the unit again. Raises
     UserError for one that is damaged itself.
     """
     sizes, found = folder.sizes("units/"), {}
     for unit in committed(sizes):
-        commit = read_commit(folder, unit, moments=False)
+        commit = read_commit(folder, unit, Commit)
         if sizes.get(shard_name(unit)) == commit.bytes:
             found[unit] = commit
     return found
@@ -62,48 +143,48 @@ def committed(names: Mapping[str, int] | Sequence[str]) -> list[int]:
     return sorted(unit for match in matches if match and commit_name(unit := int(match[1])) == match[0])
 
 
-def read_commit(folder: Folder, unit: int, moments: bool = True) -> Commit:
-    """Raises UserError when it is not there, no JSON, changed, lacks a field or belongs to another unit."""
+def read_commit(folder: Folder, unit: int, kind: type[Commit] = Sealed) -> Commit:
+    """The commit of a unit; as a `Commit` without its moments. Raises UserError when it is not there, no JSON, changed,
+    lacks a field or belongs to another unit."""
     name = f"{folder.where}/{commit_name(unit)}"
-    values = unsealed(folder.read(commit_name(unit)), name)
-    try:
-        commit = Commit(**{f.name: checked(f.name, values[f.name]) for f in fields(Commit) if f.name != "moments"})
-        found = {site: unpacked(one) for site, one in values["moments"].items()} if moments else {}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{name} is no valid commit: {what}. {AGAIN}") from error
+    values = record(folder.read(commit_name(unit)), name, AGAIN)
+    if SEALED not in values:
+        raise UserError(f"{name} has no {SEALED}. {AGAIN}")
+    commit = boundary.read(kind, values, name, AGAIN)
     if commit.unit != unit:
         raise UserError(f"{name} is the commit of unit {commit.unit}. {AGAIN}")
-    return Commit(**plain(commit), moments=found)
+    return commit
 
 
-def checked(name: str, value: object) -> object:
-    """A field of a commit: a hash, or a whole number."""
-    valid = isinstance(value, str) if name.endswith("sha256") else type(value) is int and value >= 0
-    if not valid:
-        raise ValueError(f"{name} is {short(value)}")
-    return value
-
-
-def sealed(values: Mapping) -> bytes:
-    """JSON that ends with the sha256 of all before it: a bit that flips in a commit is noticed too, in the last digit
-    of a mean."""
-    body = as_json(values)[:-2]
+def sealed(values: Mapping, indent: int | None = None) -> bytes:
+    """JSON that ends with the sha256 of all before it: a bit that flips in a record is noticed too, in the last digit
+    of a mean. Raises UserError for more than will be read back."""
+    body = as_json(values, indent)[:-2].rstrip()
+    if len(body) + len(SEAL) + 64 > boundary.LIMIT:
+        raise UserError(f"A record of {len(body):,} bytes would be too long to be read back; ask for fewer sites.")
     return body + SEAL % hashlib.sha256(body).hexdigest().encode()
 
 
-def unsealed(content: bytes | None, name: str) -> dict:
-    """Back from `sealed`. Raises UserError when it is missing, no JSON, or changed."""
-    values = record(content, name)
+def intact(content: bytes) -> bool:
+    """Whether a seal fits what is before it."""
     body = content[: -len(SEAL % (b"0" * 64))]
-    if content != body + SEAL % hashlib.sha256(body).hexdigest().encode():
-        raise UserError(f"{name} has been changed since it was written: its seal does not fit. {AGAIN}")
+    return content == body + SEAL % hashlib.sha256(body).hexdigest().encode()
+
+
+def record(content: bytes | None, name: str, remedy: str = "") -> dict:
+    """A JSON object, whose seal fits if it has one: earlier versions sealed only commits. Raises UserError when the
+    file is missing, holds none, or has been changed."""
+    if content is None:
+        raise UserError(f"{name} is missing.")
+    values = boundary.read(dict[str, Any], boundary.parse(content, name, remedy), name, remedy)
+    if SEALED in values and not intact(content):
+        raise UserError(f"{name} has been changed since it was written: its seal does not fit. {remedy}")
     return values
 
 
 def plain(commit: Commit) -> dict:
     """A commit's fields without its moments."""
-    return {f.name: getattr(commit, f.name) for f in fields(Commit) if f.name != "moments"}
+    return commit.model_dump(include=set(Commit.model_fields))
 
 
 def packed(moments: Moments) -> dict:
@@ -124,32 +205,6 @@ def packed(moments: Moments) -> dict:
         "mean": numbers(np.asarray(moments.mean, np.float64)),
         "m2": numbers(np.asarray(moments.m2, np.float64)),
     }
-
-
-def unpacked(values: Mapping) -> Moments:
-    """Back from JSON. Raises KeyError, TypeError or ValueError for what is none."""
-    moments = Moments(values["count"], *(np.array(values[name], np.float64) for name in ("mean", "m2")))
-    if type(moments.count) is not int or moments.count < 0 or moments.mean.shape != moments.m2.shape:
-        raise ValueError("its moments do not belong together")
-    return moments
-
-
-def short(value: object, most: int = 40) -> str:
-    text = "absent" if value is ... else json.dumps(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def record(content: bytes | None, name: str) -> dict:
-    """A JSON object. Raises UserError when the file is missing or holds none."""
-    if content is None:
-        raise UserError(f"{name} is missing.")
-    try:
-        values = json.loads(content)
-    except ValueError as error:
-        raise UserError(f"{name} is not valid JSON: {error}.") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{name} is not a JSON object.")
-    return values
 
 
 def as_json(value: object, indent: int | None = None) -> bytes:

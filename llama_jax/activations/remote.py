@@ -9,18 +9,18 @@ import fsspec
 import numpy as np
 
 from llama_jax.activations.folder import Content, Listed, buffers, temporary
+from llama_jax.boundary import LIMIT, shown
 from llama_jax.errors import UserError
 
+LONGEST = 200  # characters of what a protocol's own exception says
 ATOMIC_PUT = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "tos"}  # object stores
 
 
 def open_url(url: str) -> RemoteFolder:
     """Raises UserError for a protocol that there is not, or whose package is not installed, naming the package."""
-    try:
+    with told(f"Cannot open {shown(url)}"):
         filesystem, root = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise UserError(f"Cannot open {url}: {error}.") from error
-    return RemoteFolder(url.rstrip("/"), filesystem, root)
+        return RemoteFolder(url.rstrip("/"), filesystem, root)
 
 
 class RemoteFolder(Listed):
@@ -33,26 +33,28 @@ class RemoteFolder(Listed):
 
     def write(self, name: str, content: Content) -> None:
         target, staged = self._path(name), self._path(name if self.atomic else temporary(name))
-        with self._told(f"Cannot write {self.where}/{name}", " What is committed stays valid; run again."):
+        with told(f"Cannot write {self.where}/{name}", " What is committed stays valid; run again."):
             self.filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
             self.filesystem.pipe_file(staged, b"".join(buffers(content)))
             if staged != target:
                 self.filesystem.mv(staged, target)
 
-    def read(self, name: str) -> bytes | None:
-        with self._told(f"Cannot read {self.where}/{name}"):
+    def read(self, name: str, limit: int = LIMIT) -> bytes | None:
+        with told(f"Cannot read {self.where}/{name}"):
             try:
+                if (size := self.filesystem.size(self._path(name)) or 0) > limit:
+                    raise UserError(f"{self.where}/{name} has {size:,} bytes; at most {limit:,} are read.")
                 return self.filesystem.cat_file(self._path(name))
             except FileNotFoundError:
                 return None
 
     def part(self, name: str, start: int, stop: int) -> np.ndarray:
-        with self._told(f"Cannot read {self.where}/{name}"):
+        with told(f"Cannot read {self.where}/{name}"):
             content = self.filesystem.cat_file(self._path(name), start=start, end=stop) if stop > start else b""
             return np.frombuffer(content, np.uint8)
 
     def size(self, name: str) -> int | None:
-        with self._told(f"Cannot read {self.where}/{name}"):
+        with told(f"Cannot read {self.where}/{name}"):
             self.filesystem.invalidate_cache()
             try:
                 return self.filesystem.size(self._path(name))
@@ -60,7 +62,7 @@ class RemoteFolder(Listed):
                 return None
 
     def remove(self, name: str) -> None:
-        with self._told(f"Cannot remove {self.where}/{name}"), contextlib.suppress(FileNotFoundError):
+        with told(f"Cannot remove {self.where}/{name}"), contextlib.suppress(FileNotFoundError):
             self.filesystem.rm_file(self._path(name))
 
     @contextlib.contextmanager
@@ -68,7 +70,7 @@ class RemoteFolder(Listed):
         yield
 
     def _all(self, prefix: str) -> list[tuple[str, int]]:
-        with self._told(f"Cannot read {self.where}"):
+        with told(f"Cannot read {self.where}"):
             self.filesystem.invalidate_cache()  # listings of what others wrote since
             home = "/".join(filter(None, (self.root, prefix.rpartition("/")[0])))
             found = self.filesystem.find(home, detail=True) if self.filesystem.exists(home) else {}
@@ -78,12 +80,14 @@ class RemoteFolder(Listed):
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
 
-    @contextlib.contextmanager
-    def _told(self, what: str, comfort: str = "") -> Iterator[None]:
-        """One line; each protocol raises exceptions of its own."""
-        try:
-            yield
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"{what}: {error or type(error).__name__}.{comfort}") from error
+
+@contextlib.contextmanager
+def told(what: str, comfort: str = "") -> Iterator[None]:
+    """One line; each protocol raises exceptions of its own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:LONGEST] or type(error).__name__
+        raise UserError(f"{what}: {reason}.{comfort}") from error

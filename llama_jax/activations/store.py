@@ -13,7 +13,6 @@ does not exist; a shard that was left without one is overwritten when the unit i
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,11 +20,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from llama_jax import boundary
 from llama_jax.activations import shards
 from llama_jax.activations.folder import Folder
 from llama_jax.activations.moments import Moments, joined
 from llama_jax.activations.records import (
+    FINISH,
+    RESTORE,
+    SEALED,
     Commit,
+    Run,
+    Whole,
     as_json,
     commit_name,
     commits,
@@ -35,7 +40,6 @@ from llama_jax.activations.records import (
     record,
     sealed,
     shard_name,
-    short,
 )
 from llama_jax.activations.spec import ActivationSpec, Site
 from llama_jax.errors import UserError
@@ -43,6 +47,7 @@ from llama_jax.errors import UserError
 RUN, COMPLETE, INDEX = "run.json", "complete.json", "index.parquet"
 NUMBERS = ("unit", "first", "examples", "rows", "tokens", "bytes")
 SHOWN = 4  # differing fields that a refusal spells out
+LONGEST_INDEX = 256 << 20  # bytes: more than a million units
 
 
 def describe(spec: ActivationSpec, row_shapes: Mapping[str, Sequence[int]]) -> dict:
@@ -62,7 +67,9 @@ def spec_of(run: Mapping) -> ActivationSpec:
     positions = run["spec"]["positions"]
     kept = positions if isinstance(positions, str) else tuple(positions)
     return ActivationSpec(
-        tuple(Site(name, int(layer) if colon else None) for name, colon, layer in sites), kept, run["spec"]["dtype"]
+        tuple(Site(name, int(layer) if layer else None) for name, _, layer in sites),
+        kept,
+        run["spec"]["dtype"],
     )
 
 
@@ -71,14 +78,23 @@ def read_run(folder: Folder) -> dict | None:
     holds."""
     if (content := folder.read(RUN)) is None:
         return None
-    run = record(content, f"{folder.where}/{RUN}")
+    name = f"{folder.where}/{RUN}"
+    run = record(content, name, RESTORE)
+    boundary.read(Run, run, name, RESTORE)
     try:
         spec_of(run)
-        if all(type(n) is int and n >= 0 for shape in run["spec"]["sites"].values() for n in shape):
-            return run
-        raise ValueError("a shape is not of whole numbers")
-    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
-        raise UserError(f"{folder.where}/{RUN} does not describe a store: {error}.") from error
+    except UserError as error:
+        raise UserError(f"{name} does not describe a store: {error} {RESTORE}") from None
+    run.pop(SEALED, None)
+    return run
+
+
+def read_whole(folder: Folder) -> Whole | None:
+    """What complete.json says, None where there is none. Raises UserError when it is damaged."""
+    if (content := folder.read(COMPLETE)) is None:
+        return None
+    name = f"{folder.where}/{COMPLETE}"
+    return boundary.read(Whole, record(content, name, FINISH), name, FINISH)
 
 
 def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
@@ -89,14 +105,14 @@ def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
     """
     wanted = json.loads(json.dumps(fingerprint))
     spec_of(wanted)
-    content = folder.read(RUN)
-    if content is None:
+    if (content := folder.read(RUN)) is None:
         if folder.names("units/"):
             raise UserError(
                 f"{folder.where} holds units but no {RUN}: whose they are is not known. Choose another folder."
             )
-        return folder.write(RUN, as_json(wanted, indent=2))
-    present = record(content, f"{folder.where}/{RUN}")
+        return folder.write(RUN, sealed(wanted, indent=2))
+    present = record(content, f"{folder.where}/{RUN}", RESTORE)
+    present.pop(SEALED, None)
     if different := list(differences(present, wanted)):
         more = f", and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
         raise UserError(
@@ -115,6 +131,11 @@ def differences(there: object, here: object, path: str = "") -> Iterator[str]:
             yield from differences(there.get(key, ...), here.get(key, ...), f"{path}.{key}" if path else str(key))
     elif there != here or type(there) is not type(here):
         yield f"{path} is {short(there)} there, {short(here)} here"
+
+
+def short(value: object, most: int = 40) -> str:
+    text = "absent" if value is ... else json.dumps(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def write_unit(
@@ -144,13 +165,11 @@ def write_unit(
         bytes=size,
         sha256=digest.hexdigest(),
         source_sha256=about["source_sha256"],
-        moments=dict(moments),
     )
+    # before the shard is written: it may be refused
+    said = sealed(plain(commit) | {"moments": {site: packed(moments[site]) for site in sorted(moments)}})
     folder.write(shard_name(unit), content)
-    folder.write(
-        commit_name(unit),
-        sealed(plain(commit) | {"moments": {site: packed(moments[site]) for site in sorted(moments)}}),
-    )
+    folder.write(commit_name(unit), said)
     return commit
 
 
@@ -180,34 +199,58 @@ def finish(folder: Folder, units: int | None = None) -> dict:
             )
         first += commit.examples
         merged = joined(merged, commit.moments)
-    write_index(folder, list(found.values()))
-    whole = summary(folder, list(found.values())) | {"moments": {site: packed(one) for site, one in merged.items()}}
-    folder.write(COMPLETE, as_json(whole))
+    index = write_index(folder, list(found.values()))
+    whole = summary(list(found.values()), merged) | {"run_sha256": run_digest(folder), "index_sha256": index}
+    folder.write(COMPLETE, sealed(whole))
     return whole
 
 
-def summary(folder: Folder, found: Sequence[Commit]) -> dict:
-    """What complete.json says of the units, moments apart: totals, and hashes of the fingerprint and of all commits'
-    fields."""
+def summary(found: Sequence[Commit], merged: Mapping[str, Moments]) -> dict:
+    """What complete.json says of the units: totals, a hash of all commits' fields, moments."""
     totals = {name: sum(getattr(c, name) for c in found) for name in ("examples", "rows", "tokens", "bytes")}
     digest = hashlib.sha256(as_json([plain(c) for c in found])).hexdigest()
     return {
         "units": len(found),
         **totals,
-        "run_sha256": hashlib.sha256(folder.read(RUN) or b"").hexdigest(),
         "commits_sha256": digest,
+        "moments": {site: packed(one) for site, one in merged.items()},
     }
 
 
+def run_digest(folder: Folder) -> str | None:
+    """sha256 of run.json, None where there is none."""
+    content = folder.read(RUN)
+    return content and hashlib.sha256(content).hexdigest()
+
+
 def rebuild_index(folder: Folder) -> None:
-    """Make index.parquet anew from the commits."""
-    write_index(folder, list(commits(folder).values()))
+    """Make index.parquet anew from the commits; complete.json, where it is, gets its new digest."""
+    digest = write_index(folder, list(commits(folder).values()))
+    if read_whole(folder):
+        whole = record(folder.read(COMPLETE), COMPLETE)
+        whole.pop(SEALED, None)
+        folder.write(COMPLETE, sealed(whole | {"index_sha256": digest}))
 
 
-def write_index(folder: Folder, found: Sequence[Commit]) -> None:
-    sink = io.BytesIO()
+def write_index(folder: Folder, found: Sequence[Commit]) -> str:
+    """Returns its sha256."""
+    sink = pa.BufferOutputStream()
     pq.write_table(index_table(found), sink)
-    folder.write(INDEX, sink.getvalue())
+    content = sink.getvalue().to_pybytes()
+    folder.write(INDEX, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_index(content: bytes) -> pa.Table:
+    """The table of an index whose digest has been compared: bytes that nobody vouches for are not given to the reader
+    of the format. Raises ArrowException, OSError or ValueError for what is none.
+
+    Read in this thread. `pyarrow.parquet.read_table` reads in threads of its own, one of which may be the last to
+    let go of the file when Python is already leaving; that thread then dies where C++ allows no dying, and the process
+    aborts.
+    """
+    with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
+        return file.read(use_threads=False)
 
 
 def index_table(found: Sequence[Commit]) -> pa.Table:

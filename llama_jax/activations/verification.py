@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from llama_jax.activations import moments, shards
 from llama_jax.activations.folder import Folder
 from llama_jax.activations.folders import open_folder
 from llama_jax.activations.moments import Moments, merge
-from llama_jax.activations.records import Commit, commit_name, committed, packed, plain, read_commit, record, shard_name
-from llama_jax.activations.store import COMPLETE, INDEX, RUN, index_table, read_run, summary
+from llama_jax.activations.records import (
+    SEALED,
+    Commit,
+    Sealed,
+    Whole,
+    commit_name,
+    committed,
+    plain,
+    read_commit,
+    record,
+    shard_name,
+)
+from llama_jax.activations.store import (
+    COMPLETE,
+    INDEX,
+    LONGEST_INDEX,
+    RUN,
+    index_table,
+    read_index,
+    read_run,
+    read_whole,
+    run_digest,
+    summary,
+)
 from llama_jax.errors import UserError
 
+T = TypeVar("T")
 PIECE = 1 << 24  # bytes hashed at a time, and bytes of float64 that moments are computed of at a time
 NEAR = 1e-3  # the model sums in float32: its moments are this close to those computed here
 
@@ -63,33 +85,49 @@ def check(folder: Folder) -> Check:
             f"There are no activations in {folder.where}: it has no {RUN}. `llama-jax extract --out` makes such a"
             " folder."
         )
-    try:
-        if (run := read_run(folder)) is None:
-            problems.append(Problem(RUN, "missing"))
-    except UserError as error:
-        run = None
-        problems.append(told(folder, RUN, error))
+    run = attempt(folder, RUN, problems, lambda: read_run(folder))
     spec, found, merged = run and run["spec"], [], {}
     for unit in committed(sizes):
-        try:
-            commit = read_commit(folder, unit)
-        except UserError as error:
-            problems.append(told(folder, commit_name(unit), error))
+        commit = attempt(folder, commit_name(unit), problems, lambda u=unit: read_commit(folder, u))
+        if commit is None:
             continue
         found.append(Commit(**plain(commit)))  # without its moments: there may be many units
-        problems += [Problem(shard_name(unit), reason) for reason in of_shard(folder, commit, sizes, spec)]
-        problems += [Problem(commit_name(unit), reason) for reason in of_moments(folder, commit, spec, problems)]
+        shard = attempt(folder, shard_name(unit), problems, lambda c=commit: list(of_shard(folder, c, sizes, spec)))
+        problems += [Problem(shard_name(unit), reason) for reason in shard or ()]
+        if shard == [] and spec:
+            problems += [Problem(commit_name(unit), reason) for reason in of_moments(folder, commit, spec)]
         for site, one in commit.moments.items():
             before = merged.get(site, one)
             if before.mean.shape == one.mean.shape:  # if not, it is a problem that has been told
                 merged[site] = merge(before, one) if site in merged else one
-    problems += [*of_names(folder, sizes), *of_sequence(found), *of_records(folder, sizes, found, merged)]
+    problems += [*of_names(folder, sizes), *of_sequence(found)]
+    whole = attempt(
+        folder, COMPLETE, problems, lambda: read_whole(folder), "missing: the run has not finished; resume it"
+    )
+    for name, known in ((RUN, run), (COMPLETE, whole)):
+        if known is not None and SEALED not in record(folder.read(name), name):
+            problems.append(Problem(name, "has no seal: an earlier version wrote it; a flipped bit may stay unseen"))
+    if whole is not None:
+        if run is not None and whole.run_sha256 != run_digest(folder):
+            problems.append(Problem(RUN, "changed since the run finished"))
+        problems += of_whole(folder, whole, found, merged)
+        index = attempt(folder, INDEX, problems, lambda: of_index(folder, whole, found))
+        problems += [Problem(INDEX, f"{reason}; `store.rebuild_index` makes it again") for reason in index or ()]
     return Check(len(found), sum(c.rows for c in found), problems)
 
 
-def told(folder: Folder, name: str, error: UserError) -> Problem:
-    """An error about a file, its name said once."""
-    return Problem(name, re.sub(rf"^{re.escape(folder.where)}/{re.escape(name)} ?(is )?", "", str(error)).rstrip("."))
+def attempt(
+    folder: Folder, name: str, problems: list[Problem], read: Callable[[], T | None], missing: str = "missing"
+) -> T | None:
+    """What `read` gives. None, or a UserError, is a problem of this file."""
+    try:
+        if (found := read()) is None:
+            problems.append(Problem(name, missing))
+        return found
+    except UserError as error:
+        reason = re.sub(rf"^(Cannot read )?{re.escape(folder.where)}/{re.escape(name)}:? ?(is )?", "", str(error))
+        problems.append(Problem(name, reason.rstrip(".")))
+        return None
 
 
 def of_shard(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Mapping | None) -> Iterator[str]:
@@ -106,11 +144,7 @@ def of_shard(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Map
     elif digest(folder, name, commit.bytes) != commit.sha256:
         yield "changed since it was committed: its sha256 is another"
     else:
-        try:
-            tensors = shards.read_header(folder, name)
-        except UserError as error:
-            yield told(folder, name, error).reason
-            return
+        tensors = shards.read_header(folder, name)
         different = list(shards.unlike(tensors, commit.rows, spec)) if spec else []
         yield from different
         if not different and set(shards.LABELS) <= tensors.keys():
@@ -145,11 +179,9 @@ def of_labels(labels: Mapping[str, np.ndarray], commit: Commit) -> Iterator[str]
         yield f"row {1 + int(np.argmin(after))} does not come after the one before it (example, segment, position)"
 
 
-def of_moments(folder: Folder, commit: Commit, spec: Mapping | None, problems: Sequence[Problem]) -> Iterator[str]:
+def of_moments(folder: Folder, commit: Sealed, spec: Mapping) -> Iterator[str]:
     """The commit's mean and M2, computed again from the values of a shard that has no problem itself."""
     name = shard_name(commit.unit)
-    if spec is None or any(problem.file == name for problem in problems):
-        return
     if (commit.rows and set(commit.moments) != set(spec["sites"])) or not set(commit.moments) <= set(spec["sites"]):
         yield f"it has moments of {', '.join(sorted(commit.moments)) or 'nothing'}, not of the run's sites"
         return
@@ -207,41 +239,40 @@ def of_sequence(found: Sequence[Commit]) -> Iterator[Problem]:
     """Units from 0 on without a gap, the examples of each following those of the one before."""
     unit = first = 0
     for commit in found:
-        for missing in range(unit, commit.unit):
-            yield Problem(commit_name(missing), "missing, although later units are committed")
-        if unit == commit.unit and commit.first != first:
+        if unit < commit.unit:
+            yield absent(unit, commit.unit, "later units are committed")
+        elif commit.first != first:
             yield Problem(commit_name(commit.unit), f"begins at example {commit.first}; {first} should follow")
         unit, first = commit.unit + 1, commit.first + commit.examples
 
 
-def of_records(
-    folder: Folder, sizes: Mapping[str, int], found: Sequence[Commit], merged: Mapping[str, Moments] | None
-) -> Iterator[Problem]:
-    """complete.json and the index say what the commits say; of moments, where the run is known."""
-    if COMPLETE not in sizes:
-        yield Problem(COMPLETE, "missing: the run has not finished; resume it")
-        return
-    try:
-        whole = record(folder.read(COMPLETE), f"{folder.where}/{COMPLETE}")
-    except UserError as error:
-        yield told(folder, COMPLETE, error)
-        return
-    expected = summary(folder, found) | {"moments": {site: packed(one) for site, one in merged.items()}}
-    if whole.get("run_sha256") != expected["run_sha256"] and RUN in sizes:
-        yield Problem(RUN, "changed since the run finished")
-    units = whole.get("units")
+def absent(unit: int, end: int, why: str) -> Problem:
+    """The units from one to another are not there; one line, however many they are."""
+    more = f", and {end - unit - 1:,} more after it" if end > unit + 1 else ""
+    return Problem(commit_name(unit), f"missing{more}, although {why}")
+
+
+def of_whole(folder: Folder, whole: Whole, found: Sequence[Commit], merged: Mapping[str, Moments]) -> Iterator[Problem]:
+    """complete.json says what the commits say."""
+    expected = summary(found, merged)
     after = found[-1].unit + 1 if found else 0
-    for missing in range(after, units if type(units) is int else 0):
-        yield Problem(commit_name(missing), f"missing: {COMPLETE} counts {units} units")
-    different = [name for name in expected if name != "run_sha256" and whole.get(name) != expected[name]]
-    if different:
+    if after < whole.units:
+        yield absent(after, whole.units, f"{COMPLETE} counts {whole.units:,} units")
+    said = record(folder.read(COMPLETE), COMPLETE)
+    if different := [name for name in expected if said[name] != expected[name]]:
         yield Problem(COMPLETE, f"contradicts the commits: {', '.join(different)}")
+
+
+def of_index(folder: Folder, whole: Whole, found: Sequence[Commit]) -> list[str] | None:
+    """What is wrong with the index, None where there is none. Its own digest covers what no table shows."""
+    if (content := folder.read(INDEX, LONGEST_INDEX)) is None:
+        return None
+    if whole.index_sha256 is None:
+        return [f"an earlier version wrote it, and {COMPLETE} has no digest of it"]
+    if hashlib.sha256(content).hexdigest() != whole.index_sha256:
+        return ["changed since the run finished: its sha256 is another"]
     try:
-        table = pq.read_table(io.BytesIO(folder.read(INDEX) or b"")) if INDEX in sizes else None
+        same = read_index(content).equals(index_table(found))
     except (pa.ArrowException, OSError, ValueError) as error:
-        yield Problem(INDEX, f"no parquet file that can be read: {' '.join(str(error).split())}")
-        return
-    if table is None or not table.equals(index_table(found)):
-        yield Problem(
-            INDEX, f"{'missing' if table is None else 'contradicts the commits'}; `store.rebuild_index` makes it again"
-        )
+        return [f"no parquet file that can be read: {' '.join(str(error).split())}"]
+    return [] if same else ["contradicts the commits"]

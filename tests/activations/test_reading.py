@@ -259,7 +259,9 @@ def test_a_store_without_rows(rows, tmp_path):
 def test_the_index_spares_the_commits_and_is_not_believed_against_them(tmp_path, monkeypatch):
     columns = stores.write(tmp_path)
     reads, read = [], LocalFolder.read
-    monkeypatch.setattr(LocalFolder, "read", lambda self, name: (reads.append(name), read(self, name))[1])
+    monkeypatch.setattr(
+        LocalFolder, "read", lambda self, name, *limit: (reads.append(name), read(self, name, *limit))[1]
+    )
 
     def check():
         reads.clear()
@@ -288,22 +290,31 @@ def test_what_is_no_store_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("run.json", b"{", "not valid JSON"),
-        ("run.json", b"[]", "not a JSON object"),
-        ("run.json", b'{"model": 1}', "does not describe a store"),
+        ("run.json", b"{", "is not JSON"),
+        ("run.json", b"[]", "it holds"),
+        ("run.json", b"[" * 100_000, "is not JSON: recursion limit"),
+        ("run.json", b'{"model": 1}', "has no spec"),
+        ("run.json", b'{"spec": {"sites": {"q:1": [1]}, "positions": "all", "dtype": "int8"}}', "spec.dtype"),
+        ("run.json", b'{"spec": {"sites": {"p:1": [1]}, "positions": "all", "dtype": "float16"}}', "No such site: 'p'"),
+        (
+            "run.json",
+            b'{"spec": {"sites": {"q:1": [2147483648, 2]}, "positions": "all", "dtype": "bfloat16"}}',
+            "a row has at most 2,147,483,648 values",
+        ),
         (
             "run.json",
             b'{"spec": {"sites": ["q:1"], "positions": "all", "dtype": "bfloat16"}}',
-            "does not describe a store",
+            "spec.sites is",
         ),
         (
             "run.json",
             b'{"spec": {"sites": {"q:1": [-1]}, "positions": "all", "dtype": "bfloat16"}}',
-            "does not describe a store",
+            "spec.sites.q:1.0 is -1",
         ),
-        ("complete.json", b"{}", "is damaged"),
-        ("complete.json", b'{"moments": {"q:1": 3}, "units": 5, "commits_sha256": ""}', "is damaged"),
-        ("complete.json", b"\xff", "not valid JSON"),
+        ("complete.json", b"{}", "has no units"),
+        ("complete.json", b'{"units": 1e30}', "units is 1e"),
+        ("complete.json", b'{"units": 5, "record_sha256": "0"}', "its seal does not fit"),
+        ("complete.json", b"\xff", "not JSON"),
     ],
 )
 def test_a_damaged_record_is_one_line(name, content, words, tmp_path):
