@@ -16,18 +16,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import numpy as np
+from pydantic import Field, model_validator
 
+from llama_jax import boundary
 from llama_jax.activations import store, workers
 from llama_jax.activations.batches import Unit
-from llama_jax.activations.flow import Work, Writers, gathered, to_the_end
+from llama_jax.activations.flow import Work, Writers, check_room, gathered, to_the_end
 from llama_jax.activations.folder import Folder
 from llama_jax.activations.folders import open_folder
 from llama_jax.activations.program import Extractor, encode
 from llama_jax.activations.sources import Chunk, Source, open_source, units
+from llama_jax.activations.spec import Whole
 from llama_jax.activations.trace import Trace, idle_share
 from llama_jax.bench.guard import Guard
 from llama_jax.errors import UserError
@@ -36,6 +39,22 @@ from llama_jax.threads import ahead
 FORMAT = 1  # the store's version
 UNIT = 256  # examples
 AHEAD = 2  # planned units that wait for the device
+
+
+class Request(boundary.Declared):
+    """What `extract` is asked for, beside extractor, source and folder."""
+
+    depth: Annotated[Whole, Field(ge=0, le=1 << 16)]
+    writers: Annotated[Whole, Field(ge=0, le=256)]
+    unit: Annotated[Whole, Field(ge=1, lt=1 << 31)]
+    resume: bool
+    share: Annotated[tuple[Whole, Whole], Field(strict=False)] | None
+
+    @model_validator(mode="after")
+    def within(self) -> Request:
+        if self.share and not 0 <= self.share[0] < self.share[1]:
+            raise ValueError("share is (index, count): index from 0 on, below count")
+        return self
 
 
 class Progress(NamedTuple):
@@ -97,13 +116,15 @@ def extract(
     index and count by default.
     trace: a file for a Perfetto trace of the first batches, from which the device's idle share is computed
     (`activations.trace`).
-    Raises UserError, one line each, for a folder that holds another run (naming what differs) or, without `resume`,
-    any; a source that cannot be read or has changed; a disk that is full or not writable; too little memory; values
-    that the dtype cannot hold.
+    Raises UserError, one line each, for numbers out of range; a folder that holds another run (naming what differs) or,
+    without `resume`, any; a source that cannot be read or has changed; a disk that is full or not writable; too little
+    memory; values that the dtype cannot hold.
     """
-    for name, value, least in (("depth", depth, 0), ("writers", writers, 0), ("unit", unit, 1)):
-        if value < least:
-            raise UserError(f"{name} is {value}; it must be at least {least}.")
+    asked = boundary.read(
+        Request, dict(depth=depth, writers=writers, unit=unit, resume=resume, share=share), "What is asked of extract"
+    )
+    depth, writers, unit, share = asked.depth, asked.writers, asked.unit, asked.share
+    check_room(extractor, depth)
     source = source if isinstance(source, Source) else open_source(source)
     index, count = share or (jax.process_index(), jax.process_count())
     folder = open_folder(out)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 
 from llama_jax.activations.batches import Batch, Unit
 from llama_jax.activations.moments import Moments, joined
@@ -80,9 +81,30 @@ def gathered(
         raise error
 
 
+def fits(size: int) -> bool:
+    """Whether so many bytes are free on the host; numpy would be given them even where they are not."""
+    return size <= psutil.virtual_memory().available
+
+
+def check_room(extractor: Extractor, depth: int) -> None:
+    """Raises UserError where the values of the batches in flight, and what one of them takes on its way through the
+    model where that is computed on the host, would not fit."""
+    needed = (depth + 1) * extractor.capacity * extractor.row_bytes
+    if jax.default_backend() == "cpu":
+        needed += getattr(extractor.executable.memory_analysis(), "temp_size_in_bytes", 0)
+    if not fits(needed):
+        b, t = extractor.shape
+        raise UserError(
+            f"{depth + 1} batches of {b} x {t} in flight take {needed:,} bytes, more than are free; make them smaller"
+            " (--batch, --length), or have fewer (--depth)."
+        )
+
+
 def empty(extractor: Extractor, unit: Unit) -> dict[str, np.ndarray]:
     """Room for a unit's values. Raises UserError where there is none."""
     try:
+        if not fits(unit.size * extractor.row_bytes):
+            raise MemoryError
         return {
             site: np.empty((unit.size, *shape), jnp.dtype(extractor.spec.dtype))
             for site, shape in extractor.row_shapes.items()

@@ -152,8 +152,10 @@ class LocalFolder(Listed):
         with self._told(f"Cannot read {self.path / name}"):
             try:
                 return (self.path / name).stat().st_size
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # a link to itself leads nowhere
+                    return None
+                raise
 
     def remove(self, name: str) -> None:
         with self._told(f"Cannot remove {self.path / name}"):
@@ -186,9 +188,9 @@ class LocalFolder(Listed):
             for home, _, files in os.walk(self.path / prefix.rpartition("/")[0], onerror=unless_missing):
                 for file in files:
                     name = (Path(home) / file).relative_to(self.path).as_posix()
-                    if name.startswith(prefix):
-                        with contextlib.suppress(FileNotFoundError):  # a writer renamed it just now
-                            found.append((name, (Path(home) / file).stat().st_size))
+                    size = self.size(name) if name.startswith(prefix) else None
+                    if size is not None:  # None too where a writer renamed it just now
+                        found.append((name, size))
         return found
 
     @contextlib.contextmanager

@@ -20,10 +20,12 @@ from functools import partial
 from pathlib import Path
 
 from llama_jax.activations import readers
-from llama_jax.activations.readers import Example, example
+from llama_jax.activations.readers import Example, example, first_line
+from llama_jax.boundary import shown
 from llama_jax.errors import UserError, near
 
 SPLIT = "train"
+SHOWN = 200  # characters of a name in a message
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ def rows(dataset, field: str, name: str) -> Iterator[Example]:
     try:
         for number, row in enumerate(dataset):
             yield example(row, field, f"{name}, example {number}")
-    except OSError as error:  # the network, mostly
+    except UserError:
+        raise
+    except Exception as error:  # the network, mostly; damaged files, each format with errors of its own
         raise UserError(f"{name} cannot be read on after example {number}: {first_line(error)}") from error
 
 
@@ -76,20 +80,21 @@ def load(source: str) -> Loaded:
     no such part."""
     parts = source.removeprefix("hf:").split(":")
     path, config, split = (parts + ["", ""])[:3]
-    if len(parts) > 3 or not path:
+    if len(parts) > 3 or not path or not source.isprintable():
         raise UserError(
-            f"{source!r} is no dataset; it must read hf:OWNER/NAME, hf:OWNER/NAME:CONFIG or hf:OWNER/NAME:CONFIG:SPLIT."
+            f"{shown(source)} is no dataset; it must read hf:OWNER/NAME, hf:OWNER/NAME:CONFIG or"
+            " hf:OWNER/NAME:CONFIG:SPLIT."
         )
-    path, _, revision = (path, "", "") if Path(path).is_dir() else path.partition("@")
     try:
         import datasets
 
+        path, _, revision = (path, "", "") if Path(path).is_dir() else path.partition("@")
         builder = datasets.load_dataset_builder(path, config or None, revision=revision or None)
         dataset = builder.as_streaming_dataset(split or SPLIT)
     except ImportError as error:
         raise UserError("Datasets of the hub need the datasets library: pip install datasets.") from error
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise UserError(f"{source} cannot be opened: {first_line(error)}") from error
+    except Exception as error:  # of the network, of the hub, of damaged files: each library has its own
+        raise UserError(f"{source[:SHOWN]} cannot be opened: {first_line(error)}") from error
     return Loaded(dataset, partial(identity, builder, path, split or SPLIT))
 
 
@@ -102,8 +107,3 @@ def identity(builder, path: str, split: str) -> dict:
         return found | dict(revision=builder.hash)
     local = [Path(p) for p in builder.config.data_files[split]]
     return found | dict(files=[p.name for p in local], sha256=readers.digest(local))
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

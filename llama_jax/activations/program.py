@@ -6,16 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from pydantic import Field
 
+from llama_jax import boundary
 from llama_jax.activations import batches, sharding
 from llama_jax.activations.batches import Batch, Unit
-from llama_jax.activations.spec import ROW_LIMIT, ActivationSpec, Site, check_size, row_shape, whole
+from llama_jax.activations.spec import ROW_LIMIT, ActivationSpec, Site, Whole, check_size, row_bytes, row_shape, whole
 from llama_jax.bench.guard import Guard
+from llama_jax.boundary import shown
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
@@ -25,6 +29,7 @@ from llama_jax.model.axes import Array, Bool, Int
 from llama_jax.model.quantise import is_quantised
 
 Values = dict[str, jax.Array]
+MOST_TOKENS = 1 << 24  # of a batch
 
 
 def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
@@ -130,6 +135,13 @@ def program(
     return values, {site: moments(value, real) for site, value in values.items()}
 
 
+class Request(boundary.Declared):
+    """What an extractor is asked for, beside its checkpoint, spec and batch."""
+
+    pack: bool
+    row_limit: Annotated[Whole, Field(ge=1)]
+
+
 class Extractor:
     """The activations that `spec` asks for, of any batch [B T]. Everything is compiled here, once: layers above the
     last site and an unused head are not part of the program.
@@ -151,13 +163,13 @@ class Extractor:
         row_limit: int = ROW_LIMIT,
         mesh: Mesh | None = None,
     ):
-        config = checkpoint.config
+        config, asked = checkpoint.config, boundary.read(Request, dict(pack=pack, row_limit=row_limit), "The extractor")
         if is_quantised(checkpoint.params.embedding.weight):
             raise UserError(
                 f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}."
             )
         batch = checked_shape(batch, config.max_position_embeddings)
-        check_size(spec, config, batch[1], row_limit)
+        check_size(spec, config, batch[1], asked.row_limit)
         self.checkpoint, self.spec, self.shape, self.pack = checkpoint, spec, batch, pack
         self.sites, self.capacity = spec.resolve(config), batches.capacity(spec, batch, pack)
         self.params, self.mesh = needed(checkpoint.params, self.sites), mesh
@@ -172,6 +184,11 @@ class Extractor:
             at = jax.ShapeDtypeStruct((self.capacity if spec.positions != "all" else 0,), jnp.int32, sharding=every)
             self.executable = jitted.lower(self.params, abstract, abstract, abstract, at).compile()
         self.compilations, self.compile_seconds = guard.compilations, guard.backend_seconds
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that the values of one token take."""
+        return row_bytes(self.sites, self.checkpoint.config, self.shape[1], self.spec.itemsize)
 
     @property
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -218,9 +235,10 @@ class Extractor:
 def checked_shape(batch: Sequence[int], context: int) -> tuple[int, int]:
     """(B, T). Raises UserError where it is not that, or longer than the model's context."""
     numbers = whole(batch)
-    if len(numbers) != 2 or min(numbers) < 1 or numbers[1] > context:
+    if len(numbers) != 2 or min(numbers) < 1 or numbers[1] > context or numbers[0] * numbers[1] > MOST_TOKENS:
         raise UserError(
-            f"batch is {batch!r}; give (B, T), at least (1, 1), with T no longer than the model's context of {context}."
+            f"batch is {shown(batch)}; give (B, T), at least (1, 1), with T no longer than the model's context of"
+            f" {context}, and {MOST_TOKENS:,} tokens at most."
         )
     return numbers
 

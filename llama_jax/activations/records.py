@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, model_validator
 from llama_jax import boundary
 from llama_jax.activations.folder import Folder
 from llama_jax.activations.moments import Moments
-from llama_jax.activations.shards import LABELS
+from llama_jax.activations.shards import LABELS, Size
 from llama_jax.activations.spec import DTYPES
 from llama_jax.boundary import Declared
 from llama_jax.errors import UserError
@@ -29,7 +29,6 @@ LABEL_BYTES = sum(dtype.itemsize for dtype in LABELS.values())  # of a row
 LARGEST_ROW = 1 << 31  # values of a site that a row may have
 
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
-Size = Annotated[int, Field(ge=0, lt=1 << 40)]  # of one shard: a sum over all units stays below 2^63
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Number = float | Literal["nan", "inf", "-inf"]
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
+from pydantic import Field
 
+from llama_jax import boundary
 from llama_jax.activations.folder import Folder
+from llama_jax.boundary import Declared
 from llama_jax.errors import UserError
 
 DTYPES = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -27,8 +30,19 @@ LABELS = {
     "segment": np.dtype("int32"),
     "position": np.dtype("int32"),
 }
-LONGEST_HEADER = 100_000_000  # the library's own bound
+LONGEST_HEADER = 16 << 20  # bytes: a hundred thousand columns
 GUESS = 1 << 16  # bytes that hold most headers
+
+
+Size = Annotated[int, Field(ge=0, lt=1 << 40)]  # of one shard: a sum over all units stays below 2^63
+
+
+class Entry(Declared):
+    """A tensor as the header has it."""
+
+    dtype: Literal[tuple(DTYPES)]
+    shape: Annotated[list[Size], Field(max_length=4)]
+    data_offsets: Annotated[list[Size], Field(min_length=2, max_length=2)]
 
 
 class Tensor(NamedTuple):
@@ -108,12 +122,10 @@ def header_length(start: bytes, size: int, file: str) -> int:
 def parse(head: bytes, size: int, file: str) -> dict[str, Tensor]:
     """Name → tensor, from a file's first bytes (`header_length`). Raises UserError unless the tensors fill the file
     exactly."""
-    try:
-        entries = json.loads(head[8:].decode())
-        entries.pop("__metadata__", None)
-        found = {name: tensor(about, len(head)) for name, about in entries.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UserError(f"{file} has no valid safetensors header: {error}.") from error
+    where = f"{file}, its header"
+    entries = boundary.read(dict[str, Any], boundary.parse(head[8:], where), where)
+    entries.pop("__metadata__", None)
+    found = {name: tensor(one, len(head)) for name, one in boundary.read(dict[str, Entry], entries, where).items()}
     end = len(head)
     for name, one in sorted(found.items(), key=lambda item: (item[1].begin, item[1].end)):
         if one.begin != end or one.end - one.begin != math.prod(one.shape) * one.dtype.itemsize:
@@ -128,12 +140,7 @@ def parse(head: bytes, size: int, file: str) -> dict[str, Tensor]:
     return found
 
 
-def tensor(about: dict, offset: int) -> Tensor:
-    """One entry of a header. Raises ValueError, TypeError or KeyError for what is none."""
-    begin, end = about["data_offsets"]
-    shape = tuple(about["shape"])
-    if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)) or begin > end:
-        raise ValueError("a size is not a whole number")
-    if about["dtype"] not in DTYPES:
-        raise ValueError(f"dtype {about['dtype']!r} is none that a store keeps")
-    return Tensor(DTYPES[about["dtype"]], shape, offset + begin, offset + end)
+def tensor(entry: Entry, offset: int) -> Tensor:
+    """One entry of a header, its bytes counted from the start of the file."""
+    begin, end = entry.data_offsets
+    return Tensor(DTYPES[entry.dtype], tuple(entry.shape), offset + begin, offset + end)

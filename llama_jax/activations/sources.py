@@ -19,19 +19,33 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from llama_jax import boundary
 from llama_jax.activations import hub, readers
 from llama_jax.activations.readers import READERS, Example, example
+from llama_jax.activations.spec import Whole
+from llama_jax.boundary import Declared, shown
 from llama_jax.errors import UserError, near
 from llama_jax.text import corpus
 
 FIELD = "text"  # the field of a record that is read where no other is named
-SHOWN = 12  # names in a message
+LARGEST_UNIT = 64 << 20  # characters and token ids that are held at a time, as a list and as the JSON that is hashed
+
+
+class Asked(Declared):
+    """What is read of a source: the field of its records, and how many examples at most."""
+
+    field: str | None
+    limit: Annotated[Whole, Field(ge=1, lt=1 << 62)] | None
 
 
 class Source:
@@ -53,8 +67,6 @@ class Source:
         repeatable: bool = True,
         count: Callable[[], int | None] = lambda: None,
     ):
-        if limit is not None and limit < 1:
-            raise UserError(f"limit is {limit}; it must be at least 1, or left out for all examples.")
         self.name, self.read, self.describe, self.limit, self.repeatable, self.count = (
             name,
             read,
@@ -111,12 +123,22 @@ class Chunk:
 
 
 def units(source: Iterable[Example], size: int) -> Iterator[Chunk]:
-    """A source cut into chunks of `size` examples, the last one shorter: the same ones whoever asks."""
+    """A source cut into chunks of `size` examples, the last one shorter: the same ones whoever asks. Raises UserError
+    for one that is too large to be held."""
     if size < 1:
         raise UserError(f"A unit of {size} examples is none; give at least 1.")
     examples = iter(source)
     for number in itertools.count():
-        if not (chunk := list(itertools.islice(examples, size))):
+        chunk, length = [], 0
+        for one in itertools.islice(examples, size):
+            chunk.append(one)
+            length += len(one)
+            if length > LARGEST_UNIT:
+                raise UserError(
+                    f"Unit {number} has more than {LARGEST_UNIT:,} characters or token ids; make units smaller"
+                    " (--unit)."
+                )
+        if not chunk:
             return
         yield Chunk(number, number * size, chunk)
 
@@ -132,9 +154,10 @@ def open_source(source, field: str | None = None, limit: int | None = None) -> S
         if field is None and limit is None:
             return source
         raise UserError("This source is open already; give field and limit to open_source.")
-    field = field or FIELD
+    asked = boundary.read(Asked, dict(field=field, limit=limit), "What is asked of the source")
+    field, limit = asked.field or FIELD, asked.limit
     if isinstance(source, str | os.PathLike):
-        return named(os.fspath(source), field, limit)
+        return named(os.fsdecode(source), field, limit)
     if hub.is_dataset(source):
         name = hub.name_of(source)
         return Source(
@@ -154,7 +177,9 @@ def named(source: str, field: str, limit: int | None) -> Source:
             "manual", lambda: iter(corpus.paragraphs()), manual, limit, count=lambda: len(corpus.paragraphs())
         )
     if source == "-":
-        read = partial(readers.parsed, sys.stdin.buffer, "standard input", field)
+        if sys.stdin is None:
+            raise UserError("Standard input is closed.")
+        read = lambda: readers.told(readers.parsed(sys.stdin.buffer, "standard input", field), "standard input")  # noqa: E731
         return Source("Standard input", read, lambda: dict(kind="stdin", field=field), limit, repeatable=False)
     if source.startswith("hf:"):
         loaded = hub.load(source)
@@ -178,20 +203,37 @@ def files(paths: list[Path], field: str) -> dict:
 
 
 def find(source: str) -> list[Path]:
-    """The files that a path, a folder or a glob names, in order of their names. Raises UserError where there are
-    none."""
+    """The files that a path, a folder or a glob names, in order of their names. Raises UserError where there are none,
+    and for what is no regular file: a pipe or a device would be waited for."""
+    if not source:
+        raise UserError("The source has no name; the folder that you are in is '.'.")
     path = Path(source)
-    if path.is_dir():
-        return inside(path)
-    found = (
-        [path] if path.exists() else [Path(p) for p in sorted(glob.glob(source, recursive=True)) if Path(p).is_file()]
-    )
-    if not found:
-        raise UserError(f"No such source: {source!r}.{neighbours(path)}")
+    try:
+        if path.is_dir():
+            return inside(path)
+        found = [path] if path.exists() else matches(source)
+        if not found:
+            raise UserError(f"No such source: {shown(source)}.{neighbours(path)}")
+    except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be read
+        raise UserError(f"Cannot read {shown(source)}: {getattr(error, 'strerror', None) or error}.") from error
     for p in found:
         if p.suffix.lower() not in READERS:
-            raise UserError(f"{p} is of no known format.{near(p.suffix, READERS)}")
+            raise UserError(f"{shown(str(p))} is of no known format.{near(p.suffix, READERS)}")
+        if not p.is_file():
+            raise UserError(f"{p} is no regular file; standard input is the source '-'.")
     return found
+
+
+def matches(pattern: str) -> list[Path]:
+    """The files that a glob names, hidden ones only where it asks for them. No link to a folder is followed by **:
+    several that lead back up have no end."""
+    parts = Path(re.sub(r"(\*\*/+)+", "**/", pattern)).parts
+    at = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    root, wanted = Path(*parts[:at]), parts[at:]
+    found = root.glob(str(Path(*wanted))) if wanted else ()
+    hidden = any(part.startswith(".") for part in wanted)
+    seen = (p for p in found if hidden or not any(part.startswith(".") for part in p.relative_to(root).parts))
+    return sorted((p for p in seen if p.is_file()), key=str)
 
 
 def inside(folder: Path) -> list[Path]:
@@ -224,7 +266,8 @@ def neighbours(path: Path) -> str:
 def of_objects(source, field: str, limit: int | None) -> Source:
     """A Python iterable of texts, of lists of token ids, or of records."""
     kind = type(source).__name__
-    if not isinstance(source, Iterable) or isinstance(source, Mapping | Set):  # these two have no order, or keys first
+    if not isinstance(source, Iterable) or isinstance(source, Mapping | Set) or getattr(source, "ndim", 1) == 0:
+        # these have no order, or keys first; or they are one number
         raise UserError(
             f"A {kind} is no source: give a name, a path, a list or generator of texts or of token ids, or a dataset."
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from pydantic import BeforeValidator
 
+from llama_jax.boundary import shown
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError, near
 
@@ -20,7 +23,16 @@ SITES = (*OF_A_LAYER, *OF_THE_MODEL)
 DTYPES = ("bfloat16", "float16", "float32")
 ROW_LIMIT = 256 * 1024  # bytes of one token; attention patterns and logits soon exceed it
 
+MOST = 1 << 16  # numbers in a list of layers or positions, and sites
 Layers = int | Iterable[int] | str | None
+
+
+def plain(value: Any) -> Any:
+    """NumPy's whole numbers as Python's."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+Whole = Annotated[int, BeforeValidator(plain)]
 
 
 class Site(NamedTuple):
@@ -51,20 +63,24 @@ class ActivationSpec:
 
     def __post_init__(self):
         if not isinstance(self.sites, str | Iterable):
-            raise UserError(f"sites is {self.sites!r}; name some, such as resid_post:3,7.")
+            raise UserError(f"sites is {shown(self.sites)}; name some, such as resid_post:3,7.")
         object.__setattr__(
-            self, "sites", parse_sites(self.sites) if isinstance(self.sites, str) else tuple(map(checked, self.sites))
+            self,
+            "sites",
+            parse_sites(self.sites)
+            if isinstance(self.sites, str)
+            else tuple(map(checked, itertools.islice(self.sites, MOST))),
         )
         if not self.sites:
             raise UserError("No sites are asked for; name some, such as resid_post:3,7.")
         if not (isinstance(self.positions, str) and self.positions in ("all", "last")):
             if not (numbers := whole(self.positions)):
                 raise UserError(
-                    f"positions is {self.positions!r}; it must be 'all', 'last' or whole numbers such as (0, -1)."
+                    f"positions is {shown(self.positions)}; it must be 'all', 'last' or whole numbers such as (0, -1)."
                 )
             object.__setattr__(self, "positions", tuple(sorted(set(numbers), key=lambda p: (p < 0, p))))
-        if self.dtype not in DTYPES:
-            raise UserError(f"dtype is {self.dtype!r}; activations are kept as {', '.join(DTYPES)}.")
+        if not (isinstance(self.dtype, str) and self.dtype in DTYPES):
+            raise UserError(f"dtype is {shown(self.dtype)}; activations are kept as {', '.join(DTYPES)}.")
 
     def resolve(self, config: ModelConfig) -> tuple[Site, ...]:
         """Every site in the model's order, each once. Raises UserError for a layer that the model has not."""
@@ -92,8 +108,8 @@ def checked(site) -> tuple[str, Layers]:
     """One entry of `ActivationSpec.sites`, its layers as a hashable value: None, "all" or numbers in the order
     given."""
     name, layers = site if isinstance(site, tuple | list) and len(site) == 2 else (site, None)
-    if name not in SITES:
-        raise UserError(f"No such site: {name!r}.{near(str(name), SITES)}")
+    if not (isinstance(name, str) and name in SITES):
+        raise UserError(f"No such site: {shown(name)}.{near(str(name)[:60], SITES)}")
     if (layers is None) != (name in OF_THE_MODEL):
         raise UserError(
             f"Site {name} {'belongs to no layer' if layers is not None else f'needs layers, such as {name}:3,7'}."
@@ -101,15 +117,15 @@ def checked(site) -> tuple[str, Layers]:
     if layers is None or (isinstance(layers, str) and layers == "all"):
         return name, layers
     if not (numbers := whole(layers)):
-        raise UserError(f"Layers of {name} are {layers!r}; give whole numbers, a range or 'all'.")
+        raise UserError(f"Layers of {name} are {shown(layers)}; give whole numbers, a range or 'all'.")
     return name, numbers
 
 
 def whole(given) -> tuple[int, ...]:
-    """One whole number, or several, as a tuple; an empty one for anything else."""
-    numbers = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-    fit = all(isinstance(number, int | np.integer) and not isinstance(number, bool) for number in numbers)
-    return tuple(map(int, numbers)) if fit else ()
+    """One whole number, or several, as a tuple; an empty one for anything else, and for more than `MOST`."""
+    several = isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1)
+    numbers = tuple(map(plain, itertools.islice(given, MOST + 1) if several else (given,)))
+    return numbers if len(numbers) <= MOST and all(type(number) is int for number in numbers) else ()
 
 
 def parse_sites(text: str) -> tuple[tuple[str, Layers], ...]:
@@ -135,7 +151,7 @@ def parse_layers(name: str, words: Sequence[str]) -> str | tuple[int, ...]:
         some = match and ([int(match[1])] if match[1] else range(int(match[2]), int(match[3]) + 1))
         if not some:
             raise UserError(
-                f"Layers of {name}: {word!r} is neither a number, nor a range such as 0-5, nor 'all' by itself."
+                f"Layers of {name}: {shown(word)} is neither a number, nor a range such as 0-5, nor 'all' by itself."
             )
         numbers += some
     return tuple(numbers)

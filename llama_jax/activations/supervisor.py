@@ -43,7 +43,7 @@ class Worker:
     def hear(self, line: str, changed: Callable[[], None]) -> None:
         """One line of its standard output; what is not ours, such as the torn line of a killed process, is passed
         over."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, TypeError):
             match json.loads(line):
                 case {"progress": said}:
                     self.progress = Progress(**said)

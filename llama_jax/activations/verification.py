@@ -125,7 +125,7 @@ def attempt(
             problems.append(Problem(name, missing))
         return found
     except UserError as error:
-        reason = re.sub(rf"^(Cannot read )?{re.escape(folder.where)}/{re.escape(name)}:? ?(is )?", "", str(error))
+        reason = re.sub(rf"^(Cannot read )?{re.escape(folder.where)}/{re.escape(name)}[:,]? ?(is )?", "", str(error))
         problems.append(Problem(name, reason.rstrip(".")))
         return None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import socket
 import sys
 import threading
@@ -23,6 +24,7 @@ import jax
 # its key-value store: agreeing on a word takes no collective, and compiles nothing
 from jax._src.distributed import global_state
 
+from llama_jax.boundary import shown
 from llama_jax.errors import UserError
 
 VARIABLE = (
@@ -47,8 +49,9 @@ def place() -> Place | None:
     """This process's place under a supervisor, None where there is none."""
     if not (text := os.environ.get(VARIABLE)):
         return None
-    index, count, coordinator = text.split("/")
-    return Place(int(index), int(count), coordinator)
+    if not (match := re.fullmatch(r"(\d{1,6})/(\d{1,6})/([^/]+:\d{1,5})", text)):
+        raise UserError(f"{VARIABLE} is {shown(text)}; it is set by --processes, and by nobody else.")
+    return Place(int(match[1]), int(match[2]), match[3])
 
 
 def join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -14,6 +15,7 @@ import typer
 
 from llama_jax.cli.common import Dtype, Json, Model, app, bars_shown, emit, tell
 
+PER_CORE = 4  # processes: each loads the model
 Sites = Annotated[
     list[str],
     typer.Option("--sites", help="Such as `resid_post:3,7`, `mlp_out:0-5`, `q:all`, `ln_final`; several with spaces."),
@@ -77,7 +79,7 @@ def extract(
         raise UserError(f"--dtype {dtype}: activations are read in float32 or bfloat16.")
     place = workers.place()
     if processes > 1 and not place:
-        check_processes(distributed, source, trace)
+        check_processes(processes, distributed, source, trace)
         with bar(lambda: open_source(source, field, limit).total) as progress:
             return told(supervisor.run_local(context.obj, processes, progress, together=mesh is not None), json_)
     spec = ActivationSpec(" ".join(sites), read_positions(positions), keep)
@@ -112,10 +114,12 @@ def made(model: str, dtype: str, mesh: str | None, spec, batch: tuple[int, int],
     return Extractor(checkpoint.load(model, dtype, sharding.host()), spec, batch, pack, row_limit, grid)
 
 
-def check_processes(distributed: bool, source: str, trace: Path | None) -> None:
+def check_processes(processes: int, distributed: bool, source: str, trace: Path | None) -> None:
     """Raises UserError for what does not go together with --processes."""
     from llama_jax.errors import UserError
 
+    if processes > (most := PER_CORE * (os.cpu_count() or 1)):
+        raise UserError(f"--processes is {processes:,}; on this machine at most {most} are started.")
     if distributed:
         raise UserError(
             "--processes starts the processes here, --distributed is for those that a launcher starts: give one"
@@ -168,9 +172,14 @@ def bar(total: Callable[[], int | None]) -> Iterator[Callable]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     counted = []
+
+    def count() -> None:
+        with contextlib.suppress(Exception):  # a forecast: what is wrong with the source is told where it is read
+            counted.append(total())
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     if bars_shown():
-        threading.Thread(target=lambda: counted.append(total()), daemon=True).start()
+        threading.Thread(target=count, daemon=True).start()
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not bars_shown()) as shown:
         task = shown.add_task("reading", total=None)
         yield lambda done: shown.update(task, description=line(done, counted[0] if counted else None))

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.activations import ActivationSpec, ActivationStore, Extractor, extract, extraction, store
+from llama_jax.activations import ActivationSpec, ActivationStore, Extractor, extract, extraction, flow, store
 from llama_jax.activations.folders import open_folder
 from llama_jax.cli.extract import line
 from llama_jax.errors import UserError
@@ -270,11 +271,43 @@ def test_out_of_memory_is_one_line(extractor, tmp_path, monkeypatch):
         extract(extractor, Stream(), tmp_path)
 
 
-@pytest.mark.parametrize("wrong", [dict(depth=-1), dict(writers=-1), dict(unit=0)])
+WRONG = [
+    *({name: value} for name in ("depth", "writers", "unit", "share") for value in (-1, 2**62, 1.0, "1", True)),
+    *({name: None} for name in ("depth", "writers", "unit", "resume")),
+    *(dict(share=share) for share in ((0, 0), (2, 2), (-1, 2), (0, 1, 2), (0.0, 1), ("0", "1"), (0, None), [])),
+    dict(unit=0),
+    dict(resume="yes"),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_numbers_are_refused(wrong, extractor, tmp_path):
     with pytest.raises(UserError, match=next(iter(wrong))):
         extract(extractor, Stream(), tmp_path / "out", **wrong)
     assert not (tmp_path / "out").exists()
+
+
+def test_numpy_s_numbers_are_numbers(extractor, unbroken, tmp_path):
+    n = np.int64
+    extract(extractor, Stream(), tmp_path, depth=n(1), writers=np.uint8(1), unit=n(UNIT), share=(n(0), np.int32(1)))
+    assert contents(tmp_path) == unbroken
+
+
+def test_what_would_not_fit_is_refused_before_it_is_allocated(extractor, tmp_path, monkeypatch):
+    monkeypatch.setattr(flow.psutil, "virtual_memory", lambda: SimpleNamespace(available=10))
+    with pytest.raises(UserError, match="3 batches of 2 x 16 in flight take"):
+        extract(extractor, Stream(), tmp_path / "out", depth=2)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(extraction, "check_room", lambda *_: None)
+    with pytest.raises(UserError, match="Not enough memory for the .* rows of unit 0"):
+        extract(extractor, Stream(), tmp_path / "out")
+    assert not (tmp_path / "out" / "units").exists()
+
+
+@pytest.mark.parametrize("out", ["", "a\0b", "\ud800", 5, None, b"out"])
+def test_what_names_no_folder_is_one_line(out, extractor):
+    with pytest.raises(UserError, match="names no folder"):
+        extract(extractor, Stream(), out)
 
 
 def test_a_program_compiled_in_the_run_is_counted(extractor, tmp_path, monkeypatch):

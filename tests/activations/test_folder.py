@@ -80,6 +80,18 @@ def test_a_missing_file_has_no_part(folder):
         folder.part("none.bin", 0, 4)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["nonsense://x", "s3://", "zip://x::nonsense", "zip://a.zip", "ftp://127.0.0.1:1/x", "http://127.0.0.1:1/x", "://x",
+     "github://x", "hdfs://127.0.0.1:1/x", "sftp://127.0.0.1:1/x", "data://x", "filecache://x", "git://x", "x" * 999 + "://"],
+)  # fmt: skip
+def test_each_protocol_fails_in_one_line(url):
+    with pytest.raises(UserError) as caught:
+        open_folder(url).write("run.json", b"{}")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
 def test_an_unknown_protocol_is_one_line():
     with pytest.raises(UserError, match="nowhere"):
         open_folder("nowhere://x/y")

@@ -323,7 +323,9 @@ def test_quantised_weights_are_one_line(checkpoint):
         Extractor(blocks, ActivationSpec("resid_post:0"), SHAPE)
 
 
-@pytest.mark.parametrize("batch", [(0, 8), (2, 0), (1, 257), (8,), (1, 2, 3), 8, (1.0, 8), ("1", "8"), "18"])
+@pytest.mark.parametrize(
+    "batch", [(0, 8), (2, 0), (1, 257), (8,), (1, 2, 3), 8, (1.0, 8), ("1", "8"), "18", (2**62, 8), None, (True, 8)]
+)
 def test_a_batch_that_cannot_be_is_one_line(checkpoint, batch):
     with pytest.raises(UserError, match=r"batch is .*give \(B, T\).*context of 256"):
         Extractor(checkpoint, ActivationSpec("resid_post:0"), batch)
@@ -335,4 +337,7 @@ def test_sites_that_the_model_has_not_or_that_are_too_large_are_refused_before_a
             Extractor(checkpoint, ActivationSpec("resid_post:3"), SHAPE)
         with pytest.raises(UserError, match="takes 384 bytes, more than 383; the largest is pattern:0"):
             Extractor(checkpoint, ActivationSpec("pattern:0-1"), SHAPE, row_limit=383)
+        for asked in (dict(row_limit=0), dict(row_limit="1"), dict(row_limit=None), dict(pack=1)):
+            with pytest.raises(UserError, match=f"The extractor: {next(iter(asked))} is"):
+                Extractor(checkpoint, ActivationSpec("resid_post:0"), SHAPE, **asked)
     assert not guard.fired

@@ -244,11 +244,12 @@ def test_standard_input_is_json_lines(monkeypatch):
         (b'"ok"\n[true]\n', ["line 2 is neither", "list [True]"]),
         (b'"ok"\n[[1]]\n', ["line 2 is neither"]),
         (b'"ok"\n"\xff"\n', ["line 2 is not UTF-8: byte 0xff at column 2"]),
-        (b'"ok"\n"x\\ud800"\n', ["line 2 has half a surrogate pair at character 2"]),
+        (b'"ok"\n"x\\ud800"\n', ["line 2 is not JSON", "surrogate"]),
+        (b'"ok"\n{"text": NaN}\n', ["line 2 is not JSON"]),
         (b'"ok"\n' + b"[" * 100000 + b"\n", ["line 2 is not JSON"]),
         (
             b'"ok"\n' + json.dumps({"text": {"a": "long " * 1000}}).encode() + b"\n",
-            ["line 2, field 'text' is neither", "…"],
+            ["line 2, field 'text' is neither", "..."],
         ),
         (b'"ok"\n' + b"1" * 5000 + b"\n", ["line 2 is not JSON"]),
     ],
@@ -282,6 +283,119 @@ def test_mistakes_of_the_first_example_show_when_a_source_is_opened(tmp_path):
         open_source(table(tmp_path / "empty.parquet", text=pa.array([], pa.string())))
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0.jsonl", "\ud800.txt", "*\0*", "**x/*.txt", "", "~", "/"])
+def test_a_name_that_no_file_has_is_one_short_line(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with says("") as caught:
+        open_source(name) if name != "/" else open_source(tmp_path)
+    assert len(str(caught.value)) < 400
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "asked", [dict(limit=1.5), dict(limit="2"), dict(limit=True), dict(limit=2**62), dict(field=5)]
+)
+def test_what_is_asked_of_a_source_has_a_type_and_a_range(asked):
+    with says("What is asked of the source", next(iter(asked))):
+        open_source("manual", **asked)
+    assert len(list(open_source("manual", limit=np.int64(2)))) == 2
+
+
+def test_an_example_is_bounded(tmp_path):
+    """Whatever its file: it is refused before all of it is read."""
+    (tmp_path / "line.jsonl").write_bytes(b'"ok"\n"' + b"x" * readers.LONGEST_LINE + b'"\n')
+    with says("line.jsonl, line 2 is longer than 16,777,216 bytes"):
+        list(open_source(tmp_path / "line.jsonl"))
+    long = "x" * (readers.LONGEST + 1)
+    (tmp_path / "long.txt").write_text("ok\n\nand\n" + long)
+    with says("long.txt, the paragraph at line 3 is too long: an example has at most 4,194,304"):
+        list(open_source(tmp_path / "long.txt"))
+    (tmp_path / "many.txt").write_text("short\n" * (readers.LONGEST // 5))
+    with says("many.txt, the paragraph at line 1 is too long"):
+        open_source(tmp_path / "many.txt")
+    jsonl(tmp_path / "long.jsonl", [long])
+    for source in (tmp_path / "long.jsonl", table(tmp_path / "a.parquet", text=[long]), [long], [[0] * len(long)],
+                   [np.zeros(len(long), np.int32)]):  # fmt: skip
+        with says("is too long: an example has at most 4,194,304 characters or token ids"):
+            open_source(source)
+
+
+def test_a_unit_is_bounded():
+    half = "x" * (readers.LONGEST // 2)
+    with says("Unit 0 has more than 67,108,864 characters or token ids; make units smaller"):
+        list(units(open_source([half] * 40), 40))
+    assert [len(chunk.examples) for chunk in units(open_source([half] * 40), 20)] == [20, 20]
+
+
+WAITING = """
+import os, sys
+from pathlib import Path
+from llama_jax.activations.sources import open_source
+from llama_jax.errors import UserError
+
+os.chdir(sys.argv[1])
+os.mkfifo("pipe.jsonl")
+os.mkdir("tree")
+for name in "abcdef":
+    os.symlink(".", f"tree/{name}")
+os.symlink("loop.txt", "loop.txt")
+os.symlink("/dev/zero", "zero.txt")
+for source in ("pipe.jsonl", "pipe.*", "zero.txt", "loop.txt", "tree", "tree/**/*.txt", "**/**/**/**/*.txt"):
+    try:
+        open_source(source)
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_nothing_is_waited_for(tmp_path):
+    """A pipe, a device without an end, links in circles: in a process that would hang."""
+    command = [sys.executable, "-c", WAITING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 7
+    assert "pipe.jsonl is no regular file; standard input is the source '-'" in lines[0]
+    assert "zero.txt is no regular file" in lines[2]
+
+
+FLIPPED = """
+import resource, sys
+import numpy as np
+from llama_jax.activations.sources import open_source
+from llama_jax.errors import UserError
+
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+content, told = open(sys.argv[1], "rb").read(), 0
+rng = np.random.default_rng(0)
+for number in range(400):
+    damaged = bytearray(content)
+    at = int(rng.integers(len(content) - 600, len(content)) if number % 2 else rng.integers(0, len(content)))
+    damaged[at] ^= 1 << int(rng.integers(0, 8))
+    if number % 10 == 0:
+        del damaged[at:]
+    open(sys.argv[2], "wb").write(damaged)
+    try:
+        source = open_source(sys.argv[2])
+        source.total
+        for example in source:
+            assert isinstance(example, str)
+    except UserError as error:
+        told += 1
+        assert str(error).isprintable() and len(str(error)) < 600, error
+print(told)
+"""
+
+
+def test_damaged_parquet_is_one_line(tmp_path):
+    """Bits flipped anywhere, and most in the footer, in a process that may crash or take too much."""
+    path = table(tmp_path / "a.parquet", group=40, text=[f"{i} ünï " * 9 for i in range(100)], n=list(range(100)))
+    command = [sys.executable, "-c", FLIPPED, str(path), str(tmp_path / "b.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
+
+
 def test_what_is_no_source_is_told_apart(tmp_path):
     jsonl(tmp_path / "texts.jsonl", ["x"])
     with says("No such source", "Did you mean 'texts.jsonl'?"):
@@ -308,6 +422,9 @@ def test_parquet_that_does_not_fit_is_one_line(tmp_path):
     path = table(tmp_path / "a.parquet", texts=["a"], n=[1], when=[datetime.date(2020, 1, 1)], raw=[b"x"])
     with says("a.parquet has no column 'text'. Did you mean 'texts'?"):
         open_source(path)
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")])
+    with says("bad.parquet cannot be read as parquet", "can't decode byte"):
+        open_source(table(tmp_path / "bad.parquet", text=bad))
     for column in ("n", "when", "raw"):
         with says(f"a.parquet, row 1, column '{column}' is neither"):
             open_source(path, field=column)

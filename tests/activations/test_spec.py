@@ -1,6 +1,7 @@
 """What is asked for: sites as text and as values, positions against plain indexing, sizes, and one line for each
 mistake."""
 
+import itertools
 from math import prod
 
 import numpy as np
@@ -133,21 +134,26 @@ def test_kept_is_plain_indexing(length, positions):
         ((("q", 1.0),), "Layers of q are 1.0"),
         ((("q", True),), "Layers of q are True"),
         ((("q", (True,)),), "Layers of q are (True,)"),
+        ((("q", itertools.count()),), "Layers of q are count("),
+        ((("q", np.array([[1]])),), "Layers of q are array([[1]])"),
+        ((np.array([1, 2]),), "No such site"),
+        ("x" * 10_000, "No such site: 'xxx"),
     ],
 )
 def test_what_is_no_site_is_one_line(sites, words):
     with pytest.raises(UserError) as error:
         ActivationSpec(sites)
     assert words in str(error.value)
+    assert len(str(error.value)) < 400
 
 
-@pytest.mark.parametrize("positions", ["first", "0", (), None, 1.5, (0, 1.5), ("0",), (True,)])
+@pytest.mark.parametrize("positions", ["first", "0", (), None, 1.5, (0, 1.5), ("0",), (True,), itertools.count()])
 def test_what_is_no_position_is_one_line(positions):
     with pytest.raises(UserError, match="positions is .*must be 'all', 'last' or whole numbers"):
         ActivationSpec("q:0", positions)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int8", "f32", None, np.float32])
+@pytest.mark.parametrize("dtype", ["float64", "int8", "f32", None, np.float32, np.array(["float32"] * 2), []])
 def test_what_is_no_dtype_is_one_line(dtype):
     with pytest.raises(UserError, match="dtype is .*kept as bfloat16, float16, float32"):
         ActivationSpec("q:0", dtype=dtype)

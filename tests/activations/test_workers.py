@@ -370,6 +370,10 @@ def test_a_place_is_in_the_environment(monkeypatch):
     assert workers.place() is None
     monkeypatch.setenv(workers.VARIABLE, "3/8/127.0.0.1:4000")
     assert workers.place() == workers.Place(3, 8, "127.0.0.1:4000")
+    for text in ("3", "3/8", "a/b/c", "3/8/nowhere", "-1/8/127.0.0.1:4000"):
+        monkeypatch.setenv(workers.VARIABLE, text)
+        with pytest.raises(UserError, match="LLAMA_JAX_WORKER is"):
+            workers.place()
 
 
 def worker(index, code, error="", report=REPORT, progress=None, stopped=False):
