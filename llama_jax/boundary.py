@@ -7,7 +7,6 @@ Bounds come before memory: a document is measured before it is read, and its dep
 
 from __future__ import annotations
 
-import reprlib
 import stat
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,12 +15,10 @@ import pydantic
 import pydantic_core
 
 from llama_jax.errors import UserError
+from llama_jax.values import shown
 
 T = TypeVar("T")
 LIMIT = 64 << 20  # bytes of a JSON document: the largest tokenizer known has 35 MB
-
-SHOWN = reprlib.Repr()
-SHOWN.maxlevel, SHOWN.maxstring, SHOWN.maxother, SHOWN.maxlong = 2, 60, 60, 40
 
 
 class Declared(pydantic.BaseModel):
@@ -52,14 +49,6 @@ def complaint(error: pydantic.ValidationError, where: str, remedy: str = "") -> 
         said = f"{where}: {named}; {message[:1].lower()}{message[1:]}"
     more = f" ({len(rest)} more such)" if rest else ""
     return " ".join(filter(None, [said.rstrip(".") + more + ".", remedy]))
-
-
-def shown(value: Any) -> str:
-    """A value for a message: the beginning of it, however long or deep it is."""
-    try:
-        return SHOWN.repr(value)
-    except Exception:  # a repr of its own that fails, or a number of more digits than Python writes
-        return f"a {type(value).__name__}"
 
 
 def parse(content: bytes | str, where: str, remedy: str = "") -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +20,15 @@ import numpy as np
 from llama_jax import kernels, threads
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
-from llama_jax.errors import UserError
-from llama_jax.model import Model
+from llama_jax.model import Model, kvc
 from llama_jax.model.quantise import FORMS
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import Placement, parse
+from llama_jax.request import PIECE, Request, bucket, request
 from llama_jax.transforms import Programs, assemble, new_cache, prepare, settings
+from llama_jax.values import listed
 
 GREEDY = Sampler()
-PIECE = 512  # longest prompt run in one call; longer ones go in pieces, which bounds memory and the number of programs
 
 
 def fetch(tokens: jax.Array) -> np.ndarray:
@@ -49,7 +50,7 @@ class Engine:
 
 def build(checkpoint: Checkpoint, placement: Placement | str = "loop") -> Engine:
     """Bind a checkpoint to a placement, given as a value or by name. Nothing is compiled yet."""
-    placement = parse(placement) if isinstance(placement, str) else placement
+    placement = parse(placement)
     require_kernels(placement)
     return bind(checkpoint.config, weights(checkpoint, placement), placement)
 
@@ -80,87 +81,33 @@ def bind(config: ModelConfig, params: Model, placement: Placement) -> Engine:
 
     Raises UserError where the weights cannot be had in that form.
     """
+    threads.Fork.check()
+    threads.Fork.used = True
     require_kernels(placement)
     return Engine(config, prepare(params, placement), placement, assemble(config, placement))
 
 
-def bucket(n: int) -> int:
-    """The padded length of a prompt of n tokens: 16, 24, 32, 48, 64, 96 … 512, then multiples of 256.
+def asked(engine: Engine, *batch, every: bool = False, **options) -> Request:
+    """`request.request` for this engine, its memory counted. every: logits of all positions are wanted.
 
-    Few shapes to compile, and at most a third of a call is padding (a half below 16).
+    Raises UserError as that does, and in a fork.
     """
-    if n > PIECE:
-        return -(-n // 256) * 256
-    size = 16
-    while size < n:
-        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
-    return size
+    threads.Fork.check()
+    return request(engine.config, *batch, **options, need=partial(need, engine, every))
 
 
-@dataclass(frozen=True)
-class Request:
-    """A batch made ready for the device: prompts padded on the left to one length, and the cache they need."""
-
-    ids: np.ndarray  # int32 [B T]
-    pad: np.ndarray  # int32 [B]
-    seeds: np.ndarray  # uint32 [B]
-    stop: np.ndarray  # int32 [N]
-    new_tokens: int
-    slots: int
-
-
-def request(
-    config: ModelConfig,
-    prompts: Sequence[Sequence[int]],
-    new_tokens: int,
-    seeds: Sequence[int] | int = 0,
-    stop: Sequence[int] = (),
-    slots: int | None = None,
-    length: int | None = None,
-) -> Request:
-    """Check a batch and pad it. length: padded prompt length, default `bucket` of the longest. slots: cache positions.
-
-    Raises UserError for an empty prompt, an id outside the vocabulary, or more positions than the cache or the model
-    has.
-    """
-    longest = max((len(p) for p in prompts), default=0)
-    if not prompts or not all(len(p) for p in prompts):
-        raise UserError("A prompt is empty; give at least one token.")
-    if new_tokens < 1:
-        raise UserError(f"new_tokens is {new_tokens}; it must be 1 or more.")
-    if bad := [i for p in prompts for i in p if not 0 <= i < config.vocab_size]:
-        raise UserError(f"Token id {bad[0]} is outside the vocabulary of {config.vocab_size}.")
-    if longest + new_tokens > config.max_position_embeddings:
-        raise UserError(
-            f"{longest} prompt tokens and {new_tokens} new ones exceed the model's context of"
-            f" {config.max_position_embeddings}; ask for fewer."
-        )
-    length = bucket(longest) if length is None else length
-    if length < longest:
-        raise UserError(f"The prompt has {longest} tokens, more than the padded length of {length}.")
-    needed = length + new_tokens - 1  # the last token is given out but never goes into the cache
-    slots = bucket(needed) if slots is None else slots
-    if needed > slots:
-        raise UserError(
-            f"{length} padded prompt tokens and {new_tokens} new ones need {needed} cache slots; the cache has {slots}."
-        )
-    ids = np.zeros((len(prompts), length), np.int32)
-    for row, prompt in zip(ids, prompts, strict=True):
-        row[length - len(prompt) :] = prompt
-    pad = np.array([length - len(p) for p in prompts], np.int32)
-    return Request(
-        ids, pad, check_seeds(seeds, len(prompts)), np.array(sorted(stop) or [-1], np.int32), new_tokens, slots
+def need(engine: Engine, every: bool, rows: int, length: int, slots: int) -> float:
+    """Bytes that a request takes at least: the cache, twice where a call does not own the one that it is given, and the
+    attention scores and logits of its largest call, float32."""
+    config, placement = engine.config, engine.placement
+    none = placement.cache == "none"  # every call runs all that there is
+    width = length if every else slots if none else min(length, PIECE)
+    dtype = kvc.DTYPES.get(
+        kvc.FUSED if placement.kernels == "fused" else placement.kv, engine.params.embedding.weight.dtype
     )
-
-
-def check_seeds(seeds: Sequence[int] | int, rows: int) -> np.ndarray:
-    """One seed a row, uint32; a single seed s gives row i the seed s + i, so that equal prompts differ."""
-    values = [seeds + i for i in range(rows)] if isinstance(seeds, int) else list(seeds)
-    if len(values) != rows:
-        raise UserError(f"{len(values)} seeds for {rows} prompts; give one seed a prompt, or a single one.")
-    if bad := [s for s in values if not 0 <= s < 2**32]:
-        raise UserError(f"seed is {bad[0]}; it must be between 0 and 4294967295.")
-    return np.array(values, np.uint32)
+    position = 0 if none else config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
+    scores, logits = config.num_attention_heads * width * slots, config.vocab_size * (length if every else 1)
+    return rows * ((1 if placement.donate else 2) * slots * position + 4 * (scores + logits))
 
 
 def prefill(engine: Engine, batch: Request, sampler: Sampler = GREEDY):
@@ -275,7 +222,7 @@ def stream(
     new_tokens: int,
     sampler: Sampler = GREEDY,
     seeds: Sequence[int] | int = 0,
-    stop: Sequence[int] = (),
+    stop: Collection[int] = (),
     slots: int | None = None,
     length: int | None = None,
 ) -> Iterator[np.ndarray]:
@@ -283,12 +230,14 @@ def stream(
 
     At most `new_tokens` rows in all. A row that is done goes on being filled; its tokens after the stop mean nothing.
     """
-    batch = request(engine.config, prompts, new_tokens, seeds, stop, slots, length)
+    batch = asked(engine, prompts, new_tokens, seeds, stop, slots, length)
     token, carry = prefill(engine, batch, sampler)
     # ends its threads, whoever leaves first
     with contextlib.closing(decode(engine, batch, token, carry, sampler)) as further:
         blocks = itertools.chain([engine.fetch(token)], further)
-        yield from until_all_have_met(blocks, batch.stop) if len(stop) else blocks
+        for block in until_all_have_met(blocks, batch.stop) if batch.stop[0] >= 0 else blocks:
+            yield block
+            threads.Fork.check()
 
 
 def until_all_have_met(blocks: Iterator[np.ndarray], stop: np.ndarray) -> Iterator[np.ndarray]:
@@ -313,7 +262,7 @@ class Answer:
     finish_reason: str
 
 
-def cut(tokens: np.ndarray, stop: Sequence[int]) -> Answer:
+def cut(tokens: np.ndarray, stop: Collection[int]) -> Answer:
     """A row of raw tokens up to and including its first stop token."""
     hits = np.flatnonzero(np.isin(tokens, list(stop)))
     kept = tokens[: hits[0] + 1] if len(hits) else tokens
@@ -321,7 +270,7 @@ def cut(tokens: np.ndarray, stop: Sequence[int]) -> Answer:
 
 
 def answer(
-    engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Sequence[int] = (), **options
+    engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Collection[int] = (), **options
 ) -> list[Answer]:
     """Answers to a batch of prompts (lists of token ids). Options as for `stream`."""
     blocks = np.concatenate(list(stream(engine, prompts, new_tokens, stop=stop, **options)))
@@ -330,6 +279,7 @@ def answer(
 
 def logits(engine: Engine, ids: Sequence[int]) -> jax.Array:
     """Float32 logits [T V] at every position of one sequence, for evaluation."""
-    batch = request(engine.config, [ids], 1, length=len(ids), slots=len(ids))
+    size = len(listed(ids, "A prompt", "token ids"))
+    batch = asked(engine, [ids], 1, length=size, slots=size, every=True)
     cache = new_cache(engine.params, jnp.asarray(batch.pad), batch.slots, engine.config, engine.placement)
     return engine.programs.logits(engine.params, jnp.asarray(batch.ids), cache)[0][0]

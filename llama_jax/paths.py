@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
+
+from llama_jax.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -17,3 +20,27 @@ def cache(*parts: str) -> Path:
     base = os.environ.get("LLAMA_JAX_CACHE")
     home = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama-jax"
     return home.joinpath(*parts)
+
+
+def private(*parts: str) -> Path:
+    """A folder of the user's cache for what is run as code: made with mode 0700 where it is missing.
+
+    Raises UserError where it cannot be made, or where it or a folder between it and the cache's own root belongs to
+    another user or may be written by others: who can write there could have this process run anything.
+    """
+    folder = cache(*parts)
+    own = [folder, *folder.parents][: len(parts) + 1]
+    try:
+        for each in reversed([folder, *folder.parents]):
+            if not each.is_dir():
+                each.mkdir(mode=0o700, exist_ok=True)
+        for each in own:
+            found = each.stat()
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+                raise UserError(
+                    f"{each} belongs to another user or may be written by others, and holds what is run as code;"
+                    " remove it, or set LLAMA_JAX_CACHE to a folder of your own."
+                )
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot make the folder {folder}: {getattr(error, 'strerror', None) or error}.") from None
+    return folder

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from llama_jax import model
 from llama_jax.errors import UserError, near
 from llama_jax.model import kvc, quantise
+from llama_jax.values import listed, shown, whole
 
 TREE = {  # name: the function that calls it
     "decode": None,
@@ -40,6 +41,14 @@ SWITCHES = {
     "host": ("sync", "async", "queue", "callback"),
 }
 IN_FLIGHT = 2  # calls that a host running ahead has dispatched and not yet read
+MOST_IN_FLIGHT, MOST_PER_CALL = 9_999, 999_999
+LONGEST = 200  # characters of a name
+
+
+def check_name(name: str) -> None:
+    """Raises UserError for what cannot be the name of a placement: no text, or too long."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST:
+        raise UserError(f"The placement is {shown(name)}; it must be a name of 1 to {LONGEST} characters.")
 
 
 @dataclass(frozen=True)
@@ -72,17 +81,22 @@ class Placement:
     in_flight: int = IN_FLIGHT
 
     def __post_init__(self):
-        if isinstance(self.jit, str):
-            object.__setattr__(self, "jit", (self.jit,))
-        object.__setattr__(self, "jit", tuple(self.jit))
-        for name in self.jit:
-            if name not in TREE:
-                raise UserError(f"Placement {self.name!r}: jit names an unknown function {name!r}.{near(name, TREE)}")
-        for switch, values in SWITCHES.items():
-            if getattr(self, switch) not in values:
-                raise UserError(
-                    f"Placement {self.name!r}: {switch}={getattr(self, switch)!r} is not one of {', '.join(values)}."
-                )
+        check_name(self.name)
+        jit = (self.jit,) if isinstance(self.jit, str) else tuple(listed(self.jit, "jit", "names")[: len(TREE) + 1])
+        object.__setattr__(self, "jit", jit)
+        for name in jit:
+            if not isinstance(name, str) or name not in TREE:
+                hint = near(name, TREE) if isinstance(name, str) else ""
+                raise UserError(f"Placement {self.name!r}: jit names an unknown function {shown(name)}.{hint}")
+        if len(set(jit)) < len(jit):
+            raise UserError(f"Placement {self.name!r}: jit names a function twice; leave one out.")
+        for switch, values in (SWITCHES | dict(until=(None, "stop"), donate=(False, True))).items():
+            given = getattr(self, switch)
+            if type(given) not in {type(value) for value in values} or given not in values:
+                known = ", ".join(map(str, values))
+                raise UserError(f"Placement {self.name!r}: {switch}={shown(given)} is not one of {known}.")
+        for count, most in (("tokens_per_call", MOST_PER_CALL), ("in_flight", MOST_IN_FLIGHT)):
+            object.__setattr__(self, count, whole(getattr(self, count), f"Placement {self.name!r}: {count}", 1, most))
         for wrong, why in _contradictions(self):
             if wrong:
                 raise UserError(f"Placement {self.name!r}: {why}")
@@ -109,8 +123,6 @@ def _contradictions(p: Placement):
     """(is it so, one sentence that says why it cannot work and what to do)."""
     decode, growing = "decode" in p.jit, p.cache == "growing"
     whole = {"transform", "step", "decode"} & set(p.jit)
-    yield p.tokens_per_call < 1, f"tokens_per_call is {p.tokens_per_call}; it must be 1 or more."
-    yield p.until not in (None, "stop"), f"until={p.until!r}; it can only be 'stop'."
     yield (
         not decode and p.tokens_per_call > 1,
         "tokens_per_call needs 'decode' in jit: only a jitted decode makes several tokens a call.",
@@ -151,7 +163,6 @@ def _contradictions(p: Placement):
     yield p.compile != "lazy" and not p.jit, f"compile={p.compile!r} has nothing to compile; put a name in jit."
     ahead = p.host in ("async", "queue")
     yield ahead and p.until is not None, f"host={p.host!r} has nothing to overlap with until='stop'; leave one out."
-    yield p.in_flight < 1, f"in_flight is {p.in_flight}; it must be 1 or more."
     yield (
         not ahead and p.in_flight != IN_FLIGHT,
         "in_flight needs host='async' or host='queue': only they start calls ahead.",
@@ -237,19 +248,23 @@ MODIFIERS: dict[str, dict] = {
 }
 
 
-def parse(name: str) -> Placement:
+def parse(name: str | Placement) -> Placement:
     """A placement by its name: one of the ladder, chunkK, or `jit:` and names of `TREE` with dots between them, each
-    with +modifiers, such as `step+scan+donate`, `chunk16` or `jit:attend.head`.
+    with +modifiers, such as `step+scan+donate`, `chunk16` or `jit:attend.head`. One that is a placement already is
+    given back.
 
     `+async4` and `+queue4` keep four calls in flight.
     """
+    if isinstance(name, Placement):
+        return name
+    check_name(name)
     if name in LADDER:
         return LADDER[name]
     base, *modifiers = name.split("+")
     placement = stem(base, name)
     changes: dict = {}
     for modifier in modifiers:
-        counted = re.fullmatch(r"(async|queue)([1-9]\d{0,3})", modifier)
+        counted = re.fullmatch(r"(async|queue)([1-9][0-9]{0,3})", modifier)
         if not counted and modifier not in MODIFIERS:
             raise UserError(f"No such placement: {name!r}; +{modifier} is unknown.{near(modifier, MODIFIERS)}")
         change = dict(host=counted[1], in_flight=int(counted[2])) if counted else MODIFIERS[modifier]
@@ -263,7 +278,7 @@ def stem(base: str, name: str) -> Placement:
     """The placement that a name's modifiers change: what stands before the first plus."""
     if base in LADDER:
         return LADDER[base]
-    if chunk := re.fullmatch(r"chunk([1-9]\d{0,5})", base):
+    if chunk := re.fullmatch(r"chunk([1-9][0-9]{0,5})", base):
         return replace(LADDER["chunk8"], tokens_per_call=int(chunk[1]))
     if base.startswith(JIT_PREFIX):
         return Placement(name, jit=tuple(base.removeprefix(JIT_PREFIX).split(".")))

@@ -6,15 +6,16 @@ gives an engine that has them:
     engine = ll.build(checkpoint, "step+aot")
     ll.answer(engine, [prompt], 64)                                # compiles what such a request needs
     ll.serialised.save(engine, "step.bin")
-    engine = ll.serialised.load(checkpoint, "step", "step.bin")    # later, in another process
+    engine = ll.serialised.load(checkpoint, "step", "step.bin", trust=True)    # later, in another process
 
 The weights are not in the file: they are arguments of the programs, so any weights of the same shapes will do. A
 request of a shape that is not in the file compiles, as it does in any engine compiled ahead of time.
 
 Trust such a file as you trust a program. It holds machine code, and `jax.experimental.serialize_executable` wraps that
 in a pickle: who can write the file can run code in your process. The SHA-256 in its first line finds damage, not
-malice. All that is checked (damage, another jax, machine, model, placement or version of this package) is checked
-before anything is unpickled, and the trees of arguments and results are rebuilt from the configuration, never read.
+malice, so nothing is loaded but with `trust=True`. All that is checked (damage, another jax, machine, model, placement
+or version of this package) is checked on the bytes that are then loaded and before anything is unpickled, and the trees
+of arguments and results are rebuilt from the configuration, never read.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ from llama_jax.transforms import AheadOfTime, Carry
 
 MAGIC = b"llama-jax executables 1"
 NAMES = ("prefill", "extend", "step", "decode")
+LARGEST = 4 << 30  # bytes of a file; a program has some hundred thousand
+AGAIN = "save it again."
 A = object()  # stands for an array in a tree of arguments
 
 
@@ -92,13 +95,18 @@ def without_persistent_cache() -> Iterator[None]:
         compilation_cache.reset_cache()
 
 
-def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path) -> Engine:
+def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, trust: bool = False) -> Engine:
     """An engine whose programs are the executables of a file that `save` wrote for the same placement.
 
-    placement: with or without `+aot`; the engine has it. Raises UserError for a file that is missing, damaged, or made
-    by another jax, on another kind of machine, for another model or placement, or by another version of this package.
+    placement: with or without `+aot`; the engine has it. trust: that the file is your own, since it can run whatever it
+    likes. Raises UserError without that, and for a file that is missing, damaged, or made by another jax, on another
+    kind of machine, for another model or placement, or by another version of this package.
     """
-    placement = parse(placement) if isinstance(placement, str) else placement
+    if trust is not True:
+        raise UserError(
+            f"{path} holds programs, and loading it runs whatever is in it; pass trust=True if you made it yourself."
+        )
+    placement = parse(placement)
     about, entries, blobs = read(Path(path))
     engine = generate.build(checkpoint, replace(placement, compile="aot"))
     if placement.kernels != "none":
@@ -114,39 +122,62 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path) -
                 " one and save it again."
             )
     for entry, blob in zip(entries, blobs, strict=True):
-        entry = {k: v for k, v in entry.items() if k != "bytes"}
-        arguments = skeleton(engine, **entry)
         try:
+            arguments = skeleton(engine, **entry)
             expected = trees(engine, entry["name"], arguments)
             executable = serialize_executable.deserialize_and_load(blob, *expected, execution_devices=jax.devices()[:1])
+            programs(engine, entry["name"])[key(shaped(arguments, executable))] = executable
         except Exception as error:  # whatever XLA says of a program that it will not take
-            why = (
+            raise UserError(
                 f"{path}: this device does not take the program {entry['name']!r} ({type(error).__name__}); save it"
                 " again."
-            )
-            raise UserError(why) from error
-        programs(engine, entry["name"])[key(shaped(arguments, executable))] = executable
+            ) from error
     return engine
 
 
 def read(path: Path) -> tuple[dict, list[dict], list[bytes]]:
     """(what it was made with, an entry a program, the programs) of a file, its SHA-256 checked; nothing is
     unpickled."""
+    from llama_jax import boundary  # here: a bare machine lacks pydantic
+
     try:
-        first, _, body = path.read_bytes().partition(b"\n")
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+        first, _, body = boundary.content(path, LARGEST).partition(b"\n")
+    except FileNotFoundError:
+        raise UserError(f"Cannot read {path}: there is no such file.") from None
     magic, _, digest = first.rpartition(b" ")
     if magic != MAGIC:
-        raise UserError(f"{path} is no file of executables that this version can read; save it again.")
+        raise UserError(f"{boundary.shown(str(path))} is no file of executables that this version can read; {AGAIN}")
     if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise UserError(f"{path} is damaged (its SHA-256 differs); save it again.")
+        raise UserError(f"{path} is damaged (its SHA-256 differs); {AGAIN}")
     line, _, rest = body.partition(b"\n")
-    header, at, blobs = json.loads(line), 0, []
-    for entry in header["entries"]:
-        blobs.append(rest[at : at + entry["bytes"]])
-        at += entry["bytes"]
-    return header["about"], header["entries"], blobs
+    header, at, blobs = boundary.read(declared(), boundary.parse(line, str(path), AGAIN), str(path), AGAIN), 0, []
+    for entry in header.entries:
+        blobs.append(rest[at : at + entry.bytes])
+        at += entry.bytes
+    if at != len(rest):
+        raise UserError(f"{path} names programs of {at} bytes and has {len(rest)}; {AGAIN}")
+    return header.about, [entry.model_dump(exclude={"bytes"}) for entry in header.entries], blobs
+
+
+def declared() -> type:
+    """What the second line of a file may say."""
+    from typing import Literal
+
+    from pydantic import NonNegativeInt, PositiveInt
+
+    from llama_jax.boundary import Declared
+
+    class Entry(Declared):
+        name: Literal[NAMES]
+        sampler: dict[str, int | float] | None
+        slots: PositiveInt | None
+        bytes: NonNegativeInt
+
+    class Header(Declared):
+        about: dict
+        entries: list[Entry]
+
+    return Header
 
 
 def programs(engine: Engine, name: str) -> dict:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -18,6 +19,8 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 import numpy as np
+
+from llama_jax.errors import UserError
 
 T = TypeVar("T")
 END = object()
@@ -133,6 +136,30 @@ def ahead(items: Generator[T], bound: int, name: str = "ahead") -> Iterator[T]:
                 pass
 
     return threaded(produce, bound, name)
+
+
+class Fork:
+    """Whether this process has computed (`used`), and whether it is a fork of one that had (`lost`): XLA's threads and
+    ours are not in it, and whoever waits for them waits for ever."""
+
+    used = lost = False
+
+    @staticmethod
+    def check() -> None:
+        """Raises UserError in such a fork."""
+        if Fork.lost:
+            raise UserError(
+                "This process is a fork of one that has used JAX, which does not survive it; start children with"
+                " multiprocessing.get_context('spawn')."
+            )
+
+    @staticmethod
+    def begun() -> None:
+        Fork.lost = Fork.used
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Fork.begun)
 
 
 class Receiver:

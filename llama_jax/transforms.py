@@ -17,6 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from llama_jax import model, paths, steps
 from llama_jax.config import ModelConfig
+from llama_jax.errors import UserError
 from llama_jax.model import attention, embeddings, ffn, head, kvc, layer, norm, rope, sampling
 from llama_jax.model.kvc import Cache
 from llama_jax.model.quantise import is_quantised
@@ -24,6 +25,7 @@ from llama_jax.model.sampling import Sampler, TracedSampler
 from llama_jax.placement import Placement
 from llama_jax.steps import Carry
 from llama_jax.threads import Receiver
+from llama_jax.values import shown
 
 # what `donate` gives away
 CACHE_ARGUMENT = {"decode": 2, "extend": 2, "step": 2, "transform": 2, "layer": 3, "attend": 3}
@@ -220,10 +222,11 @@ class AheadOfTime:
 def use_persistent_cache() -> None:
     """Let XLA keep compiled programs on disk between processes. Process-wide: it then serves every placement.
 
-    In `JAX_COMPILATION_CACHE_DIR` where that is set, else in the user's cache folder.
+    In `JAX_COMPILATION_CACHE_DIR` where that is set, and is then the user's to guard, else in the user's cache folder.
+    Raises UserError where others may write in that: what lies there is run.
     """
     if not jax.config.jax_compilation_cache_dir:
-        jax.config.update("jax_compilation_cache_dir", str(paths.cache("xla")))
+        jax.config.update("jax_compilation_cache_dir", str(paths.private("xla")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()
@@ -246,5 +249,8 @@ def prepare(params: model.Model, placement: Placement) -> model.Model:
 
 
 def settings(sampler: Sampler, placement: Placement) -> Sampler | TracedSampler:
-    """Sampling settings as this placement wants them: part of the program, or arguments to it."""
+    """Sampling settings as this placement wants them: part of the program, or arguments to it. Raises UserError for
+    what is no Sampler."""
+    if not isinstance(sampler, Sampler):
+        raise UserError(f"sampler is {shown(sampler)}; it must be a llama_jax.Sampler.")
     return sampler.traced() if placement.sampling == "traced" else sampler

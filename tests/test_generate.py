@@ -1,16 +1,18 @@
 import gc
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 
+import hypothesis
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax import generate
+from llama_jax import generate, memory
 from llama_jax.bench import Guard
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
@@ -37,7 +39,7 @@ def no_thread_stays():
     assert threading.active_count() == before
 
 
-@given(st.integers(1, 5000))
+@hypothesis.given(st.integers(1, 5000))
 def test_a_bucket_holds_its_prompt_and_wastes_at_most_a_third(n):
     size = generate.bucket(n)
     assert n <= size
@@ -90,12 +92,127 @@ def test_a_stop_in_the_first_token_ends_at_once(engines):
         ([[1, 2, 3]], dict(length=2), "more than the padded length"),
         ([[1]], dict(seeds=-1), "seed is -1"),
         ([[1]], dict(seeds=[1, 2]), "2 seeds for 1"),
+        *((given, {}, "prompts is .* must be a list of prompts") for given in (None, 5, "1 2", b"12", {1: 2}, {(1,)})),
+        *(([given], {}, "A prompt is .* must be a list of token ids") for given in (None, 5, "12", b"12", {1: 2}, {1})),
+        ((i for i in [[1]]), {}, "prompts is <generator"),
+        ([iter([1])], {}, "A prompt is <list_iterator"),
+        ([1, 2, 3], {}, "A prompt is 1; it must be a list"),
+        (np.array([1, 2, 3]), {}, "A prompt is "),
+        *(([[1, given]], {}, "A token id is ") for given in (None, True, 1.0, "1", "a" * 5_000, [1], {}, np.True_)),
+        *(([[1, given]], {}, "is outside the vocabulary of 97") for given in (2**31, 2**63, -(2**63), 10**30)),
+        ([np.ones(3)], {}, "an array of float64 with 1 axes"),
+        ([np.ones((2, 2), int)], {}, "an array of int64 with 2 axes"),
+        ([np.ones(2, bool)], {}, "an array of bool"),
+        ([np.array([3, 2**40])], {}, "1099511627776 is outside"),
+        ([range(10**15)], {}, "exceed the model's context"),
+        *(
+            ([[1]], {name: given}, f"^{name} is .* whole number")
+            for name in ("new_tokens", "slots", "length")
+            for given in (1.5, True, "4", [4], np.ones(1, int), -1, 2**31, 2**62, 2**63, 10**30, "a" * 5_000)
+        ),
+        ([[1]], dict(new_tokens=None), "new_tokens is None"),
+        *(([[1]], dict(slots=given), "slots is .* at most 512") for given in (513, 2**31, 2**62)),
+        *(
+            ([[1]], dict(seeds=given), "seed.? is ")
+            for given in (None, 1.5, "1", b"1", {}, {1}, True, [None], [True], [2**32])
+        ),
+        *(
+            ([[1]], dict(stop=given), "stop is .* list of token ids")
+            for given in (None, 5, "12", b"12", {1: 2}, iter([1]))
+        ),
+        *(([[1]], dict(stop=[given]), "A stop token is ") for given in (None, True, 1.0, "1", -1, 2**31, 2**40, [1])),
+        ([[1]], dict(stop=range(98)), "98 stop tokens; the vocabulary has 97"),
+        *(
+            ([[1]], dict(sampler=given), "sampler is .* must be a llama_jax.Sampler")
+            for given in (None, 0.5, {}, "greedy")
+        ),
     ],
+    ids=lambda value: repr(value)[:40],
 )
 def test_bad_requests_are_named_before_any_work(engines, prompts, options, words):
-    with Guard() as guard, pytest.raises(UserError, match=words):
+    with Guard() as guard, pytest.raises(UserError, match=words) as caught:
         next(generate.stream(engines["step"], prompts, **{"new_tokens": 4, **options}))
     assert not guard.events
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("ids", [None, 5, "12", [], [97], [None], [[1]], np.ones(2), range(10**9)], ids=repr)
+def test_logits_name_bad_ids_as_requests_do(engines, ids):
+    with pytest.raises(UserError):
+        generate.logits(engines["step"], ids)
+
+
+def test_whole_numbers_and_lists_may_be_numpys(engines):
+    """Whatever holds whole numbers is taken: the answer is that of plain lists."""
+    plain = dict(prompts=[[1, 2, 3], [4, 5, 6]], new_tokens=6, seeds=[7, 8], stop=[5, 6], slots=24, length=16)
+    expected, two, array = generate.answer(engines["step"], **plain), np.array(plain["prompts"]), jax.numpy.array
+    same = dict(
+        prompts=[
+            *(two, two.astype(np.uint8), list(two), array(two), ((1, 2, 3), range(4, 7))),
+            [[np.int32(1), 2, np.array(3)], [4, 5, array(6)]],
+        ],
+        seeds=[np.array([7, 8]), np.uint32([7, 8]), range(7, 9), (np.int64(7), 8), np.int64(7)],
+        stop=[np.array([6, 5]), {5, 6}, (np.int32(6), 5, 5)],
+        **{name: [np.int16(plain[name]), array(plain[name])] for name in ("new_tokens", "slots", "length")},
+    )
+    for name, values in same.items():
+        for value in values:
+            assert generate.answer(engines["step"], **plain | {name: value}) == expected
+
+
+SCALARS = st.one_of(
+    *(st.none(), st.booleans(), st.integers(-3, 300), st.floats(), st.text(max_size=3), st.binary(max_size=3)),
+    st.sampled_from([2**31, 2**62, 2**63, 10**30, -(2**63), np.int64(3), np.float32(3), np.True_]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(), inner, max_size=1),
+)
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(st.data())
+def test_a_request_is_made_or_is_one_line(tiny, data):
+    """Whatever the arguments are, one or several of them hostile at once."""
+    honest = dict(prompts=[[1, 2], [3]], new_tokens=4, seeds=0, stop=(), slots=None, length=None)
+    hostile = {name: data.draw(VALUES) for name in data.draw(st.sets(st.sampled_from(sorted(honest)), min_size=1))}
+    try:
+        made = generate.request(tiny[0], **honest | hostile)
+    except UserError as error:
+        assert 0 < len(f"{error}") < 400  # noqa: PT017 whether it is raised is what is open
+        return
+    rows, length = made.ids.shape
+    assert len(made.pad) == len(made.seeds) == rows
+    assert length + made.new_tokens - 1 <= made.slots <= 512
+    assert ((made.ids >= 0) & (made.ids < 97)).all()
+
+
+def test_memory_is_counted_before_any_is_taken(tiny, monkeypatch):
+    """The engine's own cache decides: twice a cache that is not donated, half of it in half the bits."""
+    cfg, params = tiny
+    deep = replace(cfg, max_position_embeddings=2**20, num_hidden_layers=1_000)
+    taken = {
+        name: generate.need(generate.Engine(deep, params, parse(name), None), False, 1, 16, 2**20)
+        for name in ("step", "step+donate", "step+kvbf16", "step+kvint8", "step+nocache")
+    }
+    cache = 2**20 * 2 * 1_000 * 2 * 8 * 4
+    rest = 4 * (4 * 16 * 2**20 + 97)
+    assert taken["step"] == 2 * cache + rest
+    assert taken["step+donate"] == taken["step+kvbf16"] == cache + rest
+    assert taken["step+kvint8"] == cache * (1 + 4 / 8) / 2 + rest
+    assert taken["step+nocache"] == 4 * (4 * 2**40 + 97)
+    engine = generate.Engine(deep, params, parse("step"), None)
+    monkeypatch.setattr(memory, "free", lambda: taken["step"])
+    generate.asked(engine, [[1]], 4, slots=2**20)
+    monkeypatch.setattr(memory, "free", lambda: taken["step"] - 1)
+    with pytest.raises(UserError, match=r"1 prompts of 16 padded tokens with 1048576 cache slots need .* GB are free"):
+        generate.asked(engine, [[1]], 4, slots=2**20)
+
+
+def test_ten_million_prompts_are_refused_before_they_are_read(tiny, monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda: 8 << 30)
+    with pytest.raises(UserError, match="10000000 prompts of 16 padded tokens"):
+        generate.asked(generate.bind(*tiny, parse("step")), [[None]] * 10**7, 4)
 
 
 def test_a_full_cache_is_used_to_its_last_slot(engines):
@@ -248,6 +365,127 @@ def test_requests_side_by_side_do_not_mix(engines, name):
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda p: generate.answer(engines[name], [p], 20)[0], prompts))
     assert together == alone
+
+
+SHARED = ["step+donate", "chunk8+aot", "loop+aot+donate", "layer+donate", "step+traced", "step+async4+aot",
+          "chunk8+callback+donate", "loop+callback+aot+donate", "chunk8+queue4+aot+donate"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_threads_share_an_engine_from_its_first_request_on(tiny, engines, name):
+    """All begin at once, so that they meet in the compilation as well."""
+    engine, gate = generate.bind(*tiny, parse(name)), threading.Barrier(3)
+
+    def ask(i):
+        gate.wait(60)
+        return [generate.answer(engine, [[i, j, 3]], 12)[0] for j in range(1, 5)]
+
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(ask, range(3)))
+    assert together == [[generate.answer(engines["step"], [[i, j, 3]], 12)[0] for j in range(1, 5)] for i in range(3)]
+
+
+@pytest.mark.parametrize("name", ["step", *THREADED])
+def test_a_stream_may_be_closed_or_read_on_in_another_thread(engines, name):
+    blocks = generate.stream(engines[name], [[1, 2, 3]], 40)
+    begun = [next(blocks) for _ in range(2)]
+    with ThreadPoolExecutor(1) as pool:
+        rest = pool.submit(lambda: list(islice(blocks, 1))).result(60)
+        pool.submit(blocks.close).result(60)
+    assert list(blocks) == []
+    tokens = tuple(int(t) for block in begun + rest for t in block[:, 0])
+    assert tokens == generate.answer(engines["step"], [[1, 2, 3]], len(tokens))[0].token_ids
+
+
+def child(code, *arguments):
+    """What a process of its own prints; it hangs after 200 seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD + code, *arguments], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.split("\n")[:-1]
+
+
+CHILD = """
+import os, signal, sys, threading, time
+from llama_jax import config, generate
+from llama_jax.checkpoint import random, tensors
+from llama_jax.errors import UserError
+from llama_jax.placement import parse
+tiny = config.tiny()
+def bind(name):
+    return generate.bind(tiny, tensors.assemble(random.open_random(tiny, 0), "float32"), parse(name))
+def ask(engine):
+    return generate.answer(engine, [[1, 2, 3]], 20)[0].token_ids
+"""
+FORKS = """
+def fork(work):
+    child = os.fork()
+    if not child:
+        try:
+            print(work(), flush=True)
+        except UserError as error:
+            print(error, flush=True)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+fork(lambda: len(ask(bind("step"))))  # before anything was computed
+engine = bind("step+queue")
+expected = ask(engine)
+half = generate.stream(engine, [[1, 2, 3]], 20)
+next(half)
+sync = generate.stream(bind("step"), [[1, 2, 3]], 20)
+next(sync)
+fork(lambda: ask(engine))
+fork(lambda: bind("step"))
+fork(lambda: len(list(half)))
+fork(lambda: next(sync))
+print(len(list(half)), ask(engine) == expected)
+"""
+
+
+def test_a_fork_of_a_process_with_engines_is_told_so():
+    before, *within, after = child(FORKS)
+    assert (before, after) == ("20", "19 True")
+    assert len(within) == 4
+    assert len(set(within)) == 1
+    assert "a fork of one that has used JAX" in within[0]
+
+
+INTERRUPTED = """
+def ring(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, ring)
+engine = bind(sys.argv[1])
+expected, heard = ask(engine), 0
+for delay in (0.001, 0.003, 0.01, 0.02, 0.05, 0.1):
+    signal.setitimer(signal.ITIMER_REAL, delay, 5)
+    try:
+        while True:
+            for block in generate.stream(engine, [[1, 2, 3]], 200):
+                pass
+    except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        heard += 1
+    assert ask(engine) == expected
+deadline = time.monotonic() + 60
+while threading.active_count() > 1 and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(heard, threading.active_count())
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "loop",
+        "loop+callback",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("chunk8", "chunk8+callback", "step+queue", "step+async8")),
+    ],
+)
+def test_ctrl_c_at_any_time_ends_a_stream_and_the_next_is_whole(name):
+    """A program under way is waited for; no thread stays, and tokens are those of before."""
+    assert child(INTERRUPTED, name) == ["6 1"]
 
 
 def test_a_callback_streams_each_token_of_a_loop(engines):

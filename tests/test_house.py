@@ -18,7 +18,7 @@ UPWARD = {  # lazy imports that lead up, (module, what it imports), and why they
     ("bench.run", "peers"): "as above",
 }
 ABOVE_THE_INSTRUMENT = ("experiments", "figures", "reporting", "cli", "playground")
-BELOW_THE_MODEL = ("model", "errors", "config", "files", "paths")
+BELOW_THE_MODEL = ("model", "errors", "values", "config", "files", "paths")
 NOT_ON_A_BARE_MACHINE = ("pydantic", "pandas")
 
 

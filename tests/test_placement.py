@@ -1,3 +1,6 @@
+from dataclasses import fields
+
+import numpy as np
 import pytest
 
 from llama_jax.errors import UserError
@@ -19,7 +22,7 @@ def test_the_ladder_is_the_eight():
         (dict(jit=("step",), tokens_per_call=4), "tokens_per_call needs"),
         (dict(jit=("decode",), tokens_per_call=0), "1 or more"),
         (dict(jit=("step",), until="stop"), "until='stop' needs"),
-        (dict(jit=("decode",), until="never"), "only be 'stop'"),
+        (dict(jit=("decode",), until="never"), "until='never' is not one of None, stop"),
         (dict(jit=("decode",), until="stop", tokens_per_call=8), "one call"),
         (dict(jit=("layer",), layers="scan"), "scan"),
         (dict(compile="aot"), "nothing to compile"),
@@ -118,6 +121,55 @@ def test_names_carry_the_number_in_flight():
 def test_modifiers_that_contradict_each_other_are_refused(name):
     with pytest.raises(UserError, match="contradicts a modifier before it"):
         parse(name)
+
+
+HOSTILE = (None, True, -1, 0, 2**63, 1.5, float("nan"), "", "x", "a" * 5_000, b"step", [], ["x"], [[]], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Placement)])
+@pytest.mark.parametrize("value", HOSTILE, ids=repr)
+def test_a_field_of_another_kind_is_one_short_line(field, value):
+    """Whatever a field is given: a placement that can be hashed and named, or one line."""
+    try:
+        made = Placement(**{"name": "mine", "jit": ("decode",), field: value})
+    except UserError as error:
+        assert len(str(error)) < 600  # noqa: PT017 whether it is raised is what is open
+        return
+    assert getattr(made, field) == (tuple(value) if field == "jit" else value)
+    assert type(made.donate) is bool
+    hash(made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(tokens_per_call=10**18), "tokens_per_call is 1000000000000000000; .* at most 999999"),
+        (dict(tokens_per_call=True), "tokens_per_call is True"),
+        (dict(host="async", in_flight=10**9), "in_flight is 1000000000; .* at most 9999"),
+        (dict(jit=("decode", "norm", "norm")), "names a function twice"),
+        (dict(jit=["norm"] * 10**7), "names a function twice"),
+        (dict(donate=1), "donate=1 is not one of False, True"),
+    ],
+)
+def test_counts_and_lists_are_bounded(changes, words):
+    with pytest.raises(UserError, match=words):
+        Placement(**{"name": "mine", "jit": ("decode",), **changes})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*HOSTILE, "step" + "+scan" * 1_000, "jit:" + "norm." * 1_000, "chunk" + "9" * 5_000, "chunk٣", "chunk1000000"],
+)
+def test_a_name_that_is_none_is_one_short_line(name):
+    with pytest.raises(UserError) as caught:
+        parse(name)
+    assert len(str(caught.value)) < 600
+
+
+def test_counts_may_be_numpys_and_a_placement_is_its_own_name():
+    made = Placement("mine", jit=("decode",), tokens_per_call=np.int64(8))
+    assert type(made.tokens_per_call) is int
+    assert parse(made) is made
 
 
 @pytest.mark.parametrize(

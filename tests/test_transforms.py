@@ -88,6 +88,21 @@ def test_sampled_and_greedy_differ(expected):
     assert len(set(expected[0])) == 3
 
 
+def test_a_persistent_cache_that_others_may_write_is_refused(tiny, tmp_path, monkeypatch):
+    """JAX runs what it finds there."""
+    (tmp_path / "cache" / "xla").mkdir(parents=True)
+    (tmp_path / "cache" / "xla").chmod(0o777)
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        with pytest.raises(UserError, match="xla .*may be written by others"):
+            generate.bind(*tiny, parse("step+persistent"))
+        assert jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
 def test_persistent_compilation_makes_the_same_tokens(tiny, expected, tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path))
     before = jax.config.jax_compilation_cache_dir

@@ -43,7 +43,7 @@ class Start(Trial):
 def subject(loaded: checkpoint.Checkpoint, name: str, file: Path | None = None) -> tuple[Subject, generate.Engine]:
     """A placement as a subject, and its engine; with the executables of a file where one is given."""
     who = protocol.subject(loaded, parse(name))
-    engine = serialised.load(loaded, name, file) if file else generate.build(loaded, name)
+    engine = serialised.load(loaded, name, file, trust=True) if file else generate.build(loaded, name)
 
     def run(ids: Sequence[int], work: Workload):
         return generate.stream(engine, [ids] * work.batch, work.new_tokens, length=work.length, slots=work.slots)

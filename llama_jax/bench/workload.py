@@ -13,6 +13,7 @@ import numpy as np
 from llama_jax import generate
 from llama_jax.bench.guard import Guard, Region
 from llama_jax.checkpoint import Checkpoint
+from llama_jax.values import LARGEST, listed, whole
 
 GROWING, EXACT, BUCKETS, POWERS, ONE = (
     "growing cache",
@@ -23,9 +24,13 @@ GROWING, EXACT, BUCKETS, POWERS, ONE = (
 )
 
 
+RANGES = {"new_tokens": (1, LARGEST), "length": (1, LARGEST), "batch": (1, 1 << 16), "seed": (0, LARGEST)}
+
+
 @dataclass(frozen=True)
 class Workload:
-    """What every subject is asked: prompts (texts, or token ids where there is no tokenizer) × new tokens."""
+    """What every subject is asked: prompts (texts, or token ids where there is no tokenizer) × new tokens. Raises
+    UserError for sizes that are none."""
 
     prompts: tuple[str | tuple[int, ...], ...]
     new_tokens: int
@@ -33,11 +38,17 @@ class Workload:
     batch: int = 1
     seed: int = 0
 
+    def __post_init__(self):
+        prompts = listed(self.prompts, "prompts", "texts, or lists of token ids")
+        ready = tuple(p if isinstance(p, str) else tuple(listed(p, "A prompt", "token ids")) for p in prompts)
+        object.__setattr__(self, "prompts", ready)
+        for name, (least, most) in RANGES.items():
+            object.__setattr__(self, name, whole(getattr(self, name), name, least, most))
+
     @classmethod
     def from_json(cls, values: dict) -> Workload:
         """A workload as `dataclasses.asdict` and JSON have left it."""
-        prompts = tuple(p if isinstance(p, str) else tuple(p) for p in values["prompts"])
-        return cls(**{**values, "prompts": prompts})
+        return cls(**values)
 
     @property
     def slots(self) -> int:

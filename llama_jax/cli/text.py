@@ -50,10 +50,11 @@ def generate(
     import time
 
     from llama_jax import checkpoint
-    from llama_jax.generate import build, check_seeds, stream
+    from llama_jax.generate import build, stream
     from llama_jax.model.sampling import Sampler
     from llama_jax.placement import parse
     from llama_jax.playground import render
+    from llama_jax.request import check_seeds
 
     sampler, placed = Sampler(temperature, top_k, top_p, min_p, repetition_penalty), parse(placement)
     check_seeds(seed, 1)

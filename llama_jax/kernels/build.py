@@ -1,8 +1,11 @@
 """The kernels' object code: compiled once, in a process of its own, and kept in the user's cache folder.
 
 An entry is a line with the SHA-256 of what follows, and the object file. Its name says what it was made from: the
-source, the libraries, the target. One that is damaged is made anew; where nothing can be written, every process
-compiles for itself.
+source, the libraries, the target. One that is damaged is made anew. Where nothing can be written, or others than the
+user could have written, no entry is read: every process compiles for itself, and says so.
+
+The digest finds damage, not malice: who can write the entry can write its digest. Against that stands the folder, which
+is the user's alone (`paths.private`). What is checked is what is loaded, the same bytes, read once.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from llama_jax.kernels.isa import Target, target
 COMPILER = "llama_jax.kernels.native.compiler"
 LIMIT = 300  # seconds
 KEPT = 8  # entries of an instruction set
+LARGEST = 64 << 20  # bytes of an entry; it has less than one million
 SOURCES = Path(__file__).parent / "native"
 
 
@@ -60,6 +64,11 @@ def library() -> Library:
 def code(where: Target) -> bytes:
     """The object file for a target."""
     path = entry(where)
+    try:
+        paths.private(path.parent.name)
+    except UserError as error:
+        print(f"warning: the kernels are compiled for this process alone: {error}", file=sys.stderr)
+        return compiled(where)
     if (found := kept(path)) is not None:
         return found
     made = compiled(where)
@@ -72,9 +81,15 @@ def code(where: Target) -> bytes:
 def kept(path: Path) -> bytes | None:
     """The object file of an entry; None where there is none, or a damaged one."""
     try:
-        return opened(path.read_bytes())
+        with path.open("rb", opener=opener) as file:
+            found = file.read(LARGEST + 1)
     except OSError:
         return None
+    return opened(found) if len(found) <= LARGEST else None
+
+
+def opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe in its place has no writer to wait for
 
 
 def tidy(folder: Path, isa: str) -> None:

@@ -6,14 +6,23 @@ logits become -inf. Tokens that tie with the last one kept are kept, so that the
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
 import jax
 import jax.numpy as jnp
 
-from llama_jax.errors import UserError
 from llama_jax.model.axes import Array, Bool, Float, Int
+from llama_jax.values import LARGEST, number, whole
+
+TINY = 2.0**-126  # float32's least normal number: a temperature above 0 counts as this at least
+LARGE = 1e30  # logits in float32 can still be multiplied and divided by this
+RANGES = {  # setting: the least and the greatest that it may be
+    "temperature": (0, LARGE),
+    "top_k": (0, LARGEST),
+    "top_p": (1 / LARGE, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (1 / LARGE, LARGE),
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,7 @@ class Sampler:
     temperature: 0 is greedy. top_k: keep the k best (0: all). top_p: keep the smallest set whose probability reaches p
     (Holtzman et al. 2019, https://arxiv.org/abs/1904.09751). min_p: drop tokens below min_p times the best token's
     probability (https://arxiv.org/abs/2407.01082). repetition_penalty: divide (multiply, when negative) the logits of
-    tokens already seen (https://arxiv.org/abs/1909.05858).
+    tokens already seen (https://arxiv.org/abs/1909.05858). Raises UserError for what is not within `RANGES`.
     """
 
     temperature: float = 0.0
@@ -33,23 +42,11 @@ class Sampler:
     repetition_penalty: float = 1.0
 
     def __post_init__(self):
-        checks = {
-            "temperature": self.temperature >= 0 and math.isfinite(self.temperature),
-            "top_k": self.top_k >= 0 and self.top_k == int(self.top_k),
-            "top_p": 0 < self.top_p <= 1,
-            "min_p": 0 <= self.min_p <= 1,
-            "repetition_penalty": self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty),
-        }
-        ranges = dict(
-            temperature="0 or more",
-            top_k="a whole number, 0 or more",
-            top_p="above 0, at most 1",
-            min_p="between 0 and 1",
-            repetition_penalty="above 0",
-        )
-        for name, good in checks.items():
-            if not good:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be {ranges[name]}.")
+        for name, (least, most) in RANGES.items():
+            check = whole if name == "top_k" else number
+            object.__setattr__(self, name, check(getattr(self, name), name, least, most))
+        if 0 < self.temperature < TINY:
+            object.__setattr__(self, "temperature", TINY)
 
     def traced(self) -> TracedSampler:
         """The same settings as arrays: changing them compiles nothing, and every filter is always computed."""

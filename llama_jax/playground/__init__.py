@@ -22,8 +22,10 @@ from llama_jax.model.sampling import Sampler
 from llama_jax.pipeline import Numbers
 from llama_jax.placement import LADDER, MODIFIERS, parse
 from llama_jax.playground import render
+from llama_jax.request import SEEDS
 from llama_jax.text import chat
 from llama_jax.threads import Channel, Worker
+from llama_jax.values import shown, whole
 
 EVERY_S = 0.05  # between two drawings of a text that grows: drawing each token would cost more than making some
 KEPT = 8  # answers whose numbers stay listed
@@ -43,14 +45,16 @@ class Wish:
     seed: int = 0
 
     def __post_init__(self):
+        for name in ("prompt", "model"):
+            if not isinstance(getattr(self, name), str):
+                raise UserError(f"{name} is {shown(getattr(self, name))}; it must be text.")
         if not self.prompt.strip():
             raise UserError("The prompt is empty; write a question.")
         if not self.model.strip():
             raise UserError("No model is named; choose one of the list, or write a path or hub id.")
-        if self.new_tokens < 1:
-            raise UserError(f"new tokens is {self.new_tokens}; it must be 1 or more.")
+        whole(self.new_tokens, "new tokens", 1)
+        whole(self.seed, "seed", 0, SEEDS - 1)
         parse(self.placement)
-        generate.check_seeds(self.seed, 1)
         _ = self.sampler
 
     @property
@@ -148,7 +152,10 @@ class Playground:
         self.set_busy(True)
         # ended with Python, like others
         self.worker = Worker(lambda channel: self.run(wish, channel), Channel(None), "playground")
-        self.worker.start()
+        try:
+            self.worker.start()
+        except RuntimeError as error:  # no more threads
+            self.end(str(error))
 
     def stop(self) -> None:
         """Leave the answer after the call that is under way."""

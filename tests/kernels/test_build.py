@@ -66,6 +66,39 @@ def test_where_nothing_can_be_written_every_process_compiles(compilations, cache
     assert [build.code(WHERE), build.code(WHERE)] == [b"object 1", b"object 2"]
 
 
+def test_a_pipe_in_its_place_is_replaced(compilations):
+    build.code(WHERE)
+    path = build.entry(WHERE)
+    path.unlink()
+    os.mkfifo(path)
+    assert [build.code(WHERE), build.code(WHERE)] == [b"object 2"] * 2
+
+
+def test_an_entry_that_is_too_long_is_not_read(compilations, monkeypatch):
+    build.code(WHERE)
+    monkeypatch.setattr(build, "LARGEST", 20)
+    assert build.kept(build.entry(WHERE)) is None
+
+
+@pytest.mark.parametrize("which", ["..", "."])
+def test_where_others_could_have_written_nothing_is_read_and_it_is_said(compilations, cache, capsys, which):
+    """An entry with a right digest, which they can make as well as anybody."""
+    build.code(WHERE)
+    assert capsys.readouterr().err == ""
+    (cache / "kernels" / which).chmod(0o777)
+    build.entry(WHERE).write_bytes(build.sealed(b"planted"))
+    assert [build.code(WHERE), build.code(WHERE)] == [b"object 2", b"object 3"]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert "compiled for this process alone" in said[0]
+    assert build.kept(build.entry(WHERE)) == b"planted"  # nor is anything written
+
+
+def test_the_folder_is_the_users_alone(compilations, cache):
+    build.code(WHERE)
+    assert (cache / "kernels").stat().st_mode & 0o777 == 0o700
+
+
 def test_other_source_libraries_or_processor_are_other_entries(monkeypatch, tmp_path):
     names = {build.entry(WHERE), *(build.entry(replace(WHERE, **{f: "avx2"})) for f in ("isa", "cpu", "features"))}
     monkeypatch.setattr(build.importlib.metadata, "version", lambda name: "0")

@@ -146,7 +146,7 @@ LOAD = """
 import sys, llama_jax as ll
 from llama_jax import serialised
 from tests.kernels.test_generation import PROMPT, checkpoint_of, small, tokens
-print(tokens(serialised.load(checkpoint_of(small()), sys.argv[1], sys.argv[2]), 12).token_ids)
+print(tokens(serialised.load(checkpoint_of(small()), sys.argv[1], sys.argv[2], trust=True), 12).token_ids)
 """
 
 

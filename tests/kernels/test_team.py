@@ -74,6 +74,42 @@ def test_one_core_and_more_threads_than_cores_give_the_same_bits():
         assert crowded["alone"] == crowded["together"] == usual["alone"]
 
 
+AFFINITY = (
+    DIGEST
+    + """
+import os, time
+mine = sorted(os.sched_getaffinity(0))
+def everywhere(cores):  # of every thread that there is, as `taskset -a -p` sets it from outside
+    for task in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(task), cores)
+        except ProcessLookupError:
+            pass
+usual, stop, taken = {name: digest(name) for name in engines}, threading.Event(), 0
+def take():
+    global taken
+    while not stop.wait(0.003):
+        taken += 1
+        everywhere(mine[:1] if taken % 2 else mine)
+thread = threading.Thread(target=take)
+thread.start()
+meanwhile = [{name: digest(name) for name in engines} == usual for _ in range(3)]
+stop.set()
+thread.join()
+everywhere(mine[:1])
+after = {name: digest(name) for name in engines} == usual
+print(json.dumps(dict(meanwhile=meanwhile, after=after, often=taken > 9)))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, dict(NPROC="4", OMP_NUM_THREADS="1", KMP_AFFINITY="compact", GOMP_CPU_AFFINITY="0")]
+)
+def test_cores_that_are_taken_away_and_given_back_while_it_runs_change_no_bit(changes):
+    assert said(AFFINITY, **changes) == dict(meanwhile=[True] * 3, after=True, often=True)
+
+
 INTERRUPTED = (
     DIGEST
     + """

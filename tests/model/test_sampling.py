@@ -1,3 +1,5 @@
+from dataclasses import fields
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,8 +134,58 @@ def test_a_row_depends_on_its_own_seed_only():
 
 @pytest.mark.parametrize(
     "bad",
-    [dict(temperature=-1), dict(top_k=-1), dict(top_p=0), dict(top_p=1.1), dict(min_p=2), dict(repetition_penalty=0)],
+    [
+        *(dict(temperature=value) for value in (-1, 1e308)),
+        *(dict(top_k=value) for value in (-1, 1.0, 2**31, np.float32(3))),
+        *(dict(top_p=value) for value in (0, 1.1, 1e-320)),
+        dict(min_p=2),
+        *(dict(repetition_penalty=value) for value in (0, 1e-320, 1e308)),
+        *(
+            {field.name: value}
+            for field in fields(Sampler)
+            for value in (None, True, np.True_, "1", "a" * 5_000, [], [0.5], {}, 1j, 10**400, np.ones(1), float("nan"))
+        ),
+        *({field.name: np.float32(value)} for field in fields(Sampler) for value in ("nan", "inf", "-inf")),
+    ],
+    ids=str,
 )
 def test_settings_out_of_range_are_named(bad):
-    with pytest.raises(UserError, match=next(iter(bad))):
+    with pytest.raises(UserError, match=f"^{next(iter(bad))} is ") as caught:
         Sampler(**bad)
+    assert len(str(caught.value)) < 200
+
+
+def test_settings_may_be_numpys():
+    """They become Python's own, so that equal settings are one program."""
+    numpys = Sampler(np.float64(0.5), np.int32(3), np.array(0.25), np.float16(0.5), np.int64(2))
+    assert numpys == Sampler(0.5, 3, 0.25, 0.5, 2)
+    assert hash(numpys) == hash(Sampler(0.5, 3, 0.25, 0.5, 2))
+    assert {type(getattr(numpys, field.name)) for field in fields(Sampler)} == {int, float}
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["static", "traced"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        dict(temperature=5e-324),
+        dict(temperature=1e30),
+        dict(temperature=1, top_p=1e-30),
+        dict(temperature=1, min_p=5e-324),
+        dict(temperature=1, top_k=2**31 - 1),
+        dict(repetition_penalty=1e30),
+        dict(repetition_penalty=1e-30),
+    ],
+    ids=str,
+)
+def test_the_ends_of_the_ranges_make_tokens(setting, traced):
+    """Not NaN, which would make the first token the best; logits of all signs, zero among them."""
+    sampler, seen = Sampler(**setting), np.array([False, True, True, False])
+    found = draws([-9.0, 0.0, 3.0, 2.0], sampler.traced() if traced else sampler, 64, seen)
+    expected = {0, 1, 2, 3} if sampler.temperature else {2, 3}
+    assert set(found) <= expected
+    if setting in (dict(temperature=5e-324), dict(temperature=1, top_p=1e-30), dict(repetition_penalty=1e-30)):
+        assert set(found) == {2}
+    if setting == dict(repetition_penalty=1e30):
+        assert set(found) == {3}
+    if setting == dict(temperature=1e30):
+        assert set(found) == {0, 1, 2, 3}

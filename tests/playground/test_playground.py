@@ -87,9 +87,18 @@ def test_sampling_settings_reach_the_model(board):
         (dict(model=" "), "No model is named"),
         (dict(placement="stpe"), "No such placement: &#x27;stpe&#x27;. Did you mean &#x27;step&#x27;"),
         (dict(placement="eager+aot"), "nothing to compile"),
-        (dict(new_tokens=0), "it must be 1 or more"),
+        (dict(new_tokens=0), "new tokens is 0; it must be a whole number, 1 or more"),
+        (dict(new_tokens=2**63), "at most 2147483647"),
         (dict(new_tokens=10**6), "exceed the model&#x27;s context"),
-        (dict(temperature=-1.0), "temperature is -1.0: it must be 0 or more"),
+        (dict(temperature=-1.0), "temperature is -1.0; it must be a number from 0"),
+        (dict(temperature=float("nan")), "temperature is nan"),
+        (dict(temperature=float("inf")), "temperature is inf"),
+        (dict(top_p=float("nan")), "top_p is nan"),
+        (dict(top_k=2**62), "top_k is 4611686018427387904"),
+        (dict(seed=2**32), "seed is 4294967296"),
+        (dict(placement="step" + "+scan" * 1_000), "a name of 1 to 200 characters"),
+        (dict(prompt="9" * 5_000), "write the prompt as token ids"),
+        (dict(prompt="1 " * 5_000), "exceed the model&#x27;s context"),
         (dict(top_p=0.0), "top_p is 0.0"),
         (dict(top_k=-1), "top_k is -1"),
         (dict(seed=-1), "seed is -1"),
@@ -104,6 +113,25 @@ def test_a_mistake_is_one_line_and_the_next_request_works(board, fields, words):
     asked(board, **{name: getattr(WISH, name) for name in fields})
     assert board.message.value == ""
     assert board.status.value.endswith("length")
+
+
+@pytest.mark.parametrize("field", list(Wish.__dataclass_fields__))
+@pytest.mark.parametrize("value", [None, True, [], {}, b"x", 1j, "", [1]], ids=repr)
+def test_a_wish_of_another_kind_is_one_line(field, value):
+    with pytest.raises(UserError, match=field.replace("_", ".")) as caught:
+        Wish(**{field: value})
+    assert len(str(caught.value)) < 300
+
+
+def test_a_worker_that_cannot_start_leaves_the_buttons_alive(board, monkeypatch):
+    def fail(worker):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(playground.Worker, "start", fail)
+    board.go.click()
+    assert "start new thread" in board.message.value
+    assert (board.busy, board.go.disabled, board.halt.disabled) == (False, False, True)
+    board.worker = None
 
 
 def test_a_mistake_loads_nothing(monkeypatch):
