@@ -44,7 +44,8 @@ def test_a_device_that_counts_its_own_memory_is_asked(monkeypatch):
 
 def test_the_limit_of_a_container(tmp_path):
     assert memory.of_the_container(tmp_path) == math.inf
-    (tmp_path / "memory.current").write_text(f"{GB}\n")
+    (tmp_path / "memory.current").write_text(f"{2 * GB}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {GB}\nfile {GB}\ninactive_file {GB}\n")
     for limit, left in (("max", math.inf), (str(3 * GB), 2 * GB)):
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         assert memory.of_the_container(tmp_path) == left
