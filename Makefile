@@ -74,7 +74,7 @@ gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 m
 	.venv-gpu/bin/python -m pip install -q $(PIP_FLAGS) -r requirements-gpu.txt
 	@touch $@
 
-releases: $(READY)  ## measure the same decode under one release of JAX after the other (half an hour; RELEASES="['0.10.1', '0.10.2']" for some)
+releases: $(READY)  ## measure the same decode under one release of JAX after the other (an hour; RELEASES="['0.10.1', '0.10.2']" for some)
 	$(BIN)/llama-jax run 15 --measure --profile full $(if $(RELEASES),-p releases "$(RELEASES)")
 	$(BIN)/llama-jax report
 

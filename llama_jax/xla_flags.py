@@ -11,10 +11,10 @@ import warnings
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 SETTING = f"{FLAG}=-reduce"
 KEEP = "LLAMA_JAX_KEEP_XLA_FLAGS"  # set to anything: XLA_FLAGS stay as they are, whatever this JAX then computes
-CURED = ("0.10.2",)  # releases of jaxlib that know the flag and compute wrong values without it
+CURED = ("0.10.2", "0.11.0")  # releases of jaxlib that know the flag and compute wrong values, or crash, without it
 LATE = (
-    "jaxlib {release} computes wrong values on a CPU (jax #39103), and JAX was started before llama_jax could prevent"
-    " it: import llama_jax first, or set XLA_FLAGS={setting}"
+    "jaxlib {release} computes wrong values or crashes on a CPU (jax #39103, #39257), and JAX was started before"
+    " llama_jax could prevent it: import llama_jax first, or set XLA_FLAGS={setting}"
 )
 
 
