@@ -161,17 +161,17 @@ def read(path: Path) -> tuple[dict, list[dict], list[bytes]]:
 
 def declared() -> type:
     """What the second line of a file may say."""
-    from typing import Literal
+    from typing import Annotated, Literal
 
-    from pydantic import NonNegativeInt, PositiveInt
+    from pydantic import Field
 
     from llama_jax.boundary import Declared
 
     class Entry(Declared):
         name: Literal[NAMES]
         sampler: dict[str, int | float] | None
-        slots: PositiveInt | None
-        bytes: NonNegativeInt
+        slots: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
+        bytes: Annotated[int, Field(ge=0, le=LARGEST)]
 
     class Header(Declared):
         about: dict

@@ -127,7 +127,7 @@ def test_a_stop_in_the_first_token_ends_at_once(engines):
             for given in (None, 0.5, {}, "greedy")
         ),
     ],
-    ids=lambda value: repr(value)[:40],
+    ids=lambda value: repr(value).split(" at 0x")[0][:40],
 )
 def test_bad_requests_are_named_before_any_work(engines, prompts, options, words):
     with Guard() as guard, pytest.raises(UserError, match=words) as caught:
@@ -457,6 +457,7 @@ def ring(*_):
     raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, ring)
 engine = bind(sys.argv[1])
+list(generate.stream(engine, [[1, 2, 3]], 200))  # compiled: JAX survives no exit while a compilation goes on that it left
 expected, heard = ask(engine), 0
 for delay in (0.001, 0.003, 0.01, 0.02, 0.05, 0.1):
     signal.setitimer(signal.ITIMER_REAL, delay, 5)

@@ -188,17 +188,15 @@ def test_nothing_is_read_without_trust(checkpoint, saved, monkeypatch):
             (lambda header, name=name, value=value: header["entries"][0].update({name: value}), f"entries.0.{name}")
             for name, value in (
                 *(("bytes", value) for value in (None, -1, 1.5, "5", True, 2**63 - 1, 2**200)),
-                *(("slots", value) for value in (0, -1, "5", [])),
+                *(("slots", value) for value in (0, -1, "5", [], 2**62)),
                 *(("name", value) for value in (None, "logits", 5, [])),
                 *(("sampler", value) for value in (5, [], {"top_k": None}, {"top_k": "5"})),
             )
-            if value != 2**63 - 1
         ),
-        (lambda header: header["entries"][0].update(bytes=2**63 - 1), "names programs of"),
+        (lambda header: header["entries"][0].update(bytes=2**31), "names programs of"),
         (lambda header: header["entries"].pop(), "names programs of"),
         (lambda header: header["entries"][0].update(sampler={"heat": 1}), "does not take the program"),
         (lambda header: header["entries"][0].update(sampler={"temperature": -1}), "does not take the program"),
-        (lambda header: header["entries"][0].update(slots=2**62), "does not take the program|another"),
     ],
 )
 def test_a_header_that_is_none_is_one_line(checkpoint, saved, tmp_path, change, words):
