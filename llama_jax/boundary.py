@@ -15,7 +15,7 @@ import pydantic
 import pydantic_core
 
 from llama_jax.errors import UserError
-from llama_jax.values import shown
+from llama_jax.values import LONG, shown
 
 T = TypeVar("T")
 LIMIT = 64 << 20  # bytes of a JSON document: the largest tokenizer known has 35 MB
@@ -77,7 +77,7 @@ def content(path: Path, limit: int = LIMIT) -> bytes:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise UserError(f"Cannot read {shown(str(path))}: {getattr(error, 'strerror', None) or error}.") from None
+        raise UserError(f"Cannot read {shown(str(path), LONG)}: {getattr(error, 'strerror', None) or error}.") from None
     if len(found) > limit:
         raise UserError(f"{path} has {status.st_size:,} bytes; at most {limit:,} are read.")
     return found

@@ -16,14 +16,15 @@ from llama_jax.errors import UserError
 
 LARGEST = 2**31 - 1  # of a whole number: what int32 holds
 
-SHOWN = reprlib.Repr()
-SHOWN.maxlevel, SHOWN.maxstring, SHOWN.maxother, SHOWN.maxlong = 2, 60, 60, 40
+LONG = 200  # characters of a path in a message
 
 
-def shown(value: Any) -> str:
-    """A value for a message: the beginning of it, however long or deep it is."""
+def shown(value: Any, longest: int = 60) -> str:
+    """A value for a message: both ends of it, however long or deep it is."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother, short.maxlong = 2, longest, longest, 40
     try:
-        return SHOWN.repr(value)
+        return short.repr(value)
     except Exception:  # a repr of its own that fails, or a number of more digits than Python writes
         return f"a {type(value).__name__}"
 

@@ -457,7 +457,7 @@ def ring(*_):
     raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, ring)
 engine = bind(sys.argv[1])
-list(generate.stream(engine, [[1, 2, 3]], 200))  # compiled: JAX survives no exit while a compilation goes on that it left
+list(generate.stream(engine, [[1, 2, 3]], 200))  # compiled: JAX survives no exit while a compilation is under way
 expected, heard = ask(engine), 0
 for delay in (0.001, 0.003, 0.01, 0.02, 0.05, 0.1):
     signal.setitimer(signal.ITIMER_REAL, delay, 5)

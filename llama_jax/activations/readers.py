@@ -142,7 +142,8 @@ READERS = {".txt": paragraphs, ".md": paragraphs, ".jsonl": records, ".parquet":
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its kind."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON]
+    said = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON]
+    return "".join(c if c.isprintable() else "?" for c in said).rstrip()
 
 
 def read(path: Path, field: str) -> Iterator[Example]:

@@ -36,6 +36,7 @@ from llama_jax.activations.spec import Whole
 from llama_jax.boundary import Declared, shown
 from llama_jax.errors import UserError, near
 from llama_jax.text import corpus
+from llama_jax.values import LONG
 
 FIELD = "text"  # the field of a record that is read where no other is named
 LARGEST_UNIT = 64 << 20  # characters and token ids that are held at a time, as a list and as the JSON that is hashed
@@ -213,12 +214,12 @@ def find(source: str) -> list[Path]:
             return inside(path)
         found = [path] if path.exists() else matches(source)
         if not found:
-            raise UserError(f"No such source: {shown(source)}.{neighbours(path)}")
+            raise UserError(f"No such source: {shown(source, LONG)}.{neighbours(path)}")
     except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be read
-        raise UserError(f"Cannot read {shown(source)}: {getattr(error, 'strerror', None) or error}.") from error
+        raise UserError(f"Cannot read {shown(source, LONG)}: {getattr(error, 'strerror', None) or error}.") from error
     for p in found:
         if p.suffix.lower() not in READERS:
-            raise UserError(f"{shown(str(p))} is of no known format.{near(p.suffix, READERS)}")
+            raise UserError(f"{shown(str(p), LONG)} is of no known format.{near(p.suffix, READERS)}")
         if not p.is_file():
             raise UserError(f"{p} is no regular file; standard input is the source '-'.")
     return found

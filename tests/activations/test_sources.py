@@ -244,7 +244,7 @@ def test_standard_input_is_json_lines(monkeypatch):
         (b'"ok"\n[true]\n', ["line 2 is neither", "list [True]"]),
         (b'"ok"\n[[1]]\n', ["line 2 is neither"]),
         (b'"ok"\n"\xff"\n', ["line 2 is not UTF-8: byte 0xff at column 2"]),
-        (b'"ok"\n"x\\ud800"\n', ["line 2 is not JSON", "surrogate"]),
+        (b'"ok"\n"x\\ud800"\n', ["line 2 is not JSON", "hex escape"]),
         (b'"ok"\n{"text": NaN}\n', ["line 2 is not JSON"]),
         (b'"ok"\n' + b"[" * 100000 + b"\n", ["line 2 is not JSON"]),
         (
@@ -405,7 +405,7 @@ def test_what_is_no_source_is_told_apart(tmp_path):
     with says("No such source", "A source is 'manual', a file"):
         open_source("qqq/*.zip")
     (tmp_path / "a.json").write_text("[]")
-    with says("a.json is of no known format", "Did you mean '.jsonl'"):
+    with says("a.json' is of no known format", "Did you mean '.jsonl'"):
         open_source(tmp_path / "a.json")
     (tmp_path / "sub").mkdir()
     with says("sub has no file in a known format (.txt, .md, .jsonl, .parquet)"):
