@@ -81,7 +81,7 @@ def code(where: Target) -> bytes:
 def kept(path: Path) -> bytes | None:
     """The object file of an entry; None where there is none, or a damaged one."""
     try:
-        with path.open("rb", opener=opener) as file:
+        with open(path, "rb", opener=opener) as file:
             found = file.read(LARGEST + 1)
     except OSError:
         return None
