@@ -113,6 +113,8 @@ NOTHING = re.compile("(?!)")
 
 def check_text(text: str, what: str = "The text") -> None:
     """Raises UserError for what no tokenizer can read as it is."""
+    if not isinstance(text, str):
+        raise UserError(f"{what} is {boundary.shown(text)}; it must be text.")
     if len(text) > LONGEST:
         raise UserError(
             f"{what} has {len(text):,} characters; at most {LONGEST:,} are read, more than a context holds."

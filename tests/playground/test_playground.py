@@ -98,7 +98,7 @@ def test_sampling_settings_reach_the_model(board):
         (dict(seed=2**32), "seed is 4294967296"),
         (dict(placement="step" + "+scan" * 1_000), "a name of 1 to 200 characters"),
         (dict(prompt="9" * 5_000), "write the prompt as token ids"),
-        (dict(prompt="1 " * 5_000), "exceed the model&#x27;s context"),
+        (dict(prompt="1 " * 50_000), "exceed the model&#x27;s context"),
         (dict(top_p=0.0), "top_p is 0.0"),
         (dict(top_k=-1), "top_k is -1"),
         (dict(seed=-1), "seed is -1"),
