@@ -51,10 +51,11 @@ def complaint(error: pydantic.ValidationError, where: str, remedy: str = "") -> 
     return " ".join(filter(None, [said.rstrip(".") + more + ".", remedy]))
 
 
-def parse(content: bytes | str, where: str, remedy: str = "") -> Any:
-    """The value of a JSON document. Raises UserError for what is none: no UTF-8, NaN, or nested too deep."""
+def parse(content: bytes | str, where: str, remedy: str = "", nan: bool = False) -> Any:
+    """The value of a JSON document. nan: NaN and infinity may be in it. Raises UserError for what is none: no UTF-8, or
+    nested too deep."""
     try:
-        return pydantic_core.from_json(content, allow_inf_nan=False)
+        return pydantic_core.from_json(content, allow_inf_nan=nan)
     except ValueError as error:
         raise UserError(f"{where} is not JSON: {error}. {remedy}") from None
 

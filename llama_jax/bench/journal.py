@@ -10,6 +10,7 @@ import json
 import os
 from pathlib import Path
 
+from llama_jax import boundary
 from llama_jax.bench import record
 from llama_jax.bench.record import Row, Trial
 from llama_jax.errors import UserError
@@ -44,19 +45,19 @@ class Journal:
         self.notes: list[dict] = []
         self.torn = False
         if self.path:
-            if self.path.is_file() and self.path.stat().st_size:
-                self._continue(skip_corrupt)
-            else:
-                self._begin()
+            self._continue(skip_corrupt)
         self.resumed = len(self.trials)
 
     def _continue(self, skip_corrupt: bool) -> None:
-        raw = self.path.read_bytes()
+        try:
+            raw = boundary.content(self.path, record.LONGEST)
+        except FileNotFoundError:
+            raw = b""
         whole = raw[: raw.rfind(b"\n") + 1]
         self.torn = len(whole) < len(raw)
         if self.torn:
             os.truncate(self.path, len(whole))
-        if not whole:  # torn within its very first line: nothing was measured yet
+        if not whole:  # or torn within its very first line: nothing was measured yet
             return self._begin()
         self.trials, about, _ = record.read_jsonl(self.path, skip_corrupt, self.kind)
         if "plan" not in about:
@@ -72,7 +73,10 @@ class Journal:
 
     def _begin(self) -> None:
         self._write(
-            json.dumps({"meta": record.describe(kind=self.kind.__name__, plan=self.plan, **self.about)}, sort_keys=True)
+            json.dumps(
+                {"meta": record.sealed(record.describe(kind=self.kind.__name__, plan=self.plan, **self.about))},
+                sort_keys=True,
+            )
         )
 
     def append(self, trial: Row) -> None:

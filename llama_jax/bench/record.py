@@ -2,7 +2,8 @@
 
 Only what was seen is stored. Rates, percentiles and ratios are derived by the functions here, the same way everywhere.
 A table is CSV (meta in `NAME.meta.json` beside it), Parquet (meta in the file's own metadata) or JSONL (meta in the
-first line); `write` and `read` go by the suffix.
+first line); `write` and `read` go by the suffix. The meta holds a digest of itself, and of a CSV file another: what has
+changed since it was written is refused, so that whoever reads the meta need not ask again what is in it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydantic
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-from llama_jax import files
+from llama_jax import boundary, files
 from llama_jax.bench import DIED, SCHEMA, WRONG, roofline
 from llama_jax.errors import UserError
 
 PARQUET_KEY = b"llama_jax"
+SEAL = "meta_sha256"  # the meta's own digest, of all else in it
+LARGEST = 1 << 62  # of a number in a table
+LONGEST = 1 << 30  # bytes of a table
+AGAIN = "Measure again."
 
 NAN = float("nan")
 
@@ -43,6 +50,15 @@ class Row(pydantic.BaseModel):
     valid: bool
     reason: str = ""  # why a trial is void; or "near-tie at token k"
     cause: str = ""  # why its programs were compiled, in JAX's own words, where that was asked for
+
+    @pydantic.model_validator(mode="after")
+    def within_64_bits(self) -> Row:
+        """No whole number is too large for the arrays that it goes into."""
+        for name, value in self:
+            for number in value if isinstance(value, list) else (value,):
+                if type(number) is int and not -LARGEST < number < LARGEST:
+                    raise ValueError(f"{name} holds {boundary.shown(number)}")
+        return self
 
     @property
     def wrong(self) -> bool:
@@ -69,10 +85,10 @@ class Trial(Row):
     weights_hash: str
     dtype: str
     quantisation: str = "none"
-    batch: int
-    prompt: int  # index of the prompt in the pool
-    prompt_tokens: int
-    new_tokens: int
+    batch: PositiveInt
+    prompt: NonNegativeInt  # index of the prompt in the pool
+    prompt_tokens: NonNegativeInt
+    new_tokens: NonNegativeInt
     cache_slots: int
     # times
     token_times_ns: list[int]  # arrival of each token on the host
@@ -105,8 +121,8 @@ class Trial(Row):
     live_buffers_before: int | None = None  # arrays alive on the device, so that a leak across trials shows
     live_buffers_after: int | None = None
     # roofline
-    bytes_per_token: float | None = None
-    bandwidth_gbps: float | None = None
+    bytes_per_token: float | None = Field(None, gt=0)
+    bandwidth_gbps: float | None = Field(None, gt=0)
     flops_per_token: float | None = None
     tokens_sha256: str
 
@@ -139,11 +155,8 @@ class Trial(Row):
     @property
     def pp(self) -> float:
         """Prefill rate in tokens/s: prompt tokens over the time to the first token less tokenisation."""
-        return (
-            self.batch * self.prompt_tokens / (self.token_times_ns[0] - self.tokenize_ns) * 1e9
-            if self.token_times_ns
-            else NAN
-        )
+        spent = self.token_times_ns[0] - self.tokenize_ns if self.token_times_ns else 0
+        return self.batch * self.prompt_tokens / spent * 1e9 if spent > 0 else NAN
 
     @property
     def itl(self) -> list[float]:
@@ -166,9 +179,43 @@ def fields_of(kind: type[Row], annotation) -> list[str]:
     return [name for name, field in kind.model_fields.items() if field.annotation == annotation]
 
 
+class About(boundary.Declared):
+    """What every meta document says."""
+
+    schema_version: int
+    created: str
+    kind: str = "Trial"
+    sha256: str | None = None  # of the CSV file beside it
+
+
+class Gap(boundary.Declared):
+    """A subject that could not be measured."""
+
+    name: str
+    reason: str
+    remedy: str
+
+
+class Note(boundary.Declared):
+    """What a journal says of a run beside its trials."""
+
+    process: NonNegativeInt = 0
+    missing: Gap | None = None
+
+
 def describe(**meta) -> dict:
     """The meta document of a table: schema and time, and what is given."""
     return {"schema_version": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **meta}
+
+
+def sealed(about: dict) -> dict:
+    """A meta document as JSON leaves it, with its digest."""
+    plain = json.loads(json.dumps(about))
+    return {**plain, SEAL: digest(plain)}
+
+
+def digest(about: dict) -> str:
+    return hashlib.sha256(json.dumps({**about, SEAL: None}, sort_keys=True).encode()).hexdigest()
 
 
 def write(path: Path, trials: Iterable[Row], kind: type[Row] = Trial, **meta) -> Path:
@@ -183,9 +230,9 @@ def write(path: Path, trials: Iterable[Row], kind: type[Row] = Trial, **meta) ->
             frame[name] = [" ".join(map(str, values)) for values in frame[name]]
         text = frame.to_csv(index=False, lineterminator="\n")
         about["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-        files.write_together({path: text, meta_path(path): json.dumps(about, indent=1, sort_keys=True) + "\n"})
+        files.write_together({path: text, meta_path(path): json.dumps(sealed(about), indent=1, sort_keys=True) + "\n"})
     elif path.suffix == ".jsonl":
-        lines = [json.dumps({"meta": about}, sort_keys=True), *(json.dumps(row) for row in rows)]
+        lines = [json.dumps({"meta": sealed(about)}, sort_keys=True), *(json.dumps(row) for row in rows)]
         files.write(path, "".join(line + "\n" for line in lines))
     elif path.suffix == ".parquet":
         files.write(path, as_parquet(rows, about, kind))
@@ -202,7 +249,9 @@ def as_parquet(rows: list[dict], about: dict, kind: type[Row] = Trial) -> bytes:
     table = pyarrow.Table.from_pylist(rows) if rows else pyarrow.table({name: [] for name in kind.model_fields})
     buffer = io.BytesIO()
     parquet.write_table(
-        table.replace_schema_metadata({PARQUET_KEY: json.dumps(about, sort_keys=True).encode()}), buffer
+        table.replace_schema_metadata({PARQUET_KEY: json.dumps(sealed(about), sort_keys=True).encode()}),
+        buffer,
+        write_page_checksum=True,
     )
     return buffer.getvalue()
 
@@ -215,8 +264,7 @@ def read(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tup
     """Rows (trials, where no other kind is named) and meta of a table.
 
     Raises UserError when it is missing, changed since it was written, of another schema, or (JSONL) has lines that are
-    no
-    records: their numbers are named, and `skip_corrupt` leaves them out.
+    no records: their numbers are named, and `skip_corrupt` leaves them out.
     """
     path = Path(path)
     reader = {
@@ -230,15 +278,21 @@ def read(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tup
         return reader(path, kind)
     except FileNotFoundError as error:
         raise UserError(f"No recorded data at {error.filename}; measure first (`llama-jax run --measure`).") from None
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ) as error:  # pydantic's and json's own errors are ValueErrors
-        raise UserError(f"{path} is damaged, or no table of trials ({type(error).__name__}); measure again.") from None
+
+
+def read_meta(path: Path) -> dict:
+    """The meta of a CSV table. Raises UserError where it is damaged, FileNotFoundError for none."""
+    where = meta_path(path)
+    return checked(boundary.parse(boundary.content(where), str(where), AGAIN, nan=True), str(where))
+
+
+def checked(about: object, where: str) -> dict:
+    """A meta document. Raises UserError for what is none, and for one that is not as it was written."""
+    about = boundary.read(dict[str, Any], about, where, AGAIN)
+    if about.get(SEAL) != digest(about):
+        raise UserError(f"{where} is not as it was written (its digest of itself differs). {AGAIN}")
+    boundary.read(About, about, where, AGAIN)
+    return about
 
 
 def check_schema(path: Path, about: dict, kind: type[Row]) -> None:
@@ -247,62 +301,79 @@ def check_schema(path: Path, about: dict, kind: type[Row]) -> None:
         raise UserError(
             f"{path} holds rows of the kind {found}, not {kind.__name__}; it belongs to another notebook or command."
         )
-    if about.get("schema_version") != SCHEMA:
-        raise UserError(f"{path} has schema {about.get('schema_version')}, this version reads {SCHEMA}; measure again.")
+    if about["schema_version"] != SCHEMA:
+        raise UserError(f"{path} has schema {about['schema_version']}, this version reads {SCHEMA}; measure again.")
+
+
+def rows_of(kind: type[Row], found: Iterable[dict], path: Path, strict: bool) -> list[Row]:
+    """The rows of a table. strict: values have their types already. Raises UserError, naming row and field."""
+    rows = []
+    try:
+        rows.extend(kind.model_validate(row, strict=strict) for row in found)
+    except pydantic.ValidationError as error:
+        raise UserError(boundary.complaint(error, f"{path}, row {len(rows) + 1}", AGAIN)) from None
+    return rows
 
 
 def read_csv(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
     import pandas as pd
 
-    raw, about = path.read_bytes(), json.loads(meta_path(path).read_text(encoding="utf-8"))
+    raw, about = boundary.content(path, LONGEST), read_meta(path)
     if hashlib.sha256(raw).hexdigest() != about.get("sha256"):
         raise UserError(
             f"{path} is not the table that {meta_path(path).name} describes (its SHA-256 differs); measure again."
         )
     check_schema(path, about, kind)
-    rows = pd.read_csv(io.BytesIO(raw), keep_default_na=False, dtype=str).to_dict("records")
+    try:
+        rows = pd.read_csv(io.BytesIO(raw), keep_default_na=False, dtype=str).to_dict("records")
+    except ValueError as error:  # pandas' own error is one
+        raise UserError(f"{path} is no table: {' '.join(str(error).split())[:200]}. {AGAIN}") from None
     lists, texts = fields_of(kind, list[int]), fields_of(kind, str)  # an empty cell is an empty text in these
     for row in rows:
-        row |= {name: row[name].split() for name in lists}
-    return [kind(**{k: None if v == "" and k not in texts else v for k, v in row.items()}) for row in rows], about
+        row |= {name: str(row[name]).split() for name in lists if name in row}
+    found = ({k: None if v == "" and k not in texts else v for k, v in row.items()} for row in rows)
+    return rows_of(kind, found, path, strict=False), about
 
 
 def read_parquet(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
     import pyarrow
     from pyarrow import parquet
 
+    content = pyarrow.BufferReader(boundary.content(path, LONGEST))
     try:
-        table = parquet.read_table(path)
-        about = json.loads(table.schema.metadata[PARQUET_KEY])
-    except (pyarrow.ArrowInvalid, TypeError, KeyError):
-        raise UserError(f"{path} is not a Parquet table of trials; it may be cut short.") from None
+        with parquet.ParquetFile(content, pre_buffer=False, page_checksum_verification=True) as file:
+            about, found = file.schema_arrow.metadata[PARQUET_KEY], file.read(use_threads=False).to_pylist()
+    except Exception:  # whatever Arrow says of damaged bytes
+        raise UserError(f"{path} is not a Parquet table of trials; it may be cut short. {AGAIN}") from None
+    about = checked(boundary.parse(about, str(path), AGAIN, nan=True), str(path))
     check_schema(path, about, kind)
-    return [kind(**row) for row in table.to_pylist()], about
+    return rows_of(kind, found, path, strict=True), about
 
 
 def read_jsonl(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tuple[list[Row], dict, list[int]]:
     """(rows, meta, numbers of the lines left out). The first line holds the meta; a last line without its end is
     torn."""
-    trials, about, bad = [], {}, []
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+    first, *lines = boundary.content(path, LONGEST).splitlines(keepends=True) or [b""]
+    if not first.startswith(b'{"meta": ') or not first.endswith(b"\n"):
+        raise UserError(f"{path}: line 1 does not say what the file holds; it is not a table of trials.")
+    where = f"{path}, line 1"
+    about = checked(boundary.parse(first, where, AGAIN, nan=True)["meta"], where)
+    check_schema(path, about, kind)
+    trials, bad = [], []
+    for number, line in enumerate(lines, 2):
         try:
-            document = json.loads(line) if line.endswith(b"\n") else None
-            if number == 1:
-                about = document["meta"]
-            elif "note" in document:
+            document = boundary.parse(line if line.endswith(b"\n") else b"", f"{path}, line {number}", nan=True)
+            if isinstance(document, dict) and "note" in document:
+                Note.model_validate(document["note"])
                 about.setdefault("notes", []).append(document["note"])
             else:
-                trials.append(kind(**document))
-        except (ValueError, TypeError, KeyError):  # pydantic's own error is a ValueError
+                trials.append(kind.model_validate(document, strict=True))
+        except (UserError, pydantic.ValidationError):
             bad.append(number)
-    if 1 in bad or not about:
-        raise UserError(f"{path}: line 1 does not say what the file holds; it is not a table of trials.")
-    check_schema(path, about, kind)
     if bad and not skip_corrupt:
         numbers = ", ".join(map(str, bad[:10])) + (" …" if len(bad) > 10 else "")
         raise UserError(
-            f"{path}: {'line' if len(bad) == 1 else 'lines'} {numbers} cannot be read; skip_corrupt"
-            " (--skip-corrupt) leaves"
-            " them out."
+            f"{path}: {'line' if len(bad) == 1 else 'lines'} {numbers} cannot be read; skip_corrupt (--skip-corrupt)"
+            " leaves them out."
         )
     return trials, about, bad

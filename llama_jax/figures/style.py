@@ -13,14 +13,17 @@ import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from pydantic import Field
 
-from llama_jax import files
+from llama_jax import boundary, files
 from llama_jax.bench import AGAIN, environment
+from llama_jax.boundary import Declared
 
 PALETTE = {
     "black": "#000000", "orange": "#E69F00", "sky": "#56B4E9", "green": "#009E73",
@@ -108,11 +111,43 @@ def display(paths: dict[str, Path]) -> None:
     show(Image(filename=str(paths["png"]), width=900))
 
 
+Name = Annotated[str, Field(pattern=r"^[\w-]{1,200}$")]  # of a file without its suffix
+
+
+class Drawn(Declared):
+    """A figure in the manifest."""
+
+    notebook: Name
+    parameters: dict[str, Any]
+    data_sha256: str
+    sha256: dict[Literal["svg", "png"], str] = Field(min_length=2)
+    alt: str
+
+
+class Answered(Declared):
+    """A notebook in the manifest; without a machine where nothing was measured yet."""
+
+    question: str
+    finding: str
+    parameters: dict[str, Any]
+    created: str | None
+    machine: str | None
+
+
+class Manifest(Declared):
+    figures: dict[Name, Drawn]
+    notebooks: dict[Name, Answered]
+
+
 def read_manifest(out_dir: str | Path) -> dict:
+    """What is drawn and answered in OUT; nothing yet where there is no manifest. Raises UserError for a damaged one."""
+    path, remedy = Path(out_dir) / "figures" / "manifest.json", "Remove it, and draw the figures again."
     try:
-        return json.loads((Path(out_dir) / "figures" / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = boundary.load(path, remedy=remedy)
+    except FileNotFoundError:
         return {"figures": {}, "notebooks": {}}
+    boundary.read(Manifest, found, str(path), remedy)
+    return found
 
 
 def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -> None:

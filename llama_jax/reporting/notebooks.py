@@ -22,12 +22,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import nbformat
 import psutil
+import pydantic
+from pydantic import Field, NonNegativeInt
 
-from llama_jax import paths
+from llama_jax import boundary, paths
 from llama_jax.bench.progress import VARIABLE as PROGRESS
+from llama_jax.boundary import Declared
 from llama_jax.errors import UserError, near
 
 FOLDER = paths.ROOT / "notebooks"
@@ -71,33 +75,93 @@ def find(selected: Sequence[str] = ()) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def about(path: Path) -> dict:
-    """The notebook's own metadata: artifacts and profiles."""
-    return json.loads(path.read_text(encoding="utf-8"))["metadata"].get("llama_jax", {})
+class Cell(Declared):
+    """A cell, as far as the runner reads it."""
+
+    cell_type: Literal["code", "markdown", "raw"]
+    source: str | list[str]
+    metadata: dict[str, Any]
+    outputs: list[dict[str, Any]] = Field([])
+
+    @pydantic.field_validator("metadata")
+    @classmethod
+    def tags_are_names(cls, metadata: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(tags := metadata.get("tags", []), list) or not all(isinstance(tag, str) for tag in tags):
+            raise ValueError("tags must be a list of names")
+        return metadata
+
+
+class Own(Declared):
+    """The notebook's own metadata, as the docstring of this module says it."""
+
+    artifacts: list[str] = Field([])
+    profiles: dict[Literal[PROFILES], dict[str, Any]] = Field({})
+    needs: str | None = None
+    rows: list[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]] = Field([])
+    last: bool = False
+    headline: bool = False
+    in_readme: bool = False
+    advice: bool = False
+    first_tokens: bool = False
+    no_subjects: bool = False
+
+
+class About(Declared):
+    llama_jax: Own = Own()
+
+
+class Notebook(Declared):
+    """Version 4 of the format (https://nbformat.readthedocs.io/en/latest/format_description.html)."""
+
+    nbformat: Literal[4]
+    nbformat_minor: NonNegativeInt
+    metadata: About
+    cells: list[Cell] = Field(min_length=1)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """A notebook. Raises UserError for a file that is none."""
+    remedy = "Bring it back: `git checkout` it."
+    try:
+        found = boundary.load(path, remedy=remedy)
+    except FileNotFoundError:
+        raise UserError(f"No such notebook: {path}.") from None
+    boundary.read(Notebook, found, str(path), remedy)
+    return nbformat.v4.rejoin_lines(nbformat.from_dict(found))
+
+
+def about(path: Path) -> Own:
+    """The notebook's own metadata."""
+    return Own(**read(path).metadata.get("llama_jax", {}))
 
 
 def saying(key: str) -> dict[str, object]:
     """What notebooks say under a key of their metadata, by name; those that say nothing are left out."""
-    return {path.stem: found for path in sources() if (found := about(path).get(key))}
+    return {path.stem: found for path in sources() if (found := getattr(about(path), key))}
 
 
 def promised(path: Path, out_dir: Path) -> list[str]:
     """The artifacts that a notebook must leave, relative to OUT; none where it draws from a table (`needs`) that nobody
     has recorded."""
-    needs = about(path).get("needs")
-    due = not needs or any((Path(home) / needs).is_file() for home in (out_dir, paths.ROOT))
-    return list(about(path).get("artifacts", [])) if due else []
+    own = about(path)
+    due = not own.needs or any((Path(home) / own.needs).is_file() for home in (out_dir, paths.ROOT))
+    return list(own.artifacts) if due else []
 
 
 def defaults(path: Path) -> dict:
     """Parameters and their default values, read from the one cell tagged `parameters`."""
-    cells = [c for c in nbformat.read(path, as_version=4).cells if "parameters" in c.metadata.get("tags", [])]
+    cells = [c for c in read(path).cells if "parameters" in c.metadata.get("tags", [])]
     if len(cells) != 1:
         raise UserError(f"{path.name}: {len(cells)} cells are tagged 'parameters'; exactly one must be.")
     found = {}
-    for statement in ast.parse(cells[0].source).body:
-        if isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            found[statement.target.id] = ast.literal_eval(statement.value)
+    try:
+        for statement in ast.parse(cells[0].source).body:
+            if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                found[statement.target.id] = ast.literal_eval(statement.value)
+    except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError) as error:  # what `ast` says of it
+        raise UserError(
+            f"{path.name}: its cell of parameters cannot be read ({str(error)[:100]}); write NAME: TYPE = VALUE lines."
+        ) from None
     return found
 
 
@@ -118,7 +182,7 @@ def convert(notebook: str, name: str, value: object, default: object):
     if isinstance(value, str) and kind is not str:
         try:
             value = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             pass
     if kind is float and type(value) is int:
         value = float(value)
@@ -133,7 +197,7 @@ def parameters(path: Path, profile: str, given: dict[str, object], source: str, 
     """The complete parameters of a run: the profile's, then the user's, then where from and where to."""
     if profile not in PROFILES:
         raise UserError(f"profile is {profile!r}; it must be {' or '.join(PROFILES)}.")
-    chosen = {**about(path).get("profiles", {}).get(profile, {}), **given}
+    chosen = {**about(path).profiles.get(profile, {}), **given}
     chosen.setdefault("source", source)
     chosen.setdefault("out_dir", str(out_dir))
     return check(path, chosen)
@@ -169,7 +233,7 @@ def run(
                 " --measure."
             )
     results = []
-    jobs.sort(key=lambda job: bool(about(job[0]).get("last")))  # what sums up the others comes after them
+    jobs.sort(key=lambda job: about(job[0]).last)  # what sums up the others comes after them
     for path, chosen in jobs:
         progress(f"{path.stem}: {chosen['source']}")
         results.append(run_one(path, chosen, out_dir, progress, limit or LIMIT_S[profile]))
@@ -279,14 +343,9 @@ def stop(child: subprocess.Popen) -> None:
 
 def read_finding(executed: Path) -> str:
     """The text that the last code cell printed."""
-    cells = [c for c in nbformat.read(executed, as_version=4).cells if c.cell_type == "code"]
-    return (
-        "".join(
-            o.get("text", "") for o in cells[-1].outputs if o.output_type == "stream" and o.name == "stdout"
-        ).strip()
-        if cells
-        else ""
-    )
+    cells = [c for c in read(executed).cells if c.cell_type == "code"]
+    said = [o.get("text") for o in (cells[-1].get("outputs", []) if cells else []) if o.get("name") == "stdout"]
+    return "".join(text for text in said if isinstance(text, str)).strip()
 
 
 def execute(spec: dict) -> None:

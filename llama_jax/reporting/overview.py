@@ -3,7 +3,6 @@ verdict."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from llama_jax.bench.cold import Start
 from llama_jax.bench.job import whole
 from llama_jax.bench.record import Row, Trial
 from llama_jax.bench.statistics import Ratio, Summary
-from llama_jax.errors import UserError
 from llama_jax.experiments.time_to_first_token import table as ttft_table
 from llama_jax.reporting import notebooks
 
@@ -71,11 +69,8 @@ def tables(home: Path, notebook: str) -> list[Path]:
 
 
 def about(path: Path) -> dict:
-    """What a table's meta file says. Raises UserError where it is no JSON."""
-    try:
-        return json.loads(record.meta_path(path).read_text(encoding="utf-8"))
-    except ValueError:
-        raise UserError(f"{record.meta_path(path)} is damaged; measure again.") from None
+    """What a table's meta file says. Raises UserError where it is damaged."""
+    return record.read_meta(path)
 
 
 def lines(path: Path, meta: dict, seed: int = 0) -> list[Line]:

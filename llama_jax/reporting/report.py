@@ -9,7 +9,7 @@ from pathlib import Path
 
 import markupsafe
 
-from llama_jax import files, paths
+from llama_jax import boundary, files, paths
 from llama_jax.bench import environment
 from llama_jax.bench.wording import within
 from llama_jax.errors import UserError
@@ -54,7 +54,7 @@ def in_order(notebook: str, figures: list[str]) -> list[str]:
     """A notebook's figures in the order in which it names its artifacts, the one that answers its question first;
     others by name."""
     source = notebooks.FOLDER / f"{notebook}.ipynb"
-    named = notebooks.about(source).get("artifacts", []) if source.is_file() else []
+    named = notebooks.about(source).artifacts if source.is_file() else []
     told = [Path(artifact).stem for artifact in named if artifact.endswith(".svg")]  # a table may have a figure's name
     return sorted(figures, key=lambda name: (told.index(name) if name in told else len(told), name))
 
@@ -68,9 +68,11 @@ def caption(alt: str) -> str:
 def embed(image: Path) -> markupsafe.Markup:
     """An SVG file as a data address, so that the page is one file and ids of several images cannot collide."""
     try:
-        text = compact(image.read_text(encoding="utf-8"))
-    except OSError:
+        text = compact(boundary.content(image).decode())
+    except FileNotFoundError:
         raise UserError(f"{image} is listed in manifest.json but missing: run `llama-jax run` again.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{image} is damaged ({error}): run `llama-jax run` again.") from None
     return markupsafe.Markup(
         "data:image/svg+xml," + urllib.parse.quote(text.replace('"', "'"), safe=" '()*+,-./:;=@_~!$")
     )

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import nbformat
-
 from llama_jax import figures, paths
 from llama_jax.reporting import notebooks
 
@@ -41,7 +39,7 @@ class Question:
 
 def title(notebook: Path) -> str:
     """The first line of a notebook, without its mark of a heading."""
-    return nbformat.read(notebook, as_version=4).cells[0].source.splitlines()[0].lstrip("# ").strip()
+    return notebooks.read(notebook).cells[0].source.partition("\n")[0].lstrip("# ").strip()
 
 
 def questions(out_dir: str | Path = paths.ROOT) -> list[Question]:
@@ -49,7 +47,7 @@ def questions(out_dir: str | Path = paths.ROOT) -> list[Question]:
     known = {**figures.read_manifest(paths.ROOT)["notebooks"], **figures.read_manifest(out_dir)["notebooks"]}
     found = []
     for path in notebooks.find():
-        if not notebooks.about(path).get("last"):
+        if not notebooks.about(path).last:
             entry = known.get(path.stem, dict(finding="", created=None))
             found.append(Question(path.stem, title(path), entry["finding"], bool(entry["created"])))
     return found

@@ -31,4 +31,4 @@ def test_measured_with_every_type_of_cache(tmp_path, monkeypatch):
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert {entry["kv"] for entry in meta["quality"]} == set(kvc.DTYPES)
     assert {t.subject for t in trials if t.run == "types"} > set(TYPES)
-    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("05",))[0])["artifacts"])
+    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("05",))[0]).artifacts)

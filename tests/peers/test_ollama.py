@@ -99,9 +99,9 @@ def test_replayed_prompts_never_start_alike(loaded, server):
     assert len(set(first)) == len(sent)
     assert all(text.endswith(WORK.prompts[0]) for text in sent[:3])
     assert all(text.endswith(" quick brown fox jumps over the lazy dog") for text in sent[3:])
-    assert [r.prompt_tokens for r in records] == [len(loaded.tokenizer.encode(WORK.prompts[0])) + 1] * 3 + [
-        len(ids)
-    ] * 2
+    assert [r.prompt_tokens for r in records] == [
+        len(loaded.tokenizer.encode(WORK.prompts[0], allow_special_tokens=True)) + 1
+    ] * 3 + [len(ids)] * 2
     assert all(r.server_prompt_tokens == r.prompt_tokens for r in records)
 
 

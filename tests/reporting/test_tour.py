@@ -14,7 +14,7 @@ ASKED = tour.questions()
 
 def test_all_notebooks_are_in_the_map_but_the_one_that_holds_it():
     assert [q.name for q in ASKED] == [path.stem for path in notebooks.find() if path.stem != "00-start-here"]
-    assert notebooks.about(notebooks.FOLDER / "00-start-here.ipynb")["last"]
+    assert notebooks.about(notebooks.FOLDER / "00-start-here.ipynb").last
 
 
 def test_questions_are_those_of_the_manifest():
