@@ -49,10 +49,7 @@ class Journal:
         self.resumed = len(self.trials)
 
     def _continue(self, skip_corrupt: bool) -> None:
-        try:
-            raw = boundary.content(self.path, record.LONGEST)
-        except FileNotFoundError:
-            raw = b""
+        raw = boundary.content(self.path, record.LONGEST) if os.path.lexists(self.path) else b""
         whole = raw[: raw.rfind(b"\n") + 1]
         self.torn = len(whole) < len(raw)
         if self.torn:

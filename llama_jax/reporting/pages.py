@@ -15,7 +15,7 @@ import markupsafe
 
 from llama_jax import files, paths
 from llama_jax.figures import read_manifest
-from llama_jax.reporting import notebooks
+from llama_jax.reporting import ipynb
 
 HIDDEN = ("injected-parameters",)  # cells that say where this run wrote: no two are alike
 LIVE = "live"  # a cell whose output is another one each time
@@ -46,7 +46,7 @@ def path_of(name: str, out_dir: str | Path) -> Path:
 def write(executed: Path, out_dir: str | Path) -> Path:
     """OUT/docs/notebooks/NAME.html from an executed notebook. Its figures are shown from OUT/figures, not put in
     again."""
-    name, nb, manifest = executed.stem, notebooks.read(executed), read_manifest(out_dir)
+    name, nb, manifest = executed.stem, ipynb.read(executed), read_manifest(out_dir)
     about = manifest["notebooks"].get(name, dict(finding="", created=None, machine=None, parameters={}))
     known = {entry["sha256"]["png"]: (figure, entry["alt"]) for figure, entry in manifest["figures"].items()}
     places, parts = [], []

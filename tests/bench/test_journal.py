@@ -123,3 +123,20 @@ def test_without_a_path_it_is_memory(tmp_path):
     journal.discard()
     assert len(journal.trials) == 1
     assert json.dumps(journal.plan) == json.dumps(PLAN)
+
+
+@pytest.mark.parametrize("note", [None, [], "x", {"process": None}, {"process": -1}, {"missing": {}}, {"missing": "x"}])
+def test_a_note_that_is_none_is_a_line_that_cannot_be_read(tmp_path, note):
+    path = tmp_path / "run.jsonl"
+    Journal(path, {"plan": 1}).append(trial())
+    with path.open("a") as file:
+        file.write(json.dumps({"note": note}) + "\n")
+    with pytest.raises(UserError, match="line 3 cannot be read"):
+        Journal(path, {"plan": 1})
+    assert len(Journal(path, {"plan": 1}, skip_corrupt=True).trials) == 1
+
+
+def test_a_pipe_is_no_journal(tmp_path):
+    os.mkfifo(tmp_path / "run.jsonl")
+    with pytest.raises(UserError, match="no regular file"):
+        Journal(tmp_path / "run.jsonl", {})

@@ -1,3 +1,4 @@
+import contextlib
 import hashlib
 import json
 import os
@@ -80,12 +81,78 @@ def test_a_changed_table_is_refused(tmp_path):
         record.read(path)
 
 
+HOSTILE = [None, True, "x", -1, 2**70, [], {}, [[]], "9" * 5000]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_meta_that_is_not_as_it_was_written_is_refused(tmp_path, suffix):
+    """Whoever reads the meta of a table need not ask what is in it."""
+    path = record.write(tmp_path / f"t{suffix}", [trial()], environment=dict(cpu="C", packages={"jax": "1"}))
+    assert record.read(path)[1]["environment"]["cpu"] == "C"
+    holder = record.meta_path(path) if suffix == ".csv" else path
+    raw = holder.read_bytes()
+    holder.write_bytes(raw.replace(b'"C"', b'"D"', 1))
+    with pytest.raises(UserError, match="not as it was written|cut short"):
+        record.read(path)
+    if suffix != ".parquet":
+        holder.write_bytes(raw.replace(b'"cpu"', b'"cqu"', 1))
+        with pytest.raises(UserError, match="not as it was written"):
+            record.read(path)
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("field", ["schema_version", "created", "kind", "sha256"])
+def test_a_meta_of_other_types_is_one_line_though_its_digest_is_right(tmp_path, field, value):
+    path = record.write(tmp_path / "t.csv", [trial()])
+    about = json.loads(record.meta_path(path).read_text())
+    record.meta_path(path).write_text(json.dumps(record.sealed({**about, field: value})))
+    with pytest.raises(UserError) as caught:
+        record.read(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("field", ["batch", "prompt_tokens", "token_times_ns", "valid", "bytes_per_token", "nothing"])
+def test_a_row_of_other_types_is_named(tmp_path, field, value):
+    """Unless the field may have that value."""
+    rows = [trial(), trial()]
+    path = record.write(tmp_path / "t.jsonl", rows)
+    first, second, last = path.read_text().splitlines()
+    path.write_text("\n".join([first, second, json.dumps({**json.loads(last), field: value})]) + "\n")
+    if (field, value) in (("valid", True), ("bytes_per_token", None), ("token_times_ns", [])):
+        return record.read(path)
+    with pytest.raises(UserError, match="line 3 cannot be read"):
+        record.read(path)
+    assert len(record.read(path, skip_corrupt=True)[0]) == 1
+
+
+def test_a_flipped_bit_of_a_parquet_table_is_found(tmp_path):
+    path = record.write(tmp_path / "t.parquet", [trial(block=b) for b in range(20)])
+    raw, rows, silent = path.read_bytes(), record.read(path)[0], 0
+    for at in np.random.default_rng(0).integers(0, 8 * len(raw), 300):
+        damaged = bytearray(raw)
+        damaged[at // 8] ^= 1 << (at % 8)
+        path.write_bytes(damaged)
+        with contextlib.suppress(UserError):
+            silent += record.read(path)[0] != rows
+    assert silent == 0
+
+
+def test_what_is_no_file_waits_for_nobody(tmp_path):
+    for name in ("t.csv", "t.jsonl", "t.parquet", "t.meta.json"):
+        os.mkfifo(tmp_path / name)
+    for name in ("t.csv", "t.jsonl", "t.parquet"):
+        with pytest.raises(UserError, match="no regular file"):
+            record.read(tmp_path / name)
+
+
 def test_missing_and_foreign_tables_are_named(tmp_path):
     with pytest.raises(UserError, match="measure first"):
         record.read(tmp_path / "none.csv")
     path = record.write(tmp_path / "t.csv", [trial()])
     about = json.loads(record.meta_path(path).read_text())
-    record.meta_path(path).write_text(json.dumps({**about, "schema_version": 99}))
+    record.meta_path(path).write_text(json.dumps(record.sealed({**about, "schema_version": 99})))
     with pytest.raises(UserError, match="schema 99"):
         record.read(path)
 

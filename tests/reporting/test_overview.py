@@ -131,7 +131,7 @@ def test_a_damaged_meta_file_is_named(tmp_path):
     shutil.copy(DATA / "01-text-generation.csv", tmp_path)
     (tmp_path / "01-text-generation.meta.json").write_text("{")
     (path,) = overview.tables(tmp_path, "01-text-generation")
-    with pytest.raises(UserError, match="01-text-generation.meta.json is damaged"):
+    with pytest.raises(UserError, match="01-text-generation.meta.json is not JSON"):
         overview.about(path)
     (tmp_path / "01-text-generation.meta.json").write_text(json.dumps({"schema_version": 2}))
     with pytest.raises(UserError, match="is not the table that"):

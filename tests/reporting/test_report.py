@@ -191,3 +191,30 @@ def test_a_notebook_without_a_question_is_reached_from_the_contents(tmp_path):
     text = report.write(tmp_path).read_text()
     assert '<a href="notebooks/00-start-here.html">Start here &amp; now</a>' in text
     assert text.count("notebooks/77-made.html") == 1  # in its section
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 200_000, "is not JSON"),
+        ("[]", "it holds []"),
+        ('{"figures": {}}', "has no notebooks"),
+        ('{"figures": [], "notebooks": {}}', "figures is []"),
+        ('{"figures": {"../x": 1}, "notebooks": {}}', "figures.../x"),
+        ('{"figures": {"x": {"notebook": 5}}, "notebooks": {}}', "figures.x.notebook is 5"),
+        ('{"figures": {}, "notebooks": {"03-a": {"question": null}}}', "notebooks.03-a.question is None"),
+    ],
+)
+def test_a_damaged_manifest_is_one_line_and_stays_as_it_is(tmp_path, text, words):
+    path = tmp_path / "figures" / "manifest.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    for use in (
+        lambda: report.write(tmp_path),
+        lambda: figures.update_manifest(tmp_path, "notebooks", "a", {}),
+    ):
+        with pytest.raises(UserError, match="Remove it, and draw the figures again") as caught:
+            use()
+        assert words in str(caught.value)
+    assert path.read_text() == text
