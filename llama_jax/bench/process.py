@@ -3,7 +3,8 @@
 A child is a new Python that runs `main` with a clean environment and a fixed set of cores. It reads one job from
 standard input and answers in JSON lines; after each it waits for an empty line in return, so that whatever the parent
 does with a message (parse it, write it to the disk) is over before the child measures on. A child that crashes or falls
-silent is an outcome with its last lines, never a hang or a crash of the parent.
+silent is an outcome with its last lines, never a hang or a crash of the parent; one whose parent has ended, by
+whatever signal, ends too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ LAST_LINES = 3
 CHILD = """import os, sys
 if hasattr(os, "sched_setaffinity"):  # before any library counts its threads
     os.sched_setaffinity(0, [int(core) for core in sys.argv[1].split(",")])
+from llama_jax import parent
+parent.follow(int(sys.argv[2]))
 from llama_jax.bench.process import main
 main()"""
 KEEP = {
@@ -132,10 +135,10 @@ def start(
     check_threads(threads)
     cores = allowed_cores()[:threads]
     job = json.dumps(dict(task=task, arguments=arguments))
-    command = [interpreter.path, "-c", CHILD, ",".join(map(str, cores))]
+    command = [interpreter.path, "-c", CHILD, ",".join(map(str, cores)), str(os.getpid())]
     said: dict[str, object] = {}
     with (
-        tempfile.TemporaryFile("w+") as complaints,
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as inductor,
     ):
         given = clean_environment(len(cores), cache) | {INDUCTOR: inductor} | interpreter.settings
@@ -144,7 +147,8 @@ def start(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             env=given,
             start_new_session=True,
             pass_fds=held,

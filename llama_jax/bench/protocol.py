@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SILENT_RUNS = 3  # warm-up ends after this many runs in a row in which nothing compiled
 MAX_WARMUP = 8
+LEAVING_S = 2.0  # a measurement that was killed is given so long to leave: its children go with it, and then the lock
 
 
 def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = None) -> Subject:
@@ -260,21 +261,32 @@ def alone():
 
     Raises UserError when another measurement runs: both would be wrong.
     """
+    path = Path(tempfile.gettempdir()) / f"llama-jax-measuring-{os.getuid()}.lock"
+    try:
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by the `with` below)
+    except OSError as error:
+        raise UserError(f"Cannot lock {path}: {error.strerror}; remove it, or set TMPDIR to another folder.") from None
+    with file:
+        end = time.monotonic() + LEAVING_S
+        while not locked(file):
+            if time.monotonic() > end:
+                file.seek(0)
+                holder = file.read(20).decode(errors="replace").strip() or "unknown"
+                raise UserError(f"Another measurement is running (process {holder}); wait for it to end.")
+            time.sleep(0.05)
+        file.truncate(0)
+        file.write(b"%d" % os.getpid())
+        yield file
+
+
+def locked(file: IO) -> bool:
+    """Take the lock of an open file, unless another process has it."""
     import fcntl
 
-    path = Path(tempfile.gettempdir()) / f"llama-jax-measuring-{os.getuid()}.lock"
-    with open(path, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            raise UserError(
-                f"Another measurement is running (process {file.read().strip() or 'unknown'}); wait for it to end."
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield file
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def measure(

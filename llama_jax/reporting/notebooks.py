@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from llama_jax import paths
+from llama_jax import parent, paths
 from llama_jax.bench.progress import VARIABLE as PROGRESS
 from llama_jax.errors import UserError, near
 from llama_jax.reporting.ipynb import PROFILES, about, read
@@ -189,7 +189,7 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
     with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as said:
         told = {"TQDM_DISABLE": "1", PROGRESS: said.name}
         child = subprocess.Popen(
-            [sys.executable, "-m", "llama_jax.reporting.notebooks", spec],
+            [sys.executable, "-m", "llama_jax.reporting.notebooks", spec, str(os.getpid())],
             stdout=subprocess.PIPE,
             stderr=complaints,
             text=True,
@@ -333,4 +333,5 @@ def as_json(results: Sequence[Result]) -> dict:
 
 
 if __name__ == "__main__":
+    parent.follow(int(sys.argv[2]))
     execute(json.loads(sys.argv[1]))

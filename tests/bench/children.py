@@ -30,6 +30,11 @@ def silent(say):
     time.sleep(300)
 
 
+def asleep(say):
+    say("here", os.getpid())
+    time.sleep(300)
+
+
 def raising(say):
     raise ZeroDivisionError("in the child")
 
@@ -50,3 +55,8 @@ def ticking(say):
 def stumbling(say):
     atexit.register(os.abort)
     return {"done": True}
+
+
+def mumbling(say):
+    os.write(2, b"caf\xe9 \xe2\x80\x94 end")
+    os._exit(3)

@@ -1,14 +1,16 @@
 """Real children that end in every way a child can."""
 
+import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import psutil
 import pytest
 
-from llama_jax.bench import process
+from llama_jax.bench import process, protocol
 from llama_jax.errors import UserError
 
 HERE = "tests.bench.children"
@@ -113,3 +115,45 @@ def test_an_exception_is_an_outcome_and_a_users_mistake_is_a_users_mistake():
     assert "\n" not in outcome.reason
     with pytest.raises(UserError, match="no such thing"):
         start("refusing")
+
+
+STARTING = """import contextlib, resource, sys
+from llama_jax.bench import process, protocol
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # SIGQUIT leaves none
+with protocol.alone() as lock:
+    process.start(sys.argv[1], {}, lambda kind, value: print(value, flush=True), held=(lock.fileno(),))
+"""
+ENDINGS = ("INT", "TERM", "HUP", "QUIT", "KILL", "TERM TERM", "INT INT", "TERM KILL", "HUP INT")
+
+
+@pytest.mark.parametrize("signs", ENDINGS)
+def test_no_child_outlives_its_parent_nor_does_its_lock(signs, tmp_path, monkeypatch):
+    """Nor one that says nothing; the signals go to the whole group, as `timeout` and a closed terminal send them."""
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", STARTING, f"{HERE}:asleep"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    child = psutil.Process(int(parent.stdout.readline()))
+    for sign in signs.split():
+        os.killpg(parent.pid, signal.Signals[f"SIG{sign}"])
+    with protocol.alone():
+        pass
+    assert parent.wait(30) != 0
+    with contextlib.suppress(psutil.NoSuchProcess):  # where nobody reaps orphans it stays, as a zombie
+        assert child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_child_whose_parent_is_gone_already_does_nothing():
+    done = subprocess.run(
+        [sys.executable, "-c", process.CHILD, "0", "1" if os.getpid() != 1 else "2"], input=b"{}", capture_output=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
+
+
+def test_last_words_in_another_encoding_are_heard(monkeypatch):
+    monkeypatch.setenv("LC_ALL", "C")
+    assert start("mumbling")[0].reason == "exit code 3: caf\ufffd \u2014 end"

@@ -1,6 +1,7 @@
 """The protocol on a small model: pairing, order, gate and guard, each with a subject that breaks it."""
 
 import multiprocessing
+import os
 from dataclasses import replace
 
 import jax
@@ -253,6 +254,19 @@ def test_two_measurements_never_run_at_once(tmp_path):
         release.set()
         other.join()
     with protocol.alone():
+        pass
+
+
+def test_a_lock_that_cannot_be_taken_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    with protocol.alone():
+        (path,) = tmp_path.iterdir()
+    path.write_bytes(b"\xff" * 100)
+    with protocol.alone():
+        assert path.read_text() == str(os.getpid())
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError, match=f"Cannot lock {path}: Is a directory; remove it"), protocol.alone():
         pass
 
 
