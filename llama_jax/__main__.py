@@ -1,35 +1,34 @@
-"""`python -m llama_jax` and `llama-jax`: the command line, with a person's mistakes turned into one line and exit code
-2."""
+"""`python -m llama_jax` and `llama-jax`: the command line. A person's mistakes, and what the machine refuses (a full
+disk, a closed output, no memory), are one line and exit code 2."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
 import sys
+
+from llama_jax.errors import UserError
+from llama_jax.values import shown
+
+LONGEST = 1_000  # characters of a message; of a longer one the middle is left out
+SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")  # what rich and typer lay tables out by
 
 
 def main(arguments: list[str] | None = None) -> None:
-    from llama_jax.errors import UserError
-
+    open_closed()
     try:
-        code = run(sys.argv[1:] if arguments is None else arguments)
+        code = run(checked(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()  # here, where a closed pipe is noticed, and not at the interpreter's end
-        sys.exit(code)
     except BrokenPipeError:  # the reader, such as `head`, has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)  # as typer does where a verb notices
+        code = 1  # as typer does where a verb notices
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # the latter is typer's
-            print("interrupted", file=sys.stderr)
-            sys.exit(130)
-        if isinstance(error, UserError):
-            message = str(error)
-        elif hasattr(error, "format_message"):  # typer's own: an unknown verb or option, a value of the wrong type
-            message = error.format_message()
-        else:
-            raise
-        if message:  # empty when no verb was given: the help has been printed
-            print(f"error: {' '.join(message.split())}", file=sys.stderr)
-        sys.exit(2)
+        code = complain(error)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        if stuck(stream):  # what is left must not be tried again at the interpreter's end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int | None:
@@ -43,6 +42,80 @@ def run(arguments: list[str]) -> int | None:
 
     # a verb may start itself again, in several processes
     return cli.program()(join_pairs(arguments), standalone_mode=False, obj=arguments)
+
+
+def checked(arguments: list[str]) -> list[str]:
+    """The arguments, each a text. Raises UserError for other bytes: they could be neither tokens nor JSON."""
+    for argument in arguments:
+        try:
+            told = "\0" not in argument and argument.encode()
+        except UnicodeEncodeError:
+            told = False
+        if told is False:
+            raise UserError(
+                f"The argument {shown(argument)} is no text in {sys.getfilesystemencoding()}, the encoding of this"
+                " environment; write it in that, or set PYTHONUTF8=1 for UTF-8."
+            )
+    return arguments
+
+
+def open_closed() -> None:
+    """Make the standard streams fit to be used. One that is closed is opened on nothing, so that no other file gets its
+    number: standard output then refuses what is written, standard error loses it. What the locale cannot write is
+    written as escapes. Tables as wide as nobody's terminal are not laid out."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            at = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            if at != number:
+                os.dup2(at, number)
+                os.close(at)
+            if name != "stdin":  # who reads it says that it is closed
+                setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115 (as long as we live)
+    sys.stdout.reconfigure(errors="backslashreplace")
+    for name in SIZES:
+        if not re.fullmatch("[1-9][0-9]{1,2}", os.environ.get(name, "80")):
+            del os.environ[name]
+
+
+def complain(error: BaseException) -> int:
+    """Say in one line what went wrong; returns the exit code. Raises what is nobody's mistake but ours."""
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # the latter is typer's
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # we are leaving
+        say("interrupted")
+        return 130
+    if isinstance(error, UserError):
+        message = str(error)
+    elif hasattr(error, "format_message"):  # typer's own: an unknown verb or option, a value of the wrong type
+        message = error.format_message()
+    elif isinstance(error, OSError):
+        at = shown(error.filename) if error.filename is not None else "Standard output" if stuck(sys.stdout) else ""
+        message = f"{at}: {error.strerror or error}.".removeprefix(": ")
+    elif isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):  # the latter is XLA's
+        message = "There is not enough memory; ask for fewer tokens or rows, or for a smaller model."
+    else:
+        raise error
+    if message:  # empty when no verb was given: the help has been printed
+        say(f"error: {message}")
+    return 2
+
+
+def stuck(stream) -> bool:
+    """Whether a stream does not take what was written to it."""
+    try:
+        stream.flush()
+    except OSError:
+        return True
+    return False
+
+
+def say(message: str) -> None:
+    """One line on standard error, if that takes it."""
+    line = " ".join(message.split())
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

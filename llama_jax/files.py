@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from llama_jax.errors import UserError
+from llama_jax.values import shown
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -23,6 +24,8 @@ def write_together(contents: dict[Path, str | bytes]) -> None:
     path = None
     try:
         for path, content in contents.items():
+            if path.exists() and not path.is_file():  # what is put in its place would end a folder, or a device
+                raise UserError(f"Cannot write {path}: it is there, and no regular file.")
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
                 staged[path] = file.name
@@ -32,8 +35,9 @@ def write_together(contents: dict[Path, str | bytes]) -> None:
             os.chmod(file.name, 0o644)
         for path, temporary in staged.items():
             os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror}.") from error
+    except (OSError, ValueError) as error:  # ValueError: half a character, or a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"Cannot write {shown(str(path))}: {reason}.") from error
     finally:
         for temporary in staged.values():
             with contextlib.suppress(FileNotFoundError):

@@ -15,11 +15,14 @@ def cache(*parts: str) -> Path:
     """A path in the user's cache folder: `$LLAMA_JAX_CACHE`, else `$XDG_CACHE_HOME/llama-jax`, else
     `~/.cache/llama-jax`.
 
-    What lies there may be deleted at any time: it is made again.
+    What lies there may be deleted at any time: it is made again. Raises UserError where none of these is known.
     """
-    base = os.environ.get("LLAMA_JAX_CACHE")
-    home = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama-jax"
-    return home.joinpath(*parts)
+    if base := os.environ.get("LLAMA_JAX_CACHE"):
+        return Path(base, *parts)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "llama-jax", *parts)
+    except RuntimeError:  # HOME is not set, and the system does not know this user
+        raise UserError("This user has no home folder; set HOME, or LLAMA_JAX_CACHE to a folder of your own.") from None
 
 
 def private(*parts: str) -> Path:

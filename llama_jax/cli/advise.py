@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from llama_jax.cli.common import Json, Model, Seed, app, bars_shown, emit, split, tell
+from llama_jax.cli.common import TOKENS, Json, Model, Seed, app, bars_shown, emit, split, tell
 from llama_jax.cli.measure import check_outputs
+from llama_jax.errors import UserError
+from llama_jax.values import LARGEST
 
 BLOCKS, PROCESSES, COLD = 6, 2, 3  # how a measurement on the spot is repeated
 
@@ -17,13 +19,19 @@ BLOCKS, PROCESSES, COLD = 6, 2, 3  # how a measurement on the spot is repeated
 @app.command(epilog="Example: `llama-jax advise --prompt-tokens 200 --new-tokens 100 --requests 20 --streaming`")
 def advise(
     model: Model = "smollm2-135m-instruct",
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt; of the longest one.")] = 100,
-    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 128,
-    requests: Annotated[int, typer.Option(min=1, help="Requests that each start of the process serves.")] = 1,
-    lengths: Annotated[int, typer.Option(min=1, help="How many different prompt lengths come.")] = 1,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, max=TOKENS, help="Tokens of a prompt; of the longest one.")
+    ] = 100,
+    new_tokens: Annotated[int, typer.Option(min=2, max=TOKENS, help="Tokens of an answer.")] = 128,
+    requests: Annotated[
+        int, typer.Option(min=1, max=LARGEST, help="Requests that each start of the process serves.")
+    ] = 1,
+    lengths: Annotated[int, typer.Option(min=1, max=TOKENS, help="How many different prompt lengths come.")] = 1,
     streaming: Annotated[bool, typer.Option("--streaming", help="Tokens are wanted as they come.")] = False,
     warm: Annotated[bool, typer.Option("--warm", help="The process runs already, with everything compiled.")] = False,
-    memory_mb: Annotated[int | None, typer.Option(min=1, help="Megabytes that the process may take.")] = None,
+    memory_mb: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Megabytes that the process may take.")
+    ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Only float32's own tokens will do.")] = False,
     data: Annotated[
         list[Path] | None,
@@ -40,7 +48,6 @@ def advise(
     json_: Json = False,
 ) -> None:
     """Say which placement suits a workload, by which trials, who comes second, and what would change the answer."""
-    from llama_jax.errors import UserError
     from llama_jax.reporting import advice
 
     wish = advice.Wish(

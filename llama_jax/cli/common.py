@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -11,7 +12,15 @@ from typing import Annotated
 
 import typer
 
-EXITS = "Exit codes: 0 done, 1 measured or checked and found wanting, 2 a mistake in what was asked, 130 interrupted."
+from llama_jax.errors import UserError
+from llama_jax.values import LARGEST
+
+EXITS = (
+    "Exit codes: 0 done, 1 measured or checked and found wanting, 2 a mistake in what was asked or no way to do it, 130"
+    " interrupted."
+)
+TOKENS = 1 << 20  # of a prompt or an answer that is measured: more than any model here can read
+ROWS = 1 << 16  # of a batch
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False, epilog=EXITS)
 silent = False  # set by --quiet, for this run of the program
 
@@ -47,13 +56,15 @@ PlacementName = Annotated[
     typer.Option("--placement", autocompletion=known_placements, help="Where jit goes; see `llama-jax placements`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")]
-MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Tokens to make at most.")]
+MaxNewTokens = Annotated[
+    int, typer.Option("--max-new-tokens", "-n", min=1, max=LARGEST, help="Tokens to make at most.")
+]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Keep the k best tokens; 0 keeps all.")]
 TopP = Annotated[float, typer.Option(help="Keep the smallest set of tokens with this probability.")]
 MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the best one's probability.")]
 Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1 makes tokens already seen less likely.")]
-Seed = Annotated[int, typer.Option(help="Seed of the draws.")]
+Seed = Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of the draws.")]
 IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end of the answer.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16, gguf (the file's own blocks), q8_0, q4_0, q4_1 or int8.")]
 
@@ -76,8 +87,6 @@ def program(
 ) -> None:
     """The same language model under every placement of jax.jit."""
     global silent
-    from llama_jax.errors import UserError
-
     if quiet and verbose:
         raise UserError("--quiet and --verbose contradict each other; choose one.")
     silent = quiet
@@ -86,8 +95,8 @@ def program(
 
 
 def emit(document: dict) -> None:
-    """One compact JSON document as the last line of standard output; what is not a number is null."""
-    print(json.dumps(plain(document), separators=(",", ":"), ensure_ascii=False, allow_nan=False), flush=True)
+    """One compact JSON document, in ASCII, as the last line of standard output; what is not a number is null."""
+    print(json.dumps(plain(document), separators=(",", ":"), allow_nan=False), flush=True)
 
 
 def plain(value):
@@ -102,9 +111,10 @@ def plain(value):
 
 
 def tell(line: str) -> None:
-    """Progress, for people: on standard error, unless --quiet."""
+    """Progress, for people: on standard error, unless --quiet or nothing takes it there."""
     if not silent:
-        print(line, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
 
 
 def bars_shown() -> bool:

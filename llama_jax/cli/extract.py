@@ -13,9 +13,12 @@ from typing import Annotated
 
 import typer
 
-from llama_jax.cli.common import Dtype, Json, Model, app, bars_shown, emit, tell
+from llama_jax.cli.common import ROWS, TOKENS, Dtype, Json, Model, app, bars_shown, emit, tell
+from llama_jax.errors import UserError
+from llama_jax.values import LARGEST
 
 PER_CORE = 4  # processes: each loads the model
+IN_FLIGHT, WRITERS = 1_000, 256  # at most
 Sites = Annotated[
     list[str],
     typer.Option("--sites", help="Such as `resid_post:3,7`, `mlp_out:0-5`, `q:all`, `ln_final`; several with spaces."),
@@ -40,19 +43,21 @@ def extract(
     field: Annotated[
         str | None, typer.Option(help="Field or column that holds the text or its token ids; `text`.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Examples to read at most.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=2**53, help="Examples to read at most.")] = None,
     positions: Annotated[str, typer.Option(help="all, last, or numbers such as 0,-1.")] = "all",
     keep: Annotated[
         str, typer.Option("--keep", help="Type that activations are kept in: bfloat16, float16 or float32.")
     ] = "bfloat16",
     dtype: Dtype = "float32",
-    batch: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 8,
-    length: Annotated[int, typer.Option(min=1, help="Tokens of a row; longer examples are cut into pieces.")] = 256,
+    batch: Annotated[int, typer.Option(min=1, max=ROWS, help="Rows of a batch.")] = 8,
+    length: Annotated[
+        int, typer.Option(min=1, max=TOKENS, help="Tokens of a row; longer examples are cut into pieces.")
+    ] = 256,
     pack: Annotated[bool, typer.Option(help="Let several examples share a row, each seeing itself only.")] = True,
-    unit: Annotated[int, typer.Option(min=1, help="Examples that are committed together.")] = 256,
-    depth: Annotated[int, typer.Option(min=0, help="Batches in flight.")] = 2,
-    writers: Annotated[int, typer.Option(min=0, help="Threads that write.")] = 2,
-    row_limit: Annotated[int, typer.Option(min=1, help="Bytes that one token may take.")] = 256 * 1024,
+    unit: Annotated[int, typer.Option(min=1, max=LARGEST, help="Examples that are committed together.")] = 256,
+    depth: Annotated[int, typer.Option(min=0, max=IN_FLIGHT, help="Batches in flight.")] = 2,
+    writers: Annotated[int, typer.Option(min=0, max=WRITERS, help="Threads that write.")] = 2,
+    row_limit: Annotated[int, typer.Option(min=1, max=LARGEST, help="Bytes that one token may take.")] = 256 * 1024,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that OUT holds.")] = False,
     processes: Annotated[
         int, typer.Option(min=1, help="Processes on this machine, each with its share of units and cores.")
@@ -72,7 +77,6 @@ def extract(
     from llama_jax import checkpoint
     from llama_jax.activations import ActivationSpec, extraction, supervisor, workers
     from llama_jax.activations.sources import open_source
-    from llama_jax.errors import UserError
     from llama_jax.model.quantise import FORMS
 
     if dtype in FORMS:
@@ -116,8 +120,6 @@ def made(model: str, dtype: str, mesh: str | None, spec, batch: tuple[int, int],
 
 def check_processes(processes: int, distributed: bool, source: str, trace: Path | None) -> None:
     """Raises UserError for what does not go together with --processes."""
-    from llama_jax.errors import UserError
-
     if processes > (most := PER_CORE * (os.cpu_count() or 1)):
         raise UserError(f"--processes is {processes:,}; on this machine at most {most} are started.")
     if distributed:
@@ -154,8 +156,6 @@ def said() -> Iterator[Callable]:
 
 def read_positions(text: str) -> str | tuple[int, ...]:
     """`all`, `last`, or numbers with commas between them."""
-    from llama_jax.errors import UserError
-
     if text in ("all", "last"):
         return text
     try:

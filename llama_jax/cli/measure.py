@@ -9,7 +9,12 @@ from typing import Annotated
 
 import typer
 
-from llama_jax.cli.common import Json, Model, Seed, app, bars_shown, emit, split, tell
+from llama_jax.cli.common import ROWS, TOKENS, Json, Model, Seed, app, bars_shown, emit, split, tell
+from llama_jax.errors import UserError
+from llama_jax.values import number
+
+BLOCKS, PROCESSES = 100_000, 1_000  # at most
+SILENCE_S = 1e6  # at most: eleven days
 
 
 @app.command(
@@ -24,18 +29,20 @@ def bench(
     baseline: Annotated[
         str, typer.Option(help="The placement others are compared with; `step`, or the first one.")
     ] = "",
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of the prompts, in tokens.")] = 48,
-    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens to make.")] = 50,
-    blocks: Annotated[int, typer.Option(min=1, help="Times each subject is measured.")] = 5,
-    processes: Annotated[int, typer.Option(min=1, help="Fresh processes that the blocks are spread over.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, help="Equal rows in a request.")] = 1,
+    prompt_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="Length of the prompts, in tokens.")] = 48,
+    new_tokens: Annotated[int, typer.Option(min=2, max=TOKENS, help="Tokens to make.")] = 50,
+    blocks: Annotated[int, typer.Option(min=1, max=BLOCKS, help="Times each subject is measured.")] = 5,
+    processes: Annotated[
+        int, typer.Option(min=1, max=PROCESSES, help="Fresh processes that the blocks are spread over.")
+    ] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=ROWS, help="Equal rows in a request.")] = 1,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Cores that the measured processes may use; all by default.")
     ] = None,
     seed: Seed = 0,
     cold: Annotated[bool, typer.Option(help="Measure compilation and memory too, in a fresh process each.")] = True,
     limit: Annotated[
-        float, typer.Option(min=1, help="Seconds of silence after which a measured process is stopped.")
+        float, typer.Option(help=f"Seconds of silence, 1 to {SILENCE_S:g}, after which a measured process is stopped.")
     ] = 600.0,
     cached: Annotated[
         bool, typer.Option(help="Measure first requests with the programs in the persistent cache too.")
@@ -96,7 +103,7 @@ def bench(
         threads=threads,
         explain=explain,
         journal=journal,
-        limit=limit,
+        limit=number(limit, "--limit", 1, SILENCE_S),
         skip_corrupt=skip_corrupt,
     )
     check_outputs(journal, out or (), profile)
@@ -113,13 +120,14 @@ def bench(
 
 def check_outputs(journal: Path | None, out: Sequence[Path], profile: Path | None) -> None:
     """Raises UserError for files that cannot be written, or not both, before minutes of measuring."""
-    from llama_jax.errors import UserError
     from llama_jax.reporting import export
 
     if profile is not None and (journal or out):
         raise UserError("--profile measures nothing; leave --journal and --out away.")
     for path in out:
         export.check(path)
+        if path.is_dir():
+            raise UserError(f"--out is {path}, a folder; name a file.")
         if journal and path.absolute() == journal.absolute():
             raise UserError(f"--journal and --out are both {path}; give them different names.")
 

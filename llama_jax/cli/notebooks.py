@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from llama_jax.cli.common import Json, app, emit, tell
+from llama_jax.errors import UserError
 
 
 def read_pairs(pairs: list[str]) -> dict[str, str]:
-    from llama_jax.errors import UserError
-
     for pair in pairs:
         if "=" not in pair:
             raise UserError(f"-p {pair}: write -p NAME VALUE.")

@@ -23,6 +23,10 @@ from llama_jax.cli.common import (
     app,
     emit,
 )
+from llama_jax.errors import UserError
+from llama_jax.values import shown
+
+LONGEST = 16 << 20  # bytes of a prompt from standard input
 
 
 @app.command(epilog="Example: `llama-jax generate 'Why is the sky blue?' --placement loop --max-new-tokens 64`")
@@ -98,12 +102,10 @@ def collected(blocks, tokenizer, start: float, stop: tuple[int, ...]) -> dict:
 
 def read_prompt(prompt: str | None, token_ids: str | None) -> str | list[int]:
     """The prompt as text or as ids. Raises UserError for none, both, or ids that are not numbers."""
-    from llama_jax.errors import UserError
-
     if (prompt is None) == (token_ids is None):
         raise UserError("Give either a prompt or --token-ids.")
     if token_ids is None:
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = read_input() if prompt == "-" else prompt
         if not text.strip():
             raise UserError("The prompt is empty; give some text.")
         return text
@@ -111,13 +113,25 @@ def read_prompt(prompt: str | None, token_ids: str | None) -> str | list[int]:
         return [int(i) for i in token_ids.split(",")]
     except ValueError:
         raise UserError(
-            f"--token-ids is {token_ids!r}; write whole numbers with commas between them, such as 1,2,3."
+            f"--token-ids is {shown(token_ids)}; write whole numbers with commas between them, such as 1,2,3."
         ) from None
+
+
+def read_input() -> str:
+    """Standard input as a text. Raises UserError for what is none, and for more than a prompt can be."""
+    if sys.stdin is None:
+        raise UserError("Standard input is closed; give the prompt as an argument.")
+    content = sys.stdin.buffer.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        raise UserError(f"Standard input has more than {LONGEST:,} bytes; a prompt is shorter.")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"Standard input is not UTF-8: {error}.") from None
 
 
 def encode_prompt(loaded, given: str | list[int], chat_template: bool, allow_special_tokens: bool) -> list[int]:
     """Token ids of a prompt. allow_special_tokens: as for `Tokenizer.encode`."""
-    from llama_jax.errors import UserError
     from llama_jax.text import chat
 
     if isinstance(given, list):
@@ -148,7 +162,6 @@ def converse(
     from rich.console import Console
 
     from llama_jax import checkpoint
-    from llama_jax.errors import UserError
     from llama_jax.generate import build, stream
     from llama_jax.model.sampling import Sampler
     from llama_jax.placement import parse
@@ -172,6 +185,8 @@ def converse(
 
 def read_line(console) -> str:
     try:
-        return console.input("[bold]> [/bold]").strip()
+        return console.input("[bold]> [/bold]").strip() if sys.stdin else ""
     except EOFError:
         return ""
+    except UnicodeDecodeError as error:
+        raise UserError(f"What was typed is no text: {error}.") from None

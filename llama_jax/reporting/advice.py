@@ -8,6 +8,7 @@ length of the prompt.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -80,6 +81,7 @@ class Candidate:
         return 0.0 if wish.warm else self.start + (buckets(wish) - 1) * self.program
 
 
+@functools.cache
 def buckets(wish: Wish) -> int:
     """Programs that prompts of so many lengths, the longest of them given, need when they are padded as `generate` pads
     them."""
