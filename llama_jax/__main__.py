@@ -87,7 +87,9 @@ def complain(error: BaseException) -> int:
     if isinstance(error, UserError):
         message = str(error)
     elif hasattr(error, "format_message"):  # typer's own: an unknown verb or option, a value of the wrong type
-        message = error.format_message()
+        message = error.format_message().rstrip(".")
+        if hasattr(error.__cause__, "errors"):  # pydantic's: what was given, which typer leaves out
+            message += f"; it is {shown(error.__cause__.errors()[0]['input'])}."
     elif isinstance(error, OSError):
         at = shown(error.filename) if error.filename is not None else "Standard output" if stuck(sys.stdout) else ""
         message = f"{at}: {error.strerror or error}.".removeprefix(": ")

@@ -39,7 +39,7 @@ BAD = {
     "contradictory placement": (["generate", "hi", "--placement", "loop+growing"], "growing cache"),
     "temperature": (["generate", "hi", "--temperature", "-1"], "temperature is -1"),
     "top-p": (["generate", "hi", "--top-p", "1.5"], "top_p is 1.5"),
-    "seed": (["generate", "hi", "--seed", "-3"], "seed is -3"),
+    "seed": (["generate", "hi", "--seed", "-3"], "'--seed': Input should be greater than or equal to 0; it is '-3'"),
     "not a number": (["generate", "hi", "--top-k", "many"], "--top-k"),
     "no tokens wanted": (["generate", "hi", "--max-new-tokens", "0"], "--max-new-tokens"),
     "no prompt": (["generate"], "Give either a prompt"),
