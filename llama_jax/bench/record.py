@@ -183,8 +183,8 @@ class About(boundary.Declared):
     """What every meta document says."""
 
     schema_version: int
-    created: str
-    kind: str = "Trial"
+    created: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+    kind: str = Field("Trial", max_length=60)
     sha256: str | None = None  # of the CSV file beside it
 
 

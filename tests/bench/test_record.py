@@ -84,7 +84,7 @@ def test_a_changed_table_is_refused(tmp_path):
 HOSTILE = [None, True, "x", -1, 2**70, [], {}, [[]], "9" * 5000]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_a_meta_that_is_not_as_it_was_written_is_refused(tmp_path, suffix):
     """Whoever reads the meta of a table need not ask what is in it."""
     path = record.write(tmp_path / f"t{suffix}", [trial()], environment=dict(cpu="C", packages={"jax": "1"}))
@@ -92,12 +92,11 @@ def test_a_meta_that_is_not_as_it_was_written_is_refused(tmp_path, suffix):
     holder = record.meta_path(path) if suffix == ".csv" else path
     raw = holder.read_bytes()
     holder.write_bytes(raw.replace(b'"C"', b'"D"', 1))
-    with pytest.raises(UserError, match="not as it was written|cut short"):
+    with pytest.raises(UserError, match="not as it was written"):
         record.read(path)
-    if suffix != ".parquet":
-        holder.write_bytes(raw.replace(b'"cpu"', b'"cqu"', 1))
-        with pytest.raises(UserError, match="not as it was written"):
-            record.read(path)
+    holder.write_bytes(raw.replace(b'"cpu"', b'"cqu"', 1))
+    with pytest.raises(UserError, match="not as it was written"):
+        record.read(path)
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
@@ -120,7 +119,12 @@ def test_a_row_of_other_types_is_named(tmp_path, field, value):
     path = record.write(tmp_path / "t.jsonl", rows)
     first, second, last = path.read_text().splitlines()
     path.write_text("\n".join([first, second, json.dumps({**json.loads(last), field: value})]) + "\n")
-    if (field, value) in (("valid", True), ("bytes_per_token", None), ("token_times_ns", [])):
+    if (field, value) in (
+        ("valid", True),
+        ("bytes_per_token", None),
+        ("bytes_per_token", 2**70),
+        ("token_times_ns", []),
+    ):
         return record.read(path)
     with pytest.raises(UserError, match="line 3 cannot be read"):
         record.read(path)

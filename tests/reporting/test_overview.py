@@ -134,5 +134,5 @@ def test_a_damaged_meta_file_is_named(tmp_path):
     with pytest.raises(UserError, match="01-text-generation.meta.json is not JSON"):
         overview.about(path)
     (tmp_path / "01-text-generation.meta.json").write_text(json.dumps({"schema_version": 2}))
-    with pytest.raises(UserError, match="is not the table that"):
+    with pytest.raises(UserError, match="not as it was written"):
         overview.lines(path, overview.about(path))
