@@ -18,14 +18,24 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def check(path: Path) -> None:
+    """Raises UserError where something else than a file has that name: a folder, a device that a file would take the
+    place of, a pipe that waits for a reader."""
+    try:
+        other = path.exists() and not path.is_file()
+    except OSError as error:  # a name that is too long
+        raise UserError(f"Cannot write {shown(str(path))}: {error.strerror}.") from None
+    if other:
+        raise UserError(f"Cannot write {shown(str(path))}: it is there, and no regular file.")
+
+
 def write_together(contents: dict[Path, str | bytes]) -> None:
     """Replace several files that belong together: all are complete on the disk before the first takes its place."""
     staged: dict[Path, str] = {}
     path = None
     try:
         for path, content in contents.items():
-            if path.exists() and not path.is_file():  # what is put in its place would end a folder, or a device
-                raise UserError(f"Cannot write {path}: it is there, and no regular file.")
+            check(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
                 staged[path] = file.name

@@ -120,14 +120,15 @@ def bench(
 
 def check_outputs(journal: Path | None, out: Sequence[Path], profile: Path | None) -> None:
     """Raises UserError for files that cannot be written, or not both, before minutes of measuring."""
+    from llama_jax import files
     from llama_jax.reporting import export
 
     if profile is not None and (journal or out):
         raise UserError("--profile measures nothing; leave --journal and --out away.")
+    for path in (*out, *filter(None, [journal])):
+        files.check(path)
     for path in out:
         export.check(path)
-        if path.is_dir():
-            raise UserError(f"--out is {path}, a folder; name a file.")
         if journal and path.absolute() == journal.absolute():
             raise UserError(f"--journal and --out are both {path}; give them different names.")
 
