@@ -12,6 +12,7 @@ import sys
 from llama_jax.errors import UserError
 from llama_jax.values import shown
 
+INTERRUPTED = 128 + signal.SIGINT
 LONGEST = 1_000  # characters of a message; of a longer one the middle is left out
 SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")  # what rich and typer lay tables out by
 
@@ -23,8 +24,12 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()  # here, where a closed pipe is noticed, and not at the interpreter's end
     except BrokenPipeError:  # the reader, such as `head`, has left
         code = 1  # as typer does where a verb notices
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt:  # before typer is there, which returns the same
+        code = INTERRUPTED
+    except Exception as error:
         code = complain(error)
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # we are leaving
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         if stuck(stream):  # what is left must not be tried again at the interpreter's end
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
@@ -77,13 +82,8 @@ def open_closed() -> None:
             del os.environ[name]
 
 
-def complain(error: BaseException) -> int:
+def complain(error: Exception) -> int:
     """Say in one line what went wrong; returns the exit code. Raises what is nobody's mistake but ours."""
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # the latter is typer's
-        with contextlib.suppress(ValueError):  # not in the main thread
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # we are leaving
-        say("interrupted")
-        return 130
     if isinstance(error, UserError):
         message = str(error)
     elif hasattr(error, "format_message"):  # typer's own: an unknown verb or option, a value of the wrong type
@@ -93,6 +93,8 @@ def complain(error: BaseException) -> int:
     elif isinstance(error, OSError):
         at = shown(error.filename) if error.filename is not None else "Standard output" if stuck(sys.stdout) else ""
         message = f"{at}: {error.strerror or error}.".removeprefix(": ")
+    elif type(error).__name__ == "Abort":  # typer's for an EOFError
+        message = "What was read ended too early."
     elif isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):  # the latter is XLA's
         message = "There is not enough memory; ask for fewer tokens or rows, or for a smaller model."
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -111,9 +111,10 @@ def bench(
         return profile_placements(settings, profile, json_)
     with progress.bar(bars_shown()) as tell_progress:
         result, trials, meta = run.run(settings, tell_progress)
-    console.show(result)
     for path in out or ():
         tell(f"wrote {export.write(path, trials, meta, result)}")
+    with contextlib.suppress(OSError):  # where nobody sees it, the data are written all the same
+        console.show(result)
     if json_:
         emit(result)
 
@@ -180,6 +181,6 @@ def compare(
 
     found = between(old, new, anyway=anyway, skip_corrupt=skip_corrupt)
     for line in lines(found):
-        print(line, file=sys.stderr if json_ else sys.stdout)
+        tell(line) if json_ else print(line)
     if json_:
         emit(found)

@@ -67,7 +67,21 @@ COMMANDS = [
     )
 ]
 BENCH = ("--model", "--placements", "--peers", "--baseline", "--threads", "--limit", "--suite", "--journal", "--out")
-STREAMS = ("normal", "normal", "normal", "closed", "full", "pipe", "ascii", "home", "cache")
+STREAMS = {  # how a line is run, and in what environment beside the usual
+    "normal": ("", {}),
+    "closed": (">&-", {}),
+    "all closed": (">&- 2>&- <&-", {}),
+    "full": (">/dev/full", {}),
+    "full for errors": ("2>/dev/full", {}),
+    "pipe": ("| true; exit ${PIPESTATUS[0]}", {}),
+    "no room": (">out.txt", {}),
+    "ascii": ("", {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+    "home": ("", {"HOME": "/nowhere", "XDG_CACHE_HOME": ""}),
+    "cache": ("", {"LLAMA_JAX_CACHE": "/proc/cache"}),
+    "temporary": ("", {"TMPDIR": "/nowhere"}),
+    "narrow": ("", {"COLUMNS": "0", "TERM": "dumb", "LINES": "-1"}),
+    "wide": ("", {"COLUMNS": "9" * 12, "TERMINAL_WIDTH": "x", "TERM": "nosuch"}),
+}
 
 
 @st.composite
@@ -88,7 +102,7 @@ def commands(draw):
     if draw(st.integers(0, 3)):
         at = draw(st.integers(0, len(arguments)))
         arguments[at : at + draw(st.integers(0, 1))] = [draw(st.sampled_from(WORDS))]
-    return arguments, draw(st.sampled_from(STREAMS))
+    return arguments, draw(st.sampled_from(["normal"] * 4 + list(STREAMS)))
 
 
 def command(example, base: Path, folder: Path) -> str:
@@ -96,20 +110,15 @@ def command(example, base: Path, folder: Path) -> str:
     arguments = [a.replace("BASE", str(base)) for a in arguments]
     env = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     env.pop("LLAMA_JAX_CACHE")
-    env |= {
-        "ascii": {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        "home": {"HOME": "/nowhere", "XDG_CACHE_HOME": ""},
-        "cache": {"LLAMA_JAX_CACHE": "/proc/cache"},
-    }.get(streams, {})
+    after, more = STREAMS[streams]
+    env |= more
     line = [os.fsencode(a) for a in (sys.executable, "-m", "llama_jax", *arguments)]
     if any(b"\0" in part for part in line):
         return "no argument can hold it"
-    before = {"closed": '"$@" >&-', "full": '"$@" >/dev/full', "pipe": '"$@" | true; exit ${PIPESTATUS[0]}'}.get(
-        streams, '"$@"'
-    )
+    limit = "ulimit -f 0; " if streams == "no room" else ""
     try:
         done = subprocess.run(
-            ["bash", "-c", before, "bash", *line],
+            ["bash", "-c", f'{limit}"$@" {after}', "bash", *line],
             env=env,
             cwd=folder,
             capture_output=True,

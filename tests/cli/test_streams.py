@@ -1,0 +1,237 @@
+"""The command line where the machine is against it: outputs closed or full, no home, odd locales, signals.
+Real processes, because the interpreter's start and end are part of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from llama_jax import __main__ as program
+from llama_jax import files, paths
+from llama_jax.errors import UserError
+
+PROGRAM = (sys.executable, "-m", "llama_jax")
+VERBS = {"quick": ("placements",), "json": ("placements", "--json"), "help": ("bench", "--help")}
+ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def shell(line, *arguments, buffered=True, **env):
+    """A line of bash in which "$@" is the program with its arguments."""
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"} | env
+    clean |= {} if buffered else {"PYTHONUNBUFFERED": "1"}
+    return subprocess.run(
+        ["bash", "-c", line, "bash", *PROGRAM, *arguments], capture_output=True, env=clean, stdin=subprocess.DEVNULL
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("line", "words"),
+    {
+        '"$@" >&-': "Standard output: Bad file descriptor",
+        '"$@" >/dev/full': "Standard output: No space left on device",
+        'ulimit -f 0; "$@" >"$(mktemp)"': "Standard output: File too large",
+    }.items(),
+)
+def test_an_output_that_takes_nothing_is_one_line(verb, line, words):
+    done = shell(line, *VERBS[verb])
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"error: {words}.\n")
+
+
+def test_an_unbuffered_output_is_no_other():
+    done = shell('"$@" >/dev/full', "placements", buffered=False)
+    assert (done.returncode, done.stderr) == (2, b"error: No space left on device.\n")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(("models",), 0), (("--quiet", "models", "--json"), 0), (("x",), 2)])
+@pytest.mark.parametrize("line", ['"$@" 2>&-', '"$@" 2>/dev/full'])
+def test_where_nobody_hears_complaints_the_result_and_the_exit_code_stay(line, arguments, code):
+    done, usual = shell(line, *arguments), shell('"$@"', *arguments)
+    assert (done.returncode, done.stdout) == (usual.returncode, usual.stdout) == (code, usual.stdout)
+    assert done.stderr == b""
+
+
+def test_with_all_closed_no_file_gets_the_number_of_a_stream(tmp_path):
+    """A table written while standard output is closed would otherwise have the program's output in it."""
+    code = (
+        "import os, sys; from llama_jax import __main__ as m; m.open_closed(); os.chdir(sys.argv[1])\n"
+        "table = open('x', 'w'); open('number', 'w').write(str(table.fileno())); print('lost')"
+    )
+    subprocess.run(["bash", "-c", '"$@" >&- 2>&- <&-', "bash", sys.executable, "-c", code, tmp_path])
+    assert int((tmp_path / "number").read_text()) > 2
+    assert (tmp_path / "x").read_text() == ""
+
+
+ENVIRONMENTS = {
+    "ascii": ASCII,
+    "no width": {"COLUMNS": "0", "TERM": "dumb"},
+    "wider than memory": {"COLUMNS": "9" * 12, "LINES": "9" * 5_000, "TERM": "nosuch"},
+    "widths that are none": {"COLUMNS": "-1", "TERMINAL_WIDTH": "x"},
+    "home of nobody": {"HOME": "/nowhere", "XDG_CACHE_HOME": "", "LLAMA_JAX_CACHE": ""},
+    "cache that cannot be": {"LLAMA_JAX_CACHE": "/proc/cache"},
+    "temporary folder that is none": {"TMPDIR": "/nowhere"},
+}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_an_odd_environment_changes_nothing(name):
+    for verb in ("json", "help"):
+        done = shell('"$@"', *VERBS[verb], **ENVIRONMENTS[name])
+        assert (done.returncode, done.stderr) == (0, b"")
+    assert len(done.stdout) < 100_000
+    assert shell('"$@"', *VERBS["json"], **ENVIRONMENTS[name]).stdout == shell('"$@"', *VERBS["json"]).stdout
+
+
+def test_a_result_is_ascii_whatever_is_in_it(capsys):
+    from llama_jax.cli.common import emit
+
+    document = {"é": "\udcff \u2028 👋", "nothing": float("nan")}
+    emit(document)
+    said = capsys.readouterr().out
+    assert said.isascii()
+    assert json.loads(said) == document | {"nothing": None}
+
+
+@pytest.mark.parametrize(
+    ("argument", "env", "words"),
+    [(b"caf\xe9", {}, "'caf\\udce9' is no text in utf-8"), ("é".encode(), ASCII, "is no text in ascii")],
+)
+def test_an_argument_that_is_no_text_is_one_line(argument, env, words):
+    done = subprocess.run(
+        [*PROGRAM, "generate", argument], capture_output=True, env={**os.environ, **env}, stdin=subprocess.DEVNULL
+    )
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    assert words in done.stderr.decode()
+    assert "PYTHONUTF8=1" in done.stderr.decode()
+
+
+def test_half_a_character_and_a_nul_are_refused(call):
+    for argument in ("a\0b", "\ud800"):
+        code, out, err = call("generate", argument)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "is no text" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"caf\xe9", "is not UTF-8"), (b"", "The prompt is empty"), (b"a" * (16 << 20) + b"bc", "more than 16,777,216")],
+)
+def test_standard_input_is_a_text_of_some_length(content, words):
+    done = subprocess.run([*PROGRAM, "generate", "-"], input=content, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    assert words in done.stderr.decode()
+
+
+def test_standard_input_that_is_closed_is_one_line():
+    done = shell('"$@" <&-', "generate", "-")
+    assert (done.returncode, done.stderr) == (2, b"error: Standard input is closed; give the prompt as an argument.\n")
+
+
+@pytest.mark.parametrize(
+    ("signs", "code"),
+    [
+        ((signal.SIGINT,), 130),
+        ((signal.SIGINT,) * 3, 130),
+        ((signal.SIGTERM,), -signal.SIGTERM),
+        ((signal.SIGTERM,) * 2, -signal.SIGTERM),
+        ((signal.SIGHUP,), -signal.SIGHUP),
+    ],
+)
+def test_signals_end_a_verb_without_a_word(signs, code):
+    """One that waits for its prompt."""
+    from_verb = "import sys; from llama_jax import __main__ as m; from llama_jax.cli import text;"
+    wait = f"{from_verb} read = text.read_input; text.read_input = lambda: [print(1, flush=True), read()][1]; m.main()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", wait, "generate", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert child.stdout.readline() == "1\n"
+    for sign in signs:
+        child.send_signal(sign)
+    assert child.communicate(timeout=60) == ("", "")
+    assert child.returncode == code
+
+
+def test_a_message_is_one_line_of_some_length(capsys):
+    program.say("begin\n" + "x" * 10_000 + " the remedy")
+    said = capsys.readouterr().err
+    assert said.startswith("begin x")
+    assert said.endswith(" the remedy\n")
+    assert len(said) < 1_010
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(28, "No space left on device", "x" * 5_000), "xxx': No space left on device."),
+        (FileNotFoundError(2, "No usable temporary directory found"), "error: No usable temporary directory found."),
+        (type("Abort", (RuntimeError,), {})(), "ended too early"),
+        (MemoryError(), "not enough memory"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."), "not enough memory"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line_and_what_is_our_mistake_is_not(capsys, error, words):
+    assert program.complain(error) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert (said.count("\n"), len(said) < 1_010) == (1, True)
+    with pytest.raises(ZeroDivisionError):
+        program.complain(ZeroDivisionError("ours"))
+
+
+def test_a_user_without_a_home_is_one_line(monkeypatch):
+    for name in ("LLAMA_JAX_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(paths.Path, "home", unknown)
+    with pytest.raises(UserError, match="no home folder; set HOME, or LLAMA_JAX_CACHE"):
+        paths.cache("x")
+
+
+@pytest.mark.parametrize("what", ["folder", "fifo", "long", "nul", "half"])
+def test_only_a_file_is_written_and_only_to_a_file(tmp_path, what):
+    path = tmp_path / {"long": "a" * 300, "nul": "a\0b"}.get(what, "x")
+    if what == "folder":
+        path.mkdir()
+    if what == "fifo":
+        os.mkfifo(path)
+    before = list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="Cannot write "):
+        files.write(path, "\ud800" if what == "half" else "content")
+    assert list(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("option", ["--out", "--journal"])
+def test_bench_knows_before_it_measures_that_it_cannot_write(call, tmp_path, option):
+    for name, make in (("a.csv", os.mkdir), ("b.csv", os.mkfifo)):
+        make(tmp_path / name)
+        code, out, err = call("bench", option, tmp_path / name)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"{name}': it is there, and no regular file" in err
+
+
+RANGES = {
+    "bench": ("blocks", "processes", "batch", "prompt-tokens", "new-tokens", "limit", "seed", "threads"),
+    "advise": ("prompt-tokens", "new-tokens", "requests", "lengths", "memory-mb", "seed"),
+    "generate": ("max-new-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed"),
+    "extract": ("limit", "batch", "length", "unit", "depth", "writers", "row-limit", "processes"),
+}
+
+
+@pytest.mark.parametrize(("verb", "option"), [(verb, option) for verb in RANGES for option in RANGES[verb]])
+def test_every_number_has_a_range(call, verb, option):
+    given = {"generate": ["--token-ids", "1"], "extract": ["--sites", "ln_final", "--out", "x"]}.get(verb, [])
+    for value in ("-1", "nan", "inf", "1e400", "1e31", "9" * 5_000, "", "x"):
+        code, out, err = call(verb, *given, f"--{option}={value}")
+        assert (code, out, err.count("\n")) == (2, "", 1), (value, err)
+        assert option.replace("-", "_") in err.replace("-", "_"), (value, err)
