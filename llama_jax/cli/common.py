@@ -17,7 +17,7 @@ from llama_jax.values import LARGEST
 
 EXITS = (
     "Exit codes: 0 done, 1 measured or checked and found wanting, 2 a mistake in what was asked or no way to do it, 130"
-    " interrupted."
+    " interrupted, 143 terminated."
 )
 TOKENS = 1 << 20  # of a prompt or an answer that is measured: more than any model here can read
 ROWS = 1 << 16  # of a batch
