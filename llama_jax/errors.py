@@ -5,12 +5,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 1_000  # characters of a line
+
 
 class UserError(Exception):
-    """A mistake the user can mend. The command line prints it as one line and exits with code 2."""
+    """A mistake the user can mend. The command line prints it as one line and exits with code 2.
+
+    A line that is too long, because of a name in it, loses its middle: culprit and remedy stand at its ends.
+    """
 
     def __init__(self, message: str):
-        super().__init__(" ".join(str(message).split()))
+        line, half = " ".join(str(message).split()), LONGEST // 2
+        super().__init__(line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}")
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -84,3 +84,10 @@ def test_what_is_no_list_is_named(value):
 def test_a_value_is_shown_in_few_characters_whatever_it_is():
     for value in ("a" * 10**6, [["a"] * 10**5] * 10, 10**400, 10**5_000, Unspeakable(), {"a": {"b": {"c": {}}}}):
         assert 0 < len(shown(value)) < 300
+
+
+def test_a_line_that_is_too_long_keeps_its_ends():
+    message = str(UserError("The file " + "x" * 50_000 + " is damaged; measure again."))
+    assert len(message) < 1_100
+    assert message.startswith("The file xxx")
+    assert message.endswith("xxx is damaged; measure again.")

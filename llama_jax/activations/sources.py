@@ -40,6 +40,7 @@ from llama_jax.values import LONG
 
 FIELD = "text"  # the field of a record that is read where no other is named
 LARGEST_UNIT = 64 << 20  # characters and token ids that are held at a time, as a list and as the JSON that is hashed
+MOST = 300_000  # files and folders that are looked through for those that a source names
 
 
 class Asked(Declared):
@@ -231,15 +232,29 @@ def matches(pattern: str) -> list[Path]:
     parts = Path(re.sub(r"(\*\*/+)+", "**/", pattern)).parts
     at = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     root, wanted = Path(*parts[:at]), parts[at:]
+    check_size(root, None if "**" in wanted else len(wanted))
     found = root.glob(str(Path(*wanted))) if wanted else ()
     hidden = any(part.startswith(".") for part in wanted)
     seen = (p for p in found if hidden or not any(part.startswith(".") for part in p.relative_to(root).parts))
     return sorted((p for p in seen if p.is_file()), key=str)
 
 
+def check_size(folder: Path, depth: int | None = None) -> None:
+    """Raises UserError for a folder that holds so much, down to a depth, that looking through it has no end for who
+    waits."""
+    seen, above = 0, len(folder.parts)
+    for home, folders, files in os.walk(folder):
+        seen += len(folders) + len(files)
+        if seen > MOST:
+            raise UserError(f"{folder} holds more than {MOST:,} files and folders; name what is further down.")
+        if depth is not None and len(Path(home).parts) - above >= depth - 1:
+            folders.clear()
+
+
 def inside(folder: Path) -> list[Path]:
     """The files of known formats in a folder and below, hidden ones left out. Raises UserError for none, or several
     kinds."""
+    check_size(folder)
     kept = (p.relative_to(folder) for p in folder.rglob("*") if p.suffix.lower() in READERS and p.is_file())
     found = sorted((p for p in kept if not any(part.startswith(".") for part in p.parts)), key=lambda p: p.parts)
     kinds = {READERS[p.suffix.lower()]: f"*{p.suffix}" for p in found}

@@ -621,3 +621,18 @@ def test_how_many_there_are_is_known_where_it_is_cheap(tmp_path):
     assert open_source("manual").total == len(list(open_source("manual")))
     assert open_source(text).total is None
     assert open_source(x for x in ["a"]).total is None
+
+
+def test_a_folder_without_end_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MOST", 20)
+    for i in range(3):
+        (tmp_path / f"f{i}" / "deep").mkdir(parents=True)
+        for j in range(5):
+            (tmp_path / f"f{i}" / "deep" / f"{j}.txt").write_text("A paragraph.")
+    for source in (tmp_path, tmp_path / "**" / "*.txt", tmp_path / "*" / "*" / "*.txt"):
+        with says("holds more than 20 files and folders; name what is further down"):
+            open_source(source)
+    assert len(list(open_source(tmp_path / "f1"))) == 5
+    assert len(list(open_source(tmp_path / "f1" / "*" / "*.txt"))) == 5
+    with says("No such source"):  # only as deep as the pattern reaches
+        open_source(tmp_path / "*" / "*.txt")
