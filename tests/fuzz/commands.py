@@ -133,8 +133,8 @@ def command(example, base: Path, folder: Path) -> str:
         raise EndedError("traceback", said[-900:])
     if done.returncode < 0 or (done.returncode > 128 and done.returncode != 141):
         raise EndedError("abort", f"exit code {done.returncode}: {said[-300:]}")
-    if done.returncode == 2:
+    if done.returncode == 2 and "2>" not in after:
         raise UserError(said.splitlines()[-1] if said else "")
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, 1, 2):
         raise EndedError("traceback", f"an exit code that is not documented: {done.returncode}: {said[-300:]}")
     return f"exit code {done.returncode}"
