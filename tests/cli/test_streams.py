@@ -142,9 +142,11 @@ def test_standard_input_that_is_closed_is_one_line():
 )
 def test_signals_end_a_verb_without_a_word(signs, code):
     """One that waits for its prompt."""
-    from_verb = "import signal; signal.signal(2, signal.default_int_handler);"
-    from_verb += " from llama_jax import __main__ as m; from llama_jax.cli import text;"
-    wait = f"{from_verb} read = text.read_input; text.read_input = lambda: [print(1, flush=True), read()][1]; m.main()"
+    wait = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from llama_jax import __main__ as m; from llama_jax.cli import text\n"
+        "read = text.read_input; text.read_input = lambda: [print(1, flush=True), read()][1]; m.main()"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", wait, "generate", "-"],
         stdin=subprocess.PIPE,
