@@ -13,6 +13,7 @@ from pathlib import Path
 from llama_jax import boundary
 from llama_jax.bench import record
 from llama_jax.bench.record import Row, Trial
+from llama_jax.bench.seal import sealed
 from llama_jax.errors import UserError
 
 
@@ -71,7 +72,7 @@ class Journal:
     def _begin(self) -> None:
         self._write(
             json.dumps(
-                {"meta": record.sealed(record.describe(kind=self.kind.__name__, plan=self.plan, **self.about))},
+                {"meta": sealed(record.describe(kind=self.kind.__name__, plan=self.plan, **self.about))},
                 sort_keys=True,
             )
         )

@@ -22,10 +22,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from llama_jax import boundary, files
 from llama_jax.bench import DIED, SCHEMA, WRONG, roofline
+from llama_jax.bench.seal import SEAL, digest, sealed
 from llama_jax.errors import UserError
 
 PARQUET_KEY = b"llama_jax"
-SEAL = "meta_sha256"  # the meta's own digest, of all else in it
 LARGEST = 1 << 62  # of a number in a table
 LONGEST = 1 << 30  # bytes of a table
 AGAIN = "Measure again."
@@ -206,16 +206,6 @@ class Note(boundary.Declared):
 def describe(**meta) -> dict:
     """The meta document of a table: schema and time, and what is given."""
     return {"schema_version": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **meta}
-
-
-def sealed(about: dict) -> dict:
-    """A meta document as JSON leaves it, with its digest."""
-    plain = json.loads(json.dumps(about))
-    return {**plain, SEAL: digest(plain)}
-
-
-def digest(about: dict) -> str:
-    return hashlib.sha256(json.dumps({**about, SEAL: None}, sort_keys=True).encode()).hexdigest()
 
 
 def write(path: Path, trials: Iterable[Row], kind: type[Row] = Trial, **meta) -> Path:

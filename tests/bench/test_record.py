@@ -9,6 +9,7 @@ import pytest
 
 from llama_jax.bench import record, summary
 from llama_jax.bench.record import Trial
+from llama_jax.bench.seal import sealed
 from llama_jax.errors import UserError
 from llama_jax.experiments.jit_placement import finding as jit_placement_finding
 from llama_jax.experiments.text_generation import finding
@@ -104,7 +105,7 @@ def test_a_meta_that_is_not_as_it_was_written_is_refused(tmp_path, suffix):
 def test_a_meta_of_other_types_is_one_line_though_its_digest_is_right(tmp_path, field, value):
     path = record.write(tmp_path / "t.csv", [trial()])
     about = json.loads(record.meta_path(path).read_text())
-    record.meta_path(path).write_text(json.dumps(record.sealed({**about, field: value})))
+    record.meta_path(path).write_text(json.dumps(sealed({**about, field: value})))
     with pytest.raises(UserError) as caught:
         record.read(path)
     assert "\n" not in str(caught.value)
@@ -156,7 +157,7 @@ def test_missing_and_foreign_tables_are_named(tmp_path):
         record.read(tmp_path / "none.csv")
     path = record.write(tmp_path / "t.csv", [trial()])
     about = json.loads(record.meta_path(path).read_text())
-    record.meta_path(path).write_text(json.dumps(record.sealed({**about, "schema_version": 99})))
+    record.meta_path(path).write_text(json.dumps(sealed({**about, "schema_version": 99})))
     with pytest.raises(UserError, match="schema 99"):
         record.read(path)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from llama_jax.bench.seal import sealed
 from llama_jax.errors import UserError
 
 
@@ -61,7 +62,7 @@ class Log:
             self.file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 -- for as long as the run lasts
         except OSError as error:
             raise UserError(f"Cannot write {path}: {error.strerror}.") from error
-        self.write({"meta": meta})
+        self.write({"meta": sealed(meta)})
 
     def write(self, document: dict) -> None:
         line = json.dumps(document, allow_nan=False) + "\n"

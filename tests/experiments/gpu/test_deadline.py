@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from llama_jax.bench.seal import sealed
 from llama_jax.errors import UserError
 from llama_jax.experiments.gpu.deadline import Budget, Costs, Log, Watchdog
 
@@ -44,11 +45,11 @@ def test_a_log_keeps_the_run_before_and_counts(tmp_path):
     log.add({"a": 1})
     log.note(left_out="b")
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
-        {"meta": {"run": 2}},
+        {"meta": sealed({"run": 2})},
         {"a": 1},
         {"note": {"left_out": "b"}},
     ]
-    assert json.loads((path.parent / "x.jsonl.old").read_text()) == {"meta": {"run": 1}}
+    assert json.loads((path.parent / "x.jsonl.old").read_text()) == {"meta": sealed({"run": 1})}
     assert (log.records, log.notes) == (1, 1)
 
 
