@@ -54,9 +54,12 @@ def test_a_damaged_entry_is_made_anew(compilations, damage):
     assert len(compilations) == 2
 
 
-def test_a_folder_in_its_place_is_left_alone(compilations):
-    build.entry(WHERE).mkdir(parents=True)
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_in_its_place_is_left_alone(compilations, make):
+    build.entry(WHERE).parent.mkdir(parents=True)
+    make(build.entry(WHERE))
     assert [build.code(WHERE), build.code(WHERE)] == [b"object 1", b"object 2"]
+    assert not build.entry(WHERE).is_file()
     # and nothing half-written beside it
     assert [p.name for p in build.entry(WHERE).parent.iterdir()] == [build.entry(WHERE).name]
 
@@ -64,14 +67,6 @@ def test_a_folder_in_its_place_is_left_alone(compilations):
 def test_where_nothing_can_be_written_every_process_compiles(compilations, cache):
     cache.write_text("a file where the folder would be")
     assert [build.code(WHERE), build.code(WHERE)] == [b"object 1", b"object 2"]
-
-
-def test_a_pipe_in_its_place_is_replaced(compilations):
-    build.code(WHERE)
-    path = build.entry(WHERE)
-    path.unlink()
-    os.mkfifo(path)
-    assert [build.code(WHERE), build.code(WHERE)] == [b"object 2"] * 2
 
 
 def test_an_entry_that_is_too_long_is_not_read(compilations, monkeypatch):
