@@ -43,8 +43,8 @@ def thrown(boundary: str, count: int, number: int, visit) -> None:
     drawn()
 
 
-def campaign(seconds: float, number: int, names: list[str], log: Path) -> dict[str, Counter]:
-    """Outcomes by boundary. Each has its share of the time."""
+def campaign(seconds: float, cases: int, number: int, names: list[str], log: Path) -> dict[str, Counter]:
+    """Outcomes by boundary. Each has its share of the time, and ends after `cases`."""
     found: dict[str, Counter] = {}
     with tempfile.TemporaryDirectory() as folder, log.open("w") as file:
         base = make_base(Path(folder))
@@ -53,7 +53,7 @@ def campaign(seconds: float, number: int, names: list[str], log: Path) -> dict[s
             found[name] = counts
 
             def visit(example, name=name, counts=counts, end=end, kinds=kinds):
-                if time.monotonic() > end:
+                if time.monotonic() > end or total(counts) >= cases:
                     return
                 what, said = arena.outcome(
                     BOUNDARIES[name].run, example, base, PROCESS_S + 20 if name == "command line" else arena.LIMIT_S
@@ -71,26 +71,31 @@ def campaign(seconds: float, number: int, names: list[str], log: Path) -> dict[s
                     file.flush()
 
             for part in range(10_000):  # hypothesis slows down with the number of examples that it remembers
-                if time.monotonic() > end:
+                if time.monotonic() > end or total(counts) >= cases:
                     break
                 thrown(name, 50, number + part, visit)
             print(name, dict(counts), flush=True)
     return found
 
 
+def total(counts: Counter) -> int:
+    return sum(counts[outcome] for outcome in arena.OUTCOMES)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--cases", type=int, default=100_000, help="the most of a boundary")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", choices=list(BOUNDARIES))
     parser.add_argument("--log", type=Path, default=Path("out/fuzz.jsonl"))
     parser.add_argument("--out", type=Path, help="a CSV table of the outcomes")
     asked = parser.parse_args()
     asked.log.parent.mkdir(parents=True, exist_ok=True)
-    found = campaign(asked.minutes * 60, asked.seed, asked.only or list(BOUNDARIES), asked.log)
+    found = campaign(asked.minutes * 60, asked.cases, asked.seed, asked.only or list(BOUNDARIES), asked.log)
     columns = [*arena.OUTCOMES, "silent"]
     table = [["boundary", "cases", *columns]]
-    table += [[name, sum(c[o] for o in arena.OUTCOMES), *(c[o] for o in columns)] for name, c in found.items()]
+    table += [[name, total(c), *(c[o] for o in columns)] for name, c in found.items()]
     if asked.out:
         with asked.out.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(table)
