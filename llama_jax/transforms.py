@@ -251,6 +251,6 @@ def prepare(params: model.Model, placement: Placement) -> model.Model:
 def settings(sampler: Sampler, placement: Placement) -> Sampler | TracedSampler:
     """Sampling settings as this placement wants them: part of the program, or arguments to it. Raises UserError for
     what is no Sampler."""
-    if not isinstance(sampler, Sampler):
+    if not hasattr(sampler, "traced"):  # not by its class: one loaded anew in a notebook is another class by that name
         raise UserError(f"sampler is {shown(sampler)}; it must be a llama_jax.Sampler.")
     return sampler.traced() if placement.sampling == "traced" else sampler

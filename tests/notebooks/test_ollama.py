@@ -42,7 +42,7 @@ def test_measured_and_drawn_again(tmp_path, monkeypatch):
     assert result.finding.startswith("The fastest ")  # which it is, in a model so small, is chance
     assert "of torch's best mode (torch)" in result.finding
     assert "llamacpp, ollama were not measured here." in result.finding
-    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("10",))[0])["artifacts"])
+    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("10",))[0]).artifacts)
     trials, meta = record.read(tmp_path / "data" / "10-ollama.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]

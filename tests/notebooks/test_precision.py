@@ -52,7 +52,7 @@ def test_measured_and_drawn_again(tmp_path, monkeypatch):
     assert result.ok, result
     assert result.finding.startswith("At context 24 the fastest placement, loop")
     assert result.finding.endswith("no goal was measured; llamacpp was not measured here.")
-    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("08",))[0])["artifacts"])
+    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("08",))[0]).artifacts)
     trials, meta = record.read(tmp_path / "data" / "08-precision-and-kernels.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
