@@ -117,7 +117,9 @@ def test_an_exception_is_an_outcome_and_a_users_mistake_is_a_users_mistake():
         start("refusing")
 
 
-STARTING = """import contextlib, resource, sys
+STARTING = """import contextlib, resource, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background is started deaf to these two
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 from llama_jax.bench import process, protocol
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # SIGQUIT leaves none
 with protocol.alone() as lock:
