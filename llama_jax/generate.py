@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import jax
@@ -256,10 +256,12 @@ def until_all_have_met(blocks: Iterator[np.ndarray], stop: np.ndarray) -> Iterat
 
 @dataclass(frozen=True)
 class Answer:
-    """One row's answer. token_ids ends with the stop token when finish_reason is "stop", else it is "length"."""
+    """One row's answer. token_ids ends with the stop token when finish_reason is "stop", else it is "length".
+    activations: {site: [n ...]}, a row a token, where they were asked for."""
 
     token_ids: tuple[int, ...]
     finish_reason: str
+    activations: dict[str, np.ndarray] | None = field(default=None, repr=False, compare=False)
 
 
 def cut(tokens: np.ndarray, stop: Collection[int]) -> Answer:
@@ -270,9 +272,17 @@ def cut(tokens: np.ndarray, stop: Collection[int]) -> Answer:
 
 
 def answer(
-    engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Collection[int] = (), **options
+    engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Collection[int] = (), tap=None, **options
 ) -> list[Answer]:
-    """Answers to a batch of prompts (lists of token ids). Options as for `stream`."""
+    """Answers to a batch of prompts (lists of token ids). Options as for `stream`.
+
+    tap: an `activations.ActivationSpec`: each answer then has the activations of its tokens, and all of it is one call
+    (`activations.generation`).
+    """
+    if tap is not None:
+        from llama_jax.activations import generation
+
+        return generation.answer(engine, prompts, new_tokens, tap, stop, **options)
     blocks = np.concatenate(list(stream(engine, prompts, new_tokens, stop=stop, **options)))
     return [cut(row, stop) for row in blocks.T]
 

@@ -22,7 +22,8 @@ from llama_jax.model import attention, embeddings, ffn, head, kvc, layer, norm, 
 from llama_jax.model.kvc import Cache
 from llama_jax.model.quantise import is_quantised
 from llama_jax.model.sampling import Sampler, TracedSampler
-from llama_jax.placement import Placement
+from llama_jax.model.taps import untapped
+from llama_jax.placement import LADDER, Placement
 from llama_jax.steps import Carry
 from llama_jax.threads import Receiver
 from llama_jax.values import shown
@@ -65,24 +66,9 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
         return compiled(name, function, placement, **options) if wanted else function
 
     whole = ("step", "decode")
-    rotary = config.positions == "rope"
-    rotate = place("rope", rope.rotate) if rotary else rope.unrotated
-    normalise = place("norm", partial(norm.NORMS[config.norm], eps=config.norm_eps))
-    attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache])
-    block = partial(
-        layer.layer, norm=normalise, attend=place("attend", attend), ffn=place("ffn", ffn.FFNS[config.hidden_act])
-    )
-    parts = dict(
-        inverse=rope.frequencies(config) if rotary else None,
-        policy=placement.cache,
-        embed=place("embed", embeddings.embed),
-        layers=partial(model.LAYERS[placement.layers], layer=place("layer", block)),
-        head=place("head", partial(head.head, norm=normalise)),
-    )
-    transform, sample = place("transform", partial(model.transform, **parts)), place("sample", sampling.next_token)
-    made = computed_by(placement).steps(
-        config, placement, transform, sample, partial(model.transform, **parts, every=True)
-    )
+    transform, logits = tree(config, placement, place)
+    sample = place("sample", sampling.next_token)
+    made = computed_by(placement).steps(config, placement, transform, sample, logits)
     receiver = Receiver() if placement.host == "callback" else None
     send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else silent
     decode = partial(DECODERS[placement.until], step=made.step, tokens_per_call=placement.tokens_per_call, send=send)
@@ -94,6 +80,40 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
         logits=made.logits,
         receiver=receiver,
     )
+
+
+def unjitted(config: ModelConfig) -> Callable:
+    """transform(params, ids [B T], cache) → (logits [B V] of the last token, cache), on a cache of fixed slots; nothing
+    in it is jitted: yours to jit."""
+    return tree(config, LADDER["eager"], lambda name, function: function)[0]
+
+
+def tree(
+    config: ModelConfig, placement: Placement, place: Callable, tap: Callable = untapped
+) -> tuple[Callable, Callable]:
+    """(transform, logits of every position), each node of the tree given to place(name, function). tap: see
+    `model.taps`."""
+    rotary = config.positions == "rope"
+    rotate = place("rope", rope.rotate) if rotary else rope.unrotated
+    normalise = place("norm", partial(norm.NORMS[config.norm], eps=config.norm_eps))
+    attend = partial(
+        attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache], tap=tap
+    )
+    block = partial(
+        layer.layer,
+        norm=normalise,
+        attend=place("attend", attend),
+        ffn=place("ffn", ffn.FFNS[config.hidden_act]),
+        tap=tap,
+    )
+    parts = dict(
+        inverse=rope.frequencies(config) if rotary else None,
+        policy=placement.cache,
+        embed=place("embed", embeddings.embed),
+        layers=partial(model.LAYERS[placement.layers], layer=place("layer", block)),
+        head=place("head", partial(head.head, norm=normalise)),
+    )
+    return place("transform", partial(model.transform, **parts)), partial(model.transform, **parts, every=True)
 
 
 def computed_by(placement: Placement) -> ModuleType:

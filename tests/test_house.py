@@ -10,6 +10,7 @@ from llama_jax import bench, figures, paths
 
 PACKAGE = paths.ROOT / "llama_jax"
 UPWARD = {  # lazy imports that lead up, (module, what it imports), and why they may
+    ("generate", "activations.generation"): "who taps nothing needs none",
     ("model.quantise", "kernels.gemv"): "a machine without kernels never needs it",
     ("bench.available", "peers"): "who measures no peer needs none",
     ("bench.phases", "peers"): "as above",

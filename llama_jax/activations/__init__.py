@@ -6,7 +6,7 @@
     store = ActivationStore.open("activations")
 
 spec (what is wanted) and sources (of which texts) → batches (fixed shapes) → program (the model, cut and tapped)
-→ extraction (the pipeline) → store (shards and commits on disk).
+→ extraction (the pipeline) → store (shards and commits on disk). generation: the same of tokens that the model makes.
 """
 
 import importlib
@@ -15,6 +15,7 @@ NAMES = {  # name here: the module it comes from
     "ActivationSpec": "spec",
     "ActivationStore": "reading",
     "Extractor": "program",
+    "Generator": "generation",
     "RunReport": "extraction",
     "extract": "extraction",
     "verify": "verification",

@@ -28,6 +28,7 @@ from llama_jax.activations.batches import Unit
 from llama_jax.activations.flow import Work, Writers, check_room, gathered, to_the_end
 from llama_jax.activations.folder import Folder
 from llama_jax.activations.folders import open_folder
+from llama_jax.activations.generation import Generator
 from llama_jax.activations.program import Extractor, encode
 from llama_jax.activations.sources import Chunk, Source, open_source, units
 from llama_jax.activations.spec import Whole
@@ -178,7 +179,8 @@ def fingerprint(extractor: Extractor, source: Source, unit: int) -> dict:
     checkpoint, device = extractor.checkpoint, jax.devices()[0]
     tokenizer = checkpoint.tokenizer and hashlib.sha256(checkpoint.tokenizer.definition.encode()).hexdigest()
     packages = {name: importlib.metadata.version(name) for name in ("llama-jax", "jax", "jaxlib", "tokenizers")}
-    return {
+    making = {"generate": extractor.new_tokens} if isinstance(extractor, Generator) else {}
+    return making | {
         "format": FORMAT,
         "model": {
             "name": Path(checkpoint.name).name,

@@ -149,7 +149,7 @@ class Extractor:
     checkpoint: its weights decide the dtype of the computation. batch: (B, T). pack: let several examples share a row.
     row_limit: bytes that one token may take. mesh: of `sharding.mesh`, for a model larger than a device: its weights
     are spread over it, from where they were loaded, which should be the host; every process then makes the same calls
-    in the same order, and has all results.
+    in the same order, and has all results. compute: what is compiled, with the arguments and results of `program`.
     Raises UserError for quantised weights, for sites that the model has not, or that are too large, and for a batch
     that the mesh cannot share out.
     """
@@ -162,6 +162,7 @@ class Extractor:
         pack: bool = True,
         row_limit: int = ROW_LIMIT,
         mesh: Mesh | None = None,
+        compute: Callable = program,
     ):
         config, asked = checkpoint.config, boundary.read(Request, dict(pack=pack, row_limit=row_limit), "The extractor")
         if is_quantised(checkpoint.params.embedding.weight):
@@ -180,7 +181,7 @@ class Extractor:
             rows, every = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
         abstract = jax.ShapeDtypeStruct(self.shape, jnp.int32, sharding=rows)
         with Guard() as guard:
-            jitted = jax.jit(partial(program, config=config, spec=spec), out_shardings=every)
+            jitted = jax.jit(partial(compute, config=config, spec=spec), out_shardings=every)
             at = jax.ShapeDtypeStruct((self.capacity if spec.positions != "all" else 0,), jnp.int32, sharding=every)
             self.executable = jitted.lower(self.params, abstract, abstract, abstract, at).compile()
         self.compilations, self.compile_seconds = guard.compilations, guard.backend_seconds

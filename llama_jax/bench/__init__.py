@@ -7,6 +7,7 @@ wait for or have what the others need.
 import importlib
 
 AGAIN = " (again)"  # suffix of the baseline's second appearance
+SAMPLED = ", sampled"  # suffix of a placement under a plan's sampler
 WRONG, DIED = "wrong: ", "its process died: "  # how the reasons of void rows begin; ask `Row.wrong` and `Row.died`
 
 COMPILED = "compiled in the timed region"  # how the guard's begin

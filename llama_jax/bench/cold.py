@@ -46,7 +46,10 @@ def subject(loaded: checkpoint.Checkpoint, name: str, file: Path | None = None) 
     engine = serialised.load(loaded, name, file, trust=True) if file else generate.build(loaded, name)
 
     def run(ids: Sequence[int], work: Workload):
-        return generate.stream(engine, [ids] * work.batch, work.new_tokens, length=work.length, slots=work.slots)
+        chosen = work.sampler, work.seed
+        return generate.stream(
+            engine, [ids] * work.batch, work.new_tokens, *chosen, length=work.length, slots=work.slots
+        )
 
     return replace(who, run=run), engine
 

@@ -21,6 +21,7 @@ DIFFERENCE = re.compile(
 )
 STATIC = re.compile(r"Static\(val=(.*)\)$")
 METADATA = re.compile(r"with pytree metadata (\w+)\((.*)\)$")
+SETTINGS = re.compile(r"^(<class '[\w.]+'>) with pytree metadata (.*)$")  # of a class with words of its own
 
 
 def shorten(cause: str) -> str:
@@ -82,6 +83,8 @@ def condense_message(message: str) -> str:
         return f"static argument: {a[1]}, before {b[1]}"
     if (a := METADATA.search(now)) and (b := METADATA.search(before)) and a[1] == b[1]:
         return "static argument: " + changed(a[2], b[2])
+    if (a := SETTINGS.search(now)) and (b := SETTINGS.search(before)) and a[1] == b[1]:
+        return f"static argument: {a[2]}, before {b[2]}"
     return "another structure of the arguments"
 
 

@@ -109,3 +109,21 @@ def english(loaded: checkpoint.Checkpoint, tokens: int, seed: int = 0) -> list[i
     if loaded.tokenizer is None:
         return list(random_prompts(loaded.config.vocab_size, tokens, seed, 1)[0])
     return loaded.tokenizer.encode(corpus.manual()[: 12 * tokens])[:tokens]
+
+
+def check_contexts(model: str, contexts: Sequence[int], new_tokens: int) -> None:
+    """Raises UserError for a context without room for a prompt, or beyond the model's own."""
+    room = checkpoint.load_config(model).max_position_embeddings
+    if new_tokens < 2:
+        raise UserError(f"new_tokens is {new_tokens}; a rate needs two tokens.")
+    for context in contexts:
+        if context <= new_tokens:
+            raise UserError(f"context is {context}; with {new_tokens} new tokens it leaves no room for a prompt.")
+        if context > room:
+            raise UserError(f"context is {context}, more than the model's {room}; ask for a shorter one.")
+
+
+def filling(loaded: Checkpoint, context: int, new_tokens: int, seed: int = 0) -> Workload:
+    """Prompts of exactly so many tokens that a context is full after `new_tokens` more."""
+    length = context - new_tokens
+    return Workload(tuple(passages(loaded, [length] * PROMPTS, seed)), new_tokens, length, seed=seed)

@@ -19,7 +19,7 @@ from typing import IO
 
 import numpy as np
 
-from llama_jax.bench import AGAIN, DIED, WRONG, gate, process
+from llama_jax.bench import AGAIN, DIED, SAMPLED, WRONG, gate, process
 from llama_jax.bench.job import run_child
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.progress import Progress, announce
@@ -27,6 +27,7 @@ from llama_jax.bench.protocol import alone
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import Placement
 
 SUPERSEDED = "its block was cut off and measured again"
@@ -39,6 +40,7 @@ class Plan:
     """What a run measures. blocks are spread evenly over `processes`; `cold` and `cached` are processes a subject.
 
     peers: names of `peers.PEERS`; one that cannot be built leaves a note in the journal (`missing`) and is left out.
+    sampled: each placement is measured under this sampler too, in the same blocks; the workload's is for the others.
     """
 
     model: str
@@ -55,6 +57,7 @@ class Plan:
     limit: float = process.LIMIT_S
     run: str = "main"  # several runs may share a journal and a table
     peers: tuple[str, ...] = ()
+    sampled: Sampler | None = None
 
     def job(self, subjects: Sequence[Placement | str]) -> dict:
         """The part every child needs, as JSON values."""
@@ -113,8 +116,8 @@ class Bench:
 
     def __init__(self, plan: Plan, journal: Journal, progress: Progress, lock: IO):
         self.plan, self.journal, self.progress, self.lock = plan, journal, progress, lock
-        subjects = len(plan.subjects)
-        self.total = subjects * (plan.cold + plan.cached) + (subjects + 1) * plan.blocks
+        subjects = len(plan.subjects) + (len(plan.placements) if plan.sampled else 0)
+        self.total = len(plan.subjects) * (plan.cold + plan.cached) + (subjects + 1) * plan.blocks
 
     @property
     def trials(self) -> list[Trial]:
@@ -156,7 +159,7 @@ class Bench:
             reason=DIED + reason,
             subject=subject,
             backend=backend,
-            placement=subject.removesuffix(AGAIN),
+            placement=subject.removesuffix(AGAIN).removesuffix(SAMPLED),
             model=plan.model,
             weights_hash="",
             dtype="",
@@ -164,6 +167,7 @@ class Bench:
             prompt=0,
             prompt_tokens=0,
             new_tokens=0,
+            sampling=str(plan.sampled if subject.endswith(SAMPLED) else work.sampler),
             cache_slots=work.slots,
             token_times_ns=[],
             tokenize_ns=0,
@@ -247,6 +251,8 @@ def warm(bench: Bench) -> None:
                 identity=identity,
                 explain=plan.explain,
             )
+            if plan.sampled:
+                job["job"] |= dict(sampled=asdict(plan.sampled))
             outcome, announced = bench.start("interleaved_blocks", job)
             if outcome.ok:
                 break
@@ -276,6 +282,8 @@ def missing(journal: Journal) -> list[dict]:
 def complete(bench: Bench, block: int) -> bool:
     """Whether some process has measured the whole block: only trials of one process, close in time, make a pair."""
     expected = {*map(name_of, alive(bench)), bench.plan.baseline + AGAIN}
+    if bench.plan.sampled:
+        expected |= {s.name + SAMPLED for s in alive(bench) if not isinstance(s, str)}
     by_process: dict[int, set[str]] = {}
     for t in bench.trials:
         if t.phase == "warm" and t.block == block and not t.died:
@@ -289,10 +297,10 @@ def judge_starts(trials: Sequence[Trial]) -> list[Trial]:
     known: dict[tuple, set[str]] = {}
     for t in trials:
         if t.phase == "warm" and t.valid:
-            known.setdefault((t.prompt, t.dtype, t.quantisation, t.new_tokens), set()).add(t.tokens_sha256)
+            known.setdefault((t.prompt, t.dtype, t.quantisation, t.sampling, t.new_tokens), set()).add(t.tokens_sha256)
 
     def judged(t: Trial) -> Trial:
-        hashes = known.get((t.prompt, t.dtype, t.quantisation, t.new_tokens))
+        hashes = known.get((t.prompt, t.dtype, t.quantisation, t.sampling, t.new_tokens))
         if (
             t.phase == "warm"
             or not t.valid

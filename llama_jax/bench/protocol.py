@@ -25,8 +25,9 @@ from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
-from llama_jax.model import Model, kvc
+from llama_jax.model import Model, kvc, sampling
 from llama_jax.model.quantise import FORMS
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import LADDER, Placement
 
 if TYPE_CHECKING:
@@ -43,7 +44,13 @@ def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = Non
 
     def run(ids, workload: Workload):
         return generate.stream(
-            engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots
+            engine,
+            [ids] * workload.batch,
+            workload.new_tokens,
+            workload.sampler,
+            workload.seed,
+            length=workload.length,
+            slots=workload.slots,
         )
 
     dtype = engine.params.embedding.weight.dtype
@@ -108,7 +115,7 @@ def timed(who: Subject, workload: Workload, prompt: int, explain: bool = False) 
 
     explain: keep JAX's explanation of each compilation in `cause`. Raises UserError where the subject does.
     """
-    before, failure, ended = memory.live_buffers(), "", False
+    before, failure, ended, workload = memory.live_buffers(), "", False, who.asked(workload)
     ids, blocks, arrivals, tokenize_ns = (), [], [], 0
     region = who.guard(explain) if explain and who.guard is Guard else who.guard()
     with region as guard:
@@ -135,6 +142,7 @@ def timed(who: Subject, workload: Workload, prompt: int, explain: bool = False) 
         reason=failure or guard.reason or ("" if ended else "failed: no token came"),
         cause=guard.cause,
         seed=workload.seed,
+        sampling=str(workload.sampler),
         subject=who.name,
         backend=who.backend,
         placement=who.placement,
@@ -186,7 +194,7 @@ def warm_up(
         tell()
         if who.guard is not Guard and not silent:
             with contextlib.suppress(RuntimeError):  # the trial that follows meets it again, and records it
-                deque(who.run(who.encode(workload.prompts[i % len(workload.prompts)]), workload), maxlen=0)
+                deque(who.run(who.encode(workload.prompts[i % len(workload.prompts)]), who.asked(workload)), maxlen=0)
         seen, _ = timed(who, workload, i % len(workload.prompts))
         silent = silent + 1 if seen["valid"] else 0
         if silent == enough:
@@ -195,28 +203,38 @@ def warm_up(
 
 
 class Reference:
-    """The tokens every subject must produce: greedy, from the `step` placement of the subject's own arithmetic: its
-    dtypes and quantised forms of weights and KV cache, its kernels.
+    """The tokens every subject must produce: those of the `step` placement of the subject's own arithmetic (its dtypes
+    and quantised forms of weights and KV cache, its kernels), under the workload's sampler and seed.
 
-    Its own logits say whether a difference stands at a near-tie.
+    Its own logits say whether a difference stands at a near-tie. Who samples with another generator of random numbers
+    must make tokens that are as likely as the reference's (`gate.likely`).
     """
 
     def __init__(self, checkpoint: Checkpoint, workload: Workload):
         self.checkpoint, self.workload, self.encode = checkpoint, workload, encoder(checkpoint)
         self.engines: dict[tuple[str, str], generate.Engine] = {}
-        self.known: dict[tuple[int, str, str], np.ndarray] = {}
+        self.known: dict[tuple[int, str, str, Sampler, int], np.ndarray] = {}
+        self.verdicts: dict[tuple, gate.Verdict] = {}
 
     def engine(self, dtype: str, quantisation: str = "none") -> generate.Engine:
         if (dtype, quantisation) not in self.engines:
             self.engines[dtype, quantisation] = generate.build(self.checkpoint, plain(dtype, quantisation))
         return self.engines[dtype, quantisation]
 
-    def tokens(self, prompt: int, dtype: str = "float32", quantisation: str = "none") -> np.ndarray:
-        key = (prompt, dtype, quantisation)
+    def tokens(
+        self,
+        prompt: int,
+        dtype: str = "float32",
+        quantisation: str = "none",
+        sampler: Sampler = generate.GREEDY,
+        seed: int = 0,
+    ) -> np.ndarray:
+        """The tokens [n] of a prompt; seed: of the draws."""
+        key = (prompt, dtype, quantisation, sampler, seed)
         if key not in self.known:
             ids, w = self.encode(self.workload.prompts[prompt]), self.workload
             blocks = generate.stream(
-                self.engine(dtype, quantisation), [ids], w.new_tokens, length=w.length, slots=w.slots
+                self.engine(dtype, quantisation), [ids], w.new_tokens, sampler, seed, length=w.length, slots=w.slots
             )
             self.known[key] = np.concatenate(list(blocks))[:, 0]
         return self.known[key]
@@ -229,8 +247,9 @@ class Reference:
         )
         return generate.logits(self.engine(dtype, quantisation), ids)[-len(tokens) :]
 
-    def judge(self, record: Trial, tokens: np.ndarray) -> Trial:
-        """The record, void when any row's tokens are not the reference's; a compilation's reason stays first.
+    def judge(self, record: Trial, tokens: np.ndarray, sampler: Sampler | None = None) -> Trial:
+        """The record, void when any row's tokens are not the reference's; a compilation's reason stays first. sampler:
+        the subject's own, where it has one.
 
         One that computes in fewer bits than any reference here makes a text of its own: where it parts is said, and its
         quality is measured as a distribution (`quality`).
@@ -243,16 +262,31 @@ class Reference:
                 update=dict(reason="; ".join(dict.fromkeys(r for r in (record.reason, *reasons) if r)))
             )
         kind = (record.dtype, record.quantisation)
-        expected = self.tokens(record.prompt, *kind)
-        near = gate.near_tie(record.quantisation)
-        verdicts = [
-            gate.compare(row, expected, lambda row=row: self.logits(record.prompt, row, *kind), near)
-            for row in tokens.T
-        ]
+        sampler = sampler or self.workload.sampler
+        verdicts = []
+        for i, row in enumerate(tokens.T):  # the same answer as before is not looked at again
+            key = (record.prompt, i, row.tobytes(), kind, sampler, record.backend)
+            if key not in self.verdicts:
+                self.verdicts[key] = self.verdict(record, i, row, kind, sampler)
+            verdicts.append(self.verdicts[key])
         reasons = dict.fromkeys(r for r in (record.reason, *(v.reason for v in verdicts)) if r)
         return record.model_copy(
             update=dict(valid=record.valid and all(v.passed for v in verdicts), reason="; ".join(reasons))
         )
+
+    def verdict(
+        self, record: Trial, row: int, tokens: np.ndarray, kind: tuple[str, str], sampler: Sampler
+    ) -> gate.Verdict:
+        """What the gate says of one row of tokens [n]."""
+        work, near = self.workload, gate.near_tie(record.quantisation)
+        logits = partial(self.logits, record.prompt, tokens, *kind)
+        if sampling.is_greedy(sampler):
+            return gate.compare(tokens, self.tokens(record.prompt, *kind), logits, near)
+        prompt, seed = self.encode(work.prompts[record.prompt]), work.seed + row
+        if record.backend != "jax" and sampler.temperature:
+            return gate.likely(tokens, work.new_tokens, logits, sampler, prompt)
+        distance = partial(gate.behind_drawn, sampler=sampler, seed=seed, prompt=prompt, near=near)
+        return gate.compare(tokens, self.tokens(record.prompt, *kind, sampler, seed), logits, near, distance)
 
 
 @contextlib.contextmanager
@@ -330,7 +364,7 @@ def measure(
                     who, workload, block % len(workload.prompts), explain, block=block, order=order, **identity
                 )
                 if reference:
-                    record = reference.judge(record, tokens)
+                    record = reference.judge(record, tokens, who.sampler)
                 trials.append(record.model_copy(update=dict(bandwidth_gbps=bandwidth)))
                 keep(trials[-1])
     return trials

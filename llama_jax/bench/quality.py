@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import available, passages, statistics
+from llama_jax.bench import available, passages, phases, statistics
 from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.errors import UserError, near
@@ -116,6 +117,14 @@ def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed
         if name not in ARITHMETICS:
             raise UserError(f"No such arithmetic: {name!r}.{near(name, ARITHMETICS)}")
     return read(job, "quality of", f"{__name__}:compared", 1, arithmetics, tokens, window, seed)
+
+
+def record(
+    journal: Journal, *, model: str, seed: int, arithmetics: Sequence[str], quality_tokens: int, window: int
+) -> tuple[list[Window], dict]:
+    """All windows of `measure`, and for the meta file what could not run."""
+    rows = measure(Job(model, None, journal), arithmetics, quality_tokens, window, seed)
+    return rows, dict(missing=phases.missing(journal))
 
 
 def read(

@@ -89,6 +89,7 @@ class Trial(Row):
     prompt: NonNegativeInt  # index of the prompt in the pool
     prompt_tokens: NonNegativeInt
     new_tokens: NonNegativeInt
+    sampling: str = "greedy"  # how tokens were chosen: `Sampler` in words
     cache_slots: int
     # times
     token_times_ns: list[int]  # arrival of each token on the host

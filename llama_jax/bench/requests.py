@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from llama_jax.bench import environment, memory, protocol, roofline
+from llama_jax.bench import SAMPLED, environment, memory, protocol, roofline
 from llama_jax.bench.cold import as_first
 from llama_jax.bench.job import opened, watched
 from llama_jax.bench.workload import Subject
 from llama_jax.checkpoint import Checkpoint
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import Placement
 
 
 def build(say: Callable, loaded: Checkpoint, job: dict, placements: Sequence[Placement], block: int) -> list[Subject]:
-    """The subjects of a job. A peer that cannot be built is said to be missing, with its reason."""
+    """The subjects of a job; where it names a sampler, its placements under that too. A peer that cannot be built is
+    said to be missing, with its reason."""
     from llama_jax import peers
 
     built = [protocol.subject(loaded, p) for p in placements]
@@ -25,6 +27,10 @@ def build(say: Callable, loaded: Checkpoint, job: dict, placements: Sequence[Pla
             built.append(peers.subject(loaded, name))
         except peers.UnavailableError as error:
             say("note", dict(missing=dict(name=name, reason=error.reason, remedy=error.remedy)))
+    if settings := job.get("sampled"):
+        built += [
+            replace(who, name=who.name + SAMPLED, sampler=Sampler(**settings)) for who in built[: len(placements)]
+        ]
     return built
 
 

@@ -9,14 +9,17 @@ from pathlib import Path
 from llama_jax import checkpoint, runtime
 from llama_jax.bench import environment, phases, profiling, protocol, summary
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.passages import check_context, random_prompts
+from llama_jax.bench.passages import PROMPTS, check_context, random_prompts
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.record import Trial
 from llama_jax.bench.recorded import journal_plan, measured_in
 from llama_jax.bench.summary import median
 from llama_jax.bench.workload import Workload
+from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError, near
+from llama_jax.generate import GREEDY
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import LADDER, Placement, parse
 
 
@@ -31,6 +34,7 @@ class Settings:
     blocks: int = 5
     batch: int = 1
     seed: int = 0
+    sampler: Sampler = GREEDY
     processes: int = 1
     cold: int = 1
     cached: int = 0
@@ -49,11 +53,10 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     from llama_jax import peers
 
     placements, baseline = chosen(settings)
-    gaps = peers.missing(settings.peers, settings.model)
+    gaps = peers.missing(settings.peers, settings.model, settings.sampler)
     here = tuple(name for name in settings.peers if name not in {gap["name"] for gap in gaps})
     source = checkpoint.find(settings.model)
-    ids = random_prompts(source.config.vocab_size, settings.prompt_tokens, settings.seed)
-    workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
+    workload = asked(settings, source.config)
     check_context(source.config, workload)
     plan = Plan(
         model=settings.model,
@@ -99,7 +102,7 @@ def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: di
     """The document of `bench --json` for some trials and the meta of their table. The limit is tokens/s of the whole
     batch."""
     sample = next((t for t in trials if t.subject == baseline and t.valid), trials[0])
-    known = {k: getattr(sample, k) for k in ("model", "dtype", "prompt_tokens", "new_tokens", "batch")}
+    known = {k: getattr(sample, k) for k in ("model", "dtype", "prompt_tokens", "new_tokens", "batch", "sampling")}
     bandwidth = median([t.bandwidth_gbps for t in trials if t.bandwidth_gbps])
     return {
         "baseline": baseline,
@@ -110,6 +113,12 @@ def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: di
         "subjects": table,
         "missing": meta.get("missing", []),
     }  # fmt: skip
+
+
+def asked(settings: Settings, config: ModelConfig, count: int = PROMPTS) -> Workload:
+    """The workload that the settings describe: so many random prompts."""
+    ids = random_prompts(config.vocab_size, settings.prompt_tokens, settings.seed, count)
+    return Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed, settings.sampler)
 
 
 def chosen(settings: Settings) -> tuple[tuple[Placement, ...], str]:
@@ -141,8 +150,7 @@ def profile(settings: Settings, folder: Path, tell: Callable[[str], None]) -> li
     if settings.peers:
         raise UserError(f"--profile looks into placements only, {settings.peers[0]!r} is a peer; leave --peers out.")
     loaded = checkpoint.load(settings.model)
-    ids = random_prompts(loaded.config.vocab_size, settings.prompt_tokens, settings.seed, 1)
-    workload = Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed)
+    workload = asked(settings, loaded.config, 1)
     check_context(loaded.config, workload)
     found = []
     for placement in placements:

@@ -6,13 +6,14 @@ Imports nothing but what running a model needs, so that a bare machine can measu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from llama_jax import generate
 from llama_jax.bench.guard import Guard, Region
 from llama_jax.checkpoint import Checkpoint
+from llama_jax.model.sampling import Sampler
 from llama_jax.values import LARGEST, listed, whole
 
 GROWING, EXACT, BUCKETS, POWERS, ONE = (
@@ -29,14 +30,15 @@ RANGES = {"new_tokens": (1, LARGEST), "length": (1, LARGEST), "batch": (1, 1 << 
 
 @dataclass(frozen=True)
 class Workload:
-    """What every subject is asked: prompts (texts, or token ids where there is no tokenizer) × new tokens. Raises
-    UserError for sizes that are none."""
+    """What every subject is asked: prompts (texts, or token ids where there is no tokenizer) × new tokens, and how a
+    token is chosen. Row i of a batch draws with seed + i. Raises UserError for sizes that are none."""
 
     prompts: tuple[str | tuple[int, ...], ...]
     new_tokens: int
     length: int  # padded prompt length, the same for all prompts so that shapes are exact
     batch: int = 1
     seed: int = 0
+    sampler: Sampler = generate.GREEDY
 
     def __post_init__(self):
         prompts = listed(self.prompts, "prompts", "texts, or lists of token ids")
@@ -48,7 +50,7 @@ class Workload:
     @classmethod
     def from_json(cls, values: dict) -> Workload:
         """A workload as `dataclasses.asdict` and JSON have left it."""
-        return cls(**values)
+        return cls(**values | {"sampler": Sampler(**values.get("sampler", {}))})
 
     @property
     def slots(self) -> int:
@@ -61,7 +63,8 @@ class Subject:
 
     guard: makes the region that watches a timed run, `Guard` for JAX and `TorchGuard` for PyTorch. counter: the same
     for a first request, in which compiling is counted and not forbidden (`TorchCounter`). reported: what the subject
-    itself says of its last request, as fields of a Trial; asked after the clock has stopped.
+    itself says of its last request, as fields of a Trial; asked after the clock has stopped. sampler: its own, in the
+    place of the workload's.
     """
 
     name: str
@@ -73,6 +76,11 @@ class Subject:
     guard: Callable[[], Region] = Guard
     counter: Callable[[], Region] = Guard
     reported: Callable[[], dict] = dict
+    sampler: Sampler | None = None
+
+    def asked(self, workload: Workload) -> Workload:
+        """The workload as this subject is asked it."""
+        return replace(workload, sampler=self.sampler) if self.sampler else workload
 
 
 def encoder(checkpoint: Checkpoint) -> Callable:

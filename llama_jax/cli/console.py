@@ -12,6 +12,7 @@ def show(result: dict) -> None:
     """A result (see `run.document`) with its limit, its machine and what else a reader should know."""
     about, env = result["protocol"], result["environment"]
     title = f"{about['model']}, {about['prompt_tokens']} + {about['new_tokens']} tokens, batch {about['batch']}"
+    title += "" if about["sampling"] == "greedy" else f", {about['sampling']}"
     table = Table(title=title + (" · random weights" if about["random_weights"] else ""))
     for column in (
         "placement",

@@ -53,6 +53,15 @@ def extract(
     length: Annotated[
         int, typer.Option(min=1, max=TOKENS, help="Tokens of a row; longer examples are cut into pieces.")
     ] = 256,
+    generate: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=TOKENS,
+            help="Take the examples as prompts of at most --length tokens, answer each greedily with up to so many, and"
+            " keep the activations of these.",
+        ),
+    ] = 0,
     pack: Annotated[bool, typer.Option(help="Let several examples share a row, each seeing itself only.")] = True,
     unit: Annotated[int, typer.Option(min=1, max=LARGEST, help="Examples that are committed together.")] = 256,
     depth: Annotated[int, typer.Option(min=0, max=IN_FLIGHT, help="Batches in flight.")] = 2,
@@ -95,7 +104,7 @@ def extract(
             workers.join(place.coordinator, place.count, place.index)
         elif distributed:
             workers.join()
-        extractor = made(model, dtype, mesh, spec, (batch, length), pack, row_limit)
+        extractor = made(model, dtype, mesh, spec, (batch, length), pack, row_limit, generate)
         with said() if place else bar(lambda: texts.total) as progress:
             report = extraction.extract(
                 extractor, texts, out, depth, writers, resume, unit=unit, progress=progress, trace=trace
@@ -106,11 +115,18 @@ def extract(
         told(report, json_)
 
 
-def made(model: str, dtype: str, mesh: str | None, spec, batch: tuple[int, int], pack: bool, row_limit: int):
-    """The extractor; over a mesh its weights are loaded by the processor, and no device ever holds all of them."""
+def made(
+    model: str, dtype: str, mesh: str | None, spec, batch: tuple[int, int], pack: bool, row_limit: int, generate: int
+):
+    """The extractor; over a mesh its weights are loaded by the processor, and no device ever holds all of them.
+    generate: tokens of answer whose activations are wanted, 0 to read the examples themselves."""
     from llama_jax import checkpoint
-    from llama_jax.activations import Extractor, sharding
+    from llama_jax.activations import Extractor, Generator, sharding
 
+    if generate:
+        if mesh is not None:
+            raise UserError("--generate makes tokens on one device; leave --mesh away.")
+        return Generator(checkpoint.load(model, dtype), spec, batch, generate, row_limit)
     if mesh is None:
         return Extractor(checkpoint.load(model, dtype), spec, batch, pack, row_limit)
     grid = sharding.parse(mesh)

@@ -9,7 +9,23 @@ from typing import Annotated
 
 import typer
 
-from llama_jax.cli.common import ROWS, TOKENS, Json, Model, Seed, app, bars_shown, emit, split, tell
+from llama_jax.cli.common import (
+    ROWS,
+    TOKENS,
+    Json,
+    MinP,
+    Model,
+    Penalty,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    app,
+    bars_shown,
+    emit,
+    split,
+    tell,
+)
 from llama_jax.errors import UserError
 from llama_jax.values import number
 
@@ -40,6 +56,11 @@ def bench(
         int | None, typer.Option(min=1, help="Cores that the measured processes may use; all by default.")
     ] = None,
     seed: Seed = 0,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
     cold: Annotated[bool, typer.Option(help="Measure compilation and memory too, in a fresh process each.")] = True,
     limit: Annotated[
         float, typer.Option(help=f"Seconds of silence, 1 to {SILENCE_S:g}, after which a measured process is stopped.")
@@ -83,6 +104,7 @@ def bench(
         return programme.run(suite_name, out or (), any_device)
     from llama_jax.bench import progress, run
     from llama_jax.cli import console
+    from llama_jax.model.sampling import Sampler
     from llama_jax.reporting import export
 
     if self_test:
@@ -97,6 +119,7 @@ def bench(
         blocks=blocks,
         batch=batch,
         seed=seed,
+        sampler=Sampler(temperature, top_k, top_p, min_p, repetition_penalty),
         processes=processes,
         cold=int(cold),
         cached=int(cached),

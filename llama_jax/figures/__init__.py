@@ -2,12 +2,14 @@
 
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.memory import footprint
+from llama_jax.figures.page import Page
 from llama_jax.figures.style import (
     COLOURS,
     PALETTE,
     colour,
     conclude,
     display,
+    glance,
     model_label,
     read_manifest,
     save,
@@ -17,10 +19,12 @@ from llama_jax.figures.style import (
 __all__ = [
     "COLOURS",
     "PALETTE",
+    "Page",
     "colour",
     "conclude",
     "display",
     "footprint",
+    "glance",
     "model_label",
     "read_manifest",
     "save",

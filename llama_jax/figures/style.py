@@ -111,6 +111,17 @@ def display(paths: dict[str, Path]) -> None:
     show(Image(filename=str(paths["png"]), width=900))
 
 
+def glance(figure: Figure) -> None:
+    """Show a figure that is drawn of what the cells above have just computed, and that nothing keeps."""
+    from IPython.display import Image
+    from IPython.display import display as show
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
+    plt.close(figure)
+    show(Image(data=buffer.getvalue(), width=700))
+
+
 Name = Annotated[str, Field(pattern=r"^[\w-]{1,200}$")]  # of a file without its suffix
 
 

@@ -48,6 +48,12 @@ class Sampler:
         if 0 < self.temperature < TINY:
             object.__setattr__(self, "temperature", TINY)
 
+    def __str__(self) -> str:
+        """`greedy`, or the settings that are not the default."""
+        settings = [f"{f.name.replace('_', '-')} {getattr(self, f.name):g}" for f in fields(self)
+                    if getattr(self, f.name) != f.default]  # fmt: skip
+        return ", ".join(settings) or "greedy"
+
     def traced(self) -> TracedSampler:
         """The same settings as arrays: changing them compiles nothing, and every filter is always computed."""
         return TracedSampler(
@@ -111,14 +117,7 @@ def _static(logits, draw: Draw, s: Sampler) -> Int[Array, " B"]:
         logits = penalise(logits, draw.seen, s.repetition_penalty)
     if s.temperature == 0:
         return greedy(logits)
-    logits = soften(logits, s.temperature)
-    if s.top_k:
-        logits = keep_top_k(logits, s.top_k)
-    if s.top_p < 1:
-        logits = keep_top_p(logits, s.top_p)
-    if s.min_p > 0:
-        logits = keep_min_p(logits, s.min_p)
-    return categorical(logits, draw)
+    return categorical(narrow(soften(logits, s.temperature), s), draw)
 
 
 def _traced(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
@@ -136,6 +135,17 @@ def _traced_draw(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
     logits = jnp.where(s.top_k > 0, keep_top_k(logits, s.top_k), logits)
     logits = jnp.where(s.top_p < 1, keep_top_p(logits, s.top_p), logits)
     return categorical(keep_min_p(logits, s.min_p), draw)
+
+
+def narrow(logits: Float[Array, "B V"], s: Sampler) -> Float[Array, "B V"]:
+    """-inf for what the filters leave out of softened logits."""
+    if s.top_k:
+        logits = keep_top_k(logits, s.top_k)
+    if s.top_p < 1:
+        logits = keep_top_p(logits, s.top_p)
+    if s.min_p > 0:
+        logits = keep_min_p(logits, s.min_p)
+    return logits
 
 
 def greedy(logits: Float[Array, "B V"]) -> Int[Array, " B"]:

@@ -24,30 +24,35 @@ from llama_jax.errors import UserError, near
 if TYPE_CHECKING:
     from llama_jax.bench.workload import Subject
     from llama_jax.checkpoint import Checkpoint
+    from llama_jax.model.sampling import Sampler
 
 
 @dataclass(frozen=True)
 class Peer:
     """module: of this package. backend: as its trials name it. jax: its programs are JAX's, so that they can be cached
-    on disk."""
+    on disk. samples: it heeds the workload's sampler; one that does not makes greedy tokens alone."""
 
     module: str
     backend: str
     description: str
     jax: bool = False
+    samples: bool = False
 
 
 PEERS: dict[str, Peer] = {
-    "transformers": Peer("torch", "torch", "transformers' `generate`, its dynamic cache"),
-    "transformers+static": Peer("torch", "torch", "transformers' `generate`, its static cache"),
-    "torch": Peer("torch", "torch", "PyTorch eager, a greedy loop around transformers' module, dynamic cache"),
-    "torch+static": Peer("torch", "torch", "as torch, static cache"),
-    "torch+nocache": Peer("torch", "torch", "as torch, the whole text again for every token"),
-    "torch-int8": Peer("torch", "torch", "as torch, the linear layers in int8 by dynamic quantisation"),
+    "transformers": Peer("torch", "torch", "transformers' `generate`, its dynamic cache", samples=True),
+    "transformers+static": Peer("torch", "torch", "transformers' `generate`, its static cache", samples=True),
+    "torch": Peer("torch", "torch", "PyTorch eager, a loop around transformers' module, dynamic cache", samples=True),
+    "torch+static": Peer("torch", "torch", "as torch, static cache", samples=True),
+    "torch+nocache": Peer("torch", "torch", "as torch, the whole text again for every token", samples=True),
+    "torch-int8": Peer("torch", "torch", "as torch, the linear layers in int8 by dynamic quantisation", samples=True),
     "torch-script": Peer(
-        "torch", "torch", "TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)"
+        "torch",
+        "torch",
+        "TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)",
+        samples=True,
     ),
-    "torch-script+nocache": Peer("torch", "torch", "as torch-script, no KV cache: the published case"),
+    "torch-script+nocache": Peer("torch", "torch", "as torch-script, no KV cache: the published case", samples=True),
     "torch-compile": Peer("torch", "torch", "`torch.compile`, static cache"),
     "torch-compile+nocache": Peer("torch", "torch", "`torch.compile`, the whole text again for every token"),
     "torch-compile+reduce-overhead": Peer(
@@ -56,8 +61,10 @@ PEERS: dict[str, Peer] = {
     "torch-compile+max-autotune": Peer("torch", "torch", "`torch.compile(mode='max-autotune')`"),
     "torch-cudagraph": Peer("torch", "torch", "CUDA graphs, one a prompt-length bucket, static cache"),
     "torch-cudagraph+nocache": Peer("torch", "torch", "CUDA graphs over the whole text again: the published case"),
-    "torch-hybrid": Peer("torch", "torch", "a CUDA graph for the static part, TorchScript for both ends, static cache"),
-    "torch-hybrid+nocache": Peer("torch", "torch", "as torch-hybrid, no KV cache: the published case"),
+    "torch-hybrid": Peer(
+        "torch", "torch", "a CUDA graph for the static part, TorchScript for both ends, static cache", samples=True
+    ),
+    "torch-hybrid+nocache": Peer("torch", "torch", "as torch-hybrid, no KV cache: the published case", samples=True),
     "llamacpp": Peer("llamacpp", "llama.cpp", "llama.cpp, bare `llama_decode` as llama-bench measures it"),
     "llamacpp+generate": Peer("llamacpp", "llama.cpp", "llama.cpp through llama-cpp-python's own generator"),
     "llamacpp+q8_0": Peer("llamacpp", "llama.cpp", "as llamacpp, the same model in Q8_0, by llama.cpp's own quantiser"),
@@ -69,6 +76,9 @@ PEERS: dict[str, Peer] = {
     "flax-nnx+jit": Peer("flax", "flax", "Flax NNX, `nnx.jit`", jax=True),
     "flax-nnx+split": Peer("flax", "flax", "Flax NNX, split once, then plain `jax.jit`", jax=True),
 }
+
+
+GREEDILY = "Measure it with greedy tokens: temperature 0."
 
 
 class UnavailableError(Exception):
@@ -104,11 +114,15 @@ def module(name: str) -> ModuleType:
         ) from error
 
 
-def missing(names: Sequence[str], model: str) -> list[dict]:
-    """Those that cannot run a model here: {name, reason, remedy} each."""
+def missing(names: Sequence[str], model: str, sampler: Sampler | None = None) -> list[dict]:
+    """Those that cannot run a model here, or not under a sampler: {name, reason, remedy} each."""
     gaps = []
     for name in names:
         try:
+            if sampler and sampler.temperature and not get(name).samples:
+                raise UnavailableError("It chooses the best token and knows no sampler.", GREEDILY)
+            if sampler and sampler.repetition_penalty != 1:
+                raise UnavailableError("Peers know no repetition penalty.", "Leave it at 1 to measure them.")
             if gap := module(name).missing(name, model):
                 raise UnavailableError(*gap)
         except UnavailableError as error:

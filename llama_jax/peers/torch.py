@@ -1,14 +1,14 @@
 """PyTorch as subjects: one model, transformers' own modules on our weights, under every way PyTorch has of running it.
 
 transformers, transformers+static   `generate` with its dynamic and its static cache (`torch_eager.py`)
-torch, torch+static, torch+nocache  eager greedy loops (`torch_eager.py`)
+torch, torch+static, torch+nocache  eager loops (`torch_eager.py`)
 torch-int8                          the eager loop on int8 weights, by dynamic quantisation (`torch_int8.py`)
 torch-script…                       TorchScript before and after an eager forward (`torch_script.py`)
 torch-compile…                      `torch.compile` (`torch_compiled.py`)
 torch-cudagraph…, torch-hybrid…     CUDA graphs by hand, and with TorchScript at both ends (`torch_graphs.py`)
 
-All are greedy, in as many threads as the process has cores, and hand every token to the host before the next is
-computed.
+All run in as many threads as the process has cores, and hand every token to the host before the next is computed.
+Those whose choice is no part of a compiled program sample too (`torch_sampling.py`); the others are greedy.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def cache_kind(name: str) -> str:
 def runner(
     module: torch.nn.Module, config: ModelConfig, name: str
 ) -> Callable[[Sequence[int], Workload], Iterator[np.ndarray]]:
-    """run(ids, workload) → blocks [1 B] of greedy tokens as they reach the host, on a module of `torch_model`.
+    """run(ids, workload) → blocks [1 B] of tokens as they reach the host, on a module of `torch_model`.
 
     A request beyond the model's context, or an id outside its vocabulary, raises UserError as for our own placements.
     """

@@ -1,4 +1,4 @@
-"""PyTorch op by op: transformers' `generate`, and greedy loops around transformers' modules. Prompts are never padded
+"""PyTorch op by op: transformers' `generate`, and loops around transformers' modules. Prompts are never padded
 here."""
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from transformers.generation import BaseStreamer, StoppingCriteria, StoppingCrit
 
 from llama_jax import threads
 from llama_jax.bench.workload import Workload
+from llama_jax.model.sampling import Sampler
 from llama_jax.peers import torch_static
+from llama_jax.peers.torch_sampling import chooser
 
 
 def fetch(token: torch.Tensor) -> np.ndarray:
@@ -65,12 +67,13 @@ def generated(module, cache: str):
 
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
         settings = GenerationConfig(
-            max_new_tokens=work.new_tokens, do_sample=False, cache_implementation=cache, disable_compile=True
+            max_new_tokens=work.new_tokens, cache_implementation=cache, disable_compile=True, **chosen_by(work.sampler)
         )
 
         @torch.inference_mode()
         def produce(channel: threads.Channel) -> None:
             torch.set_num_threads(count)  # OpenMP counts a new thread's own
+            torch.manual_seed(work.seed)
             rows = prompt(module, ids, work.batch)
             stop = StoppingCriteriaList([Left(channel)])
             module.generate(
@@ -86,27 +89,36 @@ def generated(module, cache: str):
     return run
 
 
+def chosen_by(sampler: Sampler) -> dict:
+    """The fields of a GenerationConfig that say how tokens are chosen."""
+    if sampler.temperature == 0:
+        return dict(do_sample=False)
+    settings = dict(temperature=sampler.temperature, top_k=sampler.top_k, top_p=sampler.top_p)
+    return dict(do_sample=True, **settings, **({"min_p": sampler.min_p} if sampler.min_p else {}))
+
+
 def growing(module):
-    """A greedy loop; keys and values in transformers' dynamic cache, which concatenates."""
+    """A loop; keys and values in transformers' dynamic cache, which concatenates."""
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        token, cache = prompt(module, ids, work.batch), DynamicCache(config=module.config)
+        choose, cache = chooser(work), DynamicCache(config=module.config)
+        token = prompt(module, ids, work.batch)
         for _ in range(work.new_tokens):
-            token = torch_static.greedy(module(token, past_key_values=cache, use_cache=True, logits_to_keep=1).logits)
+            token = choose(module(token, past_key_values=cache, use_cache=True, logits_to_keep=1).logits)
             yield fetch(token)
 
     return run
 
 
 def whole(module):
-    """A greedy loop without a KV cache: the whole text again for every token."""
+    """A loop without a KV cache: the whole text again for every token."""
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        text = prompt(module, ids, work.batch)
+        choose, text = chooser(work), prompt(module, ids, work.batch)
         for _ in range(work.new_tokens):
-            token = torch_static.greedy(module(text, use_cache=False, logits_to_keep=1).logits)
+            token = choose(module(text, use_cache=False, logits_to_keep=1).logits)
             yield fetch(token)
             text = torch.cat([text, token], dim=1)
 
@@ -114,16 +126,16 @@ def whole(module):
 
 
 def static(module):
-    """A greedy loop; keys and values written in place."""
+    """A loop; keys and values written in place."""
     module = torch_static.fixed(module)
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        cache = torch_static.Slots(module, work.batch, work.slots)
-        token = torch_static.prefill(module, cache, prompt(module, ids, work.batch))
+        choose, cache = chooser(work), torch_static.Slots(module, work.batch, work.slots)
+        token = choose(torch_static.prefill_logits(module, cache, prompt(module, ids, work.batch)))
         yield fetch(token)
         for _ in range(work.new_tokens - 1):
-            token = torch_static.step(module, cache, token)
+            token = choose(torch_static.step_logits(module, cache, token))
             yield fetch(token)
 
     return run

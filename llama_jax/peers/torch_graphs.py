@@ -18,6 +18,7 @@ from llama_jax import generate
 from llama_jax.bench.workload import Workload
 from llama_jax.peers import torch_script, torch_static
 from llama_jax.peers.torch_eager import fetch, prompt
+from llama_jax.peers.torch_sampling import chooser, sample
 
 GRAPHS = 16  # kept by a subject: two a bucket of prompt lengths at most, and far more than a workload has
 WARM_UPS = 3  # runs on a side stream before a capture, so that libraries have their workspaces
@@ -119,10 +120,10 @@ class Cached:
         else:
             at.token.copy_(torch_static.greedy(logits))
 
-    def chosen(self, at: Buffers) -> torch.Tensor:
+    def chosen(self, at: Buffers, choose: Callable) -> torch.Tensor:
         """The token [B 1] after a replay, where the next step reads it."""
         if self.scripted:
-            at.token.copy_(torch_script.scripted(torch_script.sample)(at.logits, 0.0))
+            at.token.copy_(choose(at.logits))
         return at.token
 
     @torch.inference_mode()
@@ -132,11 +133,12 @@ class Cached:
         further = self.step_graph(home) if work.new_tokens > 1 else None
         first, at = self.prompt_graph(home, length)
         at.fill(*padded(self.module, ids, work.batch, length, self.scripted))
+        choose = chooser(work, torch_script.scripted(sample))
         first()
-        yield fetch(self.chosen(at))
+        yield fetch(self.chosen(at, choose))
         for _ in range(work.new_tokens - 1):
             further()
-            yield fetch(self.chosen(home.step))
+            yield fetch(self.chosen(home.step, choose))
 
 
 class Home:
@@ -172,10 +174,11 @@ class Whole:
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
         replay, at = self.graph(work.batch, work.slots)
         at.fill(*padded(self.module, ids, work.batch, work.slots, self.scripted))
+        choose = chooser(work, torch_script.scripted(sample))
         for _ in range(work.new_tokens):
             replay()
             if self.scripted:
-                at.token.copy_(torch_script.scripted(torch_script.sample)(at.logits, 0.0))
+                at.token.copy_(choose(at.logits))
                 torch_static.append(at.text, at.count, at.token)
             yield fetch(at.token)
 

@@ -17,6 +17,7 @@ import torch
 from llama_jax.bench.workload import Workload
 from llama_jax.peers import torch_static
 from llama_jax.peers.torch_eager import fetch, prompt
+from llama_jax.peers.torch_sampling import chooser, sample
 
 
 def pad_or_truncate(ids: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,19 +30,6 @@ def pad_or_truncate(ids: torch.Tensor, length: int) -> tuple[torch.Tensor, torch
     return padded, torch.full((1,), count, dtype=torch.int64, device=ids.device)
 
 
-def probabilities(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    """softmax(logits [B V] / temperature), float32. The only place where the temperature is applied."""
-    return torch.softmax(logits.float() / temperature, dim=-1)
-
-
-def sample(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    """A token [B 1] for each row of logits [B 1 V]; temperature 0 takes the best."""
-    last = logits[:, -1]
-    if temperature == 0.0:
-        return last.float().argmax(dim=-1, keepdim=True)
-    return torch.multinomial(probabilities(last, temperature), 1)
-
-
 @functools.cache
 def scripted(function: Callable) -> Callable:
     """A function through `torch.jit.script`, once a process."""
@@ -50,35 +38,35 @@ def scripted(function: Callable) -> Callable:
         return torch.jit.script(function)
 
 
-def cached(module, temperature: float = 0.0):
+def cached(module):
     """A loop over an eager forward with fixed shapes: the prompt padded to the workload's length, keys and values in
     slots."""
     module = torch_static.fixed(module)
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        pad, choose = scripted(pad_or_truncate), scripted(sample)
+        pad, choose = scripted(pad_or_truncate), chooser(work, scripted(sample))
         cache = torch_static.Slots(module, work.batch, work.slots)
         text, count = pad(prompt(module, ids, work.batch), work.length)
-        token = choose(torch_static.prefill_logits(module, cache, text, count - 1), temperature)
+        token = choose(torch_static.prefill_logits(module, cache, text, count - 1))
         yield fetch(token)
         for _ in range(work.new_tokens - 1):
-            token = choose(torch_static.step_logits(module, cache, token), temperature)
+            token = choose(torch_static.step_logits(module, cache, token))
             yield fetch(token)
 
     return run
 
 
-def whole(module, temperature: float = 0.0):
+def whole(module):
     """As published: the whole text padded to S slots and run again for every token."""
     module = torch_static.fixed(module)
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        pad, choose = scripted(pad_or_truncate), scripted(sample)
+        pad, choose = scripted(pad_or_truncate), chooser(work, scripted(sample))
         text = prompt(module, ids, work.batch)
         for _ in range(work.new_tokens):
-            token = choose(torch_static.whole_logits(module, *pad(text, work.slots)), temperature)
+            token = choose(torch_static.whole_logits(module, *pad(text, work.slots)))
             yield fetch(token)
             text = torch.cat([text, token], dim=1)
 

@@ -141,6 +141,7 @@ def configuration(result: dict) -> list[str]:
         fact("dtype", about.get("dtype")),
         f"tokens: {tokens[0]} of prompt + {tokens[1]} new",
         fact("batch", about.get("batch")),
+        fact("tokens chosen", about.get("sampling"), optional=True),
         fact("blocks", about.get("blocks")),
         fact("processes", about.get("processes"), optional=True),
         fact("threads", about.get("threads"), optional=True),
@@ -188,14 +189,11 @@ def versions(result: dict) -> list[str]:
 
 def protocol(result: dict) -> list[str]:
     return [
-        "After a warm-up that ends when nothing compiles, blocks run every subject once and the baseline"
-        " twice (A/A control) in"
-        " seeded random order; a trial is void when anything compiles within it (guard) or when its greedy"
-        " tokens are not the"
-        " reference's (gate). Rates are medians with their 95 % bootstrap interval, ratios are geometric"
-        " means of the block-wise"
-        " ratios with a 95 % bootstrap interval of blocks, or of whole processes where there are several (few"
-        " of them: Student's t)."
+        "After a warm-up that ends when nothing compiles, blocks run every subject once and the baseline twice (A/A"
+        " control) in seeded random order; a trial is void when anything compiles within it (guard) or when its tokens"
+        " are not the reference's, sampled ones under equal seeds (gate). Rates are medians with their 95 % bootstrap"
+        " interval, ratios are geometric means of the block-wise ratios with a 95 % bootstrap interval of blocks, or of"
+        " whole processes where there are several (few of them: Student's t)."
     ]
 
 

@@ -1,8 +1,9 @@
 """The papermill runner: each notebook in a process of its own, parameters checked, artifacts checked, one line of
 finding.
 
-A notebook says in its metadata (`llama_jax`) which artifacts it leaves, what the `full` profile changes and, with
-`last`, that it sums up what the others found; the parameters cell holds the `quick` values. What the report needs to
+A notebook says in its metadata (`llama_jax`) which artifacts it leaves, what the `full` profile changes, with `after`
+which other one it is read after where its number does not say so and, with `last`, that it sums up what the others
+found; the parameters cell holds the `quick` values. What the report needs to
 know of it stands there too: `headline` and `in_readme` of its finding, `advice` of a table that placements are advised
 by, `first_tokens` of one made for its first tokens, `no_subjects` where nothing is timed side by side, and in `rows`
 the kinds of row of its own, `module:Class` each.
@@ -49,8 +50,21 @@ class Result:
 
 
 def sources() -> list[Path]:
-    """All notebooks, in order; none outside a clone of the repository."""
-    return sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
+    """All notebooks, in the order in which they are read; none outside a clone of the repository."""
+    found = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
+    for path in found[:]:
+        if after := about(path).after:
+            found.remove(path)
+            found.insert(place(after, found, path), path)
+    return found
+
+
+def place(after: str, found: Sequence[Path], path: Path) -> int:
+    """Where in a list comes what is read after that notebook. Raises UserError where it is not there."""
+    stems = [one.stem for one in found]
+    if after not in stems:
+        raise UserError(f"{path.name}: after is {after!r}, which is no notebook.{near(after, stems)}")
+    return stems.index(after) + 1
 
 
 def find(selected: Sequence[str] = ()) -> list[Path]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from llama_jax.bench import AGAIN, record, standings, statistics, summary
+from llama_jax.bench import AGAIN, SAMPLED, record, standings, statistics, summary
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import whole
 from llama_jax.bench.record import Row, Trial
@@ -103,9 +103,11 @@ def natural(words: str) -> list:
 
 
 def setting(row: Row) -> str:
-    """What a run is about, the names of its subject and of its model taken out: `context 256`, `strategies`, ``."""
+    """What a run is about, the names of its subject and of its model taken out: `context 256`, `strategies`, ``; and
+    how tokens are drawn where they are."""
     words = row.run.replace(row.model, "").removesuffix(f" {row.subject}").strip()
-    return "" if words in ("main", "warm") else words
+    drawn = getattr(row, "sampling", "greedy")
+    return " · ".join(filter(None, ["" if words in ("main", "warm") else words, "" if drawn == "greedy" else drawn]))
 
 
 def named(group: Sequence[Row]) -> list[str]:
@@ -117,7 +119,8 @@ def baseline_of(group: Sequence[Row], meta: dict) -> str:
     """The subject that ran twice in each block; else the one that the table names, where it is here; else none."""
     twins = [row.subject.removesuffix(AGAIN) for row in group if row.subject.endswith(AGAIN)]
     known = meta.get("baseline", "")
-    return twins[0] if twins else known if any(row.subject == known for row in group) else ""
+    subjects = {row.subject for row in group}
+    return twins[0] if twins else next((name for name in (known, known + SAMPLED) if name in subjects), "")
 
 
 def group_lines(table: str, key: tuple, group: Sequence[Row], meta: dict, seed: int) -> list[Line]:

@@ -28,8 +28,9 @@ def sections(out_dir: Path) -> list[dict]:
     manifest, home = read_manifest(out_dir), Path(out_dir)
     if not manifest["notebooks"]:
         raise UserError(f"No figures are recorded in {home / 'figures'}: run `llama-jax run` first.")
-    found = []
-    for name, about in sorted(manifest["notebooks"].items()):
+    found, read = [], [path.stem for path in notebooks.sources()]
+    order = sorted(manifest["notebooks"], key=lambda name: (read.index(name) if name in read else len(read), name))
+    for name, about in ((name, manifest["notebooks"][name]) for name in order):
         mine = {key: entry for key, entry in manifest["figures"].items() if entry["notebook"] == name}
         figures = [
             dict(name=key, image=embed(home / "figures" / f"{key}.svg"), caption=caption(mine[key]["alt"]), **mine[key])

@@ -58,7 +58,7 @@ ONE = {"scale": np.float32(2)}
         ([(array(7), ONE, None, 1), (array(7), ONE, None, 2)], "static argument: 2, before 1"),
         (
             [(array(7), ONE, Sampler()), (array(7), ONE, Sampler(temperature=0.5, top_k=4))],
-            "static argument: temperature=0.5, before 0.0, top_k=4, before 0",
+            "static argument: temperature 0.5, top-k 4, before greedy",
         ),
         ([(array(7), ONE), (jax.device_put(array(7), jax.devices()[0]), ONE)], compile_causes.COMMITTED),
         ([(array(7), ONE), (array(7), ONE)], ""),

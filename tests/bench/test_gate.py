@@ -1,9 +1,13 @@
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from llama_jax import generate
 from llama_jax.bench import gate
-from llama_jax.experiments.precision_and_kernels import reading
+from llama_jax.experiments.fewer_bits import reading
+from llama_jax.model import sampling
+from llama_jax.model.sampling import Draw, Sampler
 
 REFERENCE = np.array([5, 6, 7, 8])
 
@@ -63,6 +67,104 @@ def test_how_far_behind_the_best():
     logits = np.array([[0.0, 3.0, 1.0], [2.0, 1.0, 0.0], [1.0, 1.0, 0.5], [0.0, 1.0, 2.0]])
     assert gate.behind(logits, np.array([1, 1, 0, 2])).tolist() == [0, 1, 0, 0]
     assert gate.behind(logits, np.array([2, 3, -1, 0])).tolist() == [2, np.inf, np.inf, 2]
+
+
+PROMPT = [3, 4, 5]
+SAMPLERS = [
+    Sampler(temperature=0.6, top_k=50, top_p=0.9),
+    Sampler(temperature=1.5),
+    Sampler(temperature=0.8, min_p=0.05, repetition_penalty=1.3),
+    Sampler(repetition_penalty=1.5),
+]
+
+
+def text(n, size=200, seed=0):
+    """Logits [n V] of a text whose every token depends on nothing."""
+    return np.random.default_rng(seed).normal(0, 3, (n, size)).astype(np.float32)
+
+
+def drawn(logits, sampler, seed, prompt=PROMPT):
+    """The tokens [n] that the sampler makes of them, one after the other."""
+    seen = jnp.zeros((1, logits.shape[1]), bool).at[0, jnp.array(prompt)].set(True)
+    draw, made = Draw(jax.vmap(jax.random.key)(jnp.array([seed])), jnp.zeros((), jnp.int32), seen), []
+    for row in logits:
+        token, draw = sampling.next_token(row[None], draw, sampler)
+        draw = Draw(draw.keys, draw.index, draw.seen.at[0, token[0]].set(True))
+        made.append(int(token[0]))
+    return np.array(made)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+def test_a_drawn_token_is_the_best_once_the_draws_noise_is_added(sampler):
+    logits = text(12)
+    tokens = drawn(logits, sampler, seed=7)
+    assert gate.behind_drawn(logits, tokens, sampler, 7, PROMPT).max() == 0
+    assert gate.behind_drawn(logits, (tokens + 1) % 200, sampler, 7, PROMPT).min() > gate.NEAR_TIE
+    if sampler.temperature:
+        assert gate.behind_drawn(logits, tokens, sampler, 8, PROMPT).max() > gate.NEAR_TIE  # another seed's noise
+
+
+def test_a_sampled_difference_passes_only_at_a_near_tie_of_the_noisy_logits():
+    sampler, logits = Sampler(temperature=0.6, top_k=50), text(4)
+    reference = drawn(logits, sampler, 7)
+    noisy = np.asarray(gate.softened(logits, reference, sampler, PROMPT)) + np.stack(
+        [jax.random.gumbel(jax.random.fold_in(jax.random.key(7), i), (200,)) for i in range(4)]
+    )
+    best, second = np.argsort(noisy[2])[::-1][:2]
+    for distance, passed in ((5e-4, True), (5e-3, False)):
+        moved = logits.copy()
+        moved[2, second] += (noisy[2, best] - noisy[2, second]) * 0.6 - distance
+        tokens = reference.copy()
+        tokens[2] = second
+
+        def behind(known, row):
+            return gate.behind_drawn(known, row, sampler, 7, PROMPT)
+
+        assert gate.compare(tokens, reference, lambda moved=moved: moved, distance=behind).passed == passed
+
+
+def test_at_the_edge_of_a_filter_both_sides_are_right():
+    logits = np.full((1, 10), -50.0, np.float32)
+    logits[0, :3] = 5.0, 1.0, 1.0 - 1e-5
+    sampler, tokens = Sampler(temperature=1.0, top_k=2), np.array([[0], [1], [2], [3]])
+    found = [gate.behind_drawn(logits, t, sampler, 0, PROMPT)[0] for t in tokens]
+    assert np.isfinite(found[:3]).all()  # whether 1 or 2 is the second best, rounding may decide
+    assert np.isinf(found[3])
+    assert np.isinf(gate.behind_drawn(logits, np.array([10]), sampler, 0, PROMPT))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS[:3], ids=str)
+def test_another_generators_tokens_are_likely_ones(sampler):
+    logits = text(60)
+    for seed in range(20):
+        verdict = gate.likely(drawn(logits, sampler, seed), 60, lambda: logits, sampler, PROMPT)
+        assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (Sampler(), "surprise"),
+        (Sampler(temperature=0.2), "surprise"),
+        (Sampler(temperature=4.0, top_k=50), "surprise"),
+        (Sampler(temperature=4.0), "leaves out"),
+    ],
+    ids=str,
+)
+def test_tokens_of_another_sampler_are_not(other, reason):
+    logits, sampler = text(60), Sampler(temperature=1.0, top_k=50)
+    verdict = gate.likely(drawn(logits, other, 1), 60, lambda: logits, sampler, PROMPT)
+    assert not verdict.passed
+    assert reason in verdict.reason
+    assert verdict.reason.startswith("wrong: ")
+
+
+def test_too_few_tokens_or_none_of_the_vocabulary_are_not_likely():
+    logits, sampler = text(5), Sampler(temperature=1.0)
+    tokens = drawn(logits, sampler, 1)
+    assert "4 tokens, 5 were asked for" in gate.likely(tokens[:4], 5, lambda: logits[:4], sampler, PROMPT).reason
+    tokens[3] = 200
+    assert "token 3 is 200" in gate.likely(tokens, 5, lambda: logits, sampler, PROMPT).reason
 
 
 @pytest.mark.slow

@@ -11,10 +11,11 @@ from collections import Counter
 import pytest
 
 from llama_jax import peers
-from llama_jax.bench import AGAIN, phases, process, record
+from llama_jax.bench import AGAIN, SAMPLED, phases, process, record
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import Placement, parse
 from tests.bench.test_record import trial
 from tests.conftest import save_llama
@@ -111,6 +112,18 @@ def plan(folder, names="step", **changes):
     return phases.Plan(
         folder, tuple(parse(n) for n in names.split(",")), WORK, "step", **{"blocks": 2, "limit": 120, **changes}
     )
+
+
+def test_a_plan_may_sample_beside_the_greedy_answers(folder):
+    sampler, journal = Sampler(temperature=0.7, top_k=30), Journal()
+    trials = phases.run(plan(folder, "step,split", blocks=2, sampled=sampler), journal)
+    assert all(t.valid for t in trials), [t.reason for t in trials]
+    sampled = [t for t in trials if t.subject.endswith(SAMPLED)]
+    assert {t.subject for t in trials} == {"step", "step" + AGAIN, "split", "step" + SAMPLED, "split" + SAMPLED}
+    assert {(t.placement, t.sampling) for t in sampled} == {(name, str(sampler)) for name in ("step", "split")}
+    for prompt in (0, 1):
+        hashes = [{t.tokens_sha256 for t in kind if t.prompt == prompt} for kind in (sampled, trials)]
+        assert list(map(len, hashes)) == [1, 2]  # one text drawn, one chosen
 
 
 @pytest.mark.slow

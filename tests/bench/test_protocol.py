@@ -1,8 +1,9 @@
 """The protocol on a small model: pairing, order, gate and guard, each with a subject that breaks it."""
 
+import json
 import multiprocessing
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from llama_jax.bench import AGAIN, gate, guard, harness, job, protocol, roofline
 from llama_jax.bench import run as suite
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
 from tests.bench.test_record import trial as record_trial
 from tests.conftest import build, save_llama
@@ -42,6 +44,39 @@ def altered(loaded, name, change):
     """The `loop` placement with its blocks passed through `change`."""
     good = protocol.subject(loaded, parse("loop"))
     return replace(good, name=name, run=lambda ids, work: (change(b) for b in good.run(ids, work)))
+
+
+SAMPLED = replace(WORK, sampler=Sampler(temperature=0.8, top_k=20, top_p=0.95), seed=5, batch=2)
+
+
+def test_sampled_tokens_are_equal_under_equal_seeds(loaded):
+    subjects = [protocol.subject(loaded, parse(name)) for name in ("step", "eager", "split", "loop+traced")]
+    reference = protocol.Reference(loaded, SAMPLED)
+    trials = protocol.measure(subjects, SAMPLED, 2, reference, "step")
+    assert all(t.valid for t in trials), {t.subject: t.reason for t in trials}
+    assert {t.sampling for t in trials} == {"temperature 0.8, top-k 20, top-p 0.95"}
+    for prompt in (0, 1):
+        assert len({t.tokens_sha256 for t in trials if t.prompt == prompt}) == 1
+    rows = [reference.tokens(0, sampler=SAMPLED.sampler, seed=seed).tolist() for seed in (5, 6)]
+    assert rows[0] != rows[1]  # a row draws with a seed of its own
+    assert rows[0] != protocol.Reference(loaded, WORK).tokens(0).tolist()
+
+
+def test_a_sampled_subject_that_draws_otherwise_is_wrong(loaded):
+    greedy = replace(WORK, batch=2)
+
+    def other(work):
+        good = protocol.subject(loaded, parse("loop"))
+        return replace(good, name="other", run=lambda ids, _: good.run(ids, work))
+
+    for work in (greedy, replace(SAMPLED, seed=6), replace(SAMPLED, sampler=Sampler(temperature=3.0))):
+        everyone = [protocol.subject(loaded, parse("step")), other(work)]
+        trials = protocol.measure(everyone, SAMPLED, 1, protocol.Reference(loaded, SAMPLED), "step")
+        assert {t.subject: t.valid for t in trials} == {"step": True, "step" + AGAIN: True, "other": False}
+
+
+def test_a_sampled_workload_survives_json(loaded):
+    assert Workload.from_json(json.loads(json.dumps(asdict(SAMPLED)))) == SAMPLED
 
 
 def test_every_block_holds_every_subject_once_and_the_baseline_twice(loaded):

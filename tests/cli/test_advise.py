@@ -35,7 +35,7 @@ def test_the_recorded_tables_answer(advised):
     assert found["seconds"] == pytest.approx(found["start_seconds"] + 20 * found["request_seconds"])
     assert [r["seconds"] for r in found["ranking"]] == sorted(r["seconds"] for r in found["ranking"])
     where = found["evidence"]["where"]
-    assert where.partition(" (")[0] in ("03-jit-placement", "08-precision-and-kernels")
+    assert where.partition(" (")[0] in ("03-jit-placement", "08-fewer-bits")
     trials, _ = record.read(DATA / f"{where.partition(' (')[0]}.csv")
     run = where.partition("(")[2].rstrip(")")
     mine = [t for t in trials if (t.subject, t.run, t.phase, t.valid) == (found["placement"], run, "warm", True)]

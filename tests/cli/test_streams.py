@@ -226,7 +226,7 @@ RANGES = {
     "bench": ("blocks", "processes", "batch", "prompt-tokens", "new-tokens", "limit", "seed", "threads"),
     "advise": ("prompt-tokens", "new-tokens", "requests", "lengths", "memory-mb", "seed"),
     "generate": ("max-new-tokens", "temperature", "top-k", "top-p", "min-p", "repetition-penalty", "seed"),
-    "extract": ("limit", "batch", "length", "unit", "depth", "writers", "row-limit", "processes"),
+    "extract": ("limit", "batch", "length", "generate", "unit", "depth", "writers", "row-limit", "processes"),
 }
 
 

@@ -50,7 +50,7 @@ def program_texts(cfg, params):
 
 @pytest.mark.parametrize("family", config.FAMILIES)
 def test_closed_taps_leave_no_trace_in_a_program(monkeypatch, family):
-    cfg, tapped, found = config.tiny(family), layer.layer, []
+    cfg, found = config.tiny(family), []
     params = build(cfg)
     before = program_texts(cfg, params)
     for module, name in ((attention, "attend"), (layer, "layer")):
@@ -59,7 +59,8 @@ def test_closed_taps_leave_no_trace_in_a_program(monkeypatch, family):
         found += taps
     assert sorted(found) == sorted(OF_A_LAYER)
     assert program_texts(cfg, params) == before
-    monkeypatch.setattr(layer, "layer", partial(tapped, tap=lambda name, value: -value))
+    monkeypatch.undo()
+    monkeypatch.setattr(transforms, "tree", partial(transforms.tree, tap=lambda name, value: -value))
     assert all(text != old for text, old in zip(program_texts(cfg, params), before, strict=True))
 
 

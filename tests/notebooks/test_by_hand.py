@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from llama_jax.reporting import notebooks
 from llama_jax import paths
+from llama_jax.reporting import notebooks
 
 PAPERMILL = Path(sys.executable).with_name("papermill")
 
@@ -84,8 +84,8 @@ def test_an_edit_of_the_package_itself_reaches_the_next_cell(kernel, tmp_path):
     begin = """
         import llama_jax as ll
         assert ll.paths.ROOT.name != {root!r}, ll.paths.ROOT
-        checkpoint = ll.load("random:smollm2-135m,num_hidden_layers=1,hidden_size=64,intermediate_size=64,num_attention_heads=2,"
-                             "num_key_value_heads=1,head_dim=16,vocab_size=97")
+        checkpoint = ll.load("random:smollm2-135m,num_hidden_layers=1,hidden_size=64,intermediate_size=64,"
+                             "num_attention_heads=2,num_key_value_heads=1,head_dim=16,vocab_size=97")
         cfg = checkpoint.config
         """
     before = kernel.run(textwrap.dedent(begin.format(root=paths.ROOT.name)) + ask)

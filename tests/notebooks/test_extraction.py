@@ -5,8 +5,8 @@ import hashlib
 import pytest
 
 from llama_jax import figures
-from llama_jax.reporting import notebooks
 from llama_jax.bench import protocol
+from llama_jax.reporting import notebooks
 
 SMALL = (
     "random:smollm2-135m,num_hidden_layers=3,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
@@ -22,14 +22,13 @@ def hashes(folder):
 def test_extraction_is_measured_and_redrawn(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     monkeypatch.setattr(protocol.tempfile, "tempdir", None)
-    given = dict(
-        model=SMALL, batch=2, length=16, unit=3, examples=6, eager=2, blocks=1, scaling=[1], starts=1, probe=12
-    )
+    given = dict(model=SMALL, second=SMALL, batch=2, length=16, unit=3, examples=6, eager=2, blocks=1, scaling=[1])
+    given |= dict(starts=1, probe=12)
     (measured,) = notebooks.run(("11",), given, source="measure", out_dir=tmp_path)
     assert measured.ok, measured.error
     assert "not measured (no GPU here)" in measured.finding
     drawn = hashes(tmp_path)
-    assert len(drawn) == 6
+    assert len(drawn) == 8
     (again,) = notebooks.run(("11",), out_dir=tmp_path)
     assert again.ok, again.error
     assert again.finding == measured.finding

@@ -3,10 +3,10 @@ figure."""
 
 import pytest
 
-from llama_jax.model import kvc
-from llama_jax.reporting import notebooks
 from llama_jax.bench import protocol, record
 from llama_jax.experiments.kv_cache.measure import TYPES
+from llama_jax.model import kvc
+from llama_jax.reporting import notebooks
 
 SIZES = "num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,head_dim=16,vocab_size=97"
 SMALL = dict(

@@ -15,8 +15,8 @@ import nbformat
 import pytest
 
 from llama_jax import figures, paths
-from llama_jax.reporting import notebooks, report
 from llama_jax.errors import UserError
+from llama_jax.reporting import notebooks, report
 
 SOURCES = notebooks.find()
 
@@ -185,7 +185,8 @@ def test_what_a_notebook_takes_from_the_package_is_there(path):
 
 
 def test_a_name_that_is_gone_is_found():
-    code = "import llama_jax as ll\nfrom llama_jax import bench, gone\nif False:\n    ll.bench.Gone(bench.guard.lost, bench.Guard)"
+    code = "import llama_jax as ll\nfrom llama_jax import bench, gone\n"
+    code += "if False:\n    ll.bench.Gone(bench.guard.lost, bench.Guard)"
     assert missing(code) == ["llama_jax.bench.Gone", "llama_jax.bench.guard.lost", "llama_jax.gone"]
 
 
@@ -269,7 +270,8 @@ def test_progress_names_notebook_cell_and_elapsed(own):
 
 def test_a_long_cell_says_how_far_it_is(own, monkeypatch):
     monkeypatch.setattr(notebooks, "EVERY_S", 0.2)
-    code = "import time\nfrom llama_jax.bench.progress import announce\nfor i in range(4):\n    announce('measuring', i, 4)\n    time.sleep(0.6)"
+    code = "import time\nfrom llama_jax.bench.progress import announce\n"
+    code += "for i in range(4):\n    announce('measuring', i, 4)\n    time.sleep(0.6)"
     _, said = own(code)
     assert sum("measuring (" in line for line in said) >= 3
     assert any(line.startswith("77-made: measuring (1/4) (") for line in said)
@@ -349,13 +351,37 @@ def test_what_sums_up_the_others_runs_after_them(tmp_path, monkeypatch):
     assert [(r.name, r.finding) for r in results] == [("88-made", ""), ("77-made", "True")]
 
 
+def test_one_may_be_read_after_another_than_its_number_says(tmp_path, monkeypatch):
+    def named(name, **own):
+        make(tmp_path, "1")
+        nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
+        nb.metadata["llama_jax"].update(own)
+        nbformat.write(nb, tmp_path / f"{name}.ipynb")
+        (tmp_path / "77-made.ipynb").unlink()
+
+    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
+    named("01-first"), named("02-second"), named("03-late", after="01-first"), named("04-summary", last=True)
+    assert [path.stem for path in notebooks.sources()] == ["01-first", "03-late", "02-second", "04-summary"]
+    named("03-late", after="01-frist")
+    with pytest.raises(UserError) as error:
+        notebooks.sources()
+    assert str(error.value).startswith("03-late.ipynb: after is '01-frist', which is no notebook.")
+    assert "01-first" in str(error.value)
+
+
+def test_each_notebook_links_to_the_one_before_it_and_the_one_after():
+    """In the cells, so that both a reader in JupyterLab and one of the page can go on."""
+    for before, path, after in zip([None, *SOURCES], SOURCES, [*SOURCES[1:], None], strict=False):
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        for other in (before, after):
+            assert other is None or f"({other.name})" in text, f"{path.stem} has no link to {other.stem}"
+
+
 def test_a_question_without_data_is_in_the_report_without_a_date(tmp_path):
     figures.conclude("77-made", "Is it so?", "Nobody has measured it yet.", None, tmp_path)
     (section,) = report.sections(tmp_path)
-    assert (
-        report.findings([section | dict(name="08-precision-and-kernels")])
-        == "**Is it so?** Nobody has measured it yet."
-    )
+    assert report.findings([section | dict(name="08-fewer-bits")]) == "**Is it so?** Nobody has measured it yet."
     assert report.findings([section]) == "And:\n\n- [Is it so?](docs/index.html#n77)"
     page = report.write(tmp_path).read_text()
     assert "Nobody has measured it yet." in page

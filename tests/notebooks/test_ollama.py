@@ -5,8 +5,8 @@ import hashlib
 
 import pytest
 
-from llama_jax.reporting import notebooks
 from llama_jax.bench import protocol, quality, record
+from llama_jax.reporting import notebooks
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"

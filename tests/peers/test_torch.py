@@ -13,6 +13,7 @@ from llama_jax import checkpoint, config, peers
 from llama_jax.bench import protocol
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
+from llama_jax.model.sampling import Sampler
 from llama_jax.peers import torch as subjects
 from llama_jax.peers import torch_compiled, torch_model
 from tests.conftest import build
@@ -70,6 +71,32 @@ def test_greedy_tokens_equal_ours(family):
             assert reference.judge(record, made).valid, (name, record.reason)
             assert [row.tolist() for row in made.T] == [reference.tokens(prompt).tolist()] * 2, name
             assert len(record.token_times_ns) == len(set(record.token_times_ns)) == WORK.new_tokens
+
+
+@pytest.mark.parametrize("name", [name for name in EAGER if peers.PEERS[name].samples])
+def test_sampled_tokens_are_as_likely_as_ours(llama, name):
+    sampler = Sampler(temperature=1.2, top_k=40, top_p=0.9)
+    work = Workload(WORK.prompts, new_tokens=40, length=8, batch=2, seed=3, sampler=sampler)
+    reference, who = protocol.Reference(llama, work), peers.subject(llama, name)
+    tokens(who, WORK.prompts[0], work)  # scripts its functions
+    record, made = request(who, work)
+    assert reference.judge(record, made).valid, reference.judge(record, made).reason
+    assert not np.array_equal(made[:, 0], made[:, 1])
+    _, again = request(who, work)
+    assert np.array_equal(made, again)
+    record, greedy = request(who, dataclasses.replace(work, sampler=Sampler()))
+    assert not reference.judge(record, greedy).valid
+
+
+def test_a_peer_that_knows_no_sampler_is_a_labelled_gap():
+    names = ["torch", "torch-compile", "flax-linen"]
+    gaps = {gap["name"]: gap["reason"] for gap in peers.missing(names, "random:tiny", Sampler(temperature=0.5))}
+    assert "torch" not in gaps
+    assert "knows no sampler" in gaps["flax-linen"]
+    assert "knows no sampler" in gaps["torch-compile"]
+    penalised = peers.missing(["torch"], "random:tiny", Sampler(temperature=0.5, repetition_penalty=1.1))
+    assert "repetition penalty" in penalised[0]["reason"]
+    assert "flax-linen" not in {gap["name"] for gap in peers.missing(["flax-linen"], "random:tiny", Sampler())}
 
 
 @pytest.mark.parametrize("family", config.FAMILIES)

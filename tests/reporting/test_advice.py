@@ -216,4 +216,4 @@ def test_a_model_of_which_nothing_is_recorded_is_named():
 
 
 def test_the_recorded_tables_are_those_of_notebooks_that_say_so():
-    assert [name for name, _, _ in advice.recorded()] == ["03-jit-placement", "08-precision-and-kernels"]
+    assert [name for name, _, _ in advice.recorded()] == ["03-jit-placement", "08-fewer-bits"]

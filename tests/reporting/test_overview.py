@@ -7,13 +7,13 @@ import shutil
 import pytest
 
 from llama_jax import paths
-from llama_jax.bench import AGAIN, record, summary
+from llama_jax.bench import AGAIN, SAMPLED, record, summary
 from llama_jax.bench.cold import Start
 from llama_jax.errors import UserError
 from llama_jax.experiments.activation_extraction import table as extraction
 from llama_jax.experiments.activation_extraction.plan import Extraction
+from llama_jax.experiments.fewer_bits import table as ladders
 from llama_jax.experiments.host_loop.clock import HostTrial
-from llama_jax.experiments.precision_and_kernels import table as ladders
 from llama_jax.experiments.time_to_first_token import table
 from llama_jax.reporting import overview
 
@@ -28,7 +28,7 @@ def test_the_ladder_is_notebook_threes():
     trials, meta = record.read(DATA / "03-jit-placement.csv")
     found = {line.subject: line for line in read("03-jit-placement")}
     expected = summary.table(trials, meta["baseline"], meta["subjects"])
-    assert set(found) == {e["name"] for e in expected}
+    assert {name for name in found if not name.endswith(SAMPLED)} == {e["name"] for e in expected}
     for e in expected:
         line, rate, ratio = found[e["name"]], e["tokens_per_second"], e["ratio_to_baseline"]
         assert (line.middle.median, line.middle.low, line.middle.high, line.middle.n) == tuple(
@@ -43,6 +43,25 @@ def test_the_ladder_is_notebook_threes():
             assert line.ratio.verdict == ratio["verdict"]
             assert line.ratio.verdict in line.verdict
         assert (line.unit, line.weights, line.baseline) == (overview.RATE, "float32", meta["baseline"])
+
+
+def test_drawn_answers_are_compared_with_the_baselines_drawn_answers(tmp_path):
+    """Under `chunk8` a greedy token takes half the time, a drawn one the same."""
+    step = next(t for t in record.read(DATA / "03-jit-placement.csv")[0] if t.subject == "step" and t.valid)
+    rows = [
+        step.model_copy(update=dict(
+            run="main", phase="warm", process=0, block=block, subject=name + SAMPLED * drawn, new_tokens=3,
+            sampling="temperature 0.6" if drawn else "greedy", token_times_ns=[10**6, 10**6 + took, 10**6 + 2 * took],
+        ))
+        for block in range(6) for drawn in (False, True)
+        for name, took in (("step", 10**6 + block), ("chunk8", 10**6 // (1 if drawn else 2) + block))
+    ]  # fmt: skip
+    path = record.write(tmp_path / "made.csv", rows, baseline="step")
+    found = {line.subject: line for line in overview.lines(path, overview.about(path))}
+    assert {name: line.ratio and round(line.ratio.value, 2) for name, line in found.items()} == {
+        "step": None, "chunk8": 2.0, "step" + SAMPLED: None, "chunk8" + SAMPLED: 1.0,
+    }  # fmt: skip
+    assert [found[name].words for name in ("chunk8", "chunk8" + SAMPLED)] == ["", "temperature 0.6"]
 
 
 def test_first_tokens_are_notebook_nines():
@@ -62,8 +81,8 @@ def test_first_tokens_are_notebook_nines():
 
 
 def test_rates_at_a_context_are_notebook_eights():
-    trials, meta = record.read(DATA / "08-precision-and-kernels.csv")
-    lines = read("08-precision-and-kernels")
+    trials, meta = record.read(DATA / "08-fewer-bits.csv")
+    lines = read("08-fewer-bits")
     for context in meta["parameters"]["contexts"]:
         here = {line.subject: line for line in lines if line.words == f"context {context}"}
         for e in ladders.ladder(trials, meta["subjects"], context, [], meta["processes"]):
@@ -74,8 +93,9 @@ def test_rates_at_a_context_are_notebook_eights():
 
 
 def test_passes_are_notebook_elevens():
-    rows, _ = record.read(DATA / "11-activation-extraction.csv", kind=Extraction)
-    found = {line.subject: line for line in read("11-activation-extraction")}
+    rows, meta = record.read(DATA / "11-activation-extraction.csv", kind=Extraction)
+    first = meta["parameters"]["model"]  # the table is of this one; a second has lines of its own
+    found = {line.subject: line for line in read("11-activation-extraction") if line.model == first}
     for e in extraction.table(rows):
         assert found[e["subject"]].middle == e["rate"]
         assert found[e["subject"]].ratio in (None, e["ratio"])
@@ -120,11 +140,12 @@ def test_one_trial_has_no_interval_and_void_ones_are_counted(tmp_path):
     assert math.isnan(line.middle.low)
 
 
-def test_settings_stand_in_the_order_of_their_numbers():
-    words = [line.words for line in read("14-growth")]
-    batches = [w for w in dict.fromkeys(words) if w.startswith("batch")]
-    assert batches == sorted(batches, key=lambda w: int(w.split()[1]))
-    assert len(batches) > 3
+def test_settings_stand_in_the_order_of_their_numbers(tmp_path):
+    row = next(t for t in record.read(DATA / "14-growth.csv")[0] if t.phase == "warm" and t.valid)
+    rows = [row.model_copy(update=dict(run=f"batch {n}", batch=n)) for n in (16, 2, 128, 1)]
+    path = record.write(tmp_path / "made.csv", rows)
+    found = [line.words.split(" · ")[0] for line in overview.lines(path, overview.about(path))]
+    assert found == ["batch 1", "batch 2", "batch 16", "batch 128"]
 
 
 def test_a_damaged_meta_file_is_named(tmp_path):

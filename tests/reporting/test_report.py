@@ -171,7 +171,7 @@ def test_a_line_names_its_setting_and_sorts_by_its_number():
 
 
 def test_machine_and_versions_are_those_of_the_meta_file(tmp_path):
-    path = paths.ROOT / "data" / "08-precision-and-kernels.csv"
+    path = paths.ROOT / "data" / "08-fewer-bits.csv"
     meta = overview.about(path)
     found = report.machine(path, meta, paths.ROOT)
     assert (found["table"], found["here"], found["created"]) == (path.stem, True, meta["created"])

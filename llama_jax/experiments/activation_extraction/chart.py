@@ -18,6 +18,7 @@ from llama_jax.experiments.activation_extraction.rungs import (
     ASYNC,
     BASE,
     CEILINGS,
+    COPIES,
     CUT,
     DISK,
     EAGER,
@@ -28,17 +29,24 @@ from llama_jax.experiments.activation_extraction.rungs import (
     PINNED,
     PRODUCT,
     RIVALS,
+    SCANNED,
     SPREAD,
+    STACKED,
     TORCH,
+    VMAPPED,
 )
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
 
 LABELS = {
     EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)",
+    COPIES: "N0 jit, a copy a sample and layer\n(where the published plan began)",
+    STACKED: "N0 jit, layers stacked, one copy",
     BASE: "N1 jit, every layer, blocking\n(the denominator)",
     SPREAD: "N1, every fourth layer\n(nothing to cut)",
     FIRST: "N1, first quarter of the layers\n(the rest never runs)",
     FIXED: "  + fixed shapes",
+    SCANNED: "     (in a lax.scan over batches)",
+    VMAPPED: "     (one example under vmap)",
     PACKED: "  + packing",
     ASYNC: "  + async copies",
     PRODUCT: "  + writer threads = `extract`",
@@ -49,7 +57,7 @@ LABELS = {
     DISK: "ceiling: disk only",
 }
 SHADES = {
-    EAGER: "#7F7F7F",
+    **dict.fromkeys((EAGER, COPIES, STACKED), "#7F7F7F"),
     BASE: PALETTE["black"],
     **dict.fromkeys(RIVALS, PALETTE["vermilion"]),
     **dict.fromkeys(CEILINGS, LIMIT_COLOUR),
@@ -242,4 +250,26 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
     )
     axes.set_title(f"A linear probe by layer: “{first['property']}”")
     figure.legend(loc="outside upper center", ncols=2, fontsize=9.5, title=about, title_fontsize=9.5)
+    return figure
+
+
+@styled
+def extraction_budget(found: Sequence[dict[str, float]]) -> Figure:
+    """Milliseconds of one batch by stage, one stacked bar of medians. found: `table.budget`."""
+    figure, axes = new(11, 2.6)
+    if not found:
+        axes.text(0.5, 0.5, "The budget of a batch is not recorded.", ha="center", va="center")
+        axes.axis("off")
+        return figure
+    at, shades = 0.0, [PALETTE[name] for name in ("blue", "sky", "orange", "yellow", "vermilion")]
+    for stage, shade, hatch in zip(found[0], shades, ("", "//", "..", "xx", "\\\\"), strict=True):
+        width = max(0.0, float(np.median([entry[stage] for entry in found])))
+        axes.barh(0, width, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.6,
+                  label=f"{stage} {width:.1f} ms")  # fmt: skip
+        at += width
+    axes.set_yticks([])
+    axes.set_ylim(-0.5, 0.5)
+    axes.set_xlabel(f"milliseconds a batch, each stage waited for (medians of {len(found)} units)")
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.45), ncols=5, fontsize=9.5)
+    axes.set_title("Where the time of a batch goes")
     return figure

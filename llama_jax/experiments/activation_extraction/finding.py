@@ -28,6 +28,8 @@ def extraction(rows: Sequence[Extraction], missing: Sequence[dict] = (), seed: i
         why = "; ".join(mine["reasons"]) if mine else "it was not asked for"
         return f"`extract` has no valid pass, so there is nothing to compare ({why})."
     said = [f"`extract` puts {mine['rate'].median:,.0f} tokens/s of a quarter of the layers on the disk"]
+    if (alike := extraction_table.like_for_like(rows, seed)).n:
+        said.append(over(alike, "of a careful first version that keeps the same layers"))
     if BASE in table and mine["ratio"].n:
         said.append(over(mine["ratio"], "of one jit of every layer with blocking copies (N1)"))
     said += [over(found, f"of {NAMES[name]}") for name, found in extraction_table.rivals(rows, seed).items() if found.n]

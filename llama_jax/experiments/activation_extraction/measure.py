@@ -9,6 +9,7 @@ back and held against the model run op by op in float32: a rung that wrote other
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import random
 import shutil
@@ -16,33 +17,93 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+
+import jax
 
 from llama_jax.activations import ActivationStore, batches, program
 from llama_jax.activations.program import Extractor
 from llama_jax.activations.spec import ActivationSpec
 from llama_jax.bench import AGAIN, process, protocol
 from llama_jax.bench.guard import Guard, Region, TorchCounter
-from llama_jax.bench.job import Job, opened, watched
+from llama_jax.bench.job import Job, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.order import shuffled
-from llama_jax.checkpoint import Checkpoint
+from llama_jax.checkpoint import Checkpoint, load, load_config
+from llama_jax.config import ModelConfig
 from llama_jax.experiments.activation_extraction import probing, rungs
 from llama_jax.experiments.activation_extraction.gate import NOTHING_WRITTEN, Reference
-from llama_jax.experiments.activation_extraction.pipeline import Example, Setting, product
+from llama_jax.experiments.activation_extraction.pipeline import (
+    Example,
+    Filling,
+    Setting,
+    claimed,
+    product,
+    read,
+    units,
+    without_copy,
+    write,
+)
 from llama_jax.experiments.activation_extraction.plan import (
     LADDER,
+    OF_SECOND,
     PROBE,
     PROBED,
     SCALING,
+    SECOND,
     Extraction,
     Plan,
     check_plan,
     examples_of,
 )
-from llama_jax.experiments.activation_extraction.rungs import BASE, EAGER, PRODUCT, Rung
+from llama_jax.experiments.activation_extraction.rungs import BASE, EAGER, PACKED, PRODUCT, Rung
+
+FEWER = 8  # the second model is given this part of the examples
+STAGES = ("forward", "extraction", "copy", "Python", "disk")
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    batch: int,
+    length: int,
+    unit: int,
+    examples: int,
+    eager: int,
+    blocks: int,
+    processes: int,
+    scaling: Sequence[int],
+    starts: int,
+    probe: int,
+    second: str,
+    dtype: str,
+) -> tuple[list[Extraction], dict]:
+    """All passes of a plan, and what the meta file says of them. Raises UserError for a plan that cannot be."""
+    plan = Plan(
+        batch=batch,
+        length=length,
+        unit=unit,
+        examples=examples,
+        eager=eager,
+        blocks=blocks,
+        processes=processes,
+        scaling=tuple(scaling),
+        starts=starts,
+        probe=probe,
+        second=second,
+        seed=seed,
+        dtype=dtype,
+    )
+    check_plan(plan, load_config(model))
+    loaded = load(model)
+    gaps = measure(Job(model, None, journal), loaded, plan)
+    return whole(journal.trials), dict(missing=gaps, text="English" if loaded.tokenizer else "random ids")
 
 
 def measure(job: Job, loaded: Checkpoint, plan: Plan) -> list[dict]:
@@ -54,18 +115,14 @@ def measure(job: Job, loaded: Checkpoint, plan: Plan) -> list[dict]:
     asked = examples_of(loaded, plan.examples, plan.length, plan.seed)
     scratch = str(job.journal.path.parent if job.journal.path else tempfile.gettempdir())
     common = dict(plan=asdict(plan), scratch=scratch)
-    for p in range(plan.processes):
-        blocks = list(range(p * plan.blocks, (p + 1) * plan.blocks))
-        job.child(
-            LADDER,
-            blocks[-1],
-            f"{__name__}:ladder",
-            len(names) + (BASE in names),
-            names=names,
-            blocks=blocks,
-            asked=asked,
-            **common,
-        )
+    second = [name for name in names if name in OF_SECOND] if plan.second else []
+    for run, model, of_model in ((LADDER, job.model, names), (SECOND, plan.second, second)):
+        texts = asked if run == LADDER else random_ids(load_config(model), plan) if of_model else []
+        for p in range(plan.processes if of_model else 0):
+            blocks = list(range(p * plan.blocks, (p + 1) * plan.blocks))
+            rows = len(of_model) + (BASE in of_model)
+            asked_of = dict(names=of_model, blocks=blocks, asked=texts)
+            job.child(run, blocks[-1], f"{__name__}:ladder", rows, model=model, **asked_of, **common)
     if plan.probe:
         sample = examples_of(loaded, plan.probe, plan.length, plan.seed + 1)
         job.child(PROBE, 0, f"{__name__}:probe", 1, asked=sample, **common)
@@ -168,12 +225,63 @@ def setting_of(loaded: Checkpoint, plan: Plan) -> Setting:
     return Setting(loaded, plan.batch, plan.length, plan.unit, plan.dtype)
 
 
+def random_ids(config: ModelConfig, plan: Plan) -> list[Example]:
+    """Examples for the second model, whose tokenizer is not here; fewer, since it is larger."""
+    nobody, count = Checkpoint("", config, None, None, "", "", ""), max(plan.unit, plan.examples // FEWER)
+    return examples_of(nobody, count, plan.length, plan.seed)
+
+
+def budget(setting: Setting, asked: Sequence[Example], passes: int, scratch: str) -> list[dict]:
+    """Where the time of a batch goes: each stage of `packing` by itself, waited for before the next begins.
+
+    forward: the model up to the last layer that is kept, nothing kept. extraction: what the program that keeps takes
+    more. copy: from device to host. Python: planning, tokenisation included. disk: writing, through the last fsync.
+    Milliseconds a batch, one entry a unit and pass; the first pass compiles, and is left out.
+    """
+    spec, shape = (
+        rungs.spec_of(PACKED, setting.loaded.config.num_hidden_layers, setting.dtype),
+        (setting.batch, setting.length),
+    )
+    extractor = Extractor(setting.loaded, spec, shape)
+    bare = Extractor(setting.loaded, spec, shape, compute=rungs.nothing_kept)
+    return [entry for i in range(1 + passes) for entry in spent(setting, extractor, bare, asked, scratch) if i]
+
+
+def spent(
+    setting: Setting, extractor: Extractor, bare: Extractor, asked: Sequence[Example], scratch: str
+) -> list[dict]:
+    """{stage: ms a batch} of every unit of one pass."""
+    found = []
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        where, planned = claimed(setting, extractor.spec, Path(folder) / "store"), units(setting, extractor.plan, asked)
+        while True:
+            at = [time.perf_counter_ns()]
+            if (unit := next(planned, None)) is None:
+                return found
+            filling, totals = Filling(unit), Counter(Python=time.perf_counter_ns() - at[0])
+            for batch in unit.batches:
+                at = [time.perf_counter_ns()]
+                jax.block_until_ready(without_copy(bare, batch))
+                at.append(time.perf_counter_ns())
+                values = jax.block_until_ready(without_copy(extractor, batch))
+                at.append(time.perf_counter_ns())
+                filling.take(batch, read(batch, values))
+                at.append(time.perf_counter_ns())
+                forward, kept, copy = (b - a for a, b in itertools.pairwise(at))
+                totals += Counter(forward=forward, copy=copy)
+                totals["extraction"] += kept - forward  # may be below nothing by the machine's noise
+            began = time.perf_counter_ns()
+            write(where, filling)
+            totals["disk"] = time.perf_counter_ns() - began
+            found.append({stage: totals[stage] / len(unit.batches) / 1e6 for stage in STAGES})
+
+
 def ladder(
     say: Callable, job: dict, identity: dict, plan: dict, names: list, blocks: list, asked: list, scratch: str
 ) -> dict:
     """A first pass of every rung, then the blocks: every rung once and the denominator twice, in seeded random
     order."""
-    plan = Plan(**plan)
+    plan, run = Plan(**plan), identity["run"]
     identity = {k: v for k, v in identity.items() if k not in ("run", "block")} | dict(seed=plan.seed)
     with watched(say):
         loaded = opened(job)[0]
@@ -182,17 +290,20 @@ def ladder(
         made: dict[str, Rung] = {}
         for order, name in enumerate(names):
             say("progress", [f"first pass: {name}", order, len(names)])
-            made[name], row = passes.first(name, run=LADDER, block=blocks[0], order=order, phase="cold", **identity)
+            made[name], row = passes.first(name, run=run, block=blocks[0], order=order, phase="cold", **identity)
             say("trial", row.model_dump())
         for i, block in enumerate(blocks):
             drawn = [*names, *[BASE + AGAIN] * (BASE in names)]
-            random.Random(f"{plan.seed} {LADDER} {block}").shuffle(drawn)
+            random.Random(f"{plan.seed} {run} {block}").shuffle(drawn)
             for order, name in enumerate(drawn):
                 say("progress", [f"block {block + 1}: {name}", i * len(drawn) + order, len(blocks) * len(drawn)])
                 row = passes.timed(
-                    made[name.removesuffix(AGAIN)], name, run=LADDER, block=block, order=order, phase="warm", **identity
+                    made[name.removesuffix(AGAIN)], name, run=run, block=block, order=order, phase="warm", **identity
                 )
                 say("trial", row.model_dump())
+        if run == LADDER and blocks[0] == 0:
+            say("progress", ["budget of a batch", 0, 1])
+            say("note", dict(budget=budget(setting, asked, len(blocks), scratch)))
     return {}
 
 

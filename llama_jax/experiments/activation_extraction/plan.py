@@ -15,11 +15,12 @@ from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError, near
 from llama_jax.experiments.activation_extraction import probing
 from llama_jax.experiments.activation_extraction.pipeline import Example
-from llama_jax.experiments.activation_extraction.rungs import SUBJECTS
+from llama_jax.experiments.activation_extraction.rungs import BASE, CUT, FIRST, PRODUCT, SUBJECTS, TORCH
 from llama_jax.text import corpus
 
-LADDER, SCALING, PROBE = "ladder", "scaling", "probe"
+LADDER, SCALING, PROBE, SECOND = "ladder", "scaling", "probe", "second model"
 PROBED = "every layer"
+OF_SECOND = (BASE, FIRST, PRODUCT, TORCH, CUT)
 SHORTEST = 2  # tokens of an example
 
 
@@ -73,7 +74,8 @@ class Plan:
 
     batch, length: rows and tokens of a batch. unit: examples of a shard. examples: of the source; eager: of them for
     N0, and for the check of values. blocks: passes of each rung in a process. scaling: numbers of processes; starts:
-    runs of each. probe: examples for the linear probe, none for 0.
+    runs of each. probe: examples for the linear probe, none for 0. second: a model that fewer rungs (`OF_SECOND`) are
+    measured on as well; "" for none.
     """
 
     batch: int = 8
@@ -86,6 +88,7 @@ class Plan:
     scaling: tuple[int, ...] = (1, 2)
     starts: int = 2
     probe: int = 60
+    second: str = ""
     seed: int = 0
     dtype: str = "bfloat16"
     subjects: tuple[str, ...] = field(default=SUBJECTS)

@@ -2,12 +2,17 @@
 writer.
 
 N0 eager per example  op by op, one example at a time, every layer: a straw man
+N0 copy by copy       one jit of every layer, and then a Python loop over samples and layers, a transfer each: where the
+                      published plan began
+N0 stacked            the same jit with all layers stacked in one array, and one transfer
 N1 jit, blocking      one jit of every layer, batches padded to their longest example, each result waited for, written
                       in between
 N1 spread quarter     every fourth of its layers up to the last: nothing to cut, only less to copy and write
 N1 first quarter      the lowest of its layers, and the model cut after the last of them
 fixed shapes          one program for every batch, padded to [B, T]; from here on it also sums mean and M2 of what it
                       gives
+fixed, scanned        the same for all batches of a unit in one program, a `lax.scan` over them
+fixed, vmapped        the same written for one example, and `jax.vmap` over the rows
 packing               several examples share a row
 async copies          results start towards the host at once, the next batches are dispatched before one is read
 writer threads        reading, planning and writing are taken off the loop: `activations.extract` itself
@@ -52,6 +57,7 @@ from llama_jax.experiments.activation_extraction.pipeline import (
 )
 
 EAGER, BASE = "N0 eager per example", "N1 jit, blocking"
+COPIES, STACKED = "N0 copy by copy", "N0 stacked"
 SPREAD, FIRST = "N1 spread quarter", "N1 first quarter"
 FIXED, PACKED, ASYNC, THREADS, PINNED = (
     "fixed shapes",
@@ -61,12 +67,39 @@ FIXED, PACKED, ASYNC, THREADS, PINNED = (
     "pinned host memory",
 )
 TORCH, CUT = "N2 torch", "N2 torch cut"
+SCANNED, VMAPPED = "fixed, scanned", "fixed, vmapped"
 FORWARD, DISK = "forward only", "disk only"
-LADDER = (EAGER, BASE, SPREAD, FIRST, FIXED, PACKED, ASYNC, THREADS, PINNED)
+LADDER = (
+    EAGER,
+    COPIES,
+    STACKED,
+    BASE,
+    SPREAD,
+    FIRST,
+    FIXED,
+    SCANNED,
+    VMAPPED,
+    PACKED,
+    ASYNC,
+    THREADS,
+    PINNED,
+)
+EVERY = (EAGER, COPIES, STACKED, BASE)  # which keep every layer
 RIVALS, CEILINGS = (TORCH, CUT), (FORWARD, DISK)
 SUBJECTS = (*LADDER, *RIVALS, *CEILINGS)
 # what one thing gains
-STEPS = ((FIRST, BASE), (FIXED, FIRST), (PACKED, FIXED), (ASYNC, PACKED), (THREADS, ASYNC), (PINNED, THREADS))
+STEPS = (
+    (STACKED, COPIES),
+    (BASE, STACKED),
+    (FIRST, BASE),
+    (FIXED, FIRST),
+    (SCANNED, FIXED),
+    (VMAPPED, FIXED),
+    (PACKED, FIXED),
+    (ASYNC, PACKED),
+    (THREADS, ASYNC),
+    (PINNED, THREADS),
+)
 PRODUCT = THREADS
 SHARE = 4  # a quarter of the layers
 
@@ -92,7 +125,7 @@ def quarter(depth: int, spread: bool = False) -> tuple[int, ...]:
 
 def spec_of(name: str, depth: int, dtype: str) -> ActivationSpec:
     """What a rung keeps: resid_post of every layer, of the spread quarter, or of the first."""
-    layers = "all" if name in (EAGER, BASE) else quarter(depth, name == SPREAD)
+    layers = "all" if name in EVERY else quarter(depth, name == SPREAD)
     return ActivationSpec((("resid_post", layers),), dtype=dtype)
 
 
@@ -115,10 +148,21 @@ def build(name: str, setting: Setting, examples: Sequence[Example]) -> Rung:
     if name in RIVALS:
         plan, dispatch, fetch = padded(spec, setting.batch), *in_torch(setting, sites, name == CUT)
         return Rung(name, sites, pipeline(setting, spec, plan, dispatch, fetch), plan, "torch", TorchCounter)
-    if name in (EAGER, BASE, SPREAD, FIRST):
+    if name in (*EVERY, SPREAD, FIRST):
         plan = padded(spec, 1 if name == EAGER else setting.batch)
-        return Rung(name, sites, pipeline(setting, spec, plan, in_jax(setting, sites, name != EAGER), read), plan)
-    extractor = Extractor(setting.loaded, spec, (setting.batch, setting.length), pack=name != FIXED)
+        dispatch, fetch = in_jax(setting, sites, name != EAGER, name == STACKED), read
+        if name in (COPIES, STACKED):
+            fetch = copy_by_copy if name == COPIES else partial(unstacked, [str(site) for site in sites])
+        return Rung(name, sites, pipeline(setting, spec, plan, dispatch, fetch), plan)
+    scans = -(-setting.unit // setting.batch) if name == SCANNED else 1
+    compute = {SCANNED: partial(scanned, scans), VMAPPED: partial(scanned, None)}.get(name, program.program)
+    extractor = Extractor(
+        setting.loaded,
+        spec,
+        (scans * setting.batch, setting.length),
+        pack=name not in (FIXED, SCANNED, VMAPPED),
+        compute=compute,
+    )
     if name == PINNED:
         extractor = on_pinned_host(extractor)
     run = {FORWARD: forward_only, DISK: disk_only, THREADS: product, PINNED: product}.get(name)
@@ -151,17 +195,58 @@ def padded(spec: ActivationSpec, rows: int) -> Callable[..., Unit]:
     return plan
 
 
-def in_jax(setting: Setting, sites: Sequence[Site], jitted: bool) -> Callable:
+def in_jax(setting: Setting, sites: Sequence[Site], jitted: bool, stacked: bool = False) -> Callable:
     """dispatch(batch): the tapped model, cut after the last site, cast where it computes; one jit around it all, or
-    none anywhere."""
+    none anywhere. stacked: all sites in one array [L B*T D]."""
     params = program.needed(setting.loaded.params, sites)
 
     def values(params, ids, positions, segments):
         found = program.tapped(params, ids, positions, segments, config=setting.loaded.config, sites=sites)
-        return {site: value.reshape(-1, *value.shape[2:]).astype(setting.dtype) for site, value in found.items()}
+        flat = {site: value.reshape(-1, *value.shape[2:]).astype(setting.dtype) for site, value in found.items()}
+        return {"all": jnp.stack([flat[str(site)] for site in sites])} if stacked else flat
 
     compute, place = (jax.jit(values), np.asarray) if jitted else (values, jnp.asarray)
     return lambda batch: (compute(params, *map(place, (batch.ids, batch.positions, batch.segments))), {})
+
+
+def copy_by_copy(batch: Batch, found) -> Found:
+    """Every sample of every layer fetched by itself, one blocking transfer after the other."""
+    width, kept = batch.ids.shape[1], {}
+    rows = np.split(batch.at, np.flatnonzero(np.diff(batch.at // width)) + 1)  # the kept tokens of each sample
+    for site, value in found[0].items():
+        samples = value.reshape(-1, width, *value.shape[1:])
+        kept[site] = np.concatenate([np.asarray(samples[at[0] // width])[at % width] for at in rows])
+    return kept, {}
+
+
+def unstacked(names: Sequence[str], batch: Batch, found) -> Found:
+    """All layers in one blocking transfer."""
+    values = np.asarray(found[0]["all"])
+    return {name: value[batch.at] for name, value in zip(names, values, strict=True)}, {}
+
+
+def scanned(parts: int | None, params, ids, positions, segments, at, *, config, spec):
+    """As `program.program` with its rows in so many parts, one after the other in a `lax.scan`; None: each row by
+    itself, under `jax.vmap`."""
+    rows = (ids, positions, segments)
+
+    def values(*part):
+        return program.tapped(params, *part, config=config, sites=spec.resolve(config))
+
+    if parts is None:
+        found = jax.vmap(lambda *row: jax.tree.map(lambda x: x[0], values(*(x[None] for x in row))))(*rows)
+    else:
+        split = tuple(x.reshape(parts, -1, x.shape[1]) for x in rows)
+        found = jax.lax.scan(lambda carry, part: (carry, values(*part)), None, split)[1]
+    flat = {site: x.reshape(ids.size, x.shape[-1]) for site, x in found.items()}
+    kept = {site: value.astype(spec.dtype) for site, value in flat.items()}
+    return kept, {site: program.moments(value, segments.reshape(-1) > 0) for site, value in kept.items()}
+
+
+def nothing_kept(params, ids, positions, segments, at, *, config, spec):
+    """The model as far as `program.program` runs it, one number kept of it all."""
+    found = program.tapped(params, ids, positions, segments, config=config, sites=spec.resolve(config)[-1:])
+    return {site: value[0, 0, 0] for site, value in found.items()}, {}
 
 
 def on_pinned_host(extractor: Extractor) -> Extractor:

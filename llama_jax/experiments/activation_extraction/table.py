@@ -9,17 +9,28 @@ import numpy as np
 
 from llama_jax.bench import AGAIN, statistics, summary
 from llama_jax.bench.job import whole
+from llama_jax.bench.published import figure_of
 from llama_jax.bench.statistics import Ratio
 from llama_jax.experiments.activation_extraction.plan import LADDER, SCALING, Extraction
-from llama_jax.experiments.activation_extraction.rungs import BASE, DISK, FORWARD, PRODUCT, RIVALS, STEPS, SUBJECTS
+from llama_jax.experiments.activation_extraction.rungs import (
+    BASE,
+    COPIES,
+    DISK,
+    FIRST,
+    FORWARD,
+    PRODUCT,
+    RIVALS,
+    STEPS,
+    SUBJECTS,
+)
 
 # verdicts by which nothing was gained, or nothing that these data show
 NOTHING = ("equal within 2 %", "inconclusive", "unstable")
 
 
-def ladder(rows: Sequence[Extraction]) -> list[Extraction]:
-    """The rows of the ladder, what an interrupted process left dropped."""
-    return [row for row in whole(rows) if row.run == LADDER]
+def ladder(rows: Sequence[Extraction], run: str = LADDER) -> list[Extraction]:
+    """The rows of the ladder, or of another run like it, what an interrupted process left dropped."""
+    return [row for row in whole(rows) if row.run == run]
 
 
 def measured(rows: Sequence[Extraction]) -> list[str]:
@@ -28,11 +39,11 @@ def measured(rows: Sequence[Extraction]) -> list[str]:
     return [name for name in SUBJECTS if name in here]
 
 
-def table(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
+def table(rows: Sequence[Extraction], seed: int = 0, run: str = LADDER) -> list[dict]:
     """One entry a rung, in the ladder's order: {subject, backend, rate: Summary of tokens/s, values, ratio: Ratio to
     N1, void, reasons, programs and compile_s of its first pass (median of the processes), fill, batches, depth, sites,
     tokens, bytes_per_token, error}."""
-    rows, found = ladder(rows), []
+    rows, found = ladder(rows, run), []
     for name in measured(rows):
         warm, first = (
             summary.warm(rows, name, valid=False),
@@ -107,6 +118,40 @@ def rivals(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
     """Rung of another implementation → the product's tokens/s over its."""
     here = measured(ladder(rows))
     return {name: ratio(rows, PRODUCT, name, seed) for name in RIVALS if name in here}
+
+
+def like_for_like(rows: Sequence[Extraction], seed: int = 0, run: str = LADDER) -> Ratio:
+    """The product's tokens/s over those of N1 with the same layers: what all but the choice of layers gains."""
+    return summary.paired_ratio(ladder(rows, run), PRODUCT, FIRST, seed)
+
+
+PROMISED = {"six changes": ("gain, least", "gain, most"), "total potential": ("potential, least", "potential, most")}
+
+
+def beside_the_promises(rows: Sequence[Extraction], seed: int = 0):
+    """The gains that were promised of a careful first version, beside those measured: a pandas.DataFrame."""
+    import pandas as pd
+
+    here = ladder(rows)
+    lines = [
+        {"what": what, "promised": " to ".join(f"{figure_of('extraction', name):g}x" for name in names), "measured": ""}
+        for what, names in PROMISED.items()
+    ]
+    for words, other in (
+        ("everything, over N1 (every layer)", BASE),
+        ("everything, over N1 with the same layers", FIRST),
+        ("everything, over a loop of copies", COPIES),
+    ):
+        found = summary.paired_ratio(here, PRODUCT, other, seed)
+        lines.append({"what": words, "promised": "", "measured": found.words if found.n else "not measured here"})
+    for name, found in gains(rows, seed).items():
+        lines.append({"what": f"{name} alone", "promised": "", "measured": gained(found)})
+    return pd.DataFrame(lines).set_index("what")
+
+
+def budget(meta: dict) -> list[dict[str, float]]:
+    """{stage: ms a batch}, an entry a unit and pass; none where it was not measured."""
+    return next((note["budget"] for note in meta.get("processes", ()) if "budget" in note), [])
 
 
 def scaled(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:

@@ -20,10 +20,11 @@ import numpy as np
 from jax.experimental import serialize_executable
 
 from llama_jax import generate
-from llama_jax.bench import memory, profiling, protocol, roofline
+from llama_jax.bench import WRONG, memory, profiling, protocol, roofline
 from llama_jax.bench.gate import tokens_hash
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.order import shuffled
 from llama_jax.bench.record import Row
 from llama_jax.checkpoint import Checkpoint, find
@@ -37,6 +38,8 @@ from llama_jax.transforms import Carry
 # the stage: the one kind of event that belongs in it
 STAGES = {"trace": "trace", "lower": "lower", "compile": "backend"}
 LAYOUTS = ("step", "step+scan")
+STAGED = ("step", "chunk8", "chunk32", "loop")  # whose stages are taken apart
+SIZED = ("step", "step+donate", "step+scan", "step+scan+donate")  # whose programs' sizes follow the cache's length
 ROOM = 64  # cache slots, and with them the tokens that a program is run for, of the runs that vary something else
 
 
@@ -116,6 +119,28 @@ def check_plan(shape: str, layers: Sequence[int], model: str, names: Sequence[st
         raise UserError(f"A cache of {max(slots)} slots exceeds the model's context of {room}; ask for fewer.")
 
 
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    shape: str,
+    depths: str,
+    depth_processes: int,
+    placement_processes: int,
+    slots: str,
+) -> tuple[list[Compilation], dict]:
+    """All compilations: by depth, by placement (`STAGED`) and by length of the cache (`SIZED`). Raises UserError for
+    what cannot be compiled, before anything is."""
+    layers, lengths = numbers(depths, "depths"), numbers(slots, "slots")
+    check_plan(shape, layers, model, STAGED + SIZED, lengths)
+    job = Job(model, None, journal)
+    depth(job, shape, layers, depth_processes, seed)
+    placements(job, STAGED, placement_processes, seed)
+    sizes(job, SIZED, lengths)
+    return judged(journal.trials), {}
+
+
 def depth(job: Job, shape: str, layers: Sequence[int], processes: int, seed: int = 0, tokens: int = 16) -> None:
     """The decode program of a random model of each depth, unrolled and scanned, each in `processes` fresh processes.
 
@@ -166,6 +191,23 @@ def sizes(job: Job, names: Sequence[str], slots: Sequence[int]) -> None:
     check_plan("", (), job.model, names, slots)
     job.progress("sizes of programs", 0, 1)
     job.child("slots", 0, f"{__name__}:of_slots", len(names) * len(slots), placements=list(names), slots=list(slots))
+
+
+def judged(rows: Sequence[Compilation]) -> list[Compilation]:
+    """Rows that were run, void where their tokens are not those of an unrolled `step` of the same run, model and
+    length."""
+    known: dict[tuple, set[str]] = {}
+    for r in rows:
+        if r.placement == LAYOUTS[0] and r.valid:
+            known.setdefault((r.run.split()[0], r.model, r.dtype, len(r.token_times_ns)), set()).add(r.tokens_sha256)
+
+    def verdict(r: Compilation) -> Compilation:
+        hashes = known.get((r.run.split()[0], r.model, r.dtype, len(r.token_times_ns)))
+        if not r.valid or not r.token_times_ns or not hashes or r.tokens_sha256 in hashes:
+            return r
+        return r.model_copy(update=dict(valid=False, reason=f"{WRONG}its tokens are not those of {LAYOUTS[0]}"))
+
+    return [verdict(r) for r in rows]
 
 
 # What the children run ------------------------------------------------------------------------------------------------

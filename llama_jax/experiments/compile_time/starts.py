@@ -20,21 +20,47 @@ from dataclasses import replace
 from pathlib import Path
 
 from llama_jax import serialised
-from llama_jax.bench import AGAIN, memory, phases, protocol
+from llama_jax.bench import AGAIN, memory, passages, phases, protocol
 from llama_jax.bench.cold import Start, as_first, noting, subject
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.order import shuffled
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Subject, Workload
+from llama_jax.checkpoint import load
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
+from llama_jax.text import prompts
 
 WAYS = ("cold", "cached", "serialised")
 START, WARM = "start", "warm"
 
 
-def starts(job: Job, ways: Sequence[tuple[str, str]], processes: int, seed: int = 0) -> None:
+def record(
+    journal: Journal,
+    ways: Sequence[tuple[str, str]],
+    placements: Sequence[str],
+    *,
+    model: str,
+    seed: int,
+    starts: int,
+    new_tokens: int,
+    blocks: int,
+    warm_processes: int,
+) -> tuple[list[Start], dict]:
+    """First requests of fresh processes, one for each of `ways` in each of `starts` blocks, and warm answers of
+    `placements`. Raises UserError where an answer exceeds the model's context."""
+    loaded = load(model)
+    workload = passages.science(loaded, prompts.load(1), new_tokens, seed)
+    passages.check_context(loaded.config, workload)
+    job = Job(model, workload, journal)
+    first(job, ways, starts, seed)
+    warm(job, placements, "step", blocks, warm_processes)
+    return judged(journal.trials), dict(baseline="step")
+
+
+def first(job: Job, ways: Sequence[tuple[str, str]], processes: int, seed: int = 0) -> None:
     """One first request for each (placement, way) in each of `processes` blocks, in random order, each in a fresh
     process.
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_jax.bench import WRONG, statistics, summary
+from llama_jax.bench import statistics, summary
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import whole
 from llama_jax.bench.statistics import Ratio
-from llama_jax.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
+from llama_jax.experiments.compile_time.measure import STAGES, Compilation
 
 NAN, NEVER = float("nan"), float("inf")
 
@@ -21,23 +21,6 @@ NAN, NEVER = float("nan"), float("inf")
 def of(rows: Sequence[Compilation], run: str) -> list[Compilation]:
     """The rows of one run (depth, placement, slots), void ones left out."""
     return [r for r in whole(rows) if r.run.split()[0] == run and r.valid]
-
-
-def judged(rows: Sequence[Compilation]) -> list[Compilation]:
-    """Rows that were run, void where their tokens are not those of an unrolled `step` of the same run, model and
-    length."""
-    known: dict[tuple, set[str]] = {}
-    for r in rows:
-        if r.placement == LAYOUTS[0] and r.valid:
-            known.setdefault((r.run.split()[0], r.model, r.dtype, len(r.token_times_ns)), set()).add(r.tokens_sha256)
-
-    def verdict(r: Compilation) -> Compilation:
-        hashes = known.get((r.run.split()[0], r.model, r.dtype, len(r.token_times_ns)))
-        if not r.valid or not r.token_times_ns or not hashes or r.tokens_sha256 in hashes:
-            return r
-        return r.model_copy(update=dict(valid=False, reason=f"{WRONG}its tokens are not those of {LAYOUTS[0]}"))
-
-    return [verdict(r) for r in rows]
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ from llama_jax.experiments.gpu import device
 NAME = "12-gpu"
 KIND = "GpuTrial"  # the kind of the rows, as `data` calls it
 BASELINE = "step"
-LADDER = ("step", "torch", "loop", "torch-cudagraph", "chunk8", "step+donate", "torch-hybrid", "torch-compile",
-          "torch-compile+reduce-overhead", "step+scan")  # fmt: skip
-FIRST_TOKEN = ("step", "torch", "torch-cudagraph", "torch-hybrid", "torch-compile")
+LADDER = ("step", "torch", "loop", "torch-cudagraph", "chunk8", "step+donate", "torch-hybrid", "torch-script",
+          "torch-compile", "torch-compile+reduce-overhead", "step+scan")  # fmt: skip
+FIRST_TOKEN = ("step", "torch", "torch-cudagraph", "torch-hybrid", "torch-script", "torch-compile")
 PROMPTS = 4
 # Seconds a layer that a subject's first request may take, before one has been seen
 GUESSES = {
     "torch": 0.3,
+    "torch-script": 0.6,
     "torch-compile": 2.0,
     "torch-compile+reduce-overhead": 2.5,
     "eager": 1.0,

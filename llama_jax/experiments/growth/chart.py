@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from llama_jax.figures.marks import label
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, styled
+from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, plain_ticks, styled
 
 TITLES = {
     "layers": "Layers",
@@ -25,8 +26,12 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
 
     axes_points: axis → `measure.axis_of`.
     """
-    figure, panels = new(3.1 * len(axes_points), 4.4, columns=len(axes_points), squeeze=False)
-    for axes, (axis, points) in zip(panels[0], axes_points.items(), strict=True):
+    columns = min(3, len(axes_points))
+    lines = -(-len(axes_points) // columns)
+    figure, panels = plt.subplots(lines, columns, figsize=(4.6 * columns, 4.1 * lines + 0.6), squeeze=False)
+    for axes in panels.flat[len(axes_points) :]:
+        axes.axis("off")
+    for axes, (axis, points) in zip(panels.flat, axes_points.items(), strict=False):
         x = range(len(points)) if axis == "model" else [int(p["value"]) for p in points]
         axes.scatter(
             [at for at, p in zip(x, points, strict=True) for _ in p["ms"]],
@@ -73,7 +78,8 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
             )
         axes.set_ylim(bottom=0)
         if axis == "model":
-            axes.set_xticks(list(x), [label(p["value"]) for p in points], fontsize=9)
+            names = [label(p["value"].partition(" ")[0]) + own(p["value"]) for p in points]
+            axes.set_xticks(list(x), names, fontsize=8.5)
             axes.margins(x=0.2)
         else:
             spread = max(x) / min(x) > 20
@@ -85,10 +91,16 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
         counts = sorted({p["n"] for p in points})
         processes = "one process" if points[0]["processes"] == 1 else f"{points[0]['processes']} processes"
         axes.set_xlabel(
-            f"n = {'-'.join(str(n) for n in (counts[0], counts[-1])[: len(counts)])} a point,\n{processes}", fontsize=9
+            f"n = {'-'.join(str(n) for n in (counts[0], counts[-1])[: len(counts)])} a point, {processes}", fontsize=9
         )
-    panels[0][0].set_ylabel("ms a step (one token for each row)")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("ms a step (one token for each row)")
     handles, labels = panels[0][0].get_legend_handles_labels()
     words = "2.0x over a point: twice the larger of the two limits"
     figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=9.5, title=words, title_fontsize=9.5)
     return figure
+
+
+def own(value: str) -> str:
+    """A model's own placement, on a line below its name; "" for the one that all others run under."""
+    return f"\n{name}" if (name := value.partition(" ")[2]) else ""

@@ -13,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import passages, protocol, roofline
+from llama_jax.bench import available, passages, protocol, roofline
 from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.config import PRESETS, ModelConfig
@@ -39,11 +40,13 @@ def preset(model: str) -> str:
 def point(axis: str, value: int | str, base: str = BASE) -> tuple[str, int, int]:
     """(model, slots of the cache, batch) of one point; all else is the base's, with a cache of 64 slots and one row.
 
-    width: of the residual stream, with feed-forward and heads in the base's proportions and heads of its size.
+    model: a name, or a name and after a space the placement that it is to run under where PLACEMENT would need more
+    memory than there is. width: of the residual stream, with feed-forward and heads in the base's proportions and
+    heads of its size.
     Raises UserError for an unknown axis or a value that the model cannot have.
     """
     if axis == "model":
-        return check_model(str(value)), 64, 1
+        return check_model(str(value).partition(" ")[0]), 64, 1
     if axis not in AXES:
         raise UserError(f"No such axis of growth: {axis!r}; there are {', '.join(AXES)}.")
     if type(value) is not int:
@@ -103,6 +106,7 @@ def measure(
                 f"{__name__}:answers_of",
                 answers,
                 model=model,
+                placement=placement_of(axis, value),
                 slots=slots,
                 batch=batch,
                 answers=answers,
@@ -111,23 +115,57 @@ def measure(
             )
 
 
+def placement_of(axis: str, value: int | str) -> str:
+    """The placement of a point. Raises UserError for an unknown one."""
+    name = (axis == "model" and str(value).partition(" ")[2]) or PLACEMENT
+    return parse(name).name
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    layers: Sequence[int],
+    width: Sequence[int],
+    context: Sequence[int],
+    batch: Sequence[int],
+    models: Sequence[str],
+    answers: int,
+    processes: int,
+    new_tokens: int,
+) -> tuple[list[Trial], dict]:
+    """Every point of every axis. Raises UserError for one that cannot be, before anything is measured."""
+    axes = dict(layers=layers, width=width, context=context, batch=batch, model=models)
+    measure(Job(model, None, journal), axes, answers, processes, new_tokens, seed, preset(model))
+    return whole(journal.trials), {}
+
+
 def answers_of(
-    say: Callable, job: dict, identity: dict, slots: int, batch: int, answers: int, new_tokens: int, seed: int
+    say: Callable,
+    job: dict,
+    identity: dict,
+    placement: str,
+    slots: int,
+    batch: int,
+    answers: int,
+    new_tokens: int,
+    seed: int,
 ) -> dict:
-    """Warm answers of one model, cache size and batch; the bandwidth is probed between them."""
+    """Warm answers of one model, placement, cache size and batch; the bandwidth is probed between them."""
     with watched(say) as more:
-        loaded, _, _, _ = opened(job)
+        loaded, _, _, _ = opened(job | dict(dtype=available.loaded_as(placement, job["model"])))
         work = Workload(
             passages.random_prompts(loaded.config.vocab_size, PROMPT, seed), new_tokens, PROMPT, batch, seed
         )
-        who = with_slots(loaded, slots)
+        who = with_slots(loaded, placement, slots)
         probe, reference = roofline.Probe(), protocol.Reference(loaded, work)
         protocol.warm_up(who, work)
         for i in range(answers):
             bandwidth = probe.bandwidth()
             record, tokens = protocol.trial(who, work, i % len(work.prompts), **identity, phase="warm", order=i)
             record = reference.judge(record, tokens)
-            sizes = reached(loaded.config, slots, batch)
+            sizes = reached(loaded.config, slots, batch, who.identity["weight_bytes"], who.identity["cache_bytes"])
             say(
                 "trial",
                 record.model_copy(update=dict(bandwidth_gbps=bandwidth, cache_slots=slots, **sizes)).model_dump(),
@@ -136,9 +174,9 @@ def answers_of(
     return {}
 
 
-def with_slots(loaded: checkpoint.Checkpoint, slots: int) -> Subject:
-    """PLACEMENT with a cache of so many slots: a fixed cache attends over all of them, however few are in use."""
-    engine, base = generate.build(loaded, parse(PLACEMENT)), protocol.subject(loaded, parse(PLACEMENT))
+def with_slots(loaded: checkpoint.Checkpoint, placement: str, slots: int) -> Subject:
+    """A placement with a cache of so many slots: a fixed cache attends over all of them, however few are in use."""
+    engine, base = generate.build(loaded, parse(placement)), protocol.subject(loaded, parse(placement))
 
     def run(ids, work: Workload):
         return generate.stream(engine, [ids] * work.batch, work.new_tokens, length=work.length, slots=slots)
@@ -146,12 +184,13 @@ def with_slots(loaded: checkpoint.Checkpoint, slots: int) -> Subject:
     return replace(base, run=run)
 
 
-def reached(config: ModelConfig, slots: int, batch: int) -> dict:
-    """Bytes and operations of one step over a cache of `slots`, all rows together."""
+def reached(config: ModelConfig, slots: int, batch: int, weight_bytes: float, cache_bytes: float) -> dict:
+    """Bytes and operations of one step over a cache of `slots`, all rows together; bytes of a weight and of a number
+    kept."""
     return dict(
-        bytes_per_token=roofline.bytes_per_token(config, slots, batch=batch),
+        bytes_per_token=roofline.bytes_per_token(config, slots, weight_bytes, cache_bytes, batch=batch),
         flops_per_token=roofline.flops_per_token(config, slots),
-        kv_bytes=batch * slots * config.kv_bytes_per_position(),
+        kv_bytes=round(batch * slots * config.kv_bytes_per_position(cache_bytes)),
     )
 
 
@@ -186,6 +225,19 @@ def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> 
             processes=len({t.process for t in good}), weights_bytes=good[0].weights_bytes,
         ))  # fmt: skip
     return sorted(found, key=lambda e: e["weights_bytes"] if axis == "model" else int(e["value"]))
+
+
+def as_frame(points: dict[str, Sequence[dict]]):
+    """All points as a pandas.DataFrame: milliseconds a step beside both limits. points: axis → `axis_of`."""
+    import pandas as pd
+
+    lines = [
+        dict(axis=axis, value=p["value"], ms=p["median"], bytes_ms=p["bytes_ms"], flops_ms=p["flops_ms"])
+        | dict(MB=p["bytes"] / 1e6, n=p["n"])
+        for axis, found in points.items()
+        for p in found
+    ]
+    return pd.DataFrame(lines).set_index(["axis", "value"]).round(2)
 
 
 def over_prediction(points: Sequence[dict]) -> float:

@@ -21,16 +21,59 @@ from itertools import islice
 import numpy as np
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import protocol, statistics
+from llama_jax.bench import harness, passages, protocol, roofline, run, statistics
 from llama_jax.bench.job import Job, check, judging, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.published import COLD_LOOP, figure_of
 from llama_jax.bench.record import Trial
 from llama_jax.bench.workload import Subject, Workload
+from llama_jax.experiments.honest_measurement.selftest import guard_classes
 from llama_jax.placement import parse
+from llama_jax.text import prompts
 
 CACHED, UNCACHED = "growing cache", "no cache"  # both compile anew for every length, as the originals did
 SHORT = "short warm-up"  # phase of a trial whose warm-up was shorter than itself
 WARM_UP, TEST = 5, 15  # tokens, as published
+
+
+A, B = "step", "step+donate"  # of the A/B template
+
+
+def record(
+    journal: Journal,
+    model: str,
+    seed: int,
+    processes: int,
+    repeats: int,
+    requests: int,
+    rounds: int,
+    pairs: int,
+    blocks: int,
+    ab_processes: int,
+    a: str = A,
+    b: str = B,
+) -> tuple[list[Trial], dict]:
+    """The trials of the three claims and of the A/B template (runs by name), and what the meta file says of them."""
+    loaded = checkpoint.load(model)
+
+    def work(new_tokens: int, questions: int = 1) -> Workload:
+        return passages.science(loaded, prompts.load(questions), new_tokens, seed)
+
+    exact = passages.exact_length(loaded, work(TEST))
+    job = Job(model, exact, journal)
+    compilation(job, processes, repeats)
+    tail(replace(job, workload=work(1, 5)), requests)
+    order(replace(job, workload=work(9)), rounds, pairs)
+    two = dict(placements=(parse(a), parse(b)), baseline=a, blocks=blocks, processes=ab_processes)
+    compared = run.collect(run.Plan(model=model, workload=work(25, 3), cold=1, explain=True, run="A/B", **two), journal)
+    about = dict(
+        weights_hash=loaded.weights_hash,
+        harness_cost=harness.cost(loaded, work(25, 3), 2 * blocks),
+        guard=guard_classes(),
+        baseline=a,
+        prefill_flops=roofline.prefill_flops(loaded.config, exact.length),
+    )
+    return whole([t for t in journal.trials if t.run != "A/B"]) + compared, about
 
 
 def compilation(job: Job, processes: int, repeats: int = 3) -> None:

@@ -17,13 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax import checkpoint, generate, transforms
-from llama_jax.bench import gate, memory, roofline, statistics
+from llama_jax.bench import gate, memory, passages, roofline, statistics
 from llama_jax.bench.gate import tokens_hash
 from llama_jax.bench.guard import Guard
 from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.record import Row
 from llama_jax.errors import UserError, near
 from llama_jax.steps import new_draw
+from llama_jax.text import prompts
 
 STEP = "step"
 UNJITTED, NNX_UNJITTED = "flax-linen", "flax-nnx"
@@ -75,6 +77,22 @@ class CallRow(Row):
     def limit_us(self) -> float:
         """The least that a token takes: its bytes over the bandwidth that the process read."""
         return self.bytes_per_token / self.bandwidth_gbps / 1e3
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    processes: int,
+    flax_sizes: Sequence[str],
+    flax_rounds: int,
+    flax_calls: int,
+) -> tuple[list[CallRow], dict]:
+    """Bursts of calls in the ways of `FEWER`, on the model and on small random ones."""
+    job = Job(model, passages.science(checkpoint.load(model), prompts.load(1), 1, seed), journal)
+    per_call(job, flax_sizes, processes, flax_rounds, flax_calls, FEWER)
+    return journal.trials, {}
 
 
 def per_call(

@@ -18,6 +18,7 @@ import numpy as np
 from llama_jax import checkpoint
 from llama_jax.bench import AGAIN, gate, passages, protocol, roofline, statistics, summary
 from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.order import shuffled
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
@@ -33,6 +34,7 @@ from llama_jax.experiments.host_loop.clock import (
     server,
     subject,
 )
+from llama_jax.text import prompts as science
 
 BASELINE = "step"
 STRATEGIES = (
@@ -57,6 +59,27 @@ SIZES = {  # random models by about how many weights a token reads
            "num_key_value_heads=5,head_dim=64,vocab_size=8192",
     "360M": "random:smollm2-360m",
 }  # fmt: skip
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    sizes: Sequence[str],
+    prompts: int,
+    blocks: int,
+    processes: int,
+    rounds: int,
+    new_tokens: int,
+) -> tuple[list[HostTrial], dict]:
+    """Every strategy on the model and on random ones of `sizes`, all questions served two ways by the smallest and the
+    model, and what the meta file says."""
+    loaded = checkpoint.load(model)
+    job = Job(model, passages.science(loaded, science.load(prompts), new_tokens, seed), journal)
+    by_strategy(job, sizes, processes, blocks)
+    serving(job, sizes[:1], processes, rounds)
+    return journal.trials, dict(weights_hash=loaded.weights_hash, baseline=BASELINE)
 
 
 def by_strategy(job: Job, sizes: Sequence[str], processes: int, blocks: int) -> None:
@@ -109,6 +132,12 @@ def sized(job: Job, size: str) -> Job:
     work, config = job.workload, checkpoint.load_config(SIZES[size])
     ids = passages.random_prompts(config.vocab_size, work.length, work.seed, len(work.prompts))
     return replace(job, model=SIZES[size], workload=replace(work, prompts=ids))
+
+
+def random_weights(models: Sequence[str]) -> str:
+    """Which of these models have random weights, for a figure's label; "" for none."""
+    found = [short(m).removeprefix("random ") for m in models if m.startswith("random:")]
+    return f"random weights: {', '.join(found)}" if found else ""
 
 
 def short(model: str) -> str:
@@ -276,6 +305,18 @@ def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
     return found
 
 
+def ratios_frame(points: Sequence[dict]):
+    """Each strategy's ratio to token by token, as a pandas.DataFrame by model. points: of `by_size`."""
+    import pandas as pd
+
+    lines = [
+        dict(model=short(p["model"]), weights=p["weights"])
+        | {name: f"{r.words} {r.verdict}" for name, r in p["ratios"].items()}
+        for p in points
+    ]
+    return pd.DataFrame(lines).set_index("model")
+
+
 def crossover(points: Sequence[dict]) -> float | None:
     """Weights a token at which waiting overtakes dispatching, between two measured models on log scales; None where it
     does not."""
@@ -310,3 +351,17 @@ def served(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
             )
         )
     return found
+
+
+def served_frame(entries: Sequence[dict]):
+    """One thread against three, as a pandas.DataFrame by model. entries: of `served`."""
+    import pandas as pd
+
+    lines = [
+        dict(model=short(s["model"]))
+        | {f"tokens/s, {way}": rate for way, rate in s["rates"].items()}
+        | {f"cores, {way}": busy for way, busy in s["cores"].items()}
+        | {"threads / one": s["ratio"].words, "verdict": s["ratio"].verdict, "runs": s["ratio"].n}
+        for s in entries
+    ]
+    return pd.DataFrame(lines).set_index("model").round(2)

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import times
+from llama_jax.experiments.jit_placement.table import Cost
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import (
     LIMIT_COLOUR,
@@ -97,6 +98,28 @@ def pipelines(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), fontsize=10)
     axes.set_title("The original's pipelines 1 and 2 on the same prompts")
+    return figure
+
+
+@styled
+def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
+    """Milliseconds that drawing a token adds to choosing the best one, a row a placement."""
+    figure, axes = new(9.5, 0.55 * len(costs) + 1.6)
+    heights = rows(axes, [c.name for c in costs])
+    for cost in costs:
+        height, a = heights[cost.name], cost.added
+        scatter_row(axes, cost.points, height, cost.name, seed)
+        interval_bar(axes, a.low, a.median, a.high, height, 20)
+        words = f"{a.median:+.2f} ms · {cost.ratio.value:.2f}x the rate, n = {cost.ratio.n}"
+        axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
+    axes.axvline(0, color="#888888", linewidth=0.8)
+    axes.set_xscale("symlog", linthresh=1)
+    plain_ticks(axes.xaxis)
+    axes.set_xlabel(
+        "milliseconds added to a token, log scale beyond ±1\n"
+        "(point: a sampled and a greedy answer of one block; bar: median; band: its 95 % interval)"
+    )
+    axes.set_title(f"What sampling adds: {settings}", pad=18)
     return figure
 
 

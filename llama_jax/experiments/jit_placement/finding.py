@@ -1,4 +1,4 @@
-"""Which placement decodes fastest, over what, and when its compilation has paid: the sentence of the notebook."""
+"""Which placement decodes fastest, over what, when its compilation has paid, and what sampling adds, in sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from llama_jax.bench import AGAIN, summary
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import interval
+from llama_jax.bench.wording import interval, listed, with_n
+from llama_jax.experiments.jit_placement.table import Cost
 
 
 def placements(trials: Sequence[Trial], table: list[dict]) -> str:
@@ -34,6 +35,32 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
         sentence += f"; these trials do not separate it from {', '.join(undecided)}"
     wrong = [r["name"] for r in table if summary.tokens_word(r) == "WRONG"]
     return sentence + (f"; {', '.join(wrong)} made other tokens and has no time." if wrong else ".")
+
+
+def sampling(costs: Sequence[Cost], settings: str) -> str:
+    """What sampling adds to a token, where it adds most and least."""
+    if not costs:
+        return "No placement has valid answers of both kinds side by side, so what sampling costs is not known."
+    most, least = (pick(costs, key=lambda c: c.added.median) for pick in (max, min))
+    words = " and ".join(f"{milliseconds(c)} under {c.name}" for c in dict.fromkeys((most, least)))
+    return f"Sampling ({settings}) adds {words} to a token."
+
+
+def milliseconds(cost: Cost) -> str:
+    """`0.52 ms [0.31, 0.75] (0.97x [0.95, 0.99], n = 20)`."""
+    a = cost.added
+    return f"{a.median:.2f} ms {interval(a)} ({with_n(cost.ratio)})"
+
+
+def settings(found: Sequence[dict]) -> str:
+    """What another temperature compiles."""
+    parts = [
+        f"{e['name']} compiles {e['programs']} program{'s' * (e['programs'] != 1)} ({e['seconds']:.2f} s)"
+        if e["programs"]
+        else f"{e['name']} nothing"
+        for e in found
+    ]
+    return f"For another temperature {listed(parts)}."
 
 
 def pays(tokens: float | None, against: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_jax.bench import statistics
+from llama_jax.bench.record import Trial
+from llama_jax.experiments.kv_cache import measure
 
 
 def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequence[dict], model: str) -> str:
@@ -28,3 +30,10 @@ def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequenc
     if small:
         parts.append(f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens")
     return "; ".join(parts) + "."
+
+
+def growth(trials: Sequence[Trial], model: str, contexts: Sequence[int], seed: int = 0) -> str:
+    """What a cache saves at each context."""
+    found = {n: measure.saving(trials, model, n, seed) for n in sorted(contexts)}
+    words = ", ".join(f"{ratio.words} after {n}" for n, ratio in found.items() if ratio.n)
+    return f"Jitted, a token comes so much faster with a cache: {words or 'not measured'}."

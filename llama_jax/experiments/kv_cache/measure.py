@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax import checkpoint, generate, transforms
-from llama_jax.bench import AGAIN, passages, statistics, summary
+from llama_jax.bench import AGAIN, passages, run, statistics, summary
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.published import figure_of
 from llama_jax.bench.quality import against
@@ -33,12 +34,15 @@ TYPES = {
     "step+donate+kvf16": "float16",
     "step+donate+kvint8": "int8",
 }
+WEIGHTS = {"step": "float32", "step+bf16": "bfloat16", "step+int8": "int8"}
+IN_TYPES = "weights in types"  # a run's name
+SIZES = ("weights", "MB", "tokens/s", "low", "high", "over float32", "n")  # columns of `by_weights`
 FIFTEEN, PROMPT, NEW = "fifteen tokens", 4, 15  # the case that was published: 15 tokens after a prompt of 4
 PIECE = 16  # tokens that go through the cache together where its quality is measured
 
 
 def random_plan(
-    run: str,
+    name: str,
     model: str,
     placements: Sequence[str],
     prompt: int,
@@ -53,7 +57,7 @@ def random_plan(
     workload = Workload(passages.random_prompts(config.vocab_size, prompt, seed), new_tokens, prompt, seed=seed)
     passages.check_context(config, workload)
     return Plan(
-        model, tuple(map(parse, placements)), workload, placements[0], blocks=blocks, processes=processes, run=run
+        model, tuple(map(parse, placements)), workload, placements[0], blocks=blocks, processes=processes, run=name
     )
 
 
@@ -75,6 +79,48 @@ def at_contexts(
 def types(model: str, context: int, new_tokens: int, blocks: int, processes: int, seed: int) -> Plan:
     """The same cache kept in float32, bfloat16 and int8."""
     return random_plan("types", model, tuple(TYPES), context, new_tokens, blocks, processes, seed)
+
+
+def weights(model: str, blocks: int, processes: int, seed: int) -> Plan:
+    """The weights in smaller types, everything else as it was."""
+    return random_plan(IN_TYPES, model, tuple(WEIGHTS), 64, 9, blocks, processes, seed)
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    shapes: str,
+    seed: int,
+    contexts: Sequence[int],
+    new_tokens: int,
+    blocks: int,
+    case_blocks: int,
+    type_blocks: int,
+    processes: int,
+    type_context: int,
+) -> tuple[list[Trial], dict]:
+    """All trials (runs by name), and what the meta file says of them: quality, counted work and bytes.
+
+    shapes: the model of the published case. blocks: at each context; case_blocks: of the published case; type_blocks:
+    of the types of cache and of weights.
+    """
+    plans = [
+        fifteen(shapes, case_blocks, processes, seed),
+        weights(shapes, type_blocks, processes, seed),
+        types(model, type_context, 9, type_blocks, processes, seed),
+        *(p for name in (shapes, model) for p in at_contexts(name, contexts, new_tokens, blocks, processes, seed)),
+    ]
+    trials = [t for plan in plans for t in run.collect(plan, journal)]
+    loaded = checkpoint.load(model)
+    configs = {name: checkpoint.load_config(name) for name in (shapes, model)}
+    about = dict(
+        weights_hash=loaded.weights_hash,
+        quality=quality(loaded, passages.english(loaded, type_context, seed)),
+        work=attention_work(configs[shapes], configs[shapes].max_position_embeddings),
+        bytes={name: cache_bytes(config, (64, 256, 1024)) for name, config in configs.items()},
+    )
+    return trials, about
 
 
 # What the trials say --------------------------------------------------------------------------------------------------
@@ -124,6 +170,19 @@ def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[f
             found[name].setdefault(context, []).append(t.tpot * 1e3)
             if name == "step":
                 found["limit"].setdefault(context, []).append(1e3 / t.limit)
+    return found
+
+
+def by_weights(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """What smaller weights do to size and speed: an entry of `SIZES` a type."""
+    found = []
+    for name, kind in WEIGHTS.items():
+        here = [t for t in trials if t.run == IN_TYPES]
+        if rates := list(summary.rates(here, name).values()):
+            rate, bytes_ = statistics.summarise(rates, seed), next(t.weights_bytes for t in here if t.subject == name)
+            gain = summary.paired_ratio(here, name, "step", seed)
+            line = (kind, bytes_ / 1e6, rate.median, rate.low, rate.high, gain.words, rate.n)
+            found.append(dict(zip(SIZES, line, strict=True)))
     return found
 
 

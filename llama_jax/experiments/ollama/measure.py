@@ -70,7 +70,7 @@ FIRST_IDS, MORE_IDS = 40, 70  # lengths of the turns for a model without a token
 class Contest:
     """What is measured against what. The first placement is the baseline, which runs twice in each block.
 
-    rivals: the subjects of `memory` and `chat`, out of placements and peers. questions, turns: of the science questions
+    rivals: the subjects of `memory` and `chat`, out of placements and peers. prompts, turns: of the science questions
     and of `TALK`.
     chats: conversations with each rival. starts: processes a rival for `memory`.
     """
@@ -79,7 +79,7 @@ class Contest:
     placements: tuple[str, ...]
     peers: tuple[str, ...]
     rivals: tuple[str, ...]
-    questions: int
+    prompts: int
     new_tokens: int
     blocks: int
     processes: int
@@ -102,7 +102,7 @@ class Contest:
             if name not in names:
                 raise UserError(f"The rival {name!r} is not among placements and peers.{near(name, names)}")
         check(
-            questions=self.questions,
+            prompts=self.prompts,
             blocks=self.blocks,
             processes=self.processes,
             turns=self.turns,
@@ -123,7 +123,7 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
     absent = {gap["name"] for gap in gaps}
     placements, others = (tuple(n for n in names if n not in absent) for names in (contest.placements, contest.peers))
     loaded = checkpoint.load(contest.model)
-    work = passages.science(loaded, prompts.load(contest.questions), contest.new_tokens, contest.seed)
+    work = passages.science(loaded, prompts.load(contest.prompts), contest.new_tokens, contest.seed)
     turns = conversation(loaded, contest.turns, contest.turn_tokens, contest.seed)
     passages.check_context(loaded.config, turns)
     plan = Plan(

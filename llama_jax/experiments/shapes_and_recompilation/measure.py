@@ -24,7 +24,8 @@ import numpy as np
 from llama_jax import checkpoint, generate
 from llama_jax.bench import compile_causes, passages, protocol
 from llama_jax.bench.cold import as_first
-from llama_jax.bench.job import Job, check, opened, watched
+from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.order import shuffled
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
@@ -86,6 +87,28 @@ class Stream:
     @property
     def longest(self) -> int:
         return max(map(len, self.prompts))
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    prompts: int,
+    requests: int,
+    new_tokens: int,
+    batch: int,
+    processes: int,
+    surprise_processes: int,
+) -> tuple[list[Served], dict]:
+    """The rows of all four experiments, and what the meta file says of them. surprise_processes: for each side of the
+    last three."""
+    loaded = checkpoint.load(model)
+    stream = ragged(loaded, prompts, requests, new_tokens, batch, seed)
+    counts = {SHAPES: processes, SAMPLING: surprise_processes, COMMITTED: surprise_processes, LAST: surprise_processes}
+    serve(Job(model, None, journal), loaded, stream, counts)
+    about = dict(weights_hash=loaded.weights_hash, prompt_tokens=[len(ids) for ids in stream.prompts])
+    return whole(journal.trials), about
 
 
 def ragged(

@@ -48,3 +48,24 @@ def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
     )
     axes.set_title("When the tokens of one answer arrive")
     return figure
+
+
+@styled
+def attention(words: Sequence[str], weights: np.ndarray, title: str) -> Figure:
+    """What each token looks at: a row a token that looks, a column one that is looked at, its share in percent.
+    weights: [T T]."""
+    figure, axes = new(7.2, 4.6)
+    shares = np.round(100 * np.asarray(weights))
+    axes.imshow(np.tril(shares), cmap="Blues", vmin=0, vmax=100)
+    for row in range(len(words)):
+        for column in range(row + 1):
+            share = shares[row, column]
+            axes.text(column, row, f"{share:.0f}", ha="center", va="center", color="white" if share > 55 else "#222222")
+    ticks = range(len(words))
+    axes.set_xticks(ticks, words, rotation=30, ha="right", rotation_mode="anchor")
+    axes.set_yticks(ticks, words)
+    axes.tick_params(length=0)
+    axes.grid(False)
+    axes.set(xlabel="looked at", ylabel="the token that looks")
+    axes.set_title(title)
+    return figure

@@ -302,6 +302,35 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
 
 
 @styled
+def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
+    """P50, P95 and P99 against prompt length, a panel a subject, and the mean. entries: `table.tails`."""
+    names = list(dict.fromkeys(e["subject"] for e in entries))
+    if not names:
+        return nothing(f"No subject was asked {statistics.enough(99):,} times at any length, so there is no P99.")
+    figure, panels = new(4.3 * len(names) + 0.6, 4.6, columns=len(names), sharey=True, squeeze=False)
+    for axes, name in zip(panels[0], names, strict=True):
+        here, shade = (
+            sorted((e for e in entries if e["subject"] == name), key=lambda e: e["tokens"]),
+            look(trials, name)[0],
+        )
+        x = [e["tokens"] for e in here]
+        axes.fill_between(x, [e["p50"] for e in here], [e["p99"] for e in here], color=shade, alpha=0.15, linewidth=0)
+        for key, line in (("p50", "-"), ("p95", "--"), ("p99", ":")):
+            axes.plot(x, [e[key] for e in here], color=shade, linestyle=line, linewidth=2, label=key.upper())
+        axes.plot(x, [e["mean"] for e in here], "x", color="black", markersize=6, label="mean")
+        axes.set_title(f"{name} (n ≥ {min(e['n'] for e in here):,} a length)", fontsize=11.5)
+        axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)")
+        axes.minorticks_off()
+        axes.set_xticks(x, [str(n) for n in x], rotation=45, fontsize=8.5)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(LogLocator(subs=()))
+        plain_ticks(axes.yaxis)
+    panels[0][0].set_ylabel("time to first token, ms (log scale)")
+    panels[0][0].legend(loc="upper left", fontsize=9.5)
+    return figure
+
+
+@styled
 def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]], loop: int) -> Figure:
     """What one cold request in a loop of `loop` does to a mean: published means and P99 (left), the same made from our
     trials (right).

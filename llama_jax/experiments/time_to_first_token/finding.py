@@ -47,3 +47,22 @@ def tokens(counts: Sequence[int]) -> str:
     """`10, 50 and 100 tokens`; "" for none."""
     words = [str(n) for n in counts]
     return f"{' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))} tokens" if words else ""
+
+
+def scripting(found: Sequence[dict]) -> str:
+    """Whether scripting what is dynamic makes the first token sooner. found: `table.scripting`."""
+    kinds: dict[str, list[dict]] = {}
+    for e in found:
+        kinds.setdefault(e["what"], []).append(e)
+    if not kinds:
+        return "What scripting gains was not measured here."
+    parts = []
+    for what, here in kinds.items():
+        values = [e["ratio"].value for e in here]
+        sooner, later = (
+            [e["tokens"] for e in here if e["ratio"].verdict == verdict] for verdict in ("faster", "slower")
+        )
+        words = f"with {what} PyTorch's first token comes {min(values):.2f}x to {max(values):.2f}x as soon"
+        decided = [f"sooner at {tokens(sooner)}"] * bool(sooner) + [f"later at {tokens(later)}"] * bool(later)
+        parts.append(f"{words} ({', '.join(decided) or f'undecided at all {len(here)} lengths'})")
+    return "; ".join(parts)[0].upper() + "; ".join(parts)[1:] + "."

@@ -30,11 +30,13 @@ from llama_jax.bench import AGAIN, environment, phases, protocol, requests, roof
 from llama_jax.bench.cold import Start, as_first, noting
 from llama_jax.bench.cold import subject as bound
 from llama_jax.bench.guard import Guard
-from llama_jax.bench.job import Job, opened, watched
+from llama_jax.bench.job import Job, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.order import shuffled
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.workload import Subject, Workload
 from llama_jax.errors import UserError
+from llama_jax.experiments.time_to_first_token import table
 from llama_jax.experiments.time_to_first_token.plan import (
     COLD,
     POLICIES,
@@ -42,11 +44,58 @@ from llama_jax.experiments.time_to_first_token.plan import (
     WARM_UP,
     Plan,
     check_plan,
-    rounds_of,
+    processes_of,
     shaped,
     without,
     workloads,
 )
+from llama_jax.generate import GREEDY
+from llama_jax.model.sampling import Sampler
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    lengths: Sequence[int],
+    placements: Sequence[str],
+    peers: Sequence[str],
+    blocks: int,
+    processes: int,
+    at: int,
+    tail: int,
+    tail_lengths: Sequence[int],
+    tail_subjects: Sequence[str],
+    temperature: float,
+    starts: int,
+    new_tokens: int,
+) -> tuple[list[Start], dict]:
+    """All requests of a plan, and what the meta file says of them. Raises UserError for a plan that cannot be."""
+    plan = Plan(
+        placements=placements,
+        peers=peers,
+        lengths=lengths,
+        blocks=blocks,
+        processes=processes,
+        at=at,
+        starts=starts,
+        tail=tail,
+        tail_lengths=tail_lengths,
+        tail_subjects=tail_subjects,
+        temperature=temperature,
+        new_tokens=new_tokens,
+        seed=seed,
+    )
+    check_plan(plan, checkpoint.load_config(model))
+    loaded = checkpoint.load(model)
+    gaps = measure(Job(model, None, journal), loaded, plan)
+    return whole(journal.trials), dict(
+        baseline=placements[0],
+        missing=gaps,
+        floor=table.floor(loaded.config, lengths),
+        text="English" if loaded.tokenizer else "random ids",
+    )
 
 
 def measure(job: Job, loaded: checkpoint.Checkpoint, plan: Plan) -> list[dict]:
@@ -61,16 +110,17 @@ def measure(job: Job, loaded: checkpoint.Checkpoint, plan: Plan) -> list[dict]:
     gaps = peers.missing(plan.peers, job.model)
     plan = without(plan, [gap["name"] for gap in gaps])
     asked = workloads(loaded, plan)
-    cold_starts(job, loaded, plan, asked[COLD, plan.at])
+    for n in plan.lengths:
+        if plan.starting(n):
+            cold_starts(job, loaded, plan, n, asked[COLD, n])
     plan = without(plan, [gap["name"] for gap in phases.missing(job.journal)])
     answers(job, plan, asked)
     return gaps + phases.missing(job.journal)
 
 
 def answers(job: Job, plan: Plan, asked: dict[tuple[str, int], Workload]) -> None:
-    """The warm requests of a plan and its tail, each process with its share of both. asked: `workloads`."""
-    for p in range(plan.processes):
-        rounds = rounds_of(plan, p)
+    """The warm requests of a plan and its tails, each process with its share. asked: `workloads`."""
+    for rounds in processes_of(plan):
         run, block, names, lengths = rounds[-1]
         twin = run == WARM
         job.child(
@@ -80,23 +130,26 @@ def answers(job: Job, plan: Plan, asked: dict[tuple[str, int], Workload]) -> Non
             (len(names) + twin) * len(lengths),
             plan=asdict(plan),
             rounds=rounds,
-            asked=[(*key, asdict(work)) for key, work in asked.items()],
+            asked=[(*key, asdict(work)) for key, work in asked.items() if key[1] in lengths],
         )
 
 
-def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workload) -> None:
-    """`starts` first requests of each subject at one length, each in a process of its own, in seeded random order."""
+def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, n: int, work: Workload) -> None:
+    """`starts` first requests at one length of each subject that is to make them there, each in a process of its own,
+    in seeded random order."""
     reference, known = Reference(loaded, shaped(work, "step bucketed", max(plan.lengths))), {}
     gone = {gap["name"] for gap in phases.missing(job.journal)}
     for block in range(plan.starts):
-        drawn = shuffled(plan.subjects, plan.seed, COLD, block)
+        drawn = shuffled(plan.starting(n), plan.seed, COLD, n, block)
         for order, name in enumerate(drawn):
-            run = f"{COLD} {name}"
+            run = f"{COLD} {name}" if n == plan.at else f"{COLD} {name} at {n}"
             if name in gone or any(t.run == run and t.block == block for t in job.journal.trials):
                 continue
             known.setdefault(block, reference.tokens(block).tolist())
             job.progress(
-                f"first request of a fresh process: {name}", block * len(drawn) + order, plan.starts * len(drawn)
+                f"first request of a fresh process: {name}, {n} tokens",
+                block * len(drawn) + order,
+                plan.starts * len(drawn),
             )
             arguments = dict(subject=name, order=order, plan=asdict(plan), work=asdict(work), greedy=known[block])
             try:
@@ -112,14 +165,21 @@ def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, work: Workl
 
 
 def build(
-    say: Callable, loaded: checkpoint.Checkpoint, names: Sequence[str], block: int, engines: dict
+    say: Callable,
+    loaded: checkpoint.Checkpoint,
+    names: Sequence[str],
+    block: int,
+    engines: dict,
+    temperature: float = 0.0,
 ) -> list[Subject]:
     """Subjects by name; policies of one placement share its engine and so its programs, which `engines` then holds by
-    placement.
+    placement. Those that can sample do so at that temperature, where it is one.
 
     A peer that cannot be built is said to be missing.
     """
-    made = {}
+    from llama_jax.peers import PEERS
+
+    made, sampler = {}, Sampler(temperature=temperature) if temperature else None
     for name in names:
         placement, _, policy = name.rpartition(" ")
         if policy in POLICIES:
@@ -128,7 +188,8 @@ def build(
             made[name] = replace(made[placement], name=name)
         else:
             made |= {who.name: who for who in requests.build(say, loaded, dict(peers=[name]), (), block)}
-    return [made[name] for name in names if name in made]
+    samples = {name: name not in PEERS or PEERS[name].samples for name in made}
+    return [replace(made[n], sampler=sampler if samples[n] else None) for n in names if n in made]
 
 
 def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: list, asked: list) -> dict:
@@ -139,26 +200,27 @@ def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: li
     with watched(say) as more:
         loaded, *_ = opened(job)
         engines: dict = {}
-        subjects = build(say, loaded, plan.subjects, rounds[0][1], engines)
-        warm_up(say, subjects, works, plan)
+        wanted = {n for *_, lengths in rounds for n in lengths}
+        names = [name for name in plan.subjects if any(name in names for _, _, names, _ in rounds)]
+        subjects = build(say, loaded, names, rounds[0][1], engines, plan.temperature)
+        warm_up(say, subjects, {key: work for key, work in works.items() if key[1] in wanted}, plan)
         references, probe = references_of(loaded, works, plan, engines), roofline.Probe()
         for i, (run, block, names, lengths) in enumerate(rounds):
             say("progress", [f"{run} requests, block {block + 1}", i, len(rounds)])
             bandwidth = probe.bandwidth()
             present = [who for who in subjects if who.name in names]
             for who, n, order in drawn(present, lengths, run, block, plan):
-                reference = references[run, n]
-                reference.tokens(block)
+                reference, passage = references[run, n], block % len(works[run, n].prompts)
                 record, tokens = protocol.trial(
                     who,
                     shaped(works[run, n], who.name, max(plan.lengths)),
-                    block,
+                    passage,
                     run=run,
                     block=block,
                     order=order,
                     **identity,
                 )
-                judged = reference.judge(record, tokens)
+                judged = reference.judge(record, tokens, who.sampler)
                 say("trial", Start(**{**judged.model_dump(), "bandwidth_gbps": bandwidth}).model_dump())
         more["gflops"] = roofline.flops()
     return {}
@@ -182,7 +244,7 @@ def warm_up(say: Callable, subjects: Sequence[Subject], works: dict[tuple[str, i
     done = set()
     for i, who in enumerate(subjects):
         say("progress", [f"warm-up of {who.name}", i, len(subjects)])
-        for n in plan.lengths:
+        for n in (n for n in plan.lengths if (WARM_UP, n) in works):
             work = shaped(works[WARM_UP, n], who.name, max(plan.lengths))
             shape = (who.placement, work.length, work.slots) if who.backend == "jax" else (who.name, n)
             if shape not in done:
@@ -213,7 +275,7 @@ def first_request(
     with watched(say):
         loaded, _, _, load_ns = opened(job)
         began = time.perf_counter_ns()
-        built = build(say, loaded, [subject], identity["block"], {})
+        built = build(say, loaded, [subject], identity["block"], {}, plan.temperature)
         if not built:
             return {}
         load_ns, first = load_ns + time.perf_counter_ns() - began, {}
@@ -225,8 +287,8 @@ def first_request(
         peak = environment.peak_rss()
         first.pop("to_first_ns", None)  # a start's, which is not asked for here
         reference = Reference(loaded, work)
-        reference.known[identity["block"], "float32", "none"] = np.array(greedy)
-        record = reference.judge(as_first(record), tokens)
+        reference.known[identity["block"], "float32", "none", GREEDY, 0] = np.array(greedy)
+        record = reference.judge(as_first(record), tokens, who.sampler)
         own = dict(load_ns=load_ns, peak_rss_bytes=peak, **first)
         say("trial", Start(**{**record.model_dump(), **own}).model_dump())
     return {}

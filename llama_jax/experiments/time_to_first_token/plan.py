@@ -15,6 +15,7 @@ from llama_jax.bench.passages import passages
 from llama_jax.bench.workload import Shaped, Workload
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError, near
+from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
 
 POLICIES = {
@@ -24,13 +25,15 @@ POLICIES = {
 }
 WARM_UP, WARM, TAIL, COLD = "warm-up", "warm", "tail", "cold"
 SPARE = 4  # passages of each length that only warm up
+POOL = 50  # passages of a length that the requests of its tail ask in turn
+PART = 250  # requests of a tail that one process makes
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of whom. blocks are spread evenly over `processes`, and so are the `tail` further requests that
-    `tail_subjects` get at the length `at`; `starts` fresh processes a subject make their first request at that
-    length."""
+    """What is asked of whom. blocks are spread evenly over `processes`. `starts` fresh processes a subject make their
+    first request at the length `at`. `tail_subjects` get `tail` further requests at each of `tail_lengths`, `PART` in a
+    process, and first requests at each of them. temperature: of who can sample; the others take the best token."""
 
     placements: tuple[str, ...]  # "PLACEMENT POLICY"; the first is the baseline, which runs twice in a block (A/A)
     peers: tuple[str, ...]
@@ -40,17 +43,23 @@ class Plan:
     at: int
     starts: int
     tail: int = 0
+    tail_lengths: tuple[int, ...] = ()
     tail_subjects: tuple[str, ...] = ()
+    temperature: float = 0.0
     new_tokens: int = 2
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("placements", "peers", "lengths", "tail_subjects"):
+        for name in ("placements", "peers", "lengths", "tail_lengths", "tail_subjects"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def subjects(self) -> tuple[str, ...]:
         return self.placements + self.peers
+
+    def starting(self, n: int) -> tuple[str, ...]:
+        """Whose first request at a length is timed in a fresh process."""
+        return self.subjects if n == self.at else self.tail_subjects if n in self.tail_lengths else ()
 
 
 def check_plan(plan: Plan, config: ModelConfig) -> None:
@@ -81,10 +90,16 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
         raise UserError(f"at is {plan.at}; it must be one of the lengths ({', '.join(map(str, plan.lengths))}).")
     if plan.processes > plan.blocks:
         raise UserError(f"{plan.processes} processes for {plan.blocks} blocks; each process needs a block of its own.")
-    if plan.tail < 0 or (plan.tail and not plan.tail_subjects):
+    if plan.tail < 0 or (plan.tail and not (plan.tail_subjects and plan.tail_lengths)):
         raise UserError(
-            f"tail is {plan.tail} for {len(plan.tail_subjects)} tail_subjects; name some, or set tail to 0."
+            f"tail is {plan.tail} for {len(plan.tail_subjects)} tail_subjects at {len(plan.tail_lengths)} tail_lengths;"
+            " name some, or set tail to 0."
         )
+    if unknown := [n for n in plan.tail_lengths if n not in plan.lengths]:
+        raise UserError(
+            f"tail_lengths has {unknown[0]!r}, which is not measured; lengths: {', '.join(map(str, plan.lengths))}."
+        )
+    Sampler(temperature=plan.temperature)
     for name in plan.tail_subjects:
         if name not in plan.subjects:
             raise UserError(f"tail_subjects names {name!r}, which is not measured.{near(name, plan.subjects)}")
@@ -92,9 +107,10 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
 
 
 def workloads(loaded: checkpoint.Checkpoint, plan: Plan) -> dict[tuple[str, int], Workload]:
-    """(run, length) → its passages, each asked once; those of the warm-up are never timed."""
+    """(run, length) → its passages, each asked once, those of a tail in turn; those of the warm-up are never timed."""
     counts = [(WARM_UP, n, SPARE) for n in plan.lengths] + [(WARM, n, plan.blocks) for n in plan.lengths]
-    counts += [(COLD, plan.at, plan.starts), (TAIL, plan.at, plan.tail)]
+    counts += [(COLD, n, plan.starts) for n in plan.lengths if plan.starting(n)]
+    counts += [(TAIL, n, min(plan.tail, POOL)) for n in plan.tail_lengths]
     drawn = iter(passages(loaded, [n for _, n, count in counts for _ in range(count)], plan.seed))
     return {
         (run, n): Workload(tuple(next(drawn) for _ in range(count)), plan.new_tokens, n, seed=plan.seed)
@@ -116,11 +132,17 @@ def without(plan: Plan, names: Sequence[str]) -> Plan:
     return replace(plan, **kept, tail=plan.tail if kept["tail_subjects"] else 0)
 
 
-def rounds_of(plan: Plan, process: int) -> list[tuple[str, int, tuple[str, ...], tuple[int, ...]]]:
-    """What one process measures, in order: (run, block, subjects, lengths) each."""
-    blocks, tail = (
-        np.array_split(range(count), plan.processes)[process].tolist() for count in (plan.blocks, plan.tail)
-    )
-    return [(WARM, b, plan.subjects, plan.lengths) for b in blocks] + [
-        (TAIL, b, plan.tail_subjects, (plan.at,)) for b in tail
-    ]
+Round = tuple[str, int, tuple[str, ...], tuple[int, ...]]  # run, block, subjects, lengths
+
+
+def processes_of(plan: Plan) -> list[list[Round]]:
+    """What each process measures, in order: first those of the blocks, then those of the tails.
+
+    Blocks of a tail are numbered through all its lengths, so that no two processes have one in common.
+    """
+    shares = np.array_split(range(plan.blocks), plan.processes)
+    found = [[(WARM, b, plan.subjects, plan.lengths) for b in share.tolist()] for share in shares]
+    for i, n in enumerate(plan.tail_lengths if plan.tail else ()):
+        for share in np.array_split(range(i * plan.tail, (i + 1) * plan.tail), -(-plan.tail // PART)):
+            found.append([(TAIL, b, plan.tail_subjects, (n,)) for b in share.tolist()])
+    return found

@@ -12,10 +12,11 @@ import math
 from collections.abc import Sequence
 
 from llama_jax import checkpoint
-from llama_jax.bench import AGAIN, available
+from llama_jax.bench import AGAIN, available, phases
 from llama_jax.bench.available import peer_names
 from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.standings import SAME_FILE
 from llama_jax.bench.statistics import Ratio
 from llama_jax.experiments.time_to_first_token import measure as ttft
@@ -38,6 +39,21 @@ def measure(job: Job, subjects: Sequence[str], lengths: Sequence[int], blocks: i
     plan = planned(available.present(job, subjects), lengths, blocks, seed)
     ttft.answers(job, plan, workloads(checkpoint.load(job.model), plan))
     return [t.model_copy(update=dict(subject=t.subject.replace(EXACT, ""))) for t in whole(job.journal.trials)]
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    first_subjects: Sequence[str],
+    first_lengths: Sequence[int],
+    first_blocks: int,
+) -> tuple[list[Start], dict]:
+    """All requests of `measure`, and for the meta file what could not run and what the limit follows from."""
+    rows = measure(Job(model, None, journal), first_subjects, first_lengths, first_blocks, seed)
+    floor = table.floor(checkpoint.load_config(model), first_lengths)
+    return rows, dict(missing=phases.missing(journal), floor=floor)
 
 
 def planned(subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: int) -> Plan:

@@ -18,9 +18,7 @@ LINES = {"XLA": "--", "gemv": "-", "fused": ":"}
 
 
 @styled
-def precision_first(
-    trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0
-) -> Figure:
+def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0) -> Figure:
     """TTFT against prompt length (left); each placement's over that of llama.cpp's fastest mode of the same file
     (right).
 

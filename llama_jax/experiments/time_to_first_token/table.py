@@ -48,8 +48,8 @@ def middle(trials: Sequence[Start], subject: str, n: int) -> float:
 
 
 def entry(trials: Sequence[Start], subject: str, n: int, seed: int = 0) -> dict:
-    """One subject at one length, in ms. p99 is None where the sample cannot hold it; `p99_note` then says what it would
-    need."""
+    """One subject at one length, in ms. p95 and p99 are None where the sample cannot hold them; `p99_note` then says
+    what the latter would need."""
     good, every = (
         warm(trials, subject, n),
         [t for t in summary.warm(trials, subject, valid=False) if t.prompt_tokens == n],
@@ -67,7 +67,7 @@ def entry(trials: Sequence[Start], subject: str, n: int, seed: int = 0) -> dict:
         p50=found.median,
         low=found.low,
         high=found.high,
-        p99=statistics.percentiles(values, (99,))["p99"],
+        **statistics.percentiles(values, (95, 99)),
         p99_note=statistics.percentile_note(len(values), (99,)),
         void=len(every) - len(good),
         reasons=sorted({t.reason for t in every if t.reason}),
@@ -85,8 +85,8 @@ def as_frame(entries: Sequence[dict]):
     given."""
     import pandas as pd
 
-    def p99(e: dict) -> str:
-        return f"{e['p99']:.1f}" if e["p99"] is not None else f"needs n ≥ {statistics.enough(99):,}"
+    def percentile(e: dict, p: int) -> str:
+        return f"{e[f'p{p}']:.1f}" if e[f"p{p}"] is not None else f"needs n ≥ {statistics.enough(p):,}"
 
     return (
         pd.DataFrame(
@@ -101,7 +101,8 @@ def as_frame(entries: Sequence[dict]):
                     "P50": e["p50"],
                     "P50 low": e["low"],
                     "P50 high": e["high"],
-                    "P99": p99(e),
+                    "P95": percentile(e, 95),
+                    "P99": percentile(e, 99),
                     "n": e["n"],
                     "void": e["void"],
                 }
@@ -111,6 +112,11 @@ def as_frame(entries: Sequence[dict]):
         .set_index(["tokens", "subject"])
         .round(1)
     )
+
+
+def tails(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """`entry` of every subject and length whose requests are enough for a P99."""
+    return [e for e in table(trials, seed) if e["p99"] is not None]
 
 
 # Ratios ---------------------------------------------------------------------------------------------------------------
@@ -177,6 +183,23 @@ def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     return found
 
 
+SCRIPTED = {  # what is made of the dynamic operations, and of the rest: a peer, and the same without
+    "the dynamic operations scripted": ("torch-script", "torch+static"),
+    "the same without a KV cache, as published": ("torch-script+nocache", "torch+nocache"),
+    "everything compiled": ("torch-compile", "torch+static"),
+}
+
+
+def scripting(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """What scripting gains at each length: {what, tokens, ratio: TTFT without over with, above 1 it helps}."""
+    found = []
+    for what, (peer, plain) in SCRIPTED.items():
+        for n in lengths(trials):
+            if (ratio := times_as_long(trials, plain, peer, n, seed)).n:
+                found.append(dict(what=what, tokens=n, ratio=ratio))
+    return found
+
+
 def unmeasured(trials: Sequence[Start], gaps: Sequence[dict]) -> dict[str, str]:
     """Peers of PyTorch and llama.cpp that these trials do not hold → why: the reason of a gap, or that they were not
     asked for."""
@@ -230,8 +253,8 @@ def limits(trials: Sequence[Start], subject: str, about: dict, gflops: float) ->
 # Cold and warm --------------------------------------------------------------------------------------------------------
 
 
-def cold(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """First requests of fresh processes, by subject: TTFT in ms of each, and its parts at the median.
+def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
+    """First requests of fresh processes at one length, by subject: TTFT in ms of each, and its parts at the median.
 
     warm_ms: the subject's warm median at that length. Three parts add up to `median`: compile_ms, trace, lower and
     compile before the first token, as JAX reports them; usual_ms, what a warm request takes as well; once_ms, the rest,
@@ -239,10 +262,10 @@ def cold(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """
     found = []
     for name in placements(trials) + rivals(trials):
-        starts = [t for t in trials if t.phase == "cold" and t.subject == name and t.valid]
+        starts = [t for t in trials if (t.phase, t.subject, t.prompt_tokens) == ("cold", name, at) and t.valid]
         if not starts:
             continue
-        times, n = milliseconds(starts), starts[0].prompt_tokens
+        times, n = milliseconds(starts), at
         compiling = float(
             np.median(
                 [((t.first_trace_ns or 0) + (t.first_lower_ns or 0) + (t.first_backend_ns or 0)) / 1e6 for t in starts]
@@ -268,7 +291,25 @@ def cold(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     return found
 
 
-def mixing(trials: Sequence[Start]) -> list[dict]:
+def cold_lengths(trials: Sequence[Start]) -> list[int]:
+    """Prompt lengths of first requests, ascending."""
+    return sorted({t.prompt_tokens for t in trials if t.phase == "cold" and t.prompt_tokens})
+
+
+def cold_frame(trials: Sequence[Start], at: Sequence[int], seed: int = 0):
+    """First requests at these lengths, as a pandas.DataFrame: seconds, their parts, and the process's peak memory."""
+    import pandas as pd
+
+    columns = ["tokens", "subject", "processes", "cold s", "compile s", "other once s", "warm s", "load s", "peak GB"]
+    lines = [
+        (n, e["subject"], e["n"], e["median"] / 1e3, e["compile_ms"] / 1e3, e["once_ms"] / 1e3, e["warm_ms"] / 1e3,
+         e["load_s"], (e["peak_rss_bytes"] or 0) / 1e9)
+        for n in at for e in cold(trials, n, seed)
+    ]  # fmt: skip
+    return pd.DataFrame(lines, columns=columns).set_index(["tokens", "subject"]).round(3)
+
+
+def mixing(trials: Sequence[Start], at: int) -> list[dict]:
     """What a mean over a loop of COLD_LOOP requests becomes when the first of them is cold: {subject, n, mixed, warm,
     largest}, in ms.
 
@@ -278,7 +319,7 @@ def mixing(trials: Sequence[Start]) -> list[dict]:
     out.
     """
     found = []
-    for e in cold(trials):
+    for e in cold(trials, at):
         values = milliseconds(
             sorted(warm(trials, e["subject"], e["tokens"]), key=lambda t: (t.process, t.run, t.block))
         )
@@ -300,7 +341,7 @@ def originals() -> dict[str, tuple[float, float, float]]:
     }
 
 
-def beside_the_original(trials: Sequence[Start]):
+def beside_the_original(trials: Sequence[Start], at: int):
     """The published means and P99, and the same two numbers made the same wrong way from our own trials: a
     pandas.DataFrame, ms."""
     import pandas as pd
@@ -317,7 +358,7 @@ def beside_the_original(trials: Sequence[Start]):
                 "with it over without": mean / without,
             }
         )
-    for e in mixing(trials):
+    for e in mixing(trials, at):
         rows.append(
             {
                 "case": f"here: {e['subject']}",

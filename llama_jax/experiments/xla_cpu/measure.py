@@ -21,6 +21,7 @@ import numpy as np
 from llama_jax import xla_flags
 from llama_jax.bench import AGAIN, WRONG, statistics
 from llama_jax.bench.job import Job, check, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.order import shuffled
 from llama_jax.bench.process import Interpreter
 from llama_jax.bench.record import Row
@@ -91,6 +92,11 @@ def measure(job: Job, blocks: int, seed: int = 0, names: Sequence[str] | None = 
 
 
 # What the children run ------------------------------------------------------------------------------------------------
+
+
+def record(journal: Journal, *, model: str, seed: int, pair_blocks: int) -> tuple[list[Compared], dict]:
+    """All pairs of programs. model: the journal's; no pair depends on it."""
+    return measure(Job(model, None, journal), pair_blocks, seed), dict(missing=[])
 
 
 def comparing(say: Callable, job: dict, identity: dict, names: list[str], seed: int) -> dict:

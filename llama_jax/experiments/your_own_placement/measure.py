@@ -14,15 +14,17 @@ import jax
 import numpy as np
 
 from llama_jax import generate
-from llama_jax.bench import AGAIN, COMPILED, WRONG, compile_causes, protocol, summary
+from llama_jax.bench import AGAIN, COMPILED, WRONG, compile_causes, passages, protocol, summary
 from llama_jax.bench.job import Job, check, opened, watched, whole
+from llama_jax.bench.journal import Journal
 from llama_jax.bench.protocol import Reference
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import times
 from llama_jax.bench.workload import Subject, Workload
-from llama_jax.checkpoint import Checkpoint
+from llama_jax.checkpoint import Checkpoint, load
 from llama_jax.errors import UserError
 from llama_jax.placement import LADDER, Placement, parse
+from llama_jax.text import prompts as science
 
 BASELINE = "step"
 NESTED = Placement("nested", jit=("step", "attend", "ffn"))  # a jit inside a jit is inlined: the same program as `step`
@@ -75,6 +77,25 @@ def placements(mine: Placement, ladder: Sequence[str]) -> list[Placement]:
     for p in found:
         generate.require_kernels(p)
     return found
+
+
+def record(
+    journal: Journal,
+    mine: Placement,
+    *,
+    model: str,
+    seed: int,
+    ladder: Sequence[str],
+    prompts: int,
+    blocks: int,
+    processes: int,
+    new_tokens: int,
+) -> tuple[list[Trial], dict]:
+    """The trials of one's own placement, the ladder's and those that must be caught, and what the meta file says."""
+    loaded = load(model)
+    workload = passages.science(loaded, science.load(prompts), new_tokens, seed)
+    measure(Job(model, workload, journal), mine, ladder, blocks, processes)
+    return journal.trials, dict(weights_hash=loaded.weights_hash, baseline=BASELINE, placement=asdict(mine))
 
 
 def measure(job: Job, mine: Placement, ladder: Sequence[str], blocks: int, processes: int) -> None:

@@ -37,12 +37,16 @@ def probed(layers: int = 4) -> list[dict]:
     ]
 
 
-@pytest.mark.parametrize("name", ["ladder", "limits", "probe"])
+@pytest.mark.parametrize("name", ["ladder", "limits", "probe", "budget", "no budget"])
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     draw = {
         "ladder": lambda: chart.extraction_ladder(measured(), GAPS),
         "limits": lambda: chart.extraction_limits(measured()),
         "probe": lambda: chart.extraction_probe(probed()),
+        "budget": lambda: chart.extraction_budget(
+            [dict(forward=40.0, extraction=-1.0, copy=2.0, Python=1.0, disk=3.0)]
+        ),
+        "no budget": lambda: chart.extraction_budget([]),
     }[name]
     assert_same_twice(draw, tmp_path)
 

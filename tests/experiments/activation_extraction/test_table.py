@@ -6,11 +6,13 @@ import pytest
 from llama_jax.bench import AGAIN, record
 from llama_jax.experiments.activation_extraction import finding, rungs
 from llama_jax.experiments.activation_extraction import table as extraction_table
-from llama_jax.experiments.activation_extraction.plan import LADDER, Extraction
+from llama_jax.experiments.activation_extraction.measure import STAGES
+from llama_jax.experiments.activation_extraction.plan import LADDER, SECOND, Extraction
 from llama_jax.experiments.activation_extraction.rungs import (
     ASYNC,
     BASE,
     CEILINGS,
+    COPIES,
     CUT,
     DISK,
     EAGER,
@@ -20,8 +22,11 @@ from llama_jax.experiments.activation_extraction.rungs import (
     PACKED,
     PINNED,
     PRODUCT,
+    SCANNED,
     SPREAD,
+    STACKED,
     TORCH,
+    VMAPPED,
 )
 from llama_jax.experiments.activation_extraction.rungs import LADDER as RUNGS
 
@@ -29,10 +34,14 @@ WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
 
 SECONDS = {
     EAGER: 9,
+    COPIES: 8.0,
+    STACKED: 4.4,
     BASE: 4.0,
     SPREAD: 3.6,
     FIRST: 1.5,
     FIXED: 2.0,
+    SCANNED: 2.2,
+    VMAPPED: 2.0,
     PACKED: 1.0,
     ASYNC: 1.0,
     PRODUCT: 0.9,
@@ -124,6 +133,9 @@ def test_ratios_are_to_n1_and_steps_to_the_rung_before():
     assert extraction_table.gained(gains[FIXED]).startswith("loses: 0.7")
     assert extraction_table.gained(gains[ASYNC]).startswith("gains nothing: ")
     assert extraction_table.gained(gains[PACKED]).startswith(("1.9", "2.0"))
+    assert gains[STACKED].value == pytest.approx(8 / 4.4, rel=0.02)
+    assert gains[SCANNED].value == pytest.approx(2 / 2.2, rel=0.02)
+    assert extraction_table.like_for_like(rows).value == pytest.approx(1.5 / 0.9, rel=0.02)
     assert PINNED not in gains
     assert {name: round(r.value, 1) for name, r in extraction_table.rivals(rows).items()} == {TORCH: 3.3, CUT: 1.4}
     assert extraction_table.overlap(rows).value == pytest.approx(0.85 / 0.9, rel=0.02)
@@ -165,7 +177,8 @@ def test_the_finding_says_what_the_rows_say():
         "of the slower of its two ceilings",
         "fixed shapes 0.7",
         "alone costs time",
-        "async copies gains nothing here",
+        "a careful first version that keeps the same layers",
+        "async copies gain nothing here",
         "2 processes on the same cores make 1.2",
         "pinned host memory is not measured (no GPU here)",
     ):
@@ -183,3 +196,25 @@ def test_what_the_rows_do_not_decide_is_not_claimed():
     nothing = [r.model_copy(update=dict(valid=False, reason="compiled")) for r in measured(2)]
     assert finding.extraction(nothing).startswith("`extract` has no valid pass")
     assert finding.extraction([]).startswith("`extract` has no valid pass")
+
+
+def test_promises_stand_beside_what_was_measured():
+    frame = extraction_table.beside_the_promises(measured())
+    assert frame["promised"].tolist()[:2] == ["4x to 7x", "10x to 20x"]
+    assert frame.loc["everything, over N1 with the same layers", "measured"].startswith("1.6")
+    assert frame.loc["everything, over a loop of copies", "measured"].startswith(("8.8", "8.9"))
+    assert frame.loc["packing alone", "measured"].startswith(("1.9", "2.0"))
+    bare = extraction_table.beside_the_promises([r for r in measured(2) if r.subject != COPIES])
+    assert bare.loc["everything, over a loop of copies", "measured"] == "not measured here"
+
+
+def test_a_second_model_has_a_table_of_its_own():
+    rows = measured(2) + [made(FIRST, 0, run=SECOND, model="other"), made(BASE, 0, run=SECOND, model="other")]
+    assert [e["subject"] for e in extraction_table.table(rows, run=SECOND)] == [BASE, FIRST]
+    assert len(extraction_table.table(rows)) == len(extraction_table.table(measured(2)))
+
+
+def test_the_budget_is_in_a_note():
+    spent = [dict.fromkeys(STAGES, 1.0)]
+    assert extraction_table.budget(dict(processes=[dict(probe=[]), dict(budget=spent)])) == spent
+    assert extraction_table.budget(dict(processes=[])) == extraction_table.budget({}) == []

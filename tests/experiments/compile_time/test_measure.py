@@ -118,7 +118,7 @@ def test_void_rows_and_what_an_interrupted_process_left_are_left_out():
 
 def test_tokens_that_are_not_those_of_step_void_a_row():
     other = [row(), row("step+scan", tokens_sha256="b"), row("step+scan", 8, tokens_sha256="b"), *slots()]
-    found = table.judged(other)
+    found = measure.judged(other)
     assert [r.valid for r in found[:3]] == [True, False, True]  # there is no step of depth 8 to compare with
     assert "not those of step" in found[1].reason
     assert all(r.valid for r in found[3:])
@@ -187,7 +187,7 @@ def measured(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_stages_are_apart_and_jax_says_the_same(measured):
-    timed = [r for r in table.judged(measured.journal.trials) if r.token_times_ns]
+    timed = [r for r in measure.judged(measured.journal.trials) if r.token_times_ns]
     assert len(timed) == 4
     for r in timed:
         assert r.valid, r.reason

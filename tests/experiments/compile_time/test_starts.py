@@ -202,13 +202,13 @@ def test_what_cannot_be_started_is_one_line():
     j = job.Job(SMALL, Workload(((1,),), 2, 1), Journal(kind=Start))
     single = job.Job(SMALL, Workload(((1,),), 1, 1), j.journal)
     calls = {
-        "warm.* is no way to start step": lambda: starts.starts(j, [("step", "warm")], 1),
-        "processes is 0": lambda: starts.starts(j, [("step", "cold")], 0),
-        "No such placement": lambda: starts.starts(j, [("stepp", "cold")], 1),
+        "warm.* is no way to start step": lambda: starts.first(j, [("step", "warm")], 1),
+        "processes is 0": lambda: starts.first(j, [("step", "cold")], 0),
+        "No such placement": lambda: starts.first(j, [("stepp", "cold")], 1),
         "blocks is 0": lambda: starts.warm(j, ["step"], "step", 0),
         "a rate needs 2": lambda: starts.warm(single, ["step"], "step", 1),
         "baseline 'step'": lambda: starts.warm(j, ["loop"], "step", 1),
-        "programs of layer cannot be serialised": lambda: starts.starts(j, [("layer", "serialised")], 1),
+        "programs of layer cannot be serialised": lambda: starts.first(j, [("layer", "serialised")], 1),
     }
     for words, call in calls.items():
         with pytest.raises(UserError, match=words):
@@ -221,7 +221,7 @@ def measured(tmp_path_factory):
     home = tmp_path_factory.mktemp("starts")
     patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
     j = job.Job(SMALL, Workload((tuple(range(20)),), 4, 24), Journal(home / "j.jsonl", kind=Start))
-    starts.starts(j, [("step", way) for way in starts.WAYS], 1)
+    starts.first(j, [("step", way) for way in starts.WAYS], 1)
     starts.warm(j, ["step", "step+scan+donate"], "step", 2)
     yield j
     patch.undo()
@@ -257,7 +257,7 @@ def test_warm_trials_know_the_sizes_of_their_own_program(measured):
 def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch, tmp_path):
     monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
     again = job.Job(SMALL, measured.workload, Journal(measured.journal.path, kind=Start))
-    starts.starts(again, [("step", way) for way in starts.WAYS], 1)
+    starts.first(again, [("step", way) for way in starts.WAYS], 1)
     starts.warm(again, ["step", "step+scan+donate"], "step", 2)
     record.write(tmp_path / "x.csv", again.journal.trials, Start)
     assert record.read(tmp_path / "x.csv", kind=Start)[0] == again.journal.trials

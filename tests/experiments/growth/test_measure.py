@@ -41,6 +41,7 @@ def test_a_point_changes_one_size_alone():
         ("context", 32, "64 to 8192"),
         ("batch", "x", "whole number"),
         ("model", "random:smolm", "smollm2"),
+        ("model", "random:smolm loop+bf16", "smollm2"),
     ],
 )
 def test_points_that_cannot_be(axis, value, words):
@@ -54,6 +55,16 @@ def test_growth_starts_from_a_preset():
     for wrong in ("smollm2-135m-instruct", "random:nothing", "gpt2"):
         with pytest.raises(UserError, match="random:smollm2-135m"):
             measure.preset(wrong)
+
+
+def test_a_model_may_have_a_placement_of_its_own():
+    assert measure.point("model", "random:llama-3.2-3b loop+bf16") == ("random:llama-3.2-3b", 64, 1)
+    assert measure.placement_of("model", "random:llama-3.2-3b loop+bf16") == "loop+bf16"
+    assert (
+        measure.placement_of("model", "random:llama-3.2-3b") == measure.placement_of("layers", 3) == measure.PLACEMENT
+    )
+    with pytest.raises(UserError, match="No such placement"):
+        measure.placement_of("model", "random:llama-3.2-3b lop")
 
 
 def test_everything_is_checked_before_anything_is_measured():
@@ -109,11 +120,19 @@ def test_the_finding_names_what_grew():
 def test_points_are_measured_in_processes_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     job = Job("", None, Journal())
-    measure.measure(job, {"model": [SMALL.format(1), SMALL.format(3)]}, answers=2, processes=1, new_tokens=17, seed=0)
+    measure.measure(
+        job, {"model": [SMALL.format(1), SMALL.format(3) + " loop+bf16"]}, answers=2, processes=1, new_tokens=17, seed=0
+    )
     trials = job.journal.trials
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert len({t.process for t in trials}) == 2
     assert all(note["gflops"] > 0 for note in job.journal.notes)
     small, large = measure.axis_of(trials, "model", 1.0)
-    assert small["bytes"] < large["bytes"]
+    one, three = (checkpoint.load_config(SMALL.format(n)) for n in (1, 3))
+    assert (trials[0].dtype, trials[-1].dtype) in (("float32", "bfloat16"), ("bfloat16", "float32"))
+    kept = 64 * one.kv_bytes_per_position(4), 64 * three.kv_bytes_per_position(2)
+    assert [round(p["bytes"]) for p in (small, large)] == [
+        4 * one.weights_read_per_token + kept[0],
+        2 * three.weights_read_per_token + kept[1],
+    ]
     assert (small["n"], small["value"]) == (2, SMALL.format(1))

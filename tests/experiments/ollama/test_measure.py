@@ -22,7 +22,7 @@ CONTEST = Contest(
     ("loop", "step+bf16"),
     ("torch", "llamacpp", "ollama"),
     ("loop", "step+bf16", "torch", "llamacpp"),
-    questions=2,
+    prompts=2,
     new_tokens=5,
     blocks=2,
     processes=1,

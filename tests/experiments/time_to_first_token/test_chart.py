@@ -14,14 +14,16 @@ def draw(name, trials):
         limits = table.limits(trials, "step exact", table.floor(config.tiny(), LENGTHS), 1.0)
         return chart.ttft_by_length(trials, limits, {"llamacpp": 0.5})
     if name == "ttft_cold":
-        return chart.ttft_cold(table.cold(trials))
+        return chart.ttft_cold(table.cold(trials, AT))
     if name == "ttft_distribution":
         return chart.ttft_distribution(trials, AT)
+    if name == "ttft_tails":
+        return chart.ttft_tails(table.tails(trials), trials)
     published = {case: numbers[:2] for case, numbers in table.originals().items()}
-    return chart.ttft_mixed(table.mixing(trials), published, bench_published.COLD_LOOP)
+    return chart.ttft_mixed(table.mixing(trials, AT), published, bench_published.COLD_LOOP)
 
 
-@pytest.mark.parametrize("name", ["ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_mixed"])
+@pytest.mark.parametrize("name", ["ttft_by_length", "ttft_cold", "ttft_distribution", "ttft_tails", "ttft_mixed"])
 @pytest.mark.parametrize("blocks", [1, 6])
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name, blocks):
     trials = everything(blocks)
@@ -49,11 +51,18 @@ def test_a_p99_is_drawn_only_where_there_is_one():
     assert "n = 1006, P99" in many
 
 
+def test_tails_are_drawn_of_those_who_have_them_and_say_how_many_requests_they_stand_on():
+    assert "There is no P99" not in words(draw("ttft_tails", everything(tail=1000)))
+    assert "so there is no P99" in words(draw("ttft_tails", everything()))
+    figure = draw("ttft_tails", everything(tail=1000))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["torch (n ≥ 1,006 a length)"]
+
+
 def test_cold_bars_reach_the_median_and_say_how_much_longer_it_is():
     figure = draw("ttft_cold", everything())
     axes = figure.axes[0]
     labels = {label.get_text(): height for label, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)}
-    for e in table.cold(everything()):
+    for e in table.cold(everything(), AT):
         height = labels[e["subject"]]
         reached = max(
             b.get_x() + b.get_width() for b in axes.patches if abs(b.get_y() + b.get_height() / 2 - height) < 1e-9
@@ -77,4 +86,4 @@ def test_one_length_alone_can_be_drawn():
     unfinished = [t for t in everything() if t.phase == "warm"] + [
         request("step exact", AT, 0, phase="cold", valid=False)
     ]
-    assert "There is no valid cold start." in words(chart.ttft_cold(table.cold(unfinished)))
+    assert "There is no valid cold start." in words(chart.ttft_cold(table.cold(unfinished, AT)))

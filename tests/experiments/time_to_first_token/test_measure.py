@@ -14,6 +14,7 @@ from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.experiments.time_to_first_token import measure, table
 from llama_jax.experiments.time_to_first_token import plan as ttft_plan
+from llama_jax.model.sampling import Sampler
 from tests.bench.test_passages import without_tokenizer
 from tests.experiments.compile_time.test_measure import SMALL
 
@@ -26,6 +27,7 @@ PLAN = ttft_plan.Plan(
     at=20,
     starts=1,
     tail=2,
+    tail_lengths=(5,),
     tail_subjects=("step exact",),
 )
 
@@ -37,13 +39,14 @@ def changed(**changes):
 def test_no_passage_is_asked_twice(tiny):
     works = ttft_plan.workloads(without_tokenizer(tiny), PLAN)
     asked = [p for work in works.values() for p in work.prompts]
-    assert len(asked) == len(set(asked)) == 2 * (ttft_plan.SPARE + 2) + 1 + 2
+    assert len(asked) == len(set(asked)) == 2 * (ttft_plan.SPARE + 2) + 2 + 2
     assert {key: len(work.prompts) for key, work in works.items()} == {
         **{("warm-up", n): ttft_plan.SPARE for n in (5, 20)},
         ("warm", 5): 2,
         ("warm", 20): 2,
+        ("cold", 5): 1,
         ("cold", 20): 1,
-        ("tail", 20): 2,
+        ("tail", 5): 2,
     }
     assert all(len(p) == n for (_, n), work in works.items() for p in work.prompts)
 
@@ -80,8 +83,11 @@ def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
         (dict(starts=0), "starts is 0"),
         (dict(processes=3), "3 processes for 2 blocks"),
         (dict(tail_subjects=()), "tail is 2 for 0"),
+        (dict(tail_lengths=()), "tail is 2 for 1 tail_subjects at 0 tail_lengths"),
+        (dict(tail_lengths=(7,)), "tail_lengths has 7, which is not measured; lengths: 5, 20"),
+        (dict(temperature=-1.0), "temperature"),
         (dict(tail_subjects=("torch",)), "'torch', which is not measured"),
-        (dict(lengths=(20, 255)), "257 tokens of prompt and answer exceed the model's context of 256"),
+        (dict(lengths=(5, 20, 255)), "257 tokens of prompt and answer exceed the model's context of 256"),
     ],
 )
 def test_a_plan_that_cannot_be_is_one_line(tiny, changes, match):
@@ -90,12 +96,24 @@ def test_a_plan_that_cannot_be_is_one_line(tiny, changes, match):
     assert "\n" not in str(caught.value)
 
 
-def test_rounds_cover_every_block_and_every_tail_request_once():
-    plan = changed(blocks=5, processes=2, tail=7)
-    rounds = [r for p in range(2) for r in ttft_plan.rounds_of(plan, p)]
-    assert sorted(b for run, b, *_ in rounds if run == ttft_plan.WARM) == list(range(5))
-    assert sorted(b for run, b, *_ in rounds if run == ttft_plan.TAIL) == list(range(7))
-    assert {names for run, _, names, _ in rounds if run == ttft_plan.TAIL} == {("step exact",)}
+def test_processes_cover_every_block_and_every_tail_request_once(monkeypatch):
+    monkeypatch.setattr(ttft_plan, "PART", 4)
+    processes = ttft_plan.processes_of(changed(blocks=5, processes=2, tail=7, tail_lengths=(5, 20)))
+    kinds = [{(run, lengths) for run, _, _, lengths in rounds} for rounds in processes]
+    assert kinds == 2 * [{("warm", (5, 20))}] + 2 * [{("tail", (5,))}] + 2 * [{("tail", (20,))}]
+    assert sorted(b for rounds in processes[:2] for _, b, *_ in rounds) == list(range(5))
+    assert sorted(b for rounds in processes[2:] for _, b, *_ in rounds) == list(range(14))
+    assert all(1 <= len(rounds) <= 4 for rounds in processes[2:])
+    assert {names for rounds in processes[2:] for _, _, names, _ in rounds} == {("step exact",)}
+    assert len(ttft_plan.processes_of(changed(tail=0))) == 1
+
+
+def test_who_can_sample_does_and_the_others_take_the_best_token(tiny):
+    loaded = without_tokenizer(tiny)
+    names = ("step exact", "torch", "flax-linen+jit")
+    samplers = {who.name: who.sampler for who in measure.build(lambda *said: None, loaded, names, 0, {}, 0.7)}
+    assert samplers == {"step exact": Sampler(0.7), "torch": Sampler(0.7), "flax-linen+jit": None}
+    assert {who.sampler for who in measure.build(lambda *said: None, loaded, names, 0, {})} == {None}
 
 
 def test_the_order_is_random_and_the_baseline_runs_twice(tiny):
@@ -134,9 +152,10 @@ def measured(tmp_path_factory):
         patch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(lock))
         said = []
         job = Job(SMALL, None, Journal(kind=Start), progress=lambda *words: said.append(words))
-        gaps = measure.measure(job, checkpoint.load(SMALL), changed(peers=("flax-linen+jit", "llamacpp")))
+        plan = changed(peers=("flax-linen+jit", "llamacpp"), temperature=0.7)
+        gaps = measure.measure(job, checkpoint.load(SMALL), plan)
         before = len(job.journal.trials)
-        measure.measure(job, checkpoint.load(SMALL), changed(peers=("flax-linen+jit", "llamacpp")))
+        measure.measure(job, checkpoint.load(SMALL), plan)
         return job.journal, gaps, said, before
 
 
@@ -146,11 +165,13 @@ def test_everything_is_measured_once_and_gated(measured):
     trials = whole(journal.trials)
     warm = Counter((t.run, t.subject, t.prompt_tokens) for t in trials if t.phase == "warm")
     names = (*PLAN.placements, "step exact" + AGAIN, "flax-linen+jit")
-    assert warm == {**{("warm", name, n): 2 for name in names for n in PLAN.lengths}, ("tail", "step exact", 20): 2}
+    assert warm == {**{("warm", name, n): 2 for name in names for n in PLAN.lengths}, ("tail", "step exact", 5): 2}
     assert all(t.valid and t.new_tokens == 2 and not t.compiled for t in trials if t.phase == "warm"), [
         t.reason for t in trials
     ]
-    assert len({t.tokens_sha256 for t in trials if (t.run, t.block, t.prompt_tokens) == ("warm", 1, 20)}) == 1
+    sampled = [t for t in trials if (t.run, t.block, t.prompt_tokens, t.backend) == ("warm", 1, 20, "jax")]
+    assert len({t.tokens_sha256 for t in sampled}) == 1  # equal draws
+    assert all("temperature 0.7" in t.sampling for t in sampled), {t.sampling for t in sampled}
     assert [gap["name"] for gap in gaps] == ["llamacpp"]
     assert len(journal.trials) == before  # a run that is whole is not measured again
     assert any("warm-up of step exact" in what for what, *_ in said)
@@ -160,8 +181,9 @@ def test_everything_is_measured_once_and_gated(measured):
 def test_cold_requests_have_processes_of_their_own_and_what_they_compiled(measured):
     trials = whole(measured[0].trials)
     cold = [t for t in trials if t.phase == "cold"]
-    assert Counter(t.subject for t in cold) == dict.fromkeys((*PLAN.placements, "flax-linen+jit"), 1)
-    assert len({t.process for t in trials}) == len(cold) + 1
+    at = {(name, 20): 1 for name in (*PLAN.placements, "flax-linen+jit")} | {("step exact", 5): 1}
+    assert Counter((t.subject, t.prompt_tokens) for t in cold) == at
+    assert len({t.process for t in trials}) == len(cold) + 2
     for t in cold:
         assert t.valid, t.reason
         assert t.compiled > 0
@@ -169,7 +191,7 @@ def test_cold_requests_have_processes_of_their_own_and_what_they_compiled(measur
         assert t.peak_rss_bytes > 10**7
         assert 0 < t.first_backend_ns <= t.backend_ns
         assert (t.first_trace_ns + t.first_lower_ns + t.first_backend_ns) / 1e9 < t.ttft
-    for e in table.cold(trials):
+    for e in table.cold(trials, 20):
         assert e["median"] > e["warm_ms"]
         assert e["compile_ms"] + e["once_ms"] + e["usual_ms"] == pytest.approx(e["median"])
 
@@ -194,12 +216,12 @@ def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tm
     monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     loaded, plan = (
         checkpoint.load(SMALL),
-        changed(placements=("step exact",), peers=("flax-nnx",), tail=0, tail_subjects=()),
+        changed(placements=("step exact",), peers=("flax-nnx",), tail=0, tail_lengths=(), tail_subjects=()),
     )
     job = Job(SMALL, None, Journal(kind=Start), limit=0.05)  # a child that is silent for so long is stopped
     work = ttft_plan.workloads(loaded, plan)[ttft_plan.COLD, plan.at]
-    measure.cold_starts(job, loaded, replace(plan, placements=()), work)
+    measure.cold_starts(job, loaded, replace(plan, placements=()), plan.at, work)
     assert [note["missing"]["name"] for note in job.journal.notes] == ["flax-nnx"]
     assert "stopped after" in job.journal.notes[0]["missing"]["reason"]
     with pytest.raises(UserError, match="measuring process .cold step exact. failed"):
-        measure.cold_starts(job, loaded, replace(plan, peers=()), work)
+        measure.cold_starts(job, loaded, replace(plan, peers=()), plan.at, work)

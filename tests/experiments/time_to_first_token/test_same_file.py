@@ -1,4 +1,4 @@
-"""First tokens by prompt length: mistakes named first, who is compared with whom, goals a length, and the child on a
+"""First tokens by prompt length: mistakes named first, who is compared with whom, and the child on a
 small model."""
 
 import math
@@ -12,10 +12,8 @@ from llama_jax.bench.cold import Start
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
 from llama_jax.errors import UserError
-from llama_jax.experiments.precision_and_kernels import goals
-from llama_jax.experiments.precision_and_kernels.goals import ABSENT, MISSED, REACHED, UNDECIDED
 from llama_jax.experiments.time_to_first_token import measure, same_file, table
-from tests.experiments.precision_and_kernels.race import LENGTHS, firsts
+from tests.experiments.fewer_bits.race import LENGTHS, firsts
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -68,28 +66,6 @@ def test_each_length_is_raced_against_llama_cpps_fastest_mode_of_the_file():
         t.model_copy(update=dict(subject="llamacpp+q4_0")) if t.subject == "llamacpp" else t for t in firsts()
     ]
     assert same_file.rival(other_file, 10) == "llamacpp+generate"
-
-
-def test_a_goal_a_length():
-    reached, missed = goals.firsts(same_file.races(firsts(slower={("step+gemv", 100): 1.6})))
-    assert (reached.verdict, missed.verdict) == (REACHED, MISSED)
-    assert reached.aim == "≤ 1x"
-    assert (
-        reached.about
-        == "step+gemv's first token over that of llama.cpp's fastest mode of this file (llamacpp) at 10 tokens"
-    )
-    level, _ = goals.firsts(same_file.races(firsts(slower={("step+gemv", 10): 20 / 18})))
-    assert level.verdict == UNDECIDED
-    assert level.low < 1 < level.high
-    for names in (("step", "step+gemv"), ("step", "llamacpp")):
-        assert {g.verdict for g in goals.firsts(same_file.races(firsts(names)))} == {ABSENT}
-    assert goals.firsts([]) == []
-
-
-def test_an_unsteady_baseline_decides_nothing():
-    """The baseline's second run is 1.5 times its first: so may be what is between the others."""
-    (goal, _) = goals.firsts(same_file.races(firsts(slower={("step" + AGAIN, n): 1.5 for n in LENGTHS})))
-    assert goal.verdict == UNDECIDED
 
 
 def test_the_table_and_the_limits():

@@ -145,7 +145,7 @@ def test_the_limit_is_the_bytes_of_a_short_prompt_and_the_arithmetic_of_a_long_o
 
 
 def test_a_cold_request_comes_apart_into_its_parts():
-    step, torch = table.cold(everything())
+    step, torch = table.cold(everything(), AT)
     assert (step["subject"], step["n"], step["tokens"]) == ("step exact", 3, AT)
     assert step["compile_ms"] == pytest.approx(1000)
     assert (
@@ -159,17 +159,17 @@ def test_a_cold_request_comes_apart_into_its_parts():
 
 def test_the_parts_of_a_cold_request_that_was_quicker_than_warm_ones_still_add_up():
     slow = [t for t in changed(everything(), "torch", AT, token_times_ns=[10**9, 2 * 10**9]) if t.subject == "torch"]
-    (found,) = table.cold(slow)
+    (found,) = table.cold(slow, AT)
     assert (found["warm_ms"], found["median"], found["usual_ms"], found["once_ms"]) == (1000, 140, 140, 0)
 
 
 def test_one_cold_request_lifts_a_mean_above_every_warm_one():
-    step, torch = table.mixing(everything())
+    step, torch = table.mixing(everything(), AT)
     # process by process
     assert step["mixed"] == pytest.approx(np.mean([1501, *(70 * (1 + 0.001 * np.array([0, 2, 4, 1])))]))
     assert step["mixed"] > step["largest"] > step["warm"]
     assert (step["n"], torch["n"]) == (6, 6)
-    frame = table.beside_the_original(everything())
+    frame = table.beside_the_original(everything(), AT)
     assert frame.loc["published: JIT-only", "mean over it"] == pytest.approx(76.04 / 59.25, abs=0.01)
     assert frame.loc["published: JIT-only", "mean without the cold row"] == 20.2
     assert frame.loc["here: step exact", "mean over it"] == pytest.approx(step["mixed"] / step["largest"], abs=0.01)
@@ -177,7 +177,7 @@ def test_one_cold_request_lifts_a_mean_above_every_warm_one():
     assert frame.loc["here: step exact", "with it over without"] == pytest.approx(
         step["mixed"] / step["warm"], abs=0.01
     )
-    assert table.mixing(everything(blocks=3)) == []
+    assert table.mixing(everything(blocks=3), AT) == []
 
 
 def test_what_was_not_measured_is_named_with_its_reason():
@@ -222,3 +222,31 @@ def test_the_finding_speaks_of_10_and_400_where_they_are():
     assert "; at 10 the quickest" in sentence
     assert "; at 400 the quickest" in sentence
     assert "; at 800" not in sentence
+
+
+def test_scripting_is_judged_against_the_same_loop_without():
+    slower = {"torch-script": 1.25, "torch-compile": 0.5, "torch+static": 1.0}
+    made = [
+        request("torch", n, b, ms=factor * (30 + n + 0.01 * b)).model_copy(update=dict(subject=name))
+        for name, factor in slower.items()
+        for n in LENGTHS
+        for b in range(6)
+    ]
+    found = table.scripting(made)
+    assert [(e["what"], e["tokens"]) for e in found] == [
+        (what, n) for what in ("the dynamic operations scripted", "everything compiled") for n in LENGTHS
+    ]
+    assert [round(e["ratio"].value, 2) for e in found] == [0.8] * 3 + [2.0] * 3
+    words = finding.scripting(found)
+    assert words.startswith("With the dynamic operations scripted PyTorch's first token comes 0.80x to 0.80x as soon")
+    assert "later at 10, 50 and 100 tokens" in words
+    assert "sooner at 10, 50 and 100 tokens" in words
+    assert finding.scripting([]) == "What scripting gains was not measured here."
+
+
+def test_first_requests_are_told_by_length():
+    more = [request("torch", 10, 0, "cold torch at 10", 90, phase="cold", load_ns=10**9)]
+    assert table.cold_lengths(everything() + more) == [10, AT]
+    frame = table.cold_frame(everything() + more, (10, AT))
+    assert frame.index.tolist() == [(10, "torch"), (AT, "step exact"), (AT, "torch")]
+    assert frame["cold s"].tolist() == [0.09, 1.501, 0.14]

@@ -1,0 +1,57 @@
+"""What compiled kernels were found to gain, and where a token's time goes under them: a sentence for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llama_jax.bench.wording import listed
+from llama_jax.experiments.compiled_kernels import scaling, where
+
+WORDS = {"faster": "before llama.cpp's at", "slower": "after llama.cpp's at", "": "undecided at"}
+
+
+def compiled_kernels(
+    races: Sequence[dict], parts: Sequence[dict], by_context: dict[str, list[dict]], missing: Sequence[dict] = ()
+) -> str:
+    """Whose first token is sooner, what a token's time is made of, and what a longer context leaves of a rate.
+
+    races: of `same_file.races`. parts: of `where.table`. by_context: subject → points, of `scaling.axis_of`. missing:
+    subjects that did not run.
+    """
+    said = [*sooner(races), *taken_apart(parts), *kept(by_context)]
+    if absent := list(dict.fromkeys(gap["name"] for gap in missing)):
+        said.append(f"{listed(absent)} {'was' if len(absent) == 1 else 'were'} not measured here")
+    sentence = "; ".join(said) or "nothing was measured"
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def sooner(races: Sequence[dict]) -> list[str]:
+    """`the first token of step+gemv comes before llama.cpp's at 10 and 50 tokens, after llama.cpp's at 400`."""
+    by: dict[str, list[str]] = {}
+    for race in races:
+        if (ratio := race["ratio"]) is not None and ratio.n:
+            verdict = {"faster": "slower", "slower": "faster"}.get(ratio.verdict, "")  # the ratio is one of times
+            by.setdefault(verdict, []).append(str(race["tokens"]))
+    if not by:
+        return []
+    words = ", ".join(f"{WORDS[verdict]} {listed(by[verdict])}" for verdict in WORDS if verdict in by)
+    return [f"the first token of {races[0]['name']} comes {words} prompt tokens"]
+
+
+def taken_apart(parts: Sequence[dict]) -> list[str]:
+    """`a token of loop takes 29.1 ms, 63% of them in the layers, …`, a placement each."""
+    said = []
+    for e in parts:
+        shares = ", ".join(f"{part} {max(0.0, e[part]) / e['total']:.0%}" for part in where.PARTS)
+        said.append(f"a token of {e['name']} takes {e['total']:.1f} ms ({shares})")
+    return said
+
+
+def kept(by_context: dict[str, list[dict]]) -> list[str]:
+    """`from context 256 to 4096 loop+fused keeps 35% of its rate and llamacpp 43%`."""
+    known = {name: points for name, points in by_context.items() if len(points) > 1}
+    if not known:
+        return []
+    first, last = (next(iter(known.values()))[i]["value"] for i in (0, -1))
+    words = listed([f"{name} {scaling.kept(points):.0%}" for name, points in known.items()])
+    return [f"from context {first} to {last} rates fall to {words}"]

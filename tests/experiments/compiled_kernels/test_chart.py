@@ -1,0 +1,78 @@
+"""Charts of compiled kernels say what the rows say, and are the same bytes twice."""
+
+import pytest
+from matplotlib.text import Text
+
+from llama_jax import figures
+from llama_jax.experiments.compiled_kernels import chart, scaling, where
+from tests.experiments.compiled_kernels.test_scaling import points
+from tests.experiments.compiled_kernels.test_where import FAR, MODEL, SHORT, answers
+from tests.figures.drawn import META, assert_same_twice, words
+
+BACKENDS = {"loop": "jax", "loop+fused": "jax", "llamacpp": "llama.cpp"}
+ANSWERS = answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01)
+
+
+def rows_of_scaling():
+    made = (
+        points() + points("loop+fused", {"256": 450, "1024": 350}) + points("llamacpp", {"1": 80, "2": 150}, "threads")
+    )
+    return made + points("loop+fused", {"random:smollm2-135m": 450, "random:smollm2-360m": 170}, "model")
+
+
+def scaled(rows):
+    return chart.scaling({axis: scaling.axis_of(rows, axis) for axis in scaling.AXES}, BACKENDS)
+
+
+DRAWN = {
+    "parts": lambda rows=ANSWERS: chart.token_parts(where.table(rows, MODEL, SHORT, FAR), FAR),
+    "scaling": lambda rows=None: scaled(rows_of_scaling() if rows is None else rows),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
+    assert_same_twice(DRAWN[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("count", [0, 1])
+def test_each_chart_draws_where_there_is_little(tmp_path, name, count):
+    drawn = DRAWN[name]({"parts": ANSWERS, "scaling": rows_of_scaling()}[name][:count])
+    assert figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+    assert "nan" not in words(drawn)
+
+
+def test_where_says_each_parts_milliseconds():
+    figure = chart.token_parts(where.table(ANSWERS, MODEL, SHORT, FAR), FAR)
+    drawn = words(figure)
+    first, second = where.table(ANSWERS, MODEL, SHORT, FAR)
+    assert f"{first['total']:.2f} ms: layers {first['layers']:.2f}" in drawn
+    assert f"{second['total']:.2f} ms: layers {second['layers']:.2f}" in drawn
+    assert "at context 1024" in drawn
+
+
+def test_each_parts_interval_lies_where_the_part_ends_and_none_hides_another():
+    (entry,) = where.table(answers(noise=0.01), MODEL, SHORT, FAR)
+    entry |= dict(rest=-0.2, rest_low=-0.4, rest_high=0.1)
+    axes = chart.token_parts([entry], FAR).axes[0]
+    drawn = [line for line in axes.lines if line.get_ydata()[0] == line.get_ydata()[1]]
+    assert len({line.get_ydata()[0] for line in drawn}) == len(drawn) == len(where.PARTS)
+    left = 0.0
+    for part, line in zip(where.PARTS, drawn, strict=True):
+        assert list(line.get_xdata()) == pytest.approx([left + entry[f"{part}_low"], left + entry[f"{part}_high"]])
+        left += max(entry[part], 0.0)
+    # the token itself is shorter than the bar here
+    assert entry["total"] in [line.get_xdata()[0] for line in axes.lines]
+
+
+def test_scaling_names_each_line_with_what_is_left_of_its_rate():
+    figure = scaled(rows_of_scaling())
+    drawn = words(figure)
+    assert "loop  0.67x" in drawn
+    assert "llamacpp  1.88x" in drawn
+    assert figure.axes[2].get_title("left") == "Models, random weights"
+    assert "cores" in figure.axes[1].get_xlabel()
+    figure.draw_without_rendering()
+    for axes in figure.axes:  # no name reaches into the next panel
+        assert all(Text.get_window_extent(text).x1 <= axes.get_window_extent().x1 for text in axes.texts)

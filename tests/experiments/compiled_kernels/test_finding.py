@@ -1,0 +1,45 @@
+"""The sentence of the kernels' notebook."""
+
+import pytest
+
+from llama_jax.bench import AGAIN
+from llama_jax.experiments.compiled_kernels import finding, scaling, where
+from llama_jax.experiments.time_to_first_token import same_file
+from tests.experiments.compiled_kernels.test_chart import ANSWERS, rows_of_scaling
+from tests.experiments.compiled_kernels.test_where import FAR, MODEL, SHORT
+from tests.experiments.fewer_bits.race import LENGTHS, firsts
+
+
+@pytest.mark.parametrize(
+    ("slower", "words"),
+    [
+        ({}, "comes before llama.cpp's at 10 and 100 prompt tokens"),
+        ({("step+gemv", 100): 1.6}, "comes before llama.cpp's at 10, after llama.cpp's at 100 prompt tokens"),
+        ({("step+gemv", 10): 20 / 18}, "comes before llama.cpp's at 100, undecided at 10 prompt tokens"),
+        # the baseline's second run is 1.5 times its first: so may be what is between the others
+        ({("step" + AGAIN, n): 1.5 for n in LENGTHS}, "comes undecided at 10 and 100 prompt tokens"),
+    ],
+)
+def test_whose_first_token_is_sooner(slower, words):
+    assert finding.sooner(same_file.races(firsts(slower=slower))) == [f"the first token of step+gemv {words}"]
+
+
+def test_nobody_to_race_against_is_no_race():
+    for names in (("step", "step+gemv"), ("step", "llamacpp")):
+        assert finding.sooner(same_file.races(firsts(names))) == []
+
+
+def test_the_sentence():
+    parts = where.table(ANSWERS, MODEL, SHORT, FAR)
+    said = finding.compiled_kernels(
+        same_file.races(firsts()),
+        parts,
+        scaling.axis_of(rows_of_scaling(), "context"),
+        [dict(name="ollama"), dict(name="ollama")],
+    )
+    assert said.startswith(
+        "The first token of step+gemv comes before llama.cpp's at 10 and 100 prompt tokens; a token of "
+    )
+    assert f"takes {parts[0]['total']:.1f} ms (layers " in said
+    assert "; from context 256 to 4096 rates fall to loop 67% and loop+fused 78%; ollama was not measured here." in said
+    assert finding.compiled_kernels([], [], {}) == "Nothing was measured."

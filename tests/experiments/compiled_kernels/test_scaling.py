@@ -1,0 +1,89 @@
+"""Rates by one size at a time: mistakes, points in order, and the children, on a small model."""
+
+import pytest
+
+from llama_jax.bench import phases, protocol
+from llama_jax.bench.job import Job
+from llama_jax.bench.journal import Journal
+from llama_jax.errors import UserError
+from llama_jax.experiments.compiled_kernels import scaling
+from tests.bench.test_record import trial
+
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+SUBJECTS = {"context": ["loop", "llamacpp"], "threads": ["loop"], "model": ["loop+q8_0", "llamacpp"]}
+
+
+def points(name="loop", rates={"256": 60, "4096": 40, "1024": 50}, axis="context", answers=3, weights=None):  # noqa: B006
+    """Answers of a subject at several sizes."""
+    return [
+        trial(
+            name,
+            0,
+            [50 + 1e3 / rate * (1 + i / 1000) * k for k in range(11)],
+            run=f"{axis} {value} {name}",
+            order=i,
+            weights_bytes=(weights or {}).get(value, 10**8),
+        )
+        for value, rate in rates.items()
+        for i in range(answers)
+    ]
+
+
+def test_points_stand_in_the_order_of_their_size():
+    found = scaling.axis_of(points() + points("llamacpp", {"256": 150}), "context")
+    assert [p["value"] for p in found["loop"]] == ["256", "1024", "4096"]
+    assert [p["rate"].n for p in found["loop"]] == [3, 3, 3]
+    assert found["loop"][0]["rate"].median == pytest.approx(60, rel=0.01)
+    assert scaling.kept(found["loop"]) == pytest.approx(40 / 60, rel=0.01)
+    assert found["loop"][0]["mbu"] == pytest.approx(60 * 1e6 / 1e9, rel=0.01)
+    assert scaling.axis_of(points(), "threads") == {}
+    models = scaling.axis_of(
+        points(rates={"random:b": 10, "random:a": 30}, axis="model", weights={"random:b": 2, "random:a": 1}), "model"
+    )
+    assert [p["value"] for p in models["loop"]] == ["random:a", "random:b"]
+
+
+def test_void_answers_do_not_count():
+    made = [t.model_copy(update=dict(valid=False)) if t.run == "context 256 loop" else t for t in points()]
+    assert [p["value"] for p in scaling.axis_of(made, "context")["loop"]] == ["1024", "4096"]
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("No such axis: 'contexts'. Did you mean", dict(axes={"contexts": [24]})),
+        ("threads asked for", dict(axes={"threads": [999]})),
+        ("more than the model's 8192", dict(axes={"context": [9000]})),
+        ("leaves no room", dict(axes={"context": [6]})),
+        ("No such preset", dict(axes={"model": ["random:smol"]})),
+        ("answers is 0", dict(answers=0)),
+        ("No such placement", dict(subjects={**SUBJECTS, "context": ["lop"]})),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_measured(words, changes):
+    given = dict(subjects=SUBJECTS, axes={"context": [24]}, base=24, new_tokens=6, answers=1, processes=1) | changes
+    with pytest.raises(UserError, match=words):
+        scaling.measure(Job(TINY, None, Journal()), **given)
+
+
+@pytest.mark.slow
+def test_really_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    job, given = (
+        Job(TINY, None, Journal()),
+        (SUBJECTS, {"context": [24, 64], "threads": [1], "model": [TINY]}, 24, 6, 2, 1),
+    )
+    made = scaling.measure(job, *given)
+    assert all(t.valid for t in made), [t.reason for t in made]
+    assert {t.run for t in made} == {"context 24 loop", "context 64 loop", "threads 1 loop", f"model {TINY} loop+q8_0"}
+    assert [gap["name"] for gap in phases.missing(job.journal)] == ["llamacpp"]
+    assert {t.prompt_tokens + t.new_tokens for t in made if t.run == "context 64 loop"} == {64}
+    (note,) = [
+        n for n in job.journal.notes if n.get("process") == next(t.process for t in made if t.run == "threads 1 loop")
+    ]
+    assert len(note["affinity"]) == 1
+    assert {t.quantisation for t in made if t.run.startswith("model")} == {"q8_0"}
+    assert scaling.measure(job, *given) == made

@@ -1,0 +1,104 @@
+"""Made-up trials of a contest whose answer is known."""
+
+from llama_jax.bench import AGAIN, footprints
+from llama_jax.bench.cold import Start
+from llama_jax.experiments.fewer_bits import measure, reading, table
+from tests.bench.test_record import trial
+from tests.experiments.fewer_bits.test_reading import readings
+
+NAMES = ["loop", "loop+gemv", "step+fused", "loop+fused", "torch-int8", "llamacpp", "llamacpp+q4_0"]
+RATES = {256: dict(zip(NAMES, (60, 210, 340, 450, 30, 150, 240), strict=True)),
+         1024: dict(zip(NAMES, (50, 150, 280, 350, 25, 130, 200), strict=True))}  # fmt: skip
+Q4 = dict(dtype="q4_1", quantisation="gguf-q4_1", bytes_per_token=1e8)
+KINDS = {
+    "loop": dict(bytes_per_token=5.4e8),
+    "loop+gemv": Q4,
+    "step+fused": Q4,
+    "loop+fused": Q4,
+    "llamacpp": {**Q4, "backend": "llama.cpp"},
+    "llamacpp+q4_0": dict(dtype="q4_0", quantisation="gguf-q4_0", bytes_per_token=9e7, backend="llama.cpp"),
+    "torch-int8": dict(dtype="int8", quantisation="int8-dynamic", bytes_per_token=1.4e8, backend="torch"),
+}
+# MB
+PEAKS = {
+    "loop": 900,
+    "loop+gemv": 400,
+    "step+fused": 380,
+    "loop+fused": 380,
+    "torch-int8": 1500,
+    "llamacpp": 250,
+    "llamacpp+q4_0": 260,
+}
+NOTES = [dict(subject=name, libraries_rss_bytes=2 * 10**8) for name in NAMES]
+NOTES += [
+    {measure.KERNELS: dict(way=way, block=block, seconds=seconds + block / 10, isa="avx2", found=way == "cached")}
+    for block in range(3)
+    for way, seconds in (("cold", 8.0), ("cached", 0.2))
+]
+MISSING = [dict(name="llamacpp+q8_0", reason="llama-cpp-python is not installed.", remedy="Run `make peers`.")]
+
+
+def answer(name, context, block, slower=1.0):
+    gap = slower * 1e3 / RATES[context][name.removesuffix(AGAIN)] * (1 + 0.002 * ((block * 7 + len(name)) % 5))
+    more = dict(bandwidth_gbps=50.0, flops_per_token=2.7e8) | KINDS[name.removesuffix(AGAIN)]
+    return trial(name, block, [50 + gap * i for i in range(21)], run=table.run_of(context), **more)
+
+
+def race(names=NAMES, blocks=8, contexts=(256, 1024), slower=None):
+    """slower: subject → how many times as long it takes."""
+    made = [
+        answer(n, c, b, (slower or {}).get(n, 1.0))
+        for c in contexts
+        for b in range(blocks)
+        for n in (*names, "loop" + AGAIN)
+    ]
+    for i in range(3):
+        made += [
+            trial(
+                n,
+                i,
+                [50, 60],
+                run=f"{footprints.MEMORY} {n}",
+                phase="cold",
+                peak_rss_bytes=(PEAKS[n] + i) * 10**6,
+                weights_bytes=10**8,
+                kv_bytes=10**6,
+                **KINDS[n],
+            )
+            for n in names
+        ]
+    return made
+
+
+def entries_of(trials, names=NAMES, contexts=(256, 1024), read=True):
+    distances = reading.table(readings()) if read else []
+    return {c: table.ladder(trials, names, c, distances, NOTES) for c in contexts}
+
+
+# fixed, and for each prompt token
+FIRST_MS = {"step": (20, 2.0), "step+gemv": (8, 1.0), "llamacpp": (5, 1.5), "llamacpp+generate": (6, 1.5)}
+LENGTHS = (10, 100)
+
+
+def firsts(names=tuple(FIRST_MS), blocks=8, slower=None):
+    """Requests of these subjects at LENGTHS, the first one's twice. slower: (subject, length) → how many times as long
+    it takes."""
+    made = []
+    for n in LENGTHS:
+        for name in (*names, names[0] + AGAIN):
+            fixed, slope = FIRST_MS[name.removesuffix(AGAIN)]
+            for block in range(blocks):
+                ms = (
+                    (fixed + slope * n)
+                    * (slower or {}).get((name, n), 1.0)
+                    * (1 + 0.002 * ((block * 5 + len(name)) % 7))
+                )
+                more = dict(
+                    backend="llama.cpp" if name.startswith("llama") else "jax",
+                    prompt_tokens=n,
+                    run="warm",
+                    bandwidth_gbps=50.0,
+                    weights_bytes=5 * 10**8 if name.startswith("step (") or name == "step" else 10**8,
+                )
+                made.append(Start(**{**trial(name, block, (ms, ms + 5)).model_dump(), **more}))
+    return made

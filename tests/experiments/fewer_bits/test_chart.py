@@ -1,0 +1,63 @@
+"""Charts of fewer bits say what the rows say, are the same bytes twice, and name what is missing."""
+
+import pytest
+
+from llama_jax import figures
+from llama_jax.experiments.fewer_bits import chart
+from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
+from tests.figures.drawn import META, assert_same_twice, words
+
+CHARTS = ("quality", "roofline")
+
+
+def draw(name, made, missing=(), read=True, names=NAMES):
+    entries = entries_of(made, names, read=read)
+    if name == "quality":
+        return chart.quality_and_speed(entries[256], "512 tokens of two texts", missing)
+    return chart.roofline(entries, 50.0)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
+    assert_same_twice(lambda: draw(name, race()), tmp_path)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_draws_with_one_placement_that_nobody_read(tmp_path, name):
+    drawn = draw(name, race(["loop"], blocks=1), MISSING, read=False, names=["loop"])
+    assert figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+    assert "nan" not in words(drawn)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_draws_where_nothing_counts(tmp_path, name):
+    made = [t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) for t in race(["loop"], blocks=1)]
+    drawn = draw(name, made, MISSING, names=["loop"])
+    assert figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+
+
+def test_every_subject_is_labelled_with_its_quality_and_a_gap_with_its_remedy():
+    figure = draw("quality", race(), MISSING)
+    drawn = words(figure)
+    for text in (
+        "loop+fused (q4_1): 4",
+        " tok/s, KL 0.003, top-1 93.8%",
+        "llamacpp+q4_0 (q4_0): 239",
+        "KL 0.3",
+        "loop (float32): 60 tok/s, top-1 100.0%",
+        "no llamacpp+q8_0: llama-cpp-python is not installed. Run `make peers`.",
+        "n ≥ 8",
+    ):
+        assert text in drawn, text
+    assert "512 tokens of two texts" in figure.axes[0].get_ylabel()
+
+
+def test_the_roofline_has_shares_intensity_and_the_probe():
+    figure = draw("roofline", race())
+    drawn = words(figure)
+    for text in ("the limit: 50 GB/s, as probed", "loop+fused: 4", "90%"):
+        assert text in drawn, text
+    assert "tokens/s" in figure.axes[0].get_ylabel()
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        f"Context {c}, 0.5 to 3.0 operations a byte" for c in (256, 1024)
+    ]

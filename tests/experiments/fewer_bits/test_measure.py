@@ -1,0 +1,128 @@
+"""The contest of arithmetics: mistakes named first, gaps with a reason, prompts of exact length, and the children, on a
+small model."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llama_jax import checkpoint
+from llama_jax.bench import available, passages, protocol
+from llama_jax.bench.job import Job
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.workload import encoder
+from llama_jax.errors import UserError
+from llama_jax.experiments.fewer_bits import measure, table
+from llama_jax.experiments.fewer_bits.measure import Contest
+from tests.checkpoint import test_gguf
+
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+CONTEST = Contest(
+    TINY, ("loop", "loop+int8"), ("torch-int8", "llamacpp+q4_0"), (24, 48), new_tokens=6, blocks=2, processes=1
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("No such peer: 'lamacpp'", dict(peers=("lamacpp",))),
+        ("No such placement: 'lop'", dict(placements=("lop",))),
+        ("No placement or no context", dict(placements=())),
+        ("No placement or no context", dict(contexts=())),
+        ("named twice: loop, loop", dict(placements=("loop", "loop"))),
+        ("loop\\+gemv is the baseline", dict(placements=("loop+gemv", "loop"))),
+        ("blocks is 0", dict(blocks=0)),
+        ("starts is 0", dict(starts=0)),
+        ("a rate needs two tokens", dict(new_tokens=1)),
+        ("leaves no room for a prompt", dict(contexts=(24, 6))),
+        ("more than the model's 8192", dict(contexts=(9000,))),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
+    monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(UserError, match=words):
+        measure.run(replace(CONTEST, **changes), Journal())
+
+
+def test_the_context_is_full_with_the_last_token(packaged):
+    for loaded in (packaged, checkpoint.load(TINY)):
+        work = passages.filling(loaded, 64, 16)
+        assert {len(encoder(loaded)(prompt)) for prompt in work.prompts} == {48} == {work.length}
+        assert len(set(work.prompts)) == len(work.prompts) > 1
+        assert passages.filling(loaded, 64, 16) == work
+
+
+def test_a_process_holds_its_subjects_weights_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+    test_gguf.write(tmp_path / "m.gguf", "Q4_1")
+    for model, own in ((str(tmp_path / "m.gguf"), "gguf"), (TINY, "q8_0")):
+        found = {
+            name: available.loaded_as(name, model)
+            for name in ("loop", "loop+bf16", "step+int8", "loop+gemv", "loop+q4_0+gemv", "torch-int8")
+        }
+        assert found == {
+            "loop": "float32",
+            "loop+bf16": "bfloat16",
+            "step+int8": "int8",
+            "loop+gemv": own,
+            "loop+q4_0+gemv": "q4_0",
+            "torch-int8": "float32",
+        }
+
+
+def test_the_kernels_are_found_in_the_folder_given(tmp_path, monkeypatch):
+    """The first process compiles, the second reads; each says how long it took and that it found something."""
+    from llama_jax.kernels import build
+
+    made = []
+    monkeypatch.setenv("LLAMA_JAX_CACHE", "elsewhere")
+    monkeypatch.setattr(
+        build, "library", lambda: made.append(os.environ["LLAMA_JAX_CACHE"]) or (tmp_path / "x.o").write_text("code")
+    )
+    said = []
+    for way in measure.WAYS:
+        measure.kernels_ready(lambda kind, value: said.append(value), {}, dict(block=1), str(tmp_path), way)
+    notes = [value["kernels"] for value in said]
+    assert made == [str(tmp_path)] * 2
+    assert [(n["way"], n["block"], n["found"]) for n in notes] == [("cold", 1, False), ("cached", 1, True)]
+    assert all(n["seconds"] >= 0 and n["isa"] for n in notes)
+
+
+def test_compiled_kernels_are_asked_for_once_a_way_and_start(monkeypatch):
+    asked = []
+
+    def child(self, run, block, task, expected, **given):
+        asked.append((run, block, Path(given["folder"]).is_dir()))
+        self.journal.note(process=len(asked), kernels=dict(way=given["way"], block=block, seconds=1.0))
+
+    monkeypatch.setattr(Job, "child", child)
+    job = Job(TINY, None, Journal())
+    measure.compile_kernels(job, 2)
+    assert asked == [
+        ("kernels cold", 0, True),
+        ("kernels cached", 0, True),
+        ("kernels cold", 1, True),
+        ("kernels cached", 1, True),
+    ]
+    measure.compile_kernels(job, 2)  # all of it is in the journal
+    assert len(asked) == 4
+
+
+@pytest.mark.slow
+def test_really_measured(tmp_path, monkeypatch):
+    """Placements and PyTorch on random weights; what reads a file is a gap; an interrupted run goes on."""
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    journal = Journal()
+    trials, meta = measure.run(CONTEST, journal)
+    assert all(t.valid for t in trials), [t.reason for t in trials]
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp+q4_0"]
+    assert meta["subjects"] == ["loop", "loop+int8", "torch-int8"]
+    assert {t.run for t in trials} == {"context 24", "context 48", *(f"memory {name}" for name in meta["subjects"])}
+    assert {t.prompt_tokens + t.new_tokens for t in trials if t.run == "context 48"} == {48}
+    for found in (table.ladder(trials, meta["subjects"], c, [], journal.notes) for c in CONTEST.contexts):
+        assert all(e["decode"].n == 2 and e["mbu"].n == 2 and e["peak"] for e in found)
+    assert measure.run(CONTEST, journal)[0] == trials

@@ -1,0 +1,59 @@
+"""What the rows of a contest say: lines of the table, the sentence."""
+
+import pytest
+
+from llama_jax.experiments.fewer_bits import finding, reading, table
+from llama_jax.experiments.fewer_bits.reading import ALL, PROSE
+from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
+from tests.experiments.fewer_bits.test_reading import readings
+
+
+def test_an_entry_joins_rate_bandwidth_memory_and_quality():
+    at = {e["name"]: e for e in entries_of(race())[256]}
+    fused = at["loop+fused"]
+    assert fused["decode"].median == pytest.approx(450, rel=0.02)
+    assert fused["mbu"].median == pytest.approx(0.9, rel=0.02)  # 450 tokens/s of 100 MB at 50 GB/s
+    assert fused["peak"] == [380e6, 381e6, 382e6]
+    assert fused["distance"][ALL]["kl"] == pytest.approx(0.003, rel=0.1)
+    assert fused["distance"][PROSE]["text"] == PROSE
+    assert at["loop"]["distance"][ALL]["kl"] == 0
+    assert at["llamacpp+q4_0"]["distance"][ALL]["kl"] == pytest.approx(0.3, rel=0.1)  # its own, not that of the file
+    assert {e["decode"].n for e in at.values()} == {8}  # of one context
+    assert entries_of(race())[1024][0]["decode"].median == pytest.approx(50, rel=0.02)
+
+
+def test_who_is_compared_with_whom():
+    found = entries_of(race())[256]
+    assert table.rival(found, same_file=True)["name"] == "llamacpp"
+    assert table.rival(found, same_file=False)["name"] == "llamacpp+q4_0"
+    assert table.fastest(found)["name"] == "loop+fused"
+    assert reading.read_as("llamacpp+generate") == "llamacpp"
+
+
+def test_the_tables_hold_every_subject():
+    made = race()
+    frame = table.as_frame(entries_of(made)[256], made, 256)
+    assert list(frame.index) == NAMES
+    assert frame.loc["loop+fused", "over llama.cpp"] == pytest.approx(3.0, rel=0.02)
+    assert frame.loc["loop", "KL"] == 0
+    assert len(table.distance_frame(readings())) == 7 * 3
+    without = table.as_frame(entries_of(made, read=False)[256], made, 256)
+    assert without["KL"].isna().all()
+
+
+def test_the_sentence():
+    made = race()
+    said = finding.fewer_bits(made, entries_of(made), MISSING)
+    assert said.startswith("At context 256 the fastest placement, loop+fused on q4_1 weights, decodes 4")
+    assert "90% of what the bandwidth allows: 2.9" in said or "90% of what the bandwidth allows: 3.0" in said
+    assert "of its fastest quantisation (llamacpp+q4_0 on q4_0 weights)" in said
+    assert said.endswith("llamacpp+q8_0 was not measured here.")
+
+
+def test_the_sentence_where_there_is_little():
+    made = race(["loop"], blocks=1)
+    said = finding.fewer_bits(made, entries_of(made, ["loop"], read=False), [])
+    assert said.endswith(".")
+    assert "nan" not in said
+    void = [t.model_copy(update=dict(valid=False, reason="wrong: token 1")) for t in made]
+    assert "nothing to compare" in finding.fewer_bits(void, entries_of(void, ["loop"], read=False), [])

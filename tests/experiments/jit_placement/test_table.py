@@ -1,0 +1,94 @@
+"""What sampling adds, paired in blocks, in words and in a chart; what another temperature compiles; the pipelines that
+a reader can write."""
+
+import jax
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, generate, transforms
+from llama_jax.bench import SAMPLED
+from llama_jax.bench.workload import Workload
+from llama_jax.experiments.jit_placement import chart, finding, table
+from llama_jax.model.sampling import Sampler
+from tests.bench.test_record import trial
+from tests.figures.drawn import assert_same_twice, words
+
+SETTINGS = "temperature 0.6, top-k 50"
+
+
+def trials(added):
+    """Ten tokens a second greedily; sampled so many milliseconds a token more."""
+    made = []
+    for block in range(8):
+        for name, more in added.items():
+            for subject, gap in ((name, 100), (name + SAMPLED, 100 + more + 0.1 * (block % 3))):
+                made.append(trial(subject, block, (gap, 2 * gap, 3 * gap)))
+    return made
+
+
+def test_the_cost_is_paired_in_milliseconds_a_token():
+    eager, step = table.costs(trials({"eager": 20, "step": 1}), ["eager", "step", "loop"])
+    assert (eager.name, step.name) == ("eager", "step")  # loop was not measured
+    assert eager.added.median == pytest.approx(20.1, abs=0.2)
+    assert step.added.median == pytest.approx(1.1, abs=0.2)
+    assert len(step.points) == 8
+    assert eager.ratio.value == pytest.approx(100 / 120.1, rel=0.01)
+
+
+def test_a_void_trial_takes_its_pair_with_it():
+    made = [
+        t.model_copy(update=dict(valid=False)) if t.subject == "step" + SAMPLED and t.block < 3 else t
+        for t in trials({"step": 1})
+    ]
+    assert len(table.costs(made, ["step"])[0].points) == 5
+
+
+def test_the_sentences_say_the_numbers():
+    found = table.costs(trials({"eager": 20, "step": 1, "loop": 2}), ["eager", "step", "loop"])
+    said = finding.sampling(found, SETTINGS)
+    assert said.startswith(f"Sampling ({SETTINGS}) adds 20.")
+    assert "under eager and 1." in said
+    assert said.endswith("under step to a token.")
+    assert "not known" in finding.sampling([], SETTINGS)
+    assert (
+        finding.settings(
+            [
+                dict(name="step", programs=2, seconds=1.5),
+                dict(name="a", programs=1, seconds=0.1),
+                dict(name="b", programs=0, seconds=0),
+            ]
+        )
+        == "For another temperature step compiles 2 programs (1.50 s), a compiles 1 program (0.10 s) and b nothing."
+    )
+
+
+def test_the_chart_names_what_is_added(tmp_path):
+    found = table.costs(trials({"eager": 20, "step": 1}), ["eager", "step"])
+    figure = chart.sampling(found, SETTINGS)
+    assert SETTINGS in figure.axes[0].get_title("left")
+    assert "+20" in words(figure)
+    assert "<svg" in assert_same_twice(lambda: chart.sampling(found, SETTINGS), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny):
+    return checkpoint.Checkpoint("tiny", *tiny, None, "hash", "random:tiny", "float32")
+
+
+def test_another_temperature_compiles_the_sampler_or_more_or_nothing(loaded):
+    work = Workload(((1, 2, 3),), new_tokens=3, length=4)
+    found = table.new_settings(loaded, work, ("step", "split", "step+traced"), Sampler(0.6, 50, 0.9))
+    programs = {e["name"]: e["programs"] for e in found}
+    assert programs == {"step": 2, "split": 1, "step+traced": 0}  # step: prompt and token
+    assert {e["name"]: e["seconds"] > 0 for e in found}["step"]
+
+
+def test_the_unjitted_transform_is_the_models(loaded):
+    ids, config = [3, 1, 4, 1, 5], loaded.config
+    expected = np.asarray(generate.logits(generate.build(loaded, "step"), ids))[-1]
+    transform = transforms.unjitted(config)
+    for function in (transform, jax.jit(transform)):
+        cache = generate.new_cache(loaded.params, np.zeros(1, np.int32), 8, config, generate.parse("eager"))
+        logits, after = function(loaded.params, np.array([ids]), cache)
+        np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
+        assert int(after.length) == len(ids)

@@ -1,0 +1,99 @@
+"""The trace of one token, and the operations of a program, on a small model and on made-up events."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from llama_jax import checkpoint, generate
+from llama_jax.errors import UserError
+from llama_jax.experiments.what_may_be_jitted import chart, finding, measure, table
+from llama_jax.experiments.what_may_be_jitted.measure import DEVICE, HOST
+from llama_jax.model.sampling import Sampler
+
+MODEL = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=32,intermediate_size=32,vocab_size=64,num_attention_heads=1,"
+    "num_key_value_heads=1"
+)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return measure.measure(checkpoint.load(MODEL))
+
+
+def test_a_step_is_one_call_and_eager_is_many(rows):
+    eager, step = rows
+    assert [name for name, _, _ in step.spans(HOST)] == ["step"]
+    assert len(eager.spans(HOST)) > 50
+    assert len(eager.spans(DEVICE)) > len(step.spans(DEVICE)) > 0
+    assert all(row.valid and 0 < row.busy_ms <= row.total_ns / 1e6 for row in rows)
+
+
+def test_spans_lie_within_the_token(rows):
+    for row in rows:
+        starts = [start for lane in (HOST, DEVICE) for _, start, _ in row.spans(lane)]
+        assert all(0 <= start <= row.total_ns / 1e6 for start in starts)
+
+
+def test_the_figure_and_the_sentence_say_what_was_counted(rows):
+    eager, step = rows
+    words = finding.token(rows)
+    assert f"{len(eager.spans(HOST)):,} calls" in words
+    assert "under step 1 call from Python" in words
+    titles = [axes.get_title(loc="left") for axes in chart.token(rows).axes]
+    assert titles[1] == f"step: 1 call from Python, {len(step.spans(DEVICE))} operations computed"
+
+
+def test_what_compiled_while_it_was_traced_is_said(rows):
+    void = [rows[0].model_copy(update=dict(valid=False, reason="compiled")), rows[1]]
+    assert "eager compiled while it was traced" in finding.token(void)
+
+
+def span(name, start, length, thread=1, **args):
+    return dict(ph="X", pid=0, tid=thread, name=name, ts=start, dur=length, args=args)
+
+
+def test_lanes_hold_the_outermost_calls_and_the_operations_of_any_thread():
+    events = [
+        span("PjitFunction(before)", 0, 5),
+        span(measure.MARK, 10, 100),
+        span("PjitFunction(outer)", 20, 30),
+        span("PjitFunction(inner)", 25, 10),
+        span("PjitFunction(last)", 60, 5),
+        span("PjitFunction(of another thread)", 60, 5, thread=2),
+        span("dot.1", 30, 40, thread=2, hlo_op="dot.1"),
+        span("dot.2", 40, 20, thread=3, hlo_op="dot.2"),
+        span("end: dot.1", 70, 0, thread=2, hlo_op="dot.1"),
+        span("waiting", 70, 5, thread=2),
+        span("dot.3", 200, 5, thread=2, hlo_op="dot.3"),
+    ]
+    found = measure.lanes(events)
+    assert found["host_names"] == "outer last"
+    assert found["host_starts_ns"] == [10_000, 50_000]
+    assert found["device_names"] == "dot.1 dot.2"
+    assert found["total_ns"] == 100_000
+    about = dict(run="", block=0, order=0, process=0, seed=0, phase="warm", valid=True, subject="a", model="m")
+    row = measure.Traced(**about, weights_hash="", layers=1, **found)
+    assert row.busy_ms == pytest.approx(0.04)  # the second lies within the first
+
+
+def test_a_trace_of_something_else_is_refused():
+    with pytest.raises(UserError, match="no span 'one token'"):
+        measure.lanes([span("PjitFunction(a)", 0, 5)])
+
+
+def test_operations_of_a_jaxpr_are_counted_within_what_it_calls():
+    inner = jax.jit(lambda x: jnp.sin(x) * 2)
+    counts = table.traced(jax.make_jaxpr(lambda x: inner(x) + jax.lax.cond(x > 0, jnp.cos, jnp.sin, x))(1.0))
+    assert counts["sin"] == 2
+    assert counts["cos"] == counts["mul"] == counts["add"] == 1
+
+
+def test_fewer_operations_are_left_when_a_step_is_compiled():
+    engine = generate.build(checkpoint.load(MODEL), "step")
+    token, carry = generate.prefill(engine, generate.asked(engine, [[1, 2, 3]], 4))
+    traced = engine.programs.step.trace(engine.params, token, carry, Sampler())
+    before, after = table.traced(traced.jaxpr), table.compiled(traced.lower().compile().as_text())
+    assert 0 < sum(after.values()) < sum(before.values())
+    assert after["fusion"]
+    assert "parameter" not in after

@@ -1,0 +1,137 @@
+"""Every exercise of every notebook: a right answer is told to be right, a wrong one is not, none is no mistake."""
+
+import re
+
+import nbformat
+import pytest
+
+from llama_jax.playground.lesson import UNANSWERED
+from llama_jax.reporting import notebooks
+
+SOFTMAX = """
+def mine(scores, t):
+    weights = jnp.exp((scores - scores.max()) / t)
+    return weights / weights.sum()
+"""
+WINDOW = """
+def mine(token, keys, values):
+    last, keys, values = with_cache(token, keys[-31:], values[-31:])
+    return last, keys, values
+"""
+PENALISED = """
+@jax.jit
+def mine(scores, buffer, count):
+    where = jnp.where(jnp.arange(len(buffer)) < count, buffer, 16)
+    seen = jnp.zeros(16, bool).at[where].set(True, mode="drop")
+    return jnp.where(seen, 0.5 * scores, scores)
+"""
+THIRD = """
+def mine(params, tokens, cache, draw):
+    logits, cache = jitted_transform(params, tokens, cache)
+    token, draw = next_token(logits, draw)
+    return token, cache, draw
+"""
+TAPPED = """
+@jax.jit
+def mine(params, ids):
+    whole = jnp.arange(ids.shape[1])[None], jnp.ones_like(ids)
+    sites = ActivationSpec("resid_post:0").resolve(small.config)
+    return ll.activations.program.tapped(params, ids, *whole, config=small.config, sites=sites)["resid_post:0"][0]
+"""
+FOUR_BITS = """
+def mine(values):
+    low, high = values.min(-1, keepdims=True), values.max(-1, keepdims=True)
+    return low + (high - low) / 15 * np.round((values - low) / ((high - low) / 15))
+"""
+TWO_LENGTHS = "mine = lambda n: dict(length=32 if n <= 32 else 48, slots=64)"
+TWO = "mine_2 = ll.Placement('two', jit=('ffn', 'head'))"
+BLOCK = """
+def mine(numbers, scale, smallest, x, s):
+    return scale * s * (numbers * x).sum() + smallest * s * x.sum()
+"""
+ANSWERS = {  # notebook → (right, wrong) of each exercise, in order; a number, a word, or code that defines `mine`
+    "00": (("2", "1"), ("right", "1.0")),
+    "01": (("1980", "69"), (SOFTMAX, "mine = lambda scores, t: scores / t")),
+    "02": (("20.8", "416"), ("right", "'base'")),
+    "03": (("right", "20.0"), (THIRD, "mine = lambda params, tokens, *more: pipeline_1(params, tokens + 1, *more)")),
+    "04": (("14", "7"), (TWO_LENGTHS, "mine = lambda n: dict(length=n, slots=n + 3)")),
+    "05": (("92.16", "138.24"), (WINDOW, "mine = with_cache")),
+    "06": (("10", "120"), ("right", "30")),
+    "07": (("1.667", "2.5"), ("right", "'step+queue'")),
+    "08": (("0.861", "0.5"), (FOUR_BITS, "mine = lambda values: values")),
+    "09": (("720", "360"), ("[]", "[95, 99]")),
+    "10": (("'nobody can tell from them'", "'the program'"), ("0.504", "0.3")),
+    "11": (("1.25", "5.0"), (TAPPED, "mine = lambda params, ids: params.embedding.weight[ids[0]]")),
+    "12": (("224", "448"), ("4.47", "4470.0")),
+    "13": (("'no time'", "'3x'"), (TWO, "mine_2 = ll.Placement('two', jit=('ffn',))")),
+    "14": (("3.11", "6.2"), ("11676", "8192")),
+    "15": (("'only once I know that my program has no such operation'", "'yes'"), ("2**24 + 1", "2**24")),
+    "17": (("7.22", "5.5"), (BLOCK, "mine = lambda numbers, scale, smallest, x, s: scale * s * (numbers * x).sum()")),
+    "16": (("6", "8"), (PENALISED, "mine = lambda scores, buffer, count: scores")),
+}  # fmt: skip
+BLANK = re.compile(r"(?m)^(answer|mine|mine_2) = None.*$")
+
+
+def exercises(nb) -> list[int]:
+    """Which cells ask for an answer."""
+    return [
+        i for i, cell in enumerate(nb.cells) if cell.cell_type == "code" and cell.source.startswith("# Your answer")
+    ]
+
+
+def test_every_notebook_has_two_exercises_and_they_are_answered_here():
+    asked = {path.stem[:2]: len(exercises(nbformat.read(path, as_version=4))) for path in notebooks.find()}
+    assert asked == dict.fromkeys(ANSWERS, 2)
+
+
+def tried(source: str, answer: str) -> str:
+    """The cell with an answer put in, and before it the value that is right where that is `right`."""
+    name = BLANK.search(source)[1]
+    if "\n" in answer or answer.startswith(f"{name} = "):
+        return BLANK.sub(lambda _: answer.strip("\n"), source)
+    if answer == "right":  # depends on data: what the cell itself computes
+        known = BLANK.sub("answer = 0.0", source)
+        return f"_print, print = print, lambda *said: None\n{known}\nprint = _print\nanswer = right\n" + BLANK.sub(
+            "", source
+        )
+    return BLANK.sub(f"{name} = {answer}", source)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ANSWERS)
+def test_right_answers_are_right_and_wrong_ones_are_not(number, tmp_path):
+    (path,) = notebooks.find((number,))
+    nb = nbformat.read(path, as_version=4)
+    at = exercises(nb)
+    cells = []
+    for i, cell in enumerate(nb.cells):
+        if i in at:
+            right, wrong = ANSWERS[number][at.index(i)]
+            sources = (cell.source, tried(cell.source, right), tried(cell.source, wrong))
+            for kind, source in zip(("none", "right", "wrong"), sources, strict=True):
+                cells.append(nbformat.v4.new_code_cell(source, metadata={"tags": [f"{at.index(i)} {kind}"]}))
+        else:
+            cells.append(cell)
+    nb.cells = cells
+    nbformat.write(nb, tmp_path / path.name)
+    said = run(tmp_path / path.name)
+    for exercise in ("0", "1"):
+        none, right, wrong = (said[f"{exercise} {kind}"] for kind in ("none", "right", "wrong"))
+        assert none.startswith(UNANSWERED), none
+        assert right.startswith("Right"), right
+        assert wrong.startswith("Not yet"), wrong
+
+
+def run(path) -> dict[str, str]:
+    """What each tagged cell prints, the notebook run as a person would."""
+    from nbclient import NotebookClient
+
+    nb = nbformat.read(path, as_version=4)
+    NotebookClient(nb, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
+    return {
+        cell.metadata["tags"][0]: "".join(
+            out.text for out in cell.outputs if out.output_type == "stream" and out.name == "stdout"
+        )
+        for cell in nb.cells
+        if cell.cell_type == "code" and cell.metadata.get("tags") and " " in cell.metadata["tags"][0]
+    }

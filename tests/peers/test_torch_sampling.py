@@ -1,0 +1,56 @@
+"""PyTorch's sampler: the chances are transformers' own under every filter, scripted or not, and draws follow them."""
+
+import pytest
+import torch
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from llama_jax.peers import torch_sampling, torch_script
+
+CHANCES = torch_script.scripted(torch_sampling.probabilities)
+SAMPLE = torch_script.scripted(torch_sampling.sample)
+
+
+def logits(seed=0, rows=3):
+    return torch.randn(rows, 50, generator=torch.Generator().manual_seed(seed)) * 4
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"), [(0, 1.0, 0.0), (7, 1.0, 0.0), (0, 0.8, 0.0), (0, 1.0, 0.1), (20, 0.9, 0.05)]
+)
+def test_the_chances_are_those_of_transformers(temperature, top_k, top_p, min_p):
+    expected = TemperatureLogitsWarper(temperature)(None, logits())
+    if top_k:
+        expected = TopKLogitsWarper(top_k)(None, expected)
+    if top_p < 1:
+        expected = TopPLogitsWarper(top_p)(None, expected)
+    if min_p:
+        expected = MinPLogitsWarper(min_p)(None, expected)
+    for chances in (CHANCES, torch_sampling.probabilities):
+        torch.testing.assert_close(chances(logits(), temperature, top_k, top_p, min_p), torch.softmax(expected, -1))
+
+
+def test_the_temperature_is_applied_exactly_once():
+    twice = torch.softmax(logits() / 0.7**2, dim=-1)
+    assert not torch.allclose(CHANCES(logits(), 0.7, 0, 1.0, 0.0), twice, atol=1e-3)
+
+
+def test_the_best_token_stays_however_small_the_share():
+    for settings in ((1, 1.0, 0.0), (0, 1e-9, 0.0), (0, 1.0, 1.0)):
+        assert torch.equal(CHANCES(logits(), 1.0, *settings).argmax(-1), logits().argmax(-1))
+        assert (CHANCES(logits(), 1.0, *settings) > 0).sum(-1).tolist() == [1, 1, 1]
+
+
+def test_draws_follow_the_chances():
+    row, n = torch.tensor([2.0, 1.0, 0.0, -1.0]), 40_000
+    torch.manual_seed(0)
+    drawn = SAMPLE(row.expand(n, 1, 4), 0.7, 3, 1.0, 0.0)
+    assert drawn.shape == (n, 1)
+    expected = CHANCES(row[None], 0.7, 3, 1.0, 0.0)[0]
+    seen = torch.bincount(drawn[:, 0], minlength=4) / n
+    assert ((seen - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt()).all()
+
+
+def test_temperature_zero_is_greedy_and_takes_the_last_position():
+    several = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert torch.equal(SAMPLE(several, 0.0, 5, 0.5, 0.1), several[:, -1].float().argmax(-1, keepdim=True))
