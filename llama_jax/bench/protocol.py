@@ -239,6 +239,10 @@ class Reference:
             self.known[key] = np.concatenate(list(blocks))[:, 0]
         return self.known[key]
 
+    def expect(self, prompt: int, tokens: Sequence[int], dtype: str = "float32") -> None:
+        """Take greedy tokens [n] that another process made as those of a prompt."""
+        self.known[prompt, dtype, "none", generate.GREEDY, 0] = np.array(tokens)
+
     def logits(self, prompt: int, tokens: np.ndarray, dtype: str = "float32", quantisation: str = "none") -> jax.Array:
         """Logits [n V] before each of these tokens [n], given the prompt and the tokens before it."""
         ids = (

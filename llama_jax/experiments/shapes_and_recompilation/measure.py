@@ -231,9 +231,8 @@ def serving(say: Callable, job: dict, identity: dict, experiment: str, subject: 
             loaded = again(loaded)
         engine, base = generate.build(loaded, placement), protocol.subject(loaded, parse(placement), subject)
         reference = Reference(loaded, reference_work(stream))
-        reference.known = {
-            (i, base.identity["dtype"], "none"): np.array(tokens) for i, tokens in enumerate(stream.expected)
-        }
+        for i, tokens in enumerate(stream.expected):
+            reference.expect(i, tokens, base.identity["dtype"])
         for phase in ("cold", "warm"):
             for order, ask in enumerate(asks(experiment, subject, stream)):
                 if ask.change == RELOADED:

@@ -287,7 +287,7 @@ def first_request(
         peak = environment.peak_rss()
         first.pop("to_first_ns", None)  # a start's, which is not asked for here
         reference = Reference(loaded, work)
-        reference.known[identity["block"], "float32", "none", GREEDY, 0] = np.array(greedy)
+        reference.expect(identity["block"], greedy)
         record = reference.judge(as_first(record), tokens, who.sampler)
         own = dict(load_ns=load_ns, peak_rss_bytes=peak, **first)
         say("trial", Start(**{**record.model_dump(), **own}).model_dump())

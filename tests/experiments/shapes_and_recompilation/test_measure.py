@@ -192,7 +192,7 @@ def test_settings_as_arguments_compile_once(stream):
     assert [bool(r.compiled) for r in traced[:4]] == [True, False, False, False]
     assert all(r.valid for r in static + traced)
     assert [r.change for r in traced[:4]] == ["greedy", "temperature 0.7", "temperature 1, top-p 0.9", "greedy"]
-    assert compile_causes.condense(static[1].cause) == "static argument: temperature=0.7, before 0.0"
+    assert compile_causes.condense(static[1].cause) == "static argument: temperature 0.7, before greedy"
 
 
 @pytest.mark.slow
