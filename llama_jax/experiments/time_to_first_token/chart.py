@@ -303,10 +303,11 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
 
 @styled
 def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
-    """P50, P95 and P99 against prompt length, a panel a subject, and the mean. entries: `table.tails`."""
+    """P50, P95 and, where the sample can hold it, P99 against prompt length, a panel a subject, and the mean. entries:
+    `table.tails`."""
     names = list(dict.fromkeys(e["subject"] for e in entries))
     if not names:
-        return nothing(f"No subject was asked {statistics.enough(99):,} times at any length, so there is no P99.")
+        return nothing(f"No subject was asked {statistics.enough(95):,} times at any length, so there is no P95.")
     figure, panels = new(4.3 * len(names) + 0.6, 4.6, columns=len(names), sharey=True, squeeze=False)
     for axes, name in zip(panels[0], names, strict=True):
         here, shade = (
@@ -314,11 +315,16 @@ def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
             look(trials, name)[0],
         )
         x = [e["tokens"] for e in here]
-        axes.fill_between(x, [e["p50"] for e in here], [e["p99"] for e in here], color=shade, alpha=0.15, linewidth=0)
-        for key, line in (("p50", "-"), ("p95", "--"), ("p99", ":")):
-            axes.plot(x, [e[key] for e in here], color=shade, linestyle=line, linewidth=2, label=key.upper())
+        axes.fill_between(x, [e["p50"] for e in here], [e["p95"] for e in here], color=shade, alpha=0.15, linewidth=0)
+        for key, line in (("p50", "-"), ("p95", "--"), ("p99", ":D")):
+            values = [np.nan if e[key] is None else e[key] for e in here]
+            if not np.isnan(values).all():
+                axes.plot(x, values, line, color=shade, linewidth=2, markersize=5, label=key.upper())
         axes.plot(x, [e["mean"] for e in here], "x", color="black", markersize=6, label="mean")
-        axes.set_title(f"{name} (n ≥ {min(e['n'] for e in here):,} a length)", fontsize=11.5)
+        few, many = min(e["n"] for e in here), max(e["n"] for e in here)
+        count = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+        note = "" if few >= statistics.enough(99) else f"; P99 from n = {statistics.enough(99):,} on"
+        axes.set_title(f"{name} (n = {count} a length{note})", fontsize=10.5)
         axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)")
         axes.minorticks_off()
         axes.set_xticks(x, [str(n) for n in x], rotation=45, fontsize=8.5)

@@ -23,8 +23,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 
-import numpy as np
-
 from llama_jax import checkpoint
 from llama_jax.bench import AGAIN, environment, phases, protocol, requests, roofline
 from llama_jax.bench.cold import Start, as_first, noting
@@ -49,7 +47,6 @@ from llama_jax.experiments.time_to_first_token.plan import (
     without,
     workloads,
 )
-from llama_jax.generate import GREEDY
 from llama_jax.model.sampling import Sampler
 
 
@@ -64,8 +61,7 @@ def record(
     blocks: int,
     processes: int,
     at: int,
-    tail: int,
-    tail_lengths: Sequence[int],
+    tail: Sequence[Sequence[int]],
     tail_subjects: Sequence[str],
     temperature: float,
     starts: int,
@@ -81,7 +77,6 @@ def record(
         at=at,
         starts=starts,
         tail=tail,
-        tail_lengths=tail_lengths,
         tail_subjects=tail_subjects,
         temperature=temperature,
         new_tokens=new_tokens,

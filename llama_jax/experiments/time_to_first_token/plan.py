@@ -32,8 +32,8 @@ PART = 250  # requests of a tail that one process makes
 @dataclass(frozen=True)
 class Plan:
     """What is asked of whom. blocks are spread evenly over `processes`. `starts` fresh processes a subject make their
-    first request at the length `at`. `tail_subjects` get `tail` further requests at each of `tail_lengths`, `PART` in a
-    process, and first requests at each of them. temperature: of who can sample; the others take the best token."""
+    first request at the length `at`, and so do the `tail_subjects` at each length of `tail`, where they also get its
+    further requests, `PART` in a process. temperature: of who can sample; the others take the best token."""
 
     placements: tuple[str, ...]  # "PLACEMENT POLICY"; the first is the baseline, which runs twice in a block (A/A)
     peers: tuple[str, ...]
@@ -42,16 +42,16 @@ class Plan:
     processes: int
     at: int
     starts: int
-    tail: int = 0
-    tail_lengths: tuple[int, ...] = ()
+    tail: tuple[tuple[int, int], ...] = ()  # (length, further requests)
     tail_subjects: tuple[str, ...] = ()
     temperature: float = 0.0
     new_tokens: int = 2
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("placements", "peers", "lengths", "tail_lengths", "tail_subjects"):
+        for name in ("placements", "peers", "lengths", "tail_subjects"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "tail", tuple(map(tuple, self.tail)))
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Plan:
 
     def starting(self, n: int) -> tuple[str, ...]:
         """Whose first request at a length is timed in a fresh process."""
-        return self.subjects if n == self.at else self.tail_subjects if n in self.tail_lengths else ()
+        return self.subjects if n == self.at else self.tail_subjects if n in dict(self.tail) else ()
 
 
 def check_plan(plan: Plan, config: ModelConfig) -> None:
@@ -90,15 +90,16 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
         raise UserError(f"at is {plan.at}; it must be one of the lengths ({', '.join(map(str, plan.lengths))}).")
     if plan.processes > plan.blocks:
         raise UserError(f"{plan.processes} processes for {plan.blocks} blocks; each process needs a block of its own.")
-    if plan.tail < 0 or (plan.tail and not (plan.tail_subjects and plan.tail_lengths)):
-        raise UserError(
-            f"tail is {plan.tail} for {len(plan.tail_subjects)} tail_subjects at {len(plan.tail_lengths)} tail_lengths;"
-            " name some, or set tail to 0."
-        )
-    if unknown := [n for n in plan.tail_lengths if n not in plan.lengths]:
-        raise UserError(
-            f"tail_lengths has {unknown[0]!r}, which is not measured; lengths: {', '.join(map(str, plan.lengths))}."
-        )
+    for part in plan.tail:
+        if len(part) != 2 or part[0] not in plan.lengths or type(part[1]) is not int or part[1] < 0:
+            raise UserError(
+                f"tail has {list(part)}; write [LENGTH, REQUESTS] with one of the lengths"
+                f" ({', '.join(map(str, plan.lengths))})."
+            )
+    if len(dict(plan.tail)) != len(plan.tail):
+        raise UserError(f"tail is {list(map(list, plan.tail))}; name each length once.")
+    if plan.tail and not plan.tail_subjects:
+        raise UserError("tail has requests for nobody; name some tail_subjects, or leave it empty.")
     Sampler(temperature=plan.temperature)
     for name in plan.tail_subjects:
         if name not in plan.subjects:
@@ -110,7 +111,7 @@ def workloads(loaded: checkpoint.Checkpoint, plan: Plan) -> dict[tuple[str, int]
     """(run, length) → its passages, each asked once, those of a tail in turn; those of the warm-up are never timed."""
     counts = [(WARM_UP, n, SPARE) for n in plan.lengths] + [(WARM, n, plan.blocks) for n in plan.lengths]
     counts += [(COLD, n, plan.starts) for n in plan.lengths if plan.starting(n)]
-    counts += [(TAIL, n, min(plan.tail, POOL)) for n in plan.tail_lengths]
+    counts += [(TAIL, n, min(requests, POOL)) for n, requests in plan.tail]
     drawn = iter(passages(loaded, [n for _, n, count in counts for _ in range(count)], plan.seed))
     return {
         (run, n): Workload(tuple(next(drawn) for _ in range(count)), plan.new_tokens, n, seed=plan.seed)
@@ -129,7 +130,7 @@ def shaped(work: Workload, subject: str, longest: int) -> Shaped:
 def without(plan: Plan, names: Sequence[str]) -> Plan:
     """The plan without some peers."""
     kept = {field: tuple(n for n in getattr(plan, field) if n not in names) for field in ("peers", "tail_subjects")}
-    return replace(plan, **kept, tail=plan.tail if kept["tail_subjects"] else 0)
+    return replace(plan, **kept, tail=plan.tail if kept["tail_subjects"] else ())
 
 
 Round = tuple[str, int, tuple[str, ...], tuple[int, ...]]  # run, block, subjects, lengths
@@ -142,7 +143,9 @@ def processes_of(plan: Plan) -> list[list[Round]]:
     """
     shares = np.array_split(range(plan.blocks), plan.processes)
     found = [[(WARM, b, plan.subjects, plan.lengths) for b in share.tolist()] for share in shares]
-    for i, n in enumerate(plan.tail_lengths if plan.tail else ()):
-        for share in np.array_split(range(i * plan.tail, (i + 1) * plan.tail), -(-plan.tail // PART)):
+    first = 0
+    for n, requests in plan.tail:
+        for share in np.array_split(range(first, first + requests), -(-requests // PART)) if requests else ():
             found.append([(TAIL, b, plan.tail_subjects, (n,)) for b in share.tolist()])
+        first += requests
     return found

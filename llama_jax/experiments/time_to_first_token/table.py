@@ -115,8 +115,8 @@ def as_frame(entries: Sequence[dict]):
 
 
 def tails(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """`entry` of every subject and length whose requests are enough for a P99."""
-    return [e for e in table(trials, seed) if e["p99"] is not None]
+    """`entry` of every subject and length whose requests are enough for a P95."""
+    return [e for e in table(trials, seed) if e["p95"] is not None]
 
 
 # Ratios ---------------------------------------------------------------------------------------------------------------

@@ -30,12 +30,13 @@ LONGER = 4  # how many times as many updates the second of two loops makes
 UPDATES = 20_000
 
 
-def save(source: Source, folder: Path) -> None:
-    """An opened checkpoint's configuration and tensors, for `opened`."""
+def save(source: Source, folder: Path, name: str) -> None:
+    """An opened checkpoint's configuration and tensors, for `opened`; name: what records call the model, which is no
+    path of this machine."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, tensor in source.tensors.items():
-        np.save(folder / f"{name}.npy", np.asarray(tensor.read(), np.float32))
-    about = dict(name=source.where, config=asdict(source.config), hash=source.hash())
+    for tensor_name, tensor in source.tensors.items():
+        np.save(folder / f"{tensor_name}.npy", np.asarray(tensor.read(), np.float32))
+    about = dict(name=name, config=asdict(source.config), hash=source.hash())
     (folder / "about.json").write_text(json.dumps(about))
 
 

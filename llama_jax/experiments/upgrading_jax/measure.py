@@ -79,10 +79,10 @@ def measure(
     check(processes=processes, blocks=blocks)
     weights, tiny, reference = folder / "weights", folder / "small", folder / "reference.npz"
     source = checkpoint.find(job.model)
-    for where, opened in ((weights, source), (tiny, checkpoint.find(small))):
+    for where, name, opened in ((weights, job.model, source), (tiny, small, checkpoint.find(small))):
         if not (where / "about.json").is_file():
-            job.progress(f"writing the weights of {opened.where}", 0, 1)
-            child.save(opened, where)
+            job.progress(f"writing the weights of {name}", 0, 1)
+            child.save(opened, where, name)
     asked = cases(source.config.vocab_size, prompt_tokens, new_tokens, seed)
     if not reference.is_file():
         job.child(

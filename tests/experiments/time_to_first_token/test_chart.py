@@ -52,10 +52,18 @@ def test_a_p99_is_drawn_only_where_there_is_one():
 
 
 def test_tails_are_drawn_of_those_who_have_them_and_say_how_many_requests_they_stand_on():
-    assert "There is no P99" not in words(draw("ttft_tails", everything(tail=1000)))
-    assert "so there is no P99" in words(draw("ttft_tails", everything()))
+    assert "so there is no P95" in words(draw("ttft_tails", everything()))
     figure = draw("ttft_tails", everything(tail=1000))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["torch (n ≥ 1,006 a length)"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["torch (n = 1,006 a length)"]
+    assert {"P50", "P95", "P99", "mean"} <= {line.get_label() for line in figure.axes[0].lines}
+
+
+def test_a_tail_of_some_hundred_requests_has_a_p95_and_no_p99():
+    figure = draw("ttft_tails", everything(tail=300))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["torch (n = 306 a length; P99 from n = 1,000 on)"]
+    drawn = {line.get_label() for line in figure.axes[0].lines}
+    assert {"P50", "P95", "mean"} <= drawn
+    assert "P99" not in drawn
 
 
 def test_cold_bars_reach_the_median_and_say_how_much_longer_it_is():

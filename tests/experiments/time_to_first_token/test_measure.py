@@ -26,8 +26,7 @@ PLAN = ttft_plan.Plan(
     processes=1,
     at=20,
     starts=1,
-    tail=2,
-    tail_lengths=(5,),
+    tail=((5, 2),),
     tail_subjects=("step exact",),
 )
 
@@ -82,9 +81,11 @@ def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
         (dict(blocks=0), "blocks is 0"),
         (dict(starts=0), "starts is 0"),
         (dict(processes=3), "3 processes for 2 blocks"),
-        (dict(tail_subjects=()), "tail is 2 for 0"),
-        (dict(tail_lengths=()), "tail is 2 for 1 tail_subjects at 0 tail_lengths"),
-        (dict(tail_lengths=(7,)), "tail_lengths has 7, which is not measured; lengths: 5, 20"),
+        (dict(tail_subjects=()), "tail has requests for nobody"),
+        (dict(tail=((7, 2),)), r"tail has \[7, 2\]; write \[LENGTH, REQUESTS\] with one of the lengths \(5, 20\)"),
+        (dict(tail=((5, -1),)), r"tail has \[5, -1\]"),
+        (dict(tail=((5,),)), r"tail has \[5\]"),
+        (dict(tail=((5, 2), (5, 3))), "name each length once"),
         (dict(temperature=-1.0), "temperature"),
         (dict(tail_subjects=("torch",)), "'torch', which is not measured"),
         (dict(lengths=(5, 20, 255)), "257 tokens of prompt and answer exceed the model's context of 256"),
@@ -98,14 +99,14 @@ def test_a_plan_that_cannot_be_is_one_line(tiny, changes, match):
 
 def test_processes_cover_every_block_and_every_tail_request_once(monkeypatch):
     monkeypatch.setattr(ttft_plan, "PART", 4)
-    processes = ttft_plan.processes_of(changed(blocks=5, processes=2, tail=7, tail_lengths=(5, 20)))
+    processes = ttft_plan.processes_of(changed(blocks=5, processes=2, tail=((5, 7), (20, 3))))
     kinds = [{(run, lengths) for run, _, _, lengths in rounds} for rounds in processes]
-    assert kinds == 2 * [{("warm", (5, 20))}] + 2 * [{("tail", (5,))}] + 2 * [{("tail", (20,))}]
+    assert kinds == 2 * [{("warm", (5, 20))}] + 2 * [{("tail", (5,))}] + [{("tail", (20,))}]
     assert sorted(b for rounds in processes[:2] for _, b, *_ in rounds) == list(range(5))
-    assert sorted(b for rounds in processes[2:] for _, b, *_ in rounds) == list(range(14))
+    assert sorted(b for rounds in processes[2:] for _, b, *_ in rounds) == list(range(10))
     assert all(1 <= len(rounds) <= 4 for rounds in processes[2:])
     assert {names for rounds in processes[2:] for _, _, names, _ in rounds} == {("step exact",)}
-    assert len(ttft_plan.processes_of(changed(tail=0))) == 1
+    assert len(ttft_plan.processes_of(changed(tail=((5, 0),)))) == 1
 
 
 def test_who_can_sample_does_and_the_others_take_the_best_token(tiny):
@@ -141,7 +142,7 @@ def test_policies_of_one_placement_share_its_programs(tiny):
 def test_a_plan_without_some_peers_has_no_tail_for_nobody():
     plan = changed(peers=("flax-nnx", "flax-nnx+jit"), tail_subjects=("flax-nnx",))
     assert ttft_plan.without(plan, ["flax-nnx"]).subjects == (*PLAN.placements, "flax-nnx+jit")
-    assert ttft_plan.without(plan, ["flax-nnx"]).tail == 0
+    assert ttft_plan.without(plan, ["flax-nnx"]).tail == ()
     assert ttft_plan.without(plan, []) == plan
 
 
@@ -216,7 +217,7 @@ def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tm
     monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     loaded, plan = (
         checkpoint.load(SMALL),
-        changed(placements=("step exact",), peers=("flax-nnx",), tail=0, tail_lengths=(), tail_subjects=()),
+        changed(placements=("step exact",), peers=("flax-nnx",), tail=(), tail_subjects=()),
     )
     job = Job(SMALL, None, Journal(kind=Start), limit=0.05)  # a child that is silent for so long is stopped
     work = ttft_plan.workloads(loaded, plan)[ttft_plan.COLD, plan.at]

@@ -48,7 +48,7 @@ def test_what_cannot_run_here_is_named_and_the_rest_is_asked(monkeypatch):
     assert same_file.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 3) == []
     ((plan, works),) = asked
     assert plan.subjects == ("step exact",)
-    assert (plan.processes, plan.tail, plan.new_tokens) == (1, 0, 1)
+    assert (plan.processes, plan.tail, plan.new_tokens) == (1, (), 1)
     assert {n for _, n in works} == {5, 20}
     assert [gap["name"] for gap in phases.missing(job.journal)] == ["step+gemv", "llamacpp"]
 

@@ -26,13 +26,13 @@ OPTIONS = dict(processes=2, blocks=1, prompt_tokens=8, new_tokens=5, seed=0)
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights")
-    child.save(checkpoint.find(TINY), folder)
+    child.save(checkpoint.find(TINY), folder, "tiny")
     return folder
 
 
 def test_weights_pass_through_plain_files(saved):
     before, after = checkpoint.load(TINY), child.opened(saved)
-    assert (after.config, after.weights_hash) == (before.config, before.weights_hash)
+    assert (after.name, after.config, after.weights_hash) == ("tiny", before.config, before.weights_hash)
     same = [np.array_equal(a, b) for a, b in zip(*(map(np.asarray, leaves(c)) for c in (before, after)), strict=True)]
     assert all(same)
 
