@@ -107,3 +107,12 @@ def table_beside(name: str, out_dir: str | Path, rows: Sequence[dict] = ()):
     if rows:
         files.write(here, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
     return pd.read_csv(here if here.is_file() else paths.ROOT / "data" / here.name)
+
+
+def missing(gaps: Sequence[dict]):
+    """What could not run, why, and what would fill the gap, a pandas.DataFrame; a line that says so where all ran.
+    gaps: {name, reason, remedy}."""
+    import pandas as pd
+
+    nothing = dict(name="nothing", reason="all that was asked for ran here", remedy="")
+    return pd.DataFrame(list(gaps) or [nothing], columns=["name", "reason", "remedy"]).set_index("name")

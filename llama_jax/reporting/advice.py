@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from llama_jax import paths
-from llama_jax.bench import AGAIN, environment, record, statistics
+from llama_jax.bench import AGAIN, SAMPLED, environment, record, statistics
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import times
 from llama_jax.errors import UserError
@@ -89,7 +89,8 @@ def buckets(wish: Wish) -> int:
 
 
 def candidates(tables: Iterable[tuple[str, Sequence[Trial]]], wish: Wish) -> list[Candidate]:
-    """One candidate a placement, from the run whose context is nearest to the wish. tables: (name, trials) each."""
+    """One candidate a placement, from the greedy run whose context is nearest to the wish. tables: (name, trials)
+    each."""
     found: dict[str, Candidate] = {}
     for table, trials in tables:
         starts = [t for t in trials if t.phase == "cold" and t.valid and t.backend == "jax" and t.batch == 1]
@@ -97,6 +98,7 @@ def candidates(tables: Iterable[tuple[str, Sequence[Trial]]], wish: Wish) -> lis
             t
             for t in trials
             if t.phase == "warm" and t.valid and t.backend == "jax" and t.batch == 1 and len(t.token_times_ns) > 1
+            if not t.subject.endswith(SAMPLED)
         ]
         for run, name in dict.fromkeys((t.run, t.subject.removesuffix(AGAIN)) for t in warm):
             mine = [t for t in warm if (t.run, t.subject) == (run, name)]

@@ -166,7 +166,7 @@ def test_a_faster_placement_on_fewer_bits_comes_first_and_float32_after_it():
     assert "2.50x [" in first
     assert "of Ollama (ollama on q4_1 weights)" in first
     assert "torch" not in first
-    assert second.startswith("in float32, loop, decodes ")
+    assert second.startswith("the fastest in float32, loop, decodes ")
     assert "2.00x [" in second
     assert [part.split(" distribution is ")[0] for part in rest[:-1]] == ["loop+fused's", "llama.cpp's"]
     assert rest[-1] == "torch-compile was not measured here."

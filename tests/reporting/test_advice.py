@@ -73,6 +73,12 @@ def test_the_runner_up_is_compared_side_by_side():
     assert alone["runner_up"] is None
 
 
+def test_a_sampled_half_is_no_candidate():
+    found = advice.advise(tables(subject(*QUICK_START), subject("loop, sampled", 1, 1)), WISH)
+    assert [r["name"] for r in found["ranking"]] == ["ops"]
+    assert "sampled" not in str(found)
+
+
 def test_a_tie_is_no_win():
     found = advice.advise(tables(subject("step", 1000, 90), subject("step+donate", 1000, 90)), WISH)
     assert found["runner_up"]["verdict"].startswith("equal")

@@ -376,7 +376,7 @@ class Passes:
             dtype=loaded.dtype,
             kept=setting.dtype,
             sites=len(rung.sites),
-            depth=1 + max(site.layer for site in rung.sites),
+            depth=loaded.config.num_hidden_layers if rung.whole else 1 + max(site.layer for site in rung.sites),
             batch=setting.batch,
             length=setting.length,
             unit=setting.unit,

@@ -107,7 +107,7 @@ SHARE = 4  # a quarter of the layers
 @dataclass(frozen=True)
 class Rung:
     """run(examples, out): everything from the text to the last fsync. plan(number, first, ids) → Unit: the batches it
-    makes of a unit."""
+    makes of a unit. whole: the layers above its sites run too."""
 
     name: str
     sites: tuple[Site, ...]
@@ -116,6 +116,7 @@ class Rung:
     backend: str = "jax"
     guard: type[Region] = Guard
     writes: bool = True
+    whole: bool = False
 
 
 def quarter(depth: int, spread: bool = False) -> tuple[int, ...]:
@@ -147,7 +148,8 @@ def build(name: str, setting: Setting, examples: Sequence[Example]) -> Rung:
     sites = spec.resolve(setting.loaded.config)
     if name in RIVALS:
         plan, dispatch, fetch = padded(spec, setting.batch), *in_torch(setting, sites, name == CUT)
-        return Rung(name, sites, pipeline(setting, spec, plan, dispatch, fetch), plan, "torch", TorchCounter)
+        run = pipeline(setting, spec, plan, dispatch, fetch)
+        return Rung(name, sites, run, plan, "torch", TorchCounter, whole=name == TORCH)
     if name in (*EVERY, SPREAD, FIRST):
         plan = padded(spec, 1 if name == EAGER else setting.batch)
         dispatch, fetch = in_jax(setting, sites, name != EAGER, name == STACKED), read

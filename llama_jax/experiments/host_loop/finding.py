@@ -23,12 +23,12 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
     cross, at = measure.crossover(points), [f"{p['weights'] / 1e6:.3g} M" for p in points]
     shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]
     sentence = (
-        f"With a program a token, the calls that start them take {shares[0]:.0%} of calls and waits at {at[0]}"
-        " weights a token"
+        f"Token by token, the host spends {shares[0]:.0%} of its time starting programs, not waiting for them, at"
+        f" {at[0]} weights a token"
     )
     if len(points) > 1:
         sentence += f" and {shares[-1]:.0%} at {at[-1]}"
-        sentence += f", and waiting for the device overtakes them at about {cross / 1e6:.2g} M" if cross else ""
+        sentence += f", and waiting overtakes starting at about {cross / 1e6:.2g} M" if cross else ""
     names = [p["model"] for p in points]
     for model in dict.fromkeys([names[0], *(name for name in names if not name.startswith("random:")), names[-1]]):
         sentence += f"; {gain(tables[model], measure.short(model))}"
@@ -38,7 +38,7 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
         sentence += (
             f"; text work in threads of its own serves {' and '.join(words)}"
             if words
-            else "; threads for the text work decide nothing"
+            else "; whether threads for the text work help, these trials do not tell"
         )
     return sentence + "."
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import AGAIN, summary
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import interval, listed, with_n
+from llama_jax.bench.wording import interval, listed
 from llama_jax.experiments.jit_placement.table import Cost
 
 
@@ -42,14 +42,12 @@ def sampling(costs: Sequence[Cost], settings: str) -> str:
     if not costs:
         return "No placement has valid answers of both kinds side by side, so what sampling costs is not known."
     most, least = (pick(costs, key=lambda c: c.added.median) for pick in (max, min))
-    words = " and ".join(f"{milliseconds(c)} under {c.name}" for c in dict.fromkeys((most, least)))
-    return f"Sampling ({settings}) adds {words} to a token."
-
-
-def milliseconds(cost: Cost) -> str:
-    """`0.52 ms [0.31, 0.75] (0.97x [0.95, 0.99], n = 20)`."""
-    a = cost.added
-    return f"{a.median:.2f} ms {interval(a)} ({with_n(cost.ratio)})"
+    words = " and ".join(
+        f"{c.added.median:.2f} ms {interval(c.added)} under {c.name} ({c.ratio.words} of its greedy rate,"
+        f" n = {c.ratio.n})"
+        for c in dict.fromkeys((most, least))
+    )
+    return f"Sampling ({settings}) adds to a token {words}."
 
 
 def settings(found: Sequence[dict]) -> str:

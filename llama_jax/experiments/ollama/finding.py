@@ -36,7 +36,7 @@ def versus(
         parts = [f"{lead} fastest float32 placement, {against(trials, entries, exact, native | torch, seed)}"]
     else:
         parts = [f"{lead} fastest placement, {against(trials, entries, fastest, native, seed)}"]
-        parts += [f"in float32, {against(trials, entries, exact, native | torch, seed)}"] if exact else []
+        parts += [f"the fastest in float32, {against(trials, entries, exact, native | torch, seed)}"] if exact else []
     known = {e["subject"]: e for e in distances if e["valid"] and e["kl"] is not None}
     computed = {fastest["arithmetic"]: f"{fastest['name']}'s"} if fastest is not exact else {}
     for arithmetic, whose in (computed | {"llamacpp": "llama.cpp's"}).items():

@@ -17,17 +17,16 @@ def upgrading(trials: Sequence[Trial], meta: dict | None) -> str:
     names = table.releases(meta) if meta else []
     installed = meta["environment"]["packages"]["jax"] if meta else ""
     locked = next((name for name in (installed + environments.FLAGGED, installed) if name in names), installed)
-    others = [name for name in names if name != locked]
-    if locked not in names or not others:
+    if locked not in names or len(names) < 2:
         return (
             "No two releases of JAX are recorded, the locked one among them, so nothing can be said of upgrading yet."
         )
     rates = {name: table.rate(trials, name, PLACEMENT).median for name in names}
-    best, worst = (pick(others, key=lambda name: rates[name]) for pick in (max, min))
-    fastest = max(names, key=rates.get)
-    said = f"Of {len(names)} runtimes, JAX {names[0]} to {names[-1]}, `{PLACEMENT}` decodes fastest under {fastest}"
-    for name, kind in dict.fromkeys([(best, "the best other"), (worst, "the worst")]):
-        said += f"; under {name}, {kind}, {with_n(table.ratio(trials, PLACEMENT, name, locked))} of the locked {locked}"
+    said = f"Of {len(names)} runtimes, JAX {names[0]} to {names[-1]}, {locked} is the locked one"
+    for word, pick in (("fastest", max), ("slowest", min)):
+        found = pick(names, key=rates.get)
+        ratio = "" if found == locked else f": {with_n(table.ratio(trials, PLACEMENT, found, locked))} of its rate"
+        said += f"; `{PLACEMENT}` decodes {word} under {'it' if found == locked else found}{ratio}"
     faults = {name: table.wrong(trials, meta, name) for name in names}
     bad = [f"{name} ({', '.join(found)})" for name, found in faults.items() if found]
     slow = [name for name in names if meta["facts"][name]["updates"] > table.SLOW_UPDATES]

@@ -99,7 +99,7 @@ def test_every_rung_writes_what_the_model_gives(passes, name):
     assert first.examples == count
     assert first.rows == first.tokens == sum(map(len, passes.ids[:count]))
     assert first.sites == (DEPTH if name in rungs.EVERY else 2)
-    assert first.depth == (DEPTH if name in (*rungs.EVERY, SPREAD) else 2)
+    assert first.depth == (DEPTH if name in (*rungs.EVERY, SPREAD, TORCH) else 2)
     warm = passes.timed(rung, name, **WHO)
     assert warm.valid, warm.reason
     assert (warm.compiled, warm.lowered) == (0, 0)

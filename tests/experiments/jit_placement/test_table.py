@@ -46,9 +46,9 @@ def test_a_void_trial_takes_its_pair_with_it():
 def test_the_sentences_say_the_numbers():
     found = table.costs(trials({"eager": 20, "step": 1, "loop": 2}), ["eager", "step", "loop"])
     said = finding.sampling(found, SETTINGS)
-    assert said.startswith(f"Sampling ({SETTINGS}) adds 20.")
-    assert "under eager and 1." in said
-    assert said.endswith("under step to a token.")
+    assert said.startswith(f"Sampling ({SETTINGS}) adds to a token 20.")
+    assert "of its greedy rate, n = 8) and 1." in said
+    assert said.endswith("n = 8).")
     assert "not known" in finding.sampling([], SETTINGS)
     assert (
         finding.settings(
