@@ -27,11 +27,11 @@ def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int 
     unclear = [n for n in at if n not in ahead + behind]
     peers = ", ".join(dict.fromkeys(r["peer"] for r in ratios))
     kinds = " or ".join(sorted({t.dtype for t in trials if t.backend == standings.JAX}))
-    sentence = f"The best {kinds} placement's first token comes before that of every peer measured ({peers})"
-    sentence += f" at {tokens(ahead) or 'no length'}"
+    sentence = f"At {tokens(ahead) or 'no length'} the best {kinds} placement's first token comes before every peer's"
+    sentence += f" ({peers})"
     if behind:
         quicker = {n: ", ".join(r["peer"] for r in at[n] if r["ratio"].verdict == "slower") for n in behind}
-        sentence += "; later than that of " + " and ".join(f"{names} at {n}" for n, names in quicker.items())
+        sentence += "; " + " and ".join(f"at {n} that of {names} comes before it" for n, names in quicker.items())
     if unclear:
         sentence += f"; these trials do not decide it at {tokens(unclear)}"
     for n in [n for n in (10, 400) if n in at] or sorted({min(at), max(at)}):
@@ -62,7 +62,7 @@ def scripting(found: Sequence[dict]) -> str:
         sooner, later = (
             [e["tokens"] for e in here if e["ratio"].verdict == verdict] for verdict in ("faster", "slower")
         )
-        words = f"with {what} PyTorch's first token comes {min(values):.2f}x to {max(values):.2f}x as soon"
-        decided = [f"sooner at {tokens(sooner)}"] * bool(sooner) + [f"later at {tokens(later)}"] * bool(later)
+        words = f"{what}: without that, PyTorch's first token takes {min(values):.2f}x to {max(values):.2f}x as long"
+        decided = [f"it gains at {tokens(sooner)}"] * bool(sooner) + [f"it loses at {tokens(later)}"] * bool(later)
         parts.append(f"{words} ({', '.join(decided) or f'undecided at all {len(here)} lengths'})")
     return "; ".join(parts)[0].upper() + "; ".join(parts)[1:] + "."

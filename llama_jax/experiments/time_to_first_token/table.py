@@ -185,7 +185,7 @@ def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 SCRIPTED = {  # what is made of the dynamic operations, and of the rest: a peer, and the same without
     "the dynamic operations scripted": ("torch-script", "torch+static"),
-    "the same without a KV cache, as published": ("torch-script+nocache", "torch+nocache"),
+    "the same with no KV cache, as published": ("torch-script+nocache", "torch+nocache"),
     "everything compiled": ("torch-compile", "torch+static"),
 }
 
@@ -300,7 +300,17 @@ def cold_frame(trials: Sequence[Start], at: Sequence[int], seed: int = 0):
     """First requests at these lengths, as a pandas.DataFrame: seconds, their parts, and the process's peak memory."""
     import pandas as pd
 
-    columns = ["tokens", "subject", "processes", "cold s", "compile s", "other once s", "warm s", "load s", "peak GB"]
+    columns = [
+        "tokens",
+        "subject",
+        "processes",
+        "cold s",
+        "compile s",
+        "other, once s",
+        "warm s",
+        "load s",
+        "peak GB",
+    ]
     lines = [
         (n, e["subject"], e["n"], e["median"] / 1e3, e["compile_ms"] / 1e3, e["once_ms"] / 1e3, e["warm_ms"] / 1e3,
          e["load_s"], (e["peak_rss_bytes"] or 0) / 1e9)
@@ -355,7 +365,7 @@ def beside_the_original(trials: Sequence[Start], at: int):
                 "beside it": f"P99 {p99:.2f} of 100 warm",
                 "mean over it": mean / p99,
                 "mean without the cold row": without,
-                "with it over without": mean / without,
+                "mean over that": mean / without,
             }
         )
     for e in mixing(trials, at):
@@ -366,7 +376,7 @@ def beside_the_original(trials: Sequence[Start], at: int):
                 "beside it": f"largest {e['largest']:.2f} of {e['n']} warm",
                 "mean over it": e["mixed"] / e["largest"],
                 "mean without the cold row": e["warm"],
-                "with it over without": e["mixed"] / e["warm"],
+                "mean over that": e["mixed"] / e["warm"],
             }
         )
     return pd.DataFrame(rows).set_index("case").round(2)
