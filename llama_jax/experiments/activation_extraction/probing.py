@@ -92,7 +92,7 @@ def one_layer(features: np.ndarray, truth: np.ndarray, examples: np.ndarray, see
         scores = ridge(wide[~inside], targets[~inside], wide[inside])
         found[fold] = [auc(scores[:, k], targets[inside, k]) for k in range(targets.shape[1])]
     real = found[np.isfinite(found[:, 0]), 0]
-    low, high = statistics.mean_interval([statistics.gather(real, None)], seed)
+    low, high = np.clip(statistics.mean_interval([statistics.gather(real, None)], seed), 0, 1).tolist()
     null = np.nanmean(found[:, 1:], axis=0)
     control_low, control_high = np.nanpercentile(null, [2.5, 97.5])
     return dict(auc=float(real.mean()), low=low, high=high, folds=real.tolist(), control=float(np.nanmean(null)),
@@ -129,12 +129,14 @@ def of(meta: dict) -> list[dict]:
 
 
 def in_words(entries: Sequence[dict]) -> str:
-    """What a reader should take home: the best layer, beside the embedding and the control."""
+    """What a reader should take home: from which layer on it is read as well as anywhere (the first within the interval
+    of the best), beside the embedding and the control."""
     if not entries:
         return "not measured"
     top, first = max(entries, key=lambda e: e["auc"]), entries[0]
+    early = next(e for e in entries if e["auc"] >= top["low"])
     return (
-        f"“{top['property']}” is read best after layer {top['layer']}: {top['auc']:.3f}"
-        f" {interval(top, '.3f')}; at the embedding {first['auc']:.3f} {interval(first, '.3f')}; shuffled labels"
+        f"“{top['property']}” is read as well as anywhere from layer {early['layer']} on (best after layer"
+        f" {top['layer']}: {top['auc']:.3f} {interval(top, '.3f')}); at the embedding {first['auc']:.3f} {interval(first, '.3f')}; shuffled labels"
         f" {top['control']:.3f}; n = {top['tokens']} tokens of {top['examples']} examples"
     )
