@@ -66,14 +66,14 @@ def as_markdown(asked: Sequence[Question]) -> str:
 
 
 def finding(asked: Sequence[Question]) -> str:
-    """Where to start, in one sentence: how many questions have an answer, and the main one."""
+    """How many questions have an answer, and that of the main one."""
     main = notebooks.saying("headline")
     first = next((q for q in asked if q.name in main), asked[0])
     known, open_ = [q for q in asked if q.answered], [q.number for q in asked if not q.answered]
     waiting = f" ({', '.join(open_)} {'waits' if len(open_) == 1 else 'wait'} to be measured)" if open_ else ""
     words = first.answer if first.answered else "nothing is recorded for it yet, so measure it."
     count = f"of {len(asked)} questions {len(known)} are answered from recorded trials{waiting}"
-    return f"Start with {first.name}; {count}, and its answer is: {words}"
+    return f"Read in the order of the table: {count}. The central one is {first.name}: {words}"
 
 
 def picture(name: str, out_dir: str | Path = paths.ROOT) -> dict[str, Path]:

@@ -237,7 +237,7 @@ def test_the_finding_claims_what_the_data_hold():
     assert "x [" in sentence
     assert "of eager" in sentence
     assert "of step" in sentence or "With step" in sentence  # the baseline, by which figures show all others
-    assert "do not separate it from" in sentence
+    assert "the pairs do not decide" in sentence
     wrong = [
         t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials
     ]
@@ -256,8 +256,8 @@ def test_the_arrivals_finding_counts_portions():
     ]
     sentence = finding.arrivals(trials, "step", "step+nocache", ["step", "loop"])
     assert "2.3 times as long" in sentence
-    assert "step hands one token at a time" in sentence
-    assert "loop hands all tokens at a time" in sentence
+    assert "one by one under step" in sentence
+    assert "all at once under loop" in sentence
     assert "nothing to compare" in finding.arrivals(trials[:1], "step", "step+nocache", [])
 
 

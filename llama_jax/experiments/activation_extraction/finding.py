@@ -51,10 +51,10 @@ def steps(rows: Sequence[Extraction], seed: int) -> list[str]:
     found = extraction_table.gains(rows, seed)
     better = {name: r for name, r in found.items() if r.n and r.verdict == "faster"}
     worse = {name: r for name, r in found.items() if r.n and r.verdict == "slower"}
-    same = [name for name, r in found.items() if r.n and r.verdict == "equal within 2 %"]
-    open_ = [name for name, r in found.items() if r.n and r.verdict in ("inconclusive", "unstable")]
-    said = [f"step by step {', '.join(f'{name} {r.words}' for name, r in better.items())}"] if better else []
-    said += [f"{', '.join(f'{name} {r.words}' for name, r in worse.items())} alone costs time"] if worse else []
+    same = [f"“{name}”" for name, r in found.items() if r.n and r.verdict == "equal within 2 %"]
+    open_ = [f"“{name}”" for name, r in found.items() if r.n and r.verdict in ("inconclusive", "unstable")]
+    said = [f"what gains: {', '.join(f'“{name}” {r.words}' for name, r in better.items())}"] if better else []
+    said += [f"{', '.join(f'“{name}” {r.words}' for name, r in worse.items())} alone costs time"] if worse else []
     said += [f"{listed(same)} {'gains' if len(same) == 1 else 'gain'} nothing here"] if same else []
     return said + ([f"no gain is shown for {listed(open_)}"] if open_ else [])
 

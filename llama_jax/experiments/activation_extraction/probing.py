@@ -137,6 +137,7 @@ def in_words(entries: Sequence[dict]) -> str:
     early = next(e for e in entries if e["auc"] >= top["low"])
     return (
         f"“{top['property']}” is read as well as anywhere from layer {early['layer']} on (best after layer"
-        f" {top['layer']}: {top['auc']:.3f} {interval(top, '.3f')}); at the embedding {first['auc']:.3f} {interval(first, '.3f')}; shuffled labels"
+        f" {top['layer']}: {top['auc']:.3f} {interval(top, '.3f')}); at the embedding {first['auc']:.3f}"
+        f" {interval(first, '.3f')}; shuffled labels"
         f" {top['control']:.3f}; n = {top['tokens']} tokens of {top['examples']} examples"
     )

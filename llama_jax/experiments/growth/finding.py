@@ -7,14 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def growth(points: dict[str, Sequence[dict]], over_bytes: dict[str, float], crossing: float) -> str:
+def growth(points: dict[str, Sequence[dict]], crossing: float) -> str:
     """How far the cost of a token follows the bytes that it must read."""
     said = []
-    for axis, unit in (("layers", "layers"), ("width", "units of width"), ("context", "cache slots")):
+    for axis, unit in (("layers", "layers"), ("width", "numbers of width"), ("context", "cache slots")):
         if len(points.get(axis, ())) > 1:
-            first, last = points[axis][0]["value"], points[axis][-1]["value"]
-            said.append(f"{over_bytes[axis]:.2f} times as much as its bytes from {first} to {last} {unit}")
-    sentence = "A token's time grows " + ", ".join(said) if said else "No size was varied"
+            first, last = points[axis][0], points[axis][-1]
+            more = last["bytes"] / first["bytes"], last["median"] / first["median"]
+            said.append(
+                f"from {first['value']} to {last['value']} {unit} a token's bytes become {more[0]:.1f} times as many"
+                f" and its time {more[1]:.1f} times as long"
+            )
+    sentence = "; ".join(said) if said else "no size was varied"
+    sentence = sentence[0].upper() + sentence[1:]
     batch = points.get("batch", ())
     if len(batch) > 1:
         first, last = batch[0], batch[-1]

@@ -240,13 +240,6 @@ def as_frame(points: dict[str, Sequence[dict]]):
     return pd.DataFrame(lines).set_index(["axis", "value"]).round(2)
 
 
-def over_prediction(points: Sequence[dict]) -> float:
-    """How much more the last point of an axis costs over the first than the bytes that it must read: 1 is as
-    predicted."""
-    first, last = points[0], points[-1]
-    return (last["median"] / first["median"]) / (last["bytes"] / first["bytes"])
-
-
 def crossing(points: Sequence[dict]) -> float:
     """Where along an axis the arithmetic limit overtakes the bandwidth's, by interpolation; NaN where it does not."""
     over = [(int(p["value"]), p["flops_ms"] / p["bytes_ms"]) for p in points if p["flops_ms"]]

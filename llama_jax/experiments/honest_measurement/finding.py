@@ -17,12 +17,12 @@ def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> st
     apart = {way: sum(r[way].excludes_one for r in rounds) for way in ("sequential", "interleaved")}
     cold_over = first["cold_mean"] / first["naive_p99"]
     return (
-        f"A KV cache makes a short answer {words(warm)} as fast when both sides are warm; timed as published,"
-        " with compilations inside,"
-        f" the same code gives {words(cold)} where {cold['published']:.2f}x was published and {words(short)} where"
-        f" {short['published']:.2f}x was; the mean first-token time of {len(first['cold'])} cold requests is"
-        f" {cold_over:.1f} times the"
-        f" “P99” of {len(first['warm'])} warm ones; and one program timed against itself is called different in"
+        f"A KV cache makes a short answer {words(warm)} as fast when both sides are warm; timed the way that"
+        f" {cold['published']:.2f}x and {short['published']:.2f}x were published (another model on another machine),"
+        f" with compilations inside, the same two programs give {words(cold)} and {words(short)}, so such a ratio"
+        " measures the compiler; the mean first-token time"
+        f" of {len(first['cold'])} cold requests is {cold_over:.1f} times the 99th percentile of {len(first['warm'])}"
+        " warm ones; and one program timed against itself is called different in"
         f" {apart['sequential']} of {len(rounds)} rounds one after the other, in"
         f" {apart['interleaved']} of {len(rounds)} interleaved."
     )

@@ -64,7 +64,7 @@ def ratio_words(line: dict) -> str:
         words += f" · baseline, n = {rate['n']}"
     else:
         words += f" · {times(ratio)}, n = {ratio['n']}"
-    return words + (" · unstable" if line["unstable"] else "")
+    return words + (" · rate scatters" if line["unstable"] else "")
 
 
 @styled

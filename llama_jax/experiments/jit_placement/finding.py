@@ -19,7 +19,7 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
     rate, baseline = best["tokens_per_second"], summary.baseline_of(table)
     sentence = (
         f"With {best['name']} the model decodes {rate['median']:.1f} tokens/s {interval(rate, '.1f')},"
-        f" {rate['median'] / summary.limit(trials, baseline):.0%} of the memory-bandwidth limit"
+        f" {best['mbu']:.0%} of the memory-bandwidth limit"
     )
     slowest = next(
         (r for r in valid if r["name"] == "eager"), min(valid, key=lambda r: r["tokens_per_second"]["median"])
@@ -32,22 +32,29 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
         sentence += pays(summary.break_even(best, slowest), slowest["name"])
     undecided = [r["name"] for r in rivals if summary.paired_ratio(trials, best["name"], r["name"]).verdict != "faster"]
     if undecided:
-        sentence += f"; these trials do not separate it from {', '.join(undecided)}"
+        sentence += f"; against {', '.join(undecided)} the pairs do not decide"
     wrong = [r["name"] for r in table if summary.tokens_word(r) == "WRONG"]
     return sentence + (f"; {', '.join(wrong)} made other tokens and has no time." if wrong else ".")
 
 
 def sampling(costs: Sequence[Cost], settings: str) -> str:
-    """What sampling adds to a token, where it adds most and least."""
+    """What sampling adds to a token: from where to where its medians lie under the placements whose intervals lie above
+    0, what that leaves of the fastest's rate, and under which placements these trials do not show it."""
     if not costs:
         return "No placement has valid answers of both kinds side by side, so what sampling costs is not known."
-    most, least = (pick(costs, key=lambda c: c.added.median) for pick in (max, min))
-    words = " and ".join(
-        f"{c.added.median:.2f} ms {interval(c.added)} under {c.name} ({c.ratio.words} of its greedy rate,"
-        f" n = {c.ratio.n})"
-        for c in dict.fromkeys((most, least))
-    )
-    return f"Sampling ({settings}) adds to a token {words}."
+    shown = sorted((c for c in costs if c.added.low > 0), key=lambda c: c.added.median)
+    hidden = [c.name for c in costs if c not in shown]
+    said = f"Sampling ({settings}) adds"
+    if shown:
+        least, most = shown[0], shown[-1]
+        said += f" {least.added.median:.2f} ms {interval(least.added)} to a token under {least.name}"
+        if most is not least:
+            said += f" and {most.added.median:.2f} ms {interval(most.added)} under {most.name}"
+        worst = min(shown, key=lambda c: c.ratio.value)
+        said += f", which leaves {worst.name} {worst.ratio.words} of its greedy rate (n = {worst.ratio.n})"
+    else:
+        said += " nothing that these trials show"
+    return said + (f"; under {listed(hidden)} the noise hides it." if shown and hidden else ".")
 
 
 def settings(found: Sequence[dict]) -> str:

@@ -14,9 +14,9 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
 
     pairs: a short name of the surprise → (as it is, cured).
     """
-    lost = ", ".join(f"{a.programs} programs and {middle(a.lost):.1f} s with {a.subject}" for a in policies)
+    lost = ", ".join(f"{a.programs} programs in {middle(a.lost):.1f} s with {a.subject}" for a in policies)
     n = min(len(a.blocks) for a in policies)
-    sentence = f"Compiling costs the first {policies[0].requests} requests of a process {lost} (n = {n} each)"
+    sentence = f"The first {policies[0].requests} requests of a process compile {lost} (n = {n} each)"
     best = table.fastest(policies)
     if best is None:
         sentence += "; no policy's tokens are all right, so none has a time"

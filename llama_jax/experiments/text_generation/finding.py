@@ -18,25 +18,23 @@ def arrivals(trials: Sequence[Trial], cached: str, uncached: str, streams: Seque
     tokens = summary.warm(trials, cached)[0].new_tokens
     with_cache, without = (float(np.median(seconds[name])) for name in (cached, uncached))
     portions = [
-        f"{name} hands {portion(summary.warm(trials, name)[0])} at a time"
-        for name in streams
-        if summary.warm(trials, name)
+        f"{portion(summary.warm(trials, name)[0])} under {name}" for name in streams if summary.warm(trials, name)
     ]
     return (
         f"The same {tokens} tokens take {with_cache:.2f} s with a KV cache and {without:.2f} s without one,"
         f" {without / with_cache:.1f} times as long (medians of {len(seconds[cached])} and"
-        f" {len(seconds[uncached])} answers); " + ", ".join(portions) + " to the reader."
+        f" {len(seconds[uncached])} answers); after the first, tokens reach the reader " + ", ".join(portions) + "."
     )
 
 
 def portion(trial: Trial) -> str:
-    """Most tokens that arrive at one moment, the first token aside."""
+    """How many tokens arrive at one moment at the most, the first token aside, in words."""
     _, counts = np.unique(trial.token_times_ns[1:], return_counts=True)
     largest = int(counts.max(initial=1))
     return (
-        "one token"
+        "one by one"
         if largest == 1
-        else "all tokens"
+        else "all at once"
         if largest == len(trial.token_times_ns) - 1
-        else f"{largest} tokens"
+        else f"{largest} at a time"
     )

@@ -66,7 +66,9 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
             tick.set(color=LIMIT_COLOUR, fontweight="bold")
     most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
     counted = f"n = {most} answers in {meta['parameters']['processes']} processes"
-    axes.set_xlabel(f"release of JAX, as shipped or with our flag (red cross: computes wrong values) · {counted}")
+    axes.set_xlabel(
+        f"release of JAX, as shipped or with our flag (red cross: computes wrong values or crashes) · {counted}"
+    )
     axes.set_ylabel("decode, tokens/s")
     axes.set_title("The same decode under each release of JAX")
     return figure

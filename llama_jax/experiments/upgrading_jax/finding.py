@@ -30,5 +30,5 @@ def upgrading(trials: Sequence[Trial], meta: dict | None) -> str:
     faults = {name: table.wrong(trials, meta, name) for name in names}
     bad = [f"{name} ({', '.join(found)})" for name, found in faults.items() if found]
     slow = [name for name in names if meta["facts"][name]["updates"] > table.SLOW_UPDATES]
-    said += f"; wrong values were computed by {listed(bad)}" if bad else "; none computed wrong values"
+    said += f"; wrong values or crashes under {listed(bad)}" if bad else "; none computed wrong values"
     return said + (f"; small updates in a loop copy the whole array under {listed(slow)}" if slow else "") + "."

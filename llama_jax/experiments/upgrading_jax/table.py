@@ -54,11 +54,14 @@ def ratio(trials: Sequence[Trial], placement: str, release: str, other: str) -> 
 
 
 def wrong(trials: Sequence[Trial], meta: dict, release: str) -> list[str]:
-    """What this release computes wrongly: issues whose check fails and that the package does not avoid, placements that
-    NumPy's float64 or the reference's tokens disagree with."""
+    """What this release computes wrongly: issues whose check fails and that the package does not avoid (those that
+    crash say so), placements that NumPy's float64 or the reference's tokens disagree with."""
     facts = meta["facts"][release]
-    failing = [one for one in runtime.CHECKS if facts["checks"].get(one.name, runtime.RIGHT) != runtime.RIGHT]
-    said = dict.fromkeys(one.issue for one in failing if not one.avoided)
+    said = {}
+    for one in runtime.CHECKS:
+        outcome = facts["checks"].get(one.name, runtime.RIGHT)
+        if outcome != runtime.RIGHT and not one.avoided:
+            said[one.issue + " crashes" * outcome.startswith("crashes")] = None
     said |= dict.fromkeys(
         f"{name}: not NumPy's logits" for name, error in facts["oracle"].items() if not error <= CLOSE
     )

@@ -13,12 +13,12 @@ def token(rows: Sequence[Traced]) -> str:
     for row in rows:
         calls = len(row.spans(HOST))
         parts.append(
-            f"under {row.subject} {calls:,} call{'s' * (calls != 1)} from Python for {len(row.spans(DEVICE)):,}"
-            f" operations, which fill {row.busy_ms / (row.total_ns / 1e6):.0%} of its time"
+            f"{calls:,} call{'s' * (calls != 1)} from Python under {row.subject}, whose {len(row.spans(DEVICE)):,}"
+            f" operations keep the device busy {row.busy_ms / (row.total_ns / 1e6):.0%} of the time"
         )
     void = "".join(f"; {row.subject} compiled while it was traced" for row in rows if not row.valid)
     return (
-        "What jit compiles sees shapes and no values, so whatever depends on values must be computed inside, and"
-        f" whatever is fixed may be static. One token of {rows[0].layers} layers is {'; '.join(parts)}"
+        "While jit traces it sees shapes and no values: what depends on values must be computed by JAX, what is fixed"
+        f" may be a static argument. A token through {rows[0].layers} layers takes {'; '.join(parts)}"
         f" (one trace each, so no interval){void}."
     )

@@ -175,10 +175,10 @@ def test_the_finding_says_what_the_rows_say():
         "of one jit of every layer with blocking copies (N1)",
         "transformers' `output_hidden_states`",
         "of the slower of its two ceilings",
-        "fixed shapes 0.7",
+        "“fixed shapes” 0.7",
         "alone costs time",
         "a careful first version that keeps the same layers",
-        "async copies gain nothing here",
+        "“async copies” gain nothing here",
         "2 processes on the same cores make 1.2",
         "pinned host memory is not measured (no GPU here)",
     ):
@@ -191,7 +191,7 @@ def test_what_the_rows_do_not_decide_is_not_claimed():
     sentence = finding.extraction(measured(1, ()))
     assert "which these passes do not decide" in sentence
     assert "no gain is shown for" in sentence
-    assert "step by step" not in sentence
+    assert "what gains" not in sentence
     assert "nan" not in sentence
     nothing = [r.model_copy(update=dict(valid=False, reason="compiled")) for r in measured(2)]
     assert finding.extraction(nothing).startswith("`extract` has no valid pass")

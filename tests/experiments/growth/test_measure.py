@@ -97,7 +97,6 @@ def test_an_axis_in_the_order_of_its_sizes():
     assert [p["flops_ms"] for p in (one, four, sixteen)] == pytest.approx([50, 200, 800])
     assert measure.crossing([one, four, sixteen]) == pytest.approx(2, rel=1e-6)
     assert np.isnan(measure.crossing([four, sixteen]))
-    assert measure.over_prediction([one, four]) == pytest.approx(2)  # the bytes are the same here
     assert measure.axis_of(made(), "batch")[0]["flops_ms"] is None
 
 
@@ -108,12 +107,13 @@ def test_void_answers_do_not_count():
 
 def test_the_finding_names_what_grew():
     points = {axis: measure.axis_of(made(), axis, 100.0) for axis in ("batch", "layers")}
-    sentence = finding.growth(points, {}, 2.0)
+    sentence = finding.growth(points, 2.0)
     assert "a batch of 16 makes 2.0 times as many tokens/s as a batch of 1" in sentence
     assert "about 2 rows" in sentence
     points["context"] = [dict(value="64", median=10, bytes=1), dict(value="8192", median=25, bytes=2)]
-    sentence = finding.growth(points, {"context": 1.25}, np.nan)
-    assert "A token's time grows 1.25 times as much as its bytes from 64 to 8192 cache slots" in sentence
+    sentence = finding.growth(points, np.nan)
+    assert "rom 64 to 8192 cache slots a token's bytes become 2.0 times as many and its time 2.5 times as" in sentence
+    assert finding.growth({}, np.nan) == "No size was varied."
 
 
 @pytest.mark.slow

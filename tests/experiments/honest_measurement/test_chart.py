@@ -29,7 +29,7 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
 
 def test_the_claims_say_what_was_published_and_what_counts():
     drawn = words(DRAW["speed_ups"]())
-    for text in ("published 16.32x", "here 30.00x", "never published", "guard on", "memory-bandwidth limit 60"):
+    for text in ("published 16.32x", "here 30.00x", "never published", "this protocol", "memory-bandwidth limit 60"):
         assert text in drawn
     drawn = words(DRAW["first_tokens"]())
     for text in (

@@ -1,6 +1,8 @@
 """What sampling adds, paired in blocks, in words and in a chart; what another temperature compiles; the pipelines that
 a reader can write."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -46,9 +48,14 @@ def test_a_void_trial_takes_its_pair_with_it():
 def test_the_sentences_say_the_numbers():
     found = table.costs(trials({"eager": 20, "step": 1, "loop": 2}), ["eager", "step", "loop"])
     said = finding.sampling(found, SETTINGS)
-    assert said.startswith(f"Sampling ({SETTINGS}) adds to a token 20.")
-    assert "of its greedy rate, n = 8) and 1." in said
-    assert said.endswith("n = 8).")
+    assert said.startswith(f"Sampling ({SETTINGS}) adds 1.")
+    assert "to a token under step and 20." in said
+    assert "under eager, which leaves step 0." in said
+    assert said.endswith("of its greedy rate (n = 8).")
+    noisy = [replace(c, added=replace(c.added, low=-1.0)) if c.name == "eager" else c for c in found]
+    assert finding.sampling(noisy, SETTINGS).endswith("; under eager the noise hides it.")
+    nothing = [replace(c, added=replace(c.added, low=-1.0)) for c in found]
+    assert finding.sampling(nothing, SETTINGS) == f"Sampling ({SETTINGS}) adds nothing that these trials show."
     assert "not known" in finding.sampling([], SETTINGS)
     assert (
         finding.settings(
