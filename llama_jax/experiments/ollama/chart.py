@@ -136,8 +136,10 @@ def peer_ladder(
     panels[0].patch.set_visible(False)
     for gap in missing:
         across(panels[0], heights[gap["name"]], f"not measured: {gap_words(gap)}", GREY)
-    if prefill_limit:
-        panels[1].axvline(prefill_limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+    if prefill_limit:  # of those that multiply in float32; 8-bit products may pass it
+        for e in entries:
+            if e["dtype"] == "float32":
+                tick(panels[1], prefill_limit, heights[e["name"]])
         words = f"float32 arithmetic {prefill_limit:.0f} "
         panels[1].text(
             prefill_limit,
@@ -170,6 +172,11 @@ def furthest(entry: dict, what: str) -> float:
     return max([*entry["points"][what], high, (entry["limit"] or 0) * (what == "decode")])
 
 
+def tick(axes, limit: float, height: float) -> None:
+    """A subject's limit, in its row."""
+    axes.plot([limit] * 2, [height - 0.3, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
+
+
 def row(axes, entry: dict, what: str, height: float) -> None:
     """One subject's trials, median and interval in one panel, and in the first its own limit."""
     found, values, colour = entry[what], entry["points"][what], shade(entry)
@@ -181,7 +188,7 @@ def row(axes, entry: dict, what: str, height: float) -> None:
     words = f"{found.median:.0f}" if found.median >= 100 else f"{found.median:.1f}"
     if what == "decode" and entry["limit"]:
         limit = entry["limit"]
-        axes.plot([limit] * 2, [height - 0.3, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
+        tick(axes, limit, height)
         words += f"   {found.median / limit:.0%} of {limit:.0f} ({entry['dtype']})"
     axes.annotate(words, (furthest(entry, what), height), (6, 0), textcoords="offset points", va="center", fontsize=8.5)
 

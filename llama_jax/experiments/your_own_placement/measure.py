@@ -210,7 +210,7 @@ def interval(ratio: dict) -> str:
 
 def more(ratio: dict) -> str:
     """How many more blocks would decide it, where that can be said."""
-    return f", about {ratio['more_blocks']:,} more would decide it" if ratio["more_blocks"] else ""
+    return f", about {ratio['more_blocks']:,} more blocks would decide it" if ratio["more_blocks"] else ""
 
 
 def ladder_frame(entries: Sequence[dict]):
