@@ -39,7 +39,7 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
 
 def sampling(costs: Sequence[Cost], settings: str) -> str:
     """What sampling adds to a token: from where to where its medians lie under the placements whose intervals lie above
-    0, what that leaves of the fastest's rate, and under which placements these trials do not show it."""
+    0, what that leaves of the rate that falls most, and under which placements these trials do not show it."""
     if not costs:
         return "No placement has valid answers of both kinds side by side, so what sampling costs is not known."
     shown = sorted((c for c in costs if c.added.low > 0), key=lambda c: c.added.median)

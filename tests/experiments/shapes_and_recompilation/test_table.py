@@ -216,10 +216,9 @@ def test_the_finding_says_what_the_rows_say():
     rows = everything(3)
     sentence = finding.shapes(table.accounts(rows, measure.SHAPES), table.surprises(rows))
     expected = (
-        "9 programs and 9.1 s with growing cache",
-        "2 programs and 2.0 s with one shape (n = 3 each)",
-        "serves them fastest",
-        "in 4.3 s",
+        "compile 9 programs in 9.1 s with growing cache",
+        "2 programs in 2.0 s with one shape (n = 3 each)",
+        "one shape serves them fastest, in 4.3 s",
         "growing cache takes 2.68x [2.68, 2.68] as long",
         "2 programs for reloaded weights (0 once cured)",
     )

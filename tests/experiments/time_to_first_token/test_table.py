@@ -173,10 +173,8 @@ def test_one_cold_request_lifts_a_mean_above_every_warm_one():
     assert frame.loc["published: JIT-only", "mean over it"] == pytest.approx(76.04 / 59.25, abs=0.01)
     assert frame.loc["published: JIT-only", "mean without the cold row"] == 20.2
     assert frame.loc["here: step exact", "mean over it"] == pytest.approx(step["mixed"] / step["largest"], abs=0.01)
-    assert frame.loc["published: JIT-only", "with it over without"] == pytest.approx(76.04 / 20.2, abs=0.01)
-    assert frame.loc["here: step exact", "with it over without"] == pytest.approx(
-        step["mixed"] / step["warm"], abs=0.01
-    )
+    assert frame.loc["published: JIT-only", "mean over that"] == pytest.approx(76.04 / 20.2, abs=0.01)
+    assert frame.loc["here: step exact", "mean over that"] == pytest.approx(step["mixed"] / step["warm"], abs=0.01)
     assert table.mixing(everything(blocks=3), AT) == []
 
 
@@ -214,7 +212,7 @@ def test_the_finding_says_where_a_peer_is_first():
     ]
     sentence = finding.first_token(quick)
     assert "; at 10 that of llamacpp comes before it;" in sentence
-    assert "at 50 and 100 tokens" in sentence
+    assert sentence.startswith("At 50 and 100 tokens the best float32 placement's")
     assert sentence.endswith(".")
     assert finding.first_token([t for t in everything() if t.backend == "jax"]).startswith("No placement and no peer")
 

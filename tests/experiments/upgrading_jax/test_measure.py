@@ -183,14 +183,14 @@ def test_what_a_release_computes_wrongly_is_named():
         }
     )
     trials = [*made()[0], trial("loop", 3, [1, 2], run="decode 0.2.0", valid=False, reason="wrong: token 1 is 2")]
-    assert table.wrong(trials, meta, "0.1.0") == [faulty.issue]
+    assert table.wrong(trials, meta, "0.1.0") == [f"{faulty.issue} crashes"]
     assert table.wrong(trials, meta, "0.2.0") == ["loop: other tokens"]
     assert table.wrong(trials, meta, "0.3.0") == ["loop: not NumPy's logits", "eager: not NumPy's logits"]
     frame = table.broken(meta)
     assert frame.loc[faulty.name, "0.1.0"] == "crashes"
     assert frame.loc[avoided.name, "0.2.0"] == "wrong"
     said = finding.upgrading(trials, meta)
-    assert f"0.1.0 ({faulty.issue})" in said
+    assert f"wrong values or crashes under 0.1.0 ({faulty.issue} crashes)" in said
     assert said.endswith("copy the whole array under 0.3.0.")
 
 
@@ -238,4 +238,9 @@ def test_the_locked_release_with_its_flag_is_the_one_compared_with():
     trials, meta = made()
     both = [*trials, *(t.model_copy(update=dict(run="decode 0.3.0+flag")) for t in trials if t.run == "decode 0.3.0")]
     meta["facts"]["0.3.0+flag"], meta["parameters"]["releases"] = meta["facts"]["0.3.0"], [*RATES, "0.3.0+flag"]
-    assert "of the locked 0.3.0+flag" in finding.upgrading(both, meta)
+    said = finding.upgrading(both, meta)
+    assert "0.3.0+flag is the locked one" in said
+    assert "decodes fastest under 0.2.0: 1.33x" in said
+    unlike = [t.model_copy(update=dict(token_times_ns=[2 * n for n in t.token_times_ns])) for t in trials]
+    both = [*trials, *(t.model_copy(update=dict(run="decode 0.3.0+flag")) for t in unlike if t.run == "decode 0.3.0")]
+    assert "decodes fastest under 0.2.0: 2.67x" in finding.upgrading(both, meta)  # the flagged one's rate is below

@@ -39,7 +39,7 @@ def test_the_figure_and_the_sentence_say_what_was_counted(rows):
     eager, step = rows
     words = finding.token(rows)
     assert f"{len(eager.spans(HOST)):,} calls" in words
-    assert "under step 1 call from Python" in words
+    assert f"; 1 call from Python under step, whose {len(step.spans(DEVICE))} operations" in words
     titles = [axes.get_title(loc="left") for axes in chart.token(rows).axes]
     assert titles[1] == f"step: 1 call from Python, {len(step.spans(DEVICE))} operations computed"
 
