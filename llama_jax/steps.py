@@ -31,12 +31,17 @@ class Carry:
 
 @dataclass(frozen=True)
 class Steps:
-    """The functions that `transforms.Programs` describes, before jit."""
+    """The functions that `transforms.Programs` describes, before jit, and one that only drafts need.
+
+    verify(model, ids int32 [B T], cache) → (best int32 [B T], cache): T tokens into the cache after its `length`, which
+        grows by T; for each of them the greedy next one, the first of the largest logits.
+    """
 
     prefill: Callable
     extend: Callable
     step: Callable
     logits: Callable
+    verify: Callable
 
 
 def arranged(params: model.Model, placement: Placement) -> model.Model:
@@ -87,4 +92,9 @@ def steps(config: ModelConfig, placement: Placement, transform: Callable, sample
         """One token in, the next one out."""
         return run_tokens(params, token[:, None], carry, sampler)
 
-    return Steps(prefill_step, extend_step, step, logits)
+    def verify(params, ids, cache: Cache):
+        """T tokens in, the best next one after each out."""
+        values, cache = logits(params, ids, cache)
+        return sampling.greedy(values), cache
+
+    return Steps(prefill_step, extend_step, step, logits, verify)

@@ -58,4 +58,12 @@ def steps(config: ModelConfig, placement: Placement, transform: Callable, sample
         cache, values = jax.lax.scan(body, cache, ids.T)
         return values.swapaxes(0, 1), cache
 
-    return Steps(prefill_step, extend_step, step, every)
+    def verify(params, ids, cache: Cache):
+        def body(cache, token):
+            _, best, cache = fused.transform(params, token, cache, config=config, inverse=inverse)
+            return cache, best
+
+        cache, best = jax.lax.scan(body, cache, ids.T)
+        return best.swapaxes(0, 1), cache
+
+    return Steps(prefill_step, extend_step, step, every, verify)

@@ -148,7 +148,7 @@ def narrow(logits: Float[Array, "B V"], s: Sampler) -> Float[Array, "B V"]:
     return logits
 
 
-def greedy(logits: Float[Array, "B V"]) -> Int[Array, " B"]:
+def greedy(logits: Float[Array, "... V"]) -> Int[Array, " ..."]:
     """The best token; the lowest id among equals."""
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
