@@ -67,8 +67,16 @@ def marked(carry: Carry, ids) -> Draw:
     return replace(carry.draw, seen=sampling.mark(carry.draw.seen, ids, carry.cache.length, carry.cache.pad))
 
 
-def steps(config: ModelConfig, placement: Placement, transform: Callable, sample: Callable, logits: Callable) -> Steps:
-    """The steps of a model. transform: ids [B T], cache → (logits [B V] of the last token, cache). logits: of all."""
+def steps(
+    config: ModelConfig,
+    placement: Placement,
+    transform: Callable,
+    sample: Callable,
+    logits: Callable,
+    new_cache: Callable = new_cache,
+) -> Steps:
+    """The steps of a model. transform: ids [B T], cache → (logits [B V] of the last token, cache). logits: of all.
+    new_cache: as the function of that name."""
 
     def run_tokens(params, ids, carry: Carry, sampler):
         """T tokens in, the next one out."""

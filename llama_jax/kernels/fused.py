@@ -1,7 +1,8 @@
-"""One decoded token as one XLA operation: embedding to logits of a Llama or Qwen2 model on quantised weights.
+"""Tokens through a whole Llama or Qwen2 model on quantised weights as one XLA operation: embedding to logits.
 
-Its KV cache has a layout of its own, float16: keys [L, K, S/16, h, 16], values [L, K, S, h], all layers of one row
-together.
+One token, several of a sequence (a prompt, drafts), or of several sequences: the weights are read once for all, and
+each row gets the bits that it would get alone. Its KV cache has a layout of its own, float16: keys [L, B K, S/16, h,
+16], values [L, B K, S, h], all layers together, by position: padding takes no place in it, and costs nothing.
 """
 
 from __future__ import annotations
@@ -37,22 +38,12 @@ def check(config: ModelConfig) -> None:
             raise UserError(f"The fused kernel needs {name} to be a multiple of {multiple}, it is {size}; use +gemv.")
 
 
-def pack(cache: Cache, slots: int) -> Cache:
-    """A fixed cache of one row, entries (keys, values) [K S h] a layer, as the kernel keeps it, with room for `slots`
-    positions.
-
-    Raises UserError for more than one row.
-    """
-    if cache.pad.shape[0] != 1:
-        raise UserError(f"The fused kernel decodes one row, not {cache.pad.shape[0]}; use +gemv for batches.")
-    room = -(-slots // TILE) * TILE
-    keys, values = (
-        jnp.pad(jnp.stack(part).astype(DTYPES[FUSED]), ((0, 0), (0, 0), (0, room - part[0].shape[1]), (0, 0)))
-        for part in zip(*cache.entries, strict=True)
-    )
-    layers, heads, _, size = keys.shape
-    tiles = keys.reshape(layers, heads, room // TILE, TILE, size).swapaxes(-1, -2)
-    return replace(cache, entries=(tiles, values))
+def create(config: ModelConfig, pad: Int[Array, " B"], slots: int) -> Cache:
+    """An empty cache for B sequences with room for `slots` positions."""
+    room, heads = -(-slots // TILE) * TILE, pad.shape[0] * config.num_key_value_heads
+    layers, size, dtype = config.num_hidden_layers, config.head_dim, DTYPES[FUSED]
+    keys = jnp.zeros((layers, heads, room // TILE, size, TILE), dtype)
+    return Cache((keys, jnp.zeros((layers, heads, room, size), dtype)), None, jnp.zeros((), jnp.int32), pad)
 
 
 def slots(cache: Cache) -> int:
@@ -60,40 +51,45 @@ def slots(cache: Cache) -> int:
     return cache.entries[1].shape[2]
 
 
-def unpack(cache: Cache, dtype=jnp.float32) -> Cache:
-    """The fixed cache of `pack` again, its values rounded to float16 by then."""
-    keys, values = cache.entries
-    flat = keys.swapaxes(-1, -2).reshape(values.shape)
-    return replace(cache, entries=tuple((k.astype(dtype), v.astype(dtype)) for k, v in zip(flat, values, strict=True)))
+def transform(
+    model: Model,
+    ids: Int[Array, "B T"],
+    cache: Cache,
+    *,
+    config: ModelConfig,
+    inverse: np.ndarray,
+    logits: str = "last",
+):
+    """T tokens of each sequence → (logits float32 [M V], the best of each int32 [M], cache with T more positions).
 
-
-def transform(model: Model, token: Int[Array, " 1"], cache: Cache, *, config: ModelConfig, inverse: np.ndarray):
-    """One token → (logits float32 [1 V], the best of them int32 [1], cache with one more position). model: its layers
-    `packed`."""
+    logits: "last" of each sequence (M = B), "all" (M = B T, row b T + t) or "none" (M = 0). model: its layers `packed`.
+    """
     keys, values = (jax.ShapeDtypeStruct(entry.shape, entry.dtype) for entry in cache.entries)
+    rows = dict(last=ids.shape[0], all=ids.size, none=0)[logits]
     results = (
-        jax.ShapeDtypeStruct((config.vocab_size,), jnp.float32),
-        jax.ShapeDtypeStruct((1,), jnp.int32),
+        jax.ShapeDtypeStruct((rows, config.vocab_size), jnp.float32),
+        jax.ShapeDtypeStruct((rows,), jnp.int32),
         keys,
         values,
     )
-    call = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={8: 2, 9: 3})
+    call = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={7: 2, 8: 3})
     attributes = dict(
         bias=np.int64(config.qkv_bias),
         eps=np.float32(config.norm_eps),
         feed_forward=np.int64(config.intermediate_size),
         heads=np.int64(config.num_attention_heads),
     )
-    logits, best, *entries = call(*operands(model, token, cache, inverse), **attributes)
-    return logits[None], best, replace(cache, entries=tuple(entries), length=cache.length + 1)
+    values, best, *entries = call(*operands(model, ids, cache, inverse), **attributes)
+    return values, best, replace(cache, entries=tuple(entries), length=cache.length + ids.shape[1])
 
 
-def operands(model: Model, token: Int[Array, " 1"], cache: Cache, inverse: np.ndarray) -> list[jax.Array]:
+def operands(model: Model, ids: Int[Array, "B T"], cache: Cache, inverse: np.ndarray) -> list[jax.Array]:
     """What the kernel is given, in its order (`native.operands`)."""
-    position = cache.length - cache.pad
-    cos, sin = rope.angles(position[:, None], inverse)
+    first = cache.length - cache.pad
+    positions = first[:, None] + jnp.arange(ids.shape[1], dtype=jnp.int32)
+    cos, sin = (part.reshape(ids.size, part.shape[-1]) for part in rope.angles(positions, inverse))
     head = model.embedding.weight if model.head.weight is None else model.head.weight
     layers = model.layers
-    return [token, cache.length, cache.pad, cos.reshape(-1), sin.reshape(-1), model.embedding.weight.data, head.data,
-            model.head.norm.weight, *cache.entries, layers.norms, layers.blocks, layers.table,
-            *([] if layers.biases is None else [layers.biases])]  # fmt: skip
+    fixed = [ids, first, cos, sin, model.embedding.weight.data, head.data, model.head.norm.weight, *cache.entries]
+    biases = [] if layers.biases is None else [layers.biases]
+    return [*fixed, layers.norms, layers.blocks, layers.table, *biases]

@@ -1,14 +1,16 @@
-"""The steps of a model whose single tokens the fused kernel makes; the same functions as `llama_jax/steps.py`.
+"""The steps of a model whose tokens the fused kernel makes; the same functions as `llama_jax/steps.py`.
 
-Prompts run as elsewhere, on a cache of their own length; what they leave is then kept as the kernel wants it.
+A prompt is rows of the same kernel, some at a time, so that a token leaves the same keys and values whether it came in
+a prompt or was made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-import jax
+import jax.numpy as jnp
 
 from llama_jax import steps as plain
 from llama_jax.config import ModelConfig
@@ -16,7 +18,9 @@ from llama_jax.kernels import fused, packed
 from llama_jax.model import Model, rope, sampling
 from llama_jax.model.kvc import Cache
 from llama_jax.placement import Placement
-from llama_jax.steps import Carry, Steps
+from llama_jax.steps import Steps
+
+ROWS = 64  # of a prompt a call at most: weights are then read seldom enough, and what all rows need stays in caches
 
 
 def arranged(params: Model, placement: Placement) -> Model:
@@ -26,44 +30,39 @@ def arranged(params: Model, placement: Placement) -> Model:
 
 def new_cache(params: Model, pad, slots: int, config: ModelConfig, placement: Placement) -> Cache:
     """An empty cache in the kernel's layout."""
-    return fused.pack(plain.new_cache(params, pad, 0, config, placement), slots)
+    return fused.create(config, pad, slots)
 
 
 def steps(config: ModelConfig, placement: Placement, transform: Callable, sample: Callable, logits: Callable) -> Steps:
     """As `llama_jax.steps.steps`. Raises UserError for a model that the kernel does not compute."""
     fused.check(config)
-    inverse = rope.frequencies(config)
-    prompt = plain.steps(config, placement, transform, sample, logits)
+    run = partial(fused.transform, config=config, inverse=rope.frequencies(config))
 
-    def prefill_step(params, ids, pad, seeds, sampler, slots: int):
-        token, carry = prompt.prefill(params, ids, pad, seeds, sampler, ids.shape[1])
-        return token, replace(carry, cache=fused.pack(carry.cache, slots))
+    def pieces(params, ids, cache: Cache, kept: str):
+        """Results (logits, best) of each piece of a prompt. kept: whose logits are wanted, as in `fused.transform`."""
+        size, found = max(ROWS // ids.shape[0], 1), []
+        for start in range(0, ids.shape[1], size):
+            last = start + size >= ids.shape[1]
+            wanted = "none" if kept == "last" and not last else kept
+            values, best, cache = run(params, ids[:, start : start + size], cache, logits=wanted)
+            found.append((values, best))
+        return found, cache
 
-    def extend_step(params, ids, carry: Carry, sampler):
-        slots = fused.slots(carry.cache)
-        token, carry = prompt.extend(params, ids, replace(carry, cache=fused.unpack(carry.cache)), sampler)
-        return token, replace(carry, cache=fused.pack(carry.cache, slots))
+    def tokens(params, ids, cache: Cache):
+        found, cache = pieces(params, ids, cache, "last")
+        return found[-1], cache
 
-    def step(params, token, carry: Carry, sampler):
-        draw = plain.marked(carry, token[:, None])
-        values, best, cache = fused.transform(params, token, carry.cache, config=config, inverse=inverse)
-        chosen, draw = sample(values, draw, sampler)
-        return best if sampling.is_greedy(sampler) else chosen, Carry(cache, draw)
+    def chosen(found, draw, sampler):
+        values, best = found
+        token, draw = sample(values, draw, sampler)
+        return best if sampling.is_greedy(sampler) else token, draw
 
     def every(params, ids, cache: Cache):
-        def body(cache, token):
-            values, _, cache = fused.transform(params, token, cache, config=config, inverse=inverse)
-            return cache, values
-
-        cache, values = jax.lax.scan(body, cache, ids.T)
-        return values.swapaxes(0, 1), cache
+        found, cache = pieces(params, ids, cache, "all")
+        return jnp.concatenate([values.reshape(len(ids), -1, config.vocab_size) for values, _ in found], axis=1), cache
 
     def verify(params, ids, cache: Cache):
-        def body(cache, token):
-            _, best, cache = fused.transform(params, token, cache, config=config, inverse=inverse)
-            return cache, best
+        found, cache = pieces(params, ids, cache, "all")
+        return jnp.concatenate([best.reshape(len(ids), -1) for _, best in found], axis=1), cache
 
-        cache, best = jax.lax.scan(body, cache, ids.T)
-        return best.swapaxes(0, 1), cache
-
-    return Steps(prefill_step, extend_step, step, every, verify)
+    return replace(plain.steps(config, placement, tokens, chosen, every, new_cache), verify=verify)

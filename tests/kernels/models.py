@@ -64,19 +64,37 @@ def random_cache(cfg, slots, slot, pad, seed=0):
 
 
 def packed(both, slot, pad):
-    entries = tuple(tuple(jnp.asarray(part) for part in pair) for pair in zip(*both, strict=True))
-    return fused.pack(Cache(entries, None, jnp.int32(slot), jnp.array([pad], jnp.int32)), both.shape[-2])
+    """As the kernel keeps it: by position. both: [2, L, B K, S, h] by slot; pad: of one sequence, or of each."""
+    pads = np.repeat(np.atleast_1d(pad), both.shape[2] // np.size(pad))
+    moved = [
+        [np.roll(both[:, layer, head], -by, axis=1) for head, by in enumerate(pads)] for layer in range(both.shape[1])
+    ]
+    keys, values = jnp.asarray(np.array(moved).transpose(2, 0, 1, 3, 4))
+    layers, heads, slots, size = keys.shape
+    room = -(-slots // fused.TILE) * fused.TILE
+    keys, values = (jnp.pad(part, ((0, 0), (0, 0), (0, room - slots), (0, 0))) for part in (keys, values))
+    tiles = keys.reshape(layers, heads, room // fused.TILE, fused.TILE, size).swapaxes(-1, -2)
+    return Cache((tiles, values), None, jnp.int32(slot), jnp.asarray(np.atleast_1d(pad), jnp.int32))
 
 
 def unpacked(cache):
-    """Keys and values float16 [2, L, K, S, h]."""
-    return np.stack([np.stack(part) for part in zip(*fused.unpack(cache, jnp.float16).entries, strict=True)])
+    """Keys and values float16 [2, L, B K, S, h] by slot."""
+    keys, values = cache.entries
+    both = np.stack([np.asarray(keys.swapaxes(-1, -2).reshape(values.shape)), np.asarray(values)])
+    pads = np.repeat(np.asarray(cache.pad), both.shape[2] // len(cache.pad))
+    return np.stack([np.roll(both[:, :, head], by, axis=2) for head, by in enumerate(pads)], axis=2)
+
+
+def rows_program(cfg, logits="last"):
+    """The fused step as one jitted program: (model, ids [B T], cache) → (logits, best, cache)."""
+    jitted = jax.jit(partial(fused.transform, config=cfg, inverse=rope.frequencies(cfg), logits=logits))
+    return lambda model, ids, cache: jitted(with_packed_layers(model), ids, cache)
 
 
 def program(cfg):
-    """The fused step as one jitted program: (model, token [1], cache) → (logits, best, cache)."""
-    jitted = jax.jit(partial(fused.transform, config=cfg, inverse=rope.frequencies(cfg)))
-    return lambda model, token, cache: jitted(with_packed_layers(model), token, cache)
+    """Of one token: (model, token [1], cache) → (logits, best, cache)."""
+    run = rows_program(cfg)
+    return lambda model, token, cache: run(model, token[:, None], cache)
 
 
 def with_length(cache, slot):

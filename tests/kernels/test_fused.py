@@ -171,13 +171,6 @@ def test_the_best_is_the_first_of_equals():
         assert int(best[0]) in {min(twins), next((i for i in range(1000) if i not in twins), 0)}
 
 
-def test_packing_and_unpacking_a_cache_are_inverse():
-    cfg = small("qwen2")
-    both, cache = random_cache(cfg, 33, 20, 2)
-    assert fused.slots(cache) == 48
-    np.testing.assert_array_equal(unpacked(cache)[..., :33, :], both)
-
-
 @pytest.mark.parametrize(
     ("cfg", "words"),
     [
@@ -191,13 +184,6 @@ def test_packing_and_unpacking_a_cache_are_inverse():
 def test_other_models_are_refused_in_one_line(cfg, words):
     with pytest.raises(UserError, match=words + ".*use \\+gemv"):
         fused.check(cfg)
-
-
-def test_more_rows_than_one_are_refused():
-    cfg = small()
-    cache = random_cache(cfg, 16, 3, 0)[1]
-    with pytest.raises(UserError, match="decodes one row, not 2"):
-        fused.pack(replace(cache, pad=jnp.zeros(2, jnp.int32)), 16)
 
 
 def test_vmap_is_refused_in_words():

@@ -11,10 +11,8 @@ import pytest
 import llama_jax as ll
 from llama_jax import generate, serialised
 from llama_jax.errors import UserError
-from llama_jax.kernels import fused
 from llama_jax.model.sampling import Sampler
-from tests.conftest import relative_error
-from tests.kernels.models import random_model, small, unpacked
+from tests.kernels.models import random_model, small
 
 FUSED = ("step+fused", "chunk8+fused", "loop+fused")
 PROMPT = [5, 9, 33, 60, 2]
@@ -74,24 +72,21 @@ def test_an_answer_made_again_is_the_same(engines):
         assert tokens(engines[name]) == tokens(engines[name])
 
 
-def test_a_prompt_in_pieces_leaves_the_cache_of_the_prompt_in_one(engines, monkeypatch):
-    """The fused cache is unpacked, extended and packed again; what differs is keys and values rounded to float16 in
-    between."""
+def test_a_prompt_in_pieces_leaves_the_cache_of_its_tokens_one_by_one(engines, monkeypatch):
     prompt = [int(t) for t in np.random.default_rng(0).integers(0, 97, 700)]
     engine = engines["step+fused"]
 
-    def kept(prompt):
-        batch = generate.request(engine.config, [prompt], 12, length=768)
-        cache = generate.prefill(engine, batch)[1].cache
-        seen = unpacked(cache)[:, :, :, 768 - len(prompt) : 768].astype(np.float64)
-        return seen, int(cache.length), fused.slots(cache)
+    def kept(prompt, length=None):
+        token, carry = generate.prefill(
+            engine, generate.request(engine.config, [prompt], 12, length=length, slots=1024)
+        )
+        return [int(token[0]), *(np.asarray(entry) for entry in carry.cache.entries)]
 
-    pieces, length, slots = kept(prompt)
-    assert (length, slots) == (768, 1024)
-    assert len(tokens(engine, 12, prompt).token_ids) == 12
-    monkeypatch.setattr(generate, "PIECE", 2048)
-    assert relative_error(pieces, kept(prompt)[0]) < 0.02
-    assert relative_error(pieces, kept(prompt[1:] + [1])[0]) > 0.5
+    whole = kept(prompt, 768)
+    assert all(map(np.array_equal, whole, kept(prompt, 705)))
+    monkeypatch.setattr(generate, "PIECE", 1)
+    assert all(map(np.array_equal, whole, kept(prompt, 700)))
+    assert not np.array_equal(whole[1], kept([*prompt[1:], 1], 700)[1])
 
 
 def test_logits_of_the_fused_step_are_those_of_products_alone(engines):
@@ -127,10 +122,14 @@ def test_four_decodes_at_once_are_each_as_alone(engines):
     assert [found.get(i) for i in range(len(jobs))] == [[answer] * 3 for answer in alone]
 
 
-def test_a_batch_is_refused_by_the_fused_step_and_not_by_products(engines):
-    with pytest.raises(UserError, match="decodes one row, not 2"):
-        ll.answer(engines["step+fused"], [PROMPT, PROMPT[:2]], 4)
-    assert len(ll.answer(engines["step+gemv"], [PROMPT, PROMPT[:2]], 4)) == 2
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(0.9, top_k=8, repetition_penalty=1.2)])
+def test_each_answer_of_a_batch_is_as_alone(engines, name, sampler):
+    """Prompts of several lengths, so that each is padded otherwise than alone."""
+    prompts = [PROMPT, PROMPT[:2], [int(t) for t in np.random.default_rng(2).integers(0, 97, 150)]]
+    together = ll.answer(engines[name], prompts, 30, sampler=sampler, seeds=[1, 2, 3])
+    alone = [tokens(engines[name], 30, p, sampler=sampler, seeds=i) for i, p in enumerate(prompts, 1)]
+    assert together == alone
 
 
 def test_gpt2_is_refused_by_the_fused_step(tiny):

@@ -105,7 +105,7 @@ class Call:
 
 
 SLOT, PAD, SLOTS = 20, 4, 32
-TOKEN_, SLOT_, PAD_, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE, BIASES = range(14)
+TOKENS, POSITION, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE, BIASES = range(13)
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
@@ -114,9 +114,9 @@ def good(request):
     model, cache = quantised(cfg), random_cache(cfg, SLOTS, SLOT, PAD)[1]
 
     def make():
-        operands = fused.operands(with_packed_layers(model), jnp.array([7], jnp.int32), cache, rope.frequencies(cfg))
+        operands = fused.operands(with_packed_layers(model), jnp.array([[7]], jnp.int32), cache, rope.frequencies(cfg))
         results = [
-            shaped((cfg.vocab_size,)),
+            shaped((1, cfg.vocab_size)),
             shaped((1,), np.int32),
             *(shaped(e.shape, e.dtype) for e in cache.entries),
         ]
@@ -126,7 +126,7 @@ def good(request):
             feed_forward=np.int64(cfg.intermediate_size),
             heads=np.int64(cfg.num_attention_heads),
         )
-        return Call(operands, results, attributes, {8: 2, 9: 3})
+        return Call(operands, results, attributes, {7: 2, 8: 3})
 
     make.bias, make.expected = cfg.qkv_bias, np.asarray(make()()[0])
     return make
@@ -214,12 +214,12 @@ def test_fused_refuses_another_feed_forward_size(good, feed_forward):
     refused(good, call, "(hidden size|a layer's matrix)")
 
 
-@pytest.mark.parametrize("i", [TOKEN_, SLOT_, PAD_, COS, SIN])
-def test_fused_refuses_other_scalars_and_angles(good, i):
+@pytest.mark.parametrize("i", [TOKENS, POSITION, COS, SIN])
+def test_fused_refuses_other_rows_and_angles(good, i):
     for spoil in (lambda a: a.astype(np.float16), lambda a: a[None], lambda a: np.resize(a, 3) if a.ndim else a[None]):
         call = good()
         call.operands[i] = spoil(np.asarray(call.operands[i]))
-        refused(good, call, "token, slot and pad must be")
+        refused(good, call, "tokens must be")
 
 
 @pytest.mark.parametrize("i", [KEYS, VALUES])
@@ -242,11 +242,11 @@ def test_fused_refuses_a_cache_of_heads_of_no_size(good):
     call = good()
     for i in (KEYS, VALUES):
         resized(call, i, 3, -16)
-    call.operands[COS] = call.operands[SIN] = np.zeros(0, F32)
+    call.operands[COS] = call.operands[SIN] = np.zeros((1, 0), F32)
     refused(good, call, "keys must be")
 
 
-@pytest.mark.parametrize("aliases", [{}, {8: 2}, {9: 3}])
+@pytest.mark.parametrize("aliases", [{}, {7: 2}, {8: 3}])
 def test_fused_refuses_a_cache_that_it_would_not_overwrite(good, aliases):
     call = good()
     call.aliases = aliases
@@ -353,11 +353,13 @@ def test_fused_refuses_a_matrix_of_other_sizes(good, by):
 @pytest.mark.parametrize(
     ("at", "result"),
     [
-        (0, shaped((97,), np.float16)),
-        (0, shaped((1, 97))),
-        (0, shaped((96,))),
-        (0, shaped((113,))),
-        (0, shaped((0,))),
+        (0, shaped((1, 97), np.float16)),
+        (0, shaped((97,))),
+        (0, shaped((2, 97))),
+        (0, shaped((1, 96))),
+        (0, shaped((1, 113))),
+        (0, shaped((1, 0))),
+        (0, shaped((0, 97))),
         (1, shaped((2,), np.int32)),
         (1, shaped((1,))),
         (1, shaped((), np.int32)),
@@ -374,23 +376,20 @@ def test_fused_refuses_other_results(good, at, result):
 def test_fused_refuses_a_token_outside_the_vocabulary(good, token):
     """97 … 111 would still be rows of the table's last group."""
     call = good()
-    call.operands[TOKEN_] = np.array([token], np.int32)
-    refused(good, call, "the token is outside the vocabulary")
+    call.operands[TOKENS] = np.array([[token]], np.int32)
+    refused(good, call, "a token is outside the vocabulary")
 
 
-@pytest.mark.parametrize(
-    ("slot", "pad"),
-    [(SLOTS, 0), (-1, 0), (2**31 - 1, 0), (5, 6), (0, -1), (-(2**31), -(2**31)), (SLOTS, SLOTS), (3, 2**31 - 1)],
-)
-def test_fused_refuses_a_slot_outside_the_cache(good, slot, pad):
+@pytest.mark.parametrize("position", [SLOTS, -1, 2**31 - 1, -(2**31)])
+def test_fused_refuses_a_position_outside_the_cache_or_the_logits_of_padding(good, position):
     call = good()
-    call.operands[SLOT_], call.operands[PAD_] = np.int32(slot), np.array([pad], np.int32)
-    refused(good, call, "the slot is outside the cache")
+    call.operands[POSITION] = np.array([position], np.int32)
+    refused(good, call, "a position is outside the cache")
 
 
-def test_the_last_slot_and_a_slot_that_is_all_padding_but_itself_are_right(good):
-    for slot, pad in ((SLOTS - 1, 0), (9, 9), (0, 0)):
+def test_the_first_and_the_last_position_are_right(good):
+    for position in (SLOTS - 1, 0):
         call = good()
-        call.operands[SLOT_], call.operands[PAD_] = np.int32(slot), np.array([pad], np.int32)
+        call.operands[POSITION] = np.array([position], np.int32)
         call.operands[KEYS], call.operands[VALUES] = (jnp.zeros_like(call.operands[i]) for i in (KEYS, VALUES))
         assert np.isfinite(np.asarray(call()[0])).all()

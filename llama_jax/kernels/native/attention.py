@@ -1,4 +1,4 @@
-"""One token's grouped-query attention over cached keys and values, in pieces of `CHUNK` positions that any thread may
+"""Grouped-query attention of new tokens over cached keys and values, in pieces of `CHUNK` positions that any thread may
 do.
 
 Cache of one layer and key head: keys float16 [S/16, h, 16], 16 positions side by side so that a position is a lane of
@@ -11,21 +11,24 @@ from __future__ import annotations
 from numba import types
 
 from llama_jax.kernels.native.lanes import (
+    ISA,
     exponential,
     fma,
     larger,
     largest,
     load,
-    load_half,
+    prefetch,
     splat,
     store,
     store_half,
+    sums,
     total,
 )
 from llama_jax.kernels.native.lanes import first as first_lane
 from llama_jax.kernels.native.machine import copy_i16, function, load_f32, stack, store_f32
 
 CHUNK, LANES, HEADS = 128, 16, 4  # positions a piece, positions a tile of keys, query heads done at once
+TILES, COLUMNS = (2, 4) if ISA == "avx512vnni" else (1, 1)  # tiles, vectors of values that 32 registers have room for
 HEADER = 16  # floats before a piece's weighted sum: largest score, sum of exponentials, unused
 NEVER = -1e30  # score of a position that may not be seen: its exponential is 0, and 0 times NEVER is no NaN
 f4 = types.float32
@@ -61,87 +64,87 @@ def remember(key, value, keys, values, position, head_dim):
         store_half(values + 2 * (position * head_dim + i), load(value + 4 * i))
 
 
-def scores_for(n):
+def scores_for(n, tiles):
+    zeros, add, write = sums(n, tiles)
+
     @function
-    def scores(q, head_dim, keys, to):
-        """Scores of 16 positions for n query heads, float32 [n, CHUNK] at `to`."""
-        stride = 4 * head_dim
-        a, b, c, d = splat(f4(0)), splat(f4(0)), splat(f4(0)), splat(f4(0))
+    def scores(q, head_dim, keys, values, to):
+        """Scores of `tiles` times 16 positions for n query heads, float32 [n, CHUNK] at `to`. Memory is asked for their
+        values, which are needed next, and for the keys behind."""
+        step, found = 2 * LANES * head_dim, zeros()
         for i in range(head_dim):
-            key, at = load_half(keys + 2 * LANES * i), q + 4 * i
-            a = fma(key, splat(load_f32(at)), a)
-            if n > 1:
-                b = fma(key, splat(load_f32(at + stride)), b)
-            if n > 2:
-                c = fma(key, splat(load_f32(at + 2 * stride)), c)
-            if n > 3:
-                d = fma(key, splat(load_f32(at + 3 * stride)), d)
-        store(to, a)
-        if n > 1:
-            store(to + 4 * CHUNK, b)
-        if n > 2:
-            store(to + 8 * CHUNK, c)
-        if n > 3:
-            store(to + 12 * CHUNK, d)
+            found = add(found, keys + 2 * LANES * i, step, q + 4 * i, 4 * head_dim)
+            for tile in range(tiles):
+                at = 2 * LANES * i + step * tile
+                prefetch(values + at)
+                prefetch(keys + step * tiles + at)
+        write(found, to, 4 * CHUNK, 4 * LANES)
 
     return scores
 
 
-def mix_for(n):
+def mix_for(n, columns):
+    zeros, add, write = sums(n, columns)
+
     @function
-    def mix(weights, values, first, last, head_dim, to, to_stride):
-        """Sum over positions first…last of weight times value for n query heads; weights float32 [n, CHUNK], by place
-        in the chunk."""
-        row = 2 * head_dim
-        for i in range(0, head_dim, LANES):
-            a, b, c, d = splat(f4(0)), splat(f4(0)), splat(f4(0)), splat(f4(0))
-            for t in range(first, last + 1):
-                value, at = load_half(values + row * t + 2 * i), weights + 4 * (t % CHUNK)
-                a = fma(value, splat(load_f32(at)), a)
-                if n > 1:
-                    b = fma(value, splat(load_f32(at + 4 * CHUNK)), b)
-                if n > 2:
-                    c = fma(value, splat(load_f32(at + 8 * CHUNK)), c)
-                if n > 3:
-                    d = fma(value, splat(load_f32(at + 12 * CHUNK)), d)
-            out = to + 4 * (HEADER + i)
-            store(out, a)
-            if n > 1:
-                store(out + to_stride, b)
-            if n > 2:
-                store(out + 2 * to_stride, c)
-            if n > 3:
-                store(out + 3 * to_stride, d)
+    def mix(weights, values, places, head_dim, to, to_stride):
+        """Sum over a chunk's first places of weight times 16 `columns` of the values, for n query heads; weights
+        float32 [n, CHUNK]."""
+        found = zeros()
+        for t in range(places):
+            found = add(found, values + 2 * head_dim * t, 2 * LANES, weights + 4 * t, 4 * CHUNK)
+        write(found, to + 4 * HEADER, to_stride, 4 * LANES)
 
     return mix
 
 
-scores_1, scores_2, scores_3, scores_4 = (scores_for(n) for n in (1, 2, 3, 4))
-mix_1, mix_2, mix_3, mix_4 = (mix_for(n) for n in (1, 2, 3, 4))
+def choice(functions):
+    """One function of four: which takes first how many query heads there are."""
+    one, two, three, four = functions
+
+    @function
+    def chosen(n, *arguments):
+        if n == 1:
+            one(*arguments)
+        elif n == 2:
+            two(*arguments)
+        elif n == 3:
+            three(*arguments)
+        else:
+            four(*arguments)
+
+    return chosen
+
+
+scores_1, scores_2 = (choice([scores_for(n, tiles) for n in (1, 2, 3, 4)]) for tiles in (1, 2))
+mix_1, mix_wide = (choice([mix_for(n, columns) for n in (1, 2, 3, 4)]) for columns in (1, COLUMNS))
 
 
 @function
-def scores(n, q, head_dim, keys, to):
-    if n == 1:
-        scores_1(q, head_dim, keys, to)
-    elif n == 2:
-        scores_2(q, head_dim, keys, to)
-    elif n == 3:
-        scores_3(q, head_dim, keys, to)
-    else:
-        scores_4(q, head_dim, keys, to)
+def all_scores(n, q, head_dim, keys, values, tiles, to):
+    """Scores of n query heads at so many tiles of keys, two at once where registers allow."""
+    tile, step = 0, 2 * LANES * head_dim
+    while tile < tiles:
+        if tile + TILES <= tiles and TILES == 2:
+            scores_2(n, q, head_dim, keys + step * tile, values + step * tile, to + 4 * LANES * tile)
+            tile += 2
+        else:
+            scores_1(n, q, head_dim, keys + step * tile, values + step * tile, to + 4 * LANES * tile)
+            tile += 1
 
 
 @function
-def mix(n, weights, values, first, last, head_dim, to, to_stride):
-    if n == 1:
-        mix_1(weights, values, first, last, head_dim, to, to_stride)
-    elif n == 2:
-        mix_2(weights, values, first, last, head_dim, to, to_stride)
-    elif n == 3:
-        mix_3(weights, values, first, last, head_dim, to, to_stride)
-    else:
-        mix_4(weights, values, first, last, head_dim, to, to_stride)
+def mix(n, weights, values, places, head_dim, to, to_stride):
+    """Sum over a chunk's first places of weight times value, as many columns at once as registers allow."""
+    column = 0
+    while column < head_dim:
+        at, out = values + 2 * column, to + 4 * column
+        if column + LANES * COLUMNS <= head_dim:
+            mix_wide(n, weights, at, places, head_dim, out, to_stride)
+            column += LANES * COLUMNS
+        else:
+            mix_1(n, weights, at, places, head_dim, out, to_stride)
+            column += LANES
 
 
 @function
@@ -161,28 +164,28 @@ def softmax_of(row, places, to):
 
 
 @function
-def attend(q, heads, keys, values, first, last, head_dim, to, to_stride):
-    """A piece: `heads` rotated and scaled query heads (float32 [heads, h]) over positions first…last, all of one chunk.
+def attend(q, queries, heads, position, keys, values, start, last, head_dim, to, to_stride):
+    """A piece: rotated and scaled queries (float32 [queries, h]) over positions start…last of one chunk, its first.
 
-    Head i's result goes to `to` + i `to_stride`: largest score, sum, then at HEADER the weighted sum of values [h].
+    There are `heads` queries of each of the positions `position`, `position` + 1 …, and each sees what is not behind
+    its own: a query gets the same bits whichever others there are.
+    Query i's result goes to `to` + i `to_stride`: largest score, sum, then at HEADER the weighted sum of values [h].
     """
-    row = _scores()
-    start = first // CHUNK * CHUNK
-    tiles = (last - start) // LANES + 1
+    row, far = _scores(), 2 * head_dim * start
     done = 0
-    while done < heads:
-        n, at = min(heads - done, HEADS), to + done * to_stride
-        for tile in range((first - start) // LANES, tiles):
-            here = keys + (start // LANES + tile) * 2 * LANES * head_dim
-            scores(n, q + 4 * head_dim * done, head_dim, here, row + 4 * LANES * tile)
+    while done < queries:
+        n, at = min(queries - done, HEADS), to + done * to_stride
+        end = min(last, position + (done + n - 1) // heads)
+        tiles = (end - start) // LANES + 1
+        all_scores(n, q + 4 * head_dim * done, head_dim, keys + far, values + far, tiles, row)
         for i in range(n):
-            mine = row + 4 * CHUNK * i
-            for place in range(first - start):
-                store_f32(mine + 4 * place, f4(NEVER))
-            for place in range(last - start + 1, LANES * tiles):
+            mine, seen = row + 4 * CHUNK * i, min(end, position + (done + i) // heads) - start + 1
+            for place in range(seen, LANES * tiles):
                 store_f32(mine + 4 * place, f4(NEVER))
             softmax_of(mine, LANES * tiles, at + i * to_stride)
-        mix(n, row, values, first, last, head_dim, at, to_stride)
+            for place in range(seen, end - start + 1):  # an exponential is never quite 0
+                store_f32(mine + 4 * place, f4(0))
+        mix(n, row, values + far, end - start + 1, head_dim, at, to_stride)
         done += n
 
 

@@ -1,14 +1,14 @@
-"""`llama_jax_fused`: one decoded token of a Llama or Qwen2 model, embedding to logits, in one call (`operands`,
-`step`)."""
+"""`llama_jax_fused`: tokens of a Llama or Qwen2 model, embedding to logits, in one call: one token, several of a
+sequence, or of several sequences (`operands`, `step`)."""
 
 from __future__ import annotations
 
 from numba import types
 
-from llama_jax.kernels.native import step, team
-from llama_jax.kernels.native.attention import CHUNK, HEADER
+from llama_jax.kernels.native import layout, step, team
 from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, describe, executes, failure, number, result, size
 from llama_jax.kernels.native.lanes import load_half, store
+from llama_jax.kernels.native.layout import p
 from llama_jax.kernels.native.machine import (
     address_of,
     entry,
@@ -23,20 +23,22 @@ from llama_jax.kernels.native.machine import (
 )
 from llama_jax.kernels.native.operands import (
     BLOCKS,
+    COS,
     EMBEDDING,
     HEAD,
     KEYS,
     MATRICES,
     NORM,
-    PAD,
-    SLOT,
-    TOKEN,
+    SIN,
+    TOKENS,
     UNIT,
     bias_of,
     feed_forward,
     heads_of,
     matrix,
     problem,
+    sequences_of,
+    tokens_of,
 )
 from llama_jax.kernels.native.products import COLUMNS, Q4_1, Q8_0, ROWS
 
@@ -45,6 +47,7 @@ f4 = types.float32
 helper_address = address_of("llama_jax_fused_help")
 no_memory = text("fused: out of memory")
 _lanes = stack(64)
+_sizes = stack(team.PHASES)  # a state's parameters, before there is one
 
 
 @function
@@ -83,62 +86,100 @@ def helper(state):
 
 
 @function
-def room_for(layers, d, ff, heads, kv, dim, many, parts):
-    """Bytes of shared memory: matrices, two hidden vectors, qkv, pieces of attention, feed-forward activations, best
-    logits."""
-    attention = 4 * (heads + 2 * kv) * dim + 4 * heads * many * (dim + HEADER)
-    return DESCRIPTION * MATRICES * layers + 8 * d + attention + ff // COLUMNS * (COLUMNS + 12) + 8 * parts + 64
+def padding(frame):
+    """Rows of padding that a call begins with and that nobody asks for: of a single sequence, where not all logits are
+    wanted."""
+    if sequences_of(frame) > 1 or size(result(frame, 0), 0) == tokens_of(frame):
+        return 0
+    return min(max(-layout.given_position(frame, 0), 0), tokens_of(frame))
 
 
 @function
-def prepared(frame):
-    """The state of this call with all its parameters; 0 when out of memory."""
-    keys = argument(frame, KEYS)
-    layers, kv, dim, slots = size(keys, 0), size(keys, 1), size(keys, 3), size(keys, 2) * ROWS
-    d, ff, heads, v = size(argument(frame, NORM), 0), feed_forward(frame), heads_of(frame), size(result(frame, 0), 0)
-    at, empty = types.int64(load_i32(data(argument(frame, SLOT)))), types.int64(load_i32(data(argument(frame, PAD))))
-    many = at // CHUNK - empty // CHUNK + 1
+def pieces_each(frame):
+    """Pieces of attention of the row that has most."""
+    most = 0
+    for sequence in range(sequences_of(frame)):
+        most = max(most, layout.pieces(layout.given_position(frame, sequence) + tokens_of(frame) - 1))
+    return most
+
+
+@function
+def describe_call(frame, state, skipped):
+    """Sizes and places of the operands, as parameters of `state`."""
+    keys, half = argument(frame, KEYS), size(argument(frame, KEYS), 3) // 2
     threads = team.threads(frame, min(size(argument(frame, HEAD), 0), team.MOST // HEAD_PARTS))
-    groups = min(HEAD_PARTS * threads, size(argument(frame, HEAD), 0))
-    phases = step.PHASES_PER_LAYER * layers + 1
-    state = team.assembled(phases, room_for(layers, d, ff, heads, kv, dim, many, groups))
-    if state == 0:
-        return state
-    sizes = (frame, d, ff, heads, kv, dim, layers, slots, at, empty, v, 1 if bias_of(frame) else 0)
+    sizes = (
+        frame,
+        size(argument(frame, NORM), 0),
+        feed_forward(frame),
+        heads_of(frame),
+        size(keys, 1) // sequences_of(frame),
+        size(keys, 3),
+        size(keys, 0),
+        size(keys, 2) * ROWS,
+        size(result(frame, 0), 1),
+        1 if bias_of(frame) else 0,
+        sequences_of(frame),
+        tokens_of(frame) - skipped,
+        size(result(frame, 0), 0),
+        pieces_each(frame),
+        0,
+        min(HEAD_PARTS * threads, size(argument(frame, HEAD), 0)),
+        threads if threads == 1 else PARTS * threads,
+        threads,
+        data(argument(frame, TOKENS)) + 4 * skipped,
+        data(argument(frame, COS)) + 4 * half * skipped,
+        data(argument(frame, SIN)) + 4 * half * skipped,
+    )
     for i in range(len(sizes)):
         team.set_parameter(state, i, sizes[i])
-    store_f32(state + team.PARAMETERS + 8 * step.EPS, number(frame, 1))
-    team.set_parameter(state, step.STRIDE, 4 * (dim + HEADER))
-    team.set_parameter(state, step.GROUPS, groups)
-    team.set_parameter(state, step.TEAM, threads if threads == 1 else PARTS * threads)
-    team.set_parameter(state, step.THREADS, threads)
+    store_f32(state + team.PARAMETERS + 8 * layout.EPS, number(frame, 1))
+
+
+@function
+def prepared(frame, skipped):
+    """The state of this call with all its parameters; 0 when out of memory."""
+    sizes = _sizes()
+    describe_call(frame, sizes, skipped)
+    layers = p(sizes, layout.LAYERS)
+    room = DESCRIPTION * MATRICES * layers + 64
+    for i in range(layout.X0, layout.BEST + 1):
+        room += layout.shared_room(sizes, i)
+    phases = step.PHASES_PER_LAYER * layers + 1
+    state = team.assembled(phases, room)
+    if state == 0:
+        return state
+    for i in range(layout.X0):
+        team.set_parameter(state, i, p(sizes, i))
     place = team.shared(state, phases)
-    team.set_parameter(state, step.WEIGHTS, place)
+    for i in range(layout.X0, layout.BEST + 1):
+        team.set_parameter(state, i, place)
+        place += layout.shared_room(sizes, i)
+    team.set_parameter(state, layout.WEIGHTS, place)
     for layer in range(layers):
         for i in range(MATRICES):
             address = data(argument(frame, BLOCKS)) + UNIT * matrix(frame, layer, i, 0)
             describe(place, address, matrix(frame, layer, i, 1), matrix(frame, layer, i, 2), matrix(frame, layer, i, 3))
             place += DESCRIPTION
-    blocks = ff // COLUMNS
-    rooms = (
-        4 * d,
-        4 * d,
-        4 * (heads + 2 * kv) * dim,
-        4 * heads * many * (dim + HEADER),
-        COLUMNS * blocks,
-        4 * blocks,
-        4 * blocks,
-        4 * blocks,
-    )
-    for i in range(len(rooms)):
-        team.set_parameter(state, step.X0 + i, place)
-        place += rooms[i]
-    team.set_parameter(state, step.BEST, place)
-    embed(
-        argument(frame, EMBEDDING), load_i32(data(argument(frame, TOKEN))), d // COLUMNS, team.parameter(state, step.X0)
-    )
-    team.invite(frame, state, helper_address(), threads - 1)
+    d, x = p(sizes, layout.D), p(state, layout.X0)
+    for row in range(layout.rows_of(state)):
+        token = load_i32(p(state, layout.ID) + 4 * row)
+        embed(argument(frame, EMBEDDING), token, d // COLUMNS, x + 4 * d * row)
+    team.invite(frame, state, helper_address(), p(state, layout.THREADS) - 1)
     return state
+
+
+@function
+def say_best(frame, state):
+    """The best token of each row of logits, of all parts' best: the first of the largest."""
+    bests, wanted = p(state, layout.BEST), p(state, layout.WANTED)
+    for row in range(wanted):
+        best = bests + 8 * row
+        for i in range(1, p(state, layout.GROUPS)):
+            other = bests + 8 * (wanted * i + row)
+            if load_f32(other + 4) > load_f32(best + 4):
+                best = other
+        store_i32(data(result(frame, 1)) + 4 * row, load_i32(best))
 
 
 @entry
@@ -148,16 +189,15 @@ def handler(frame):
     wrong = problem(frame)
     if wrong != 0:
         return failure(frame, wrong)
-    state = prepared(frame)
+    skipped = padding(frame)
+    if skipped == tokens_of(frame):
+        return 0
+    state = prepared(frame, skipped)
     if state == 0:
         return failure(frame, no_memory())
     worked = step.work(state, 0)
     if worked:
-        bests, best = team.parameter(state, step.BEST), 0
-        for i in range(1, team.parameter(state, step.GROUPS)):
-            if load_f32(bests + 8 * i + 4) > load_f32(bests + 8 * best + 4):
-                best = i
-        store_i32(data(result(frame, 1)), load_i32(bests + 8 * best))
+        say_best(frame, state)
     team.dismiss(state)
     return 0 if worked else failure(frame, no_memory())
 

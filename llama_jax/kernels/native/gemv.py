@@ -25,11 +25,10 @@ from llama_jax.kernels.native.ffi import (
     size,
 )
 from llama_jax.kernels.native.machine import address_of, entry, function, load_f32, stack, store_f32, text
-from llama_jax.kernels.native.products import COLUMNS, ROWS, four, group, holds, known, quantise, store_some
+from llama_jax.kernels.native.products import COLUMNS, ROWS, activation_bytes, holds, known, multiply, round_blocks
 
 WORTH_HELP = 1 << 19  # bytes of weights times rows below which waking a helper takes longer than its share
 PARTS = 4  # parts a thread
-BLOCKS_PER_ROW = 32 + 12  # bytes of rounded activations a block: q, d, s, t
 last_block = stack(4 * COLUMNS)
 p = team.parameter  # short: every line reads some
 helper_address = address_of("llama_jax_gemv_help")
@@ -43,7 +42,7 @@ bad_result = text("gemv: the result must be float32 [M, N], N within the weight'
 bad_columns = text("gemv: x and the weight have different numbers of columns")
 no_memory = text("gemv: out of memory")
 QUANTISE, MULTIPLY = 0, 1  # phases
-(X, W, OUT, M, K, N, BLOCKS, SIZE, Q, D, S, T, ROW_PARTS, GROUP_PARTS) = range(14)  # parameters
+X, W, OUT, M, K, N, BLOCKS, SIZE, ROUNDED, ROW_PARTS, GROUP_PARTS = range(11)  # parameters
 
 
 @function
@@ -69,45 +68,22 @@ def problem(frame):
 @function
 def round_rows(state, first, last):
     """Rows of x to int8; where K is no multiple of 32 the last block is filled with zeros."""
-    k, blocks = p(state, K), p(state, BLOCKS)
+    m, k, blocks, at = p(state, M), p(state, K), p(state, BLOCKS), p(state, ROUNDED)
     whole, tail = k // COLUMNS, last_block()
-    for m in range(first, last):
-        x, q = p(state, X) + 4 * k * m, p(state, Q) + 32 * blocks * m
-        d, s, t = p(state, D) + 4 * blocks * m, p(state, S) + 4 * blocks * m, p(state, T) + 4 * blocks * m
-        quantise(x, whole, q, d, s, t)
+    for row in range(first, last):
+        x = p(state, X) + 4 * k * row
+        round_blocks(x, whole, 0, blocks, at, m, row)
         if whole < blocks:
             for i in range(COLUMNS):
                 column = whole * COLUMNS + i
                 store_f32(tail + 4 * i, load_f32(x + 4 * column) if column < k else types.float32(0))
-            quantise(tail, 1, q + 32 * whole, d + 4 * whole, s + 4 * whole, t + 4 * whole)
-
-
-@function
-def multiply(state, first, last):
-    """Groups first…last of the weight with all rows of x."""
-    m, n, blocks = p(state, M), p(state, N), p(state, BLOCKS)
-    q, d, s, t, out, kind = p(state, Q), p(state, D), p(state, S), p(state, T), p(state, OUT), p(state, SIZE)
-    for g in range(first, last):
-        w, kept = p(state, W) + g * blocks * kind, min(n - ROWS * g, ROWS)
-        row = 0
-        while row + 4 <= m:
-            at, to = 4 * blocks * row, out + 4 * (n * row + ROWS * g)
-            found = four(w, kind, blocks, q + 32 * blocks * row, d + at, s + at, t + at)
-            store_some(to, found[0], kept)
-            store_some(to + 4 * n, found[1], kept)
-            store_some(to + 8 * n, found[2], kept)
-            store_some(to + 12 * n, found[3], kept)
-            row += 4
-        while row < m:
-            at = 4 * blocks * row
-            found = group(w, kind, blocks, q + 32 * blocks * row, d + at, s + at, t + at)
-            store_some(out + 4 * (n * row + ROWS * g), found, kept)
-            row += 1
+            round_blocks(tail, 1, whole, blocks, at, m, row)
 
 
 @function
 def work(state, me):
-    rows, groups = p(state, M), (p(state, N) + ROWS - 1) // ROWS
+    rows, n, blocks, kind = p(state, M), p(state, N), p(state, BLOCKS), p(state, SIZE)
+    groups = (n + ROWS - 1) // ROWS
     parts = p(state, ROW_PARTS)
     while True:
         part = team.take(state, QUANTISE)
@@ -121,7 +97,9 @@ def work(state, me):
         part = team.take_own(state, MULTIPLY, parts, PARTS * me)
         if part >= parts:
             break
-        multiply(state, team.share(groups, parts, part), team.share(groups, parts, part + 1))
+        for g in range(team.share(groups, parts, part), team.share(groups, parts, part + 1)):
+            w, to, kept = p(state, W) + g * blocks * kind, p(state, OUT) + 4 * ROWS * g, min(n - ROWS * g, ROWS)
+            multiply(w, kind, blocks, p(state, ROUNDED), rows, 0, 0, to, 4 * n, kept)
         team.done(state, MULTIPLY)
     team.wait(state, MULTIPLY, parts, 0, 0)
 
@@ -145,10 +123,9 @@ def handler(frame):
     x, w, out = argument(frame, 0), argument(frame, 1), result(frame, 0)
     m, k, n, kind = size(x, 0), size(x, 1), size(out, 1), integer(frame, 1)
     groups, blocks = (n + ROWS - 1) // ROWS, (k + COLUMNS - 1) // COLUMNS
-    state = team.assembled(2, m * blocks * BLOCKS_PER_ROW)
+    state = team.assembled(2, activation_bytes(m, blocks))
     if state == 0:
         return failure(frame, no_memory())
-    room = team.shared(state, 2)
     team.set_parameter(state, X, data(x))
     team.set_parameter(state, W, data(w) + integer(frame, 0))
     team.set_parameter(state, OUT, data(out))
@@ -157,9 +134,7 @@ def handler(frame):
     team.set_parameter(state, N, n)
     team.set_parameter(state, BLOCKS, blocks)
     team.set_parameter(state, SIZE, kind)
-    for i in range(3):
-        team.set_parameter(state, D + i, room + 4 * m * blocks * i)
-    team.set_parameter(state, Q, room + 12 * m * blocks)
+    team.set_parameter(state, ROUNDED, team.shared(state, 2))
     threads = 1 if m * groups * blocks * kind < WORTH_HELP else team.threads(frame, groups)
     team.set_parameter(state, ROW_PARTS, 1 if threads == 1 else min(PARTS * threads, m))
     team.set_parameter(state, GROUP_PARTS, 1 if threads == 1 else min(PARTS * threads, groups, team.MOST))

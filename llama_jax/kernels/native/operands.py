@@ -1,12 +1,13 @@
 """What the fused step is given, and whether it is what it must be. Nothing is read before its type, rank and place are
 known.
 
-Operands: token int32 [1], slot int32 [] it is written to, pad int32 [1] empty leading slots, cos and sin float32 [h/2]
-of its position, embedding and head as blocks, final norm float32 [D], keys float16 [L, K, S/16, h, 16] and values
-float16 [L, K, S, h]; then of all layers norms float32 [L, 2, D] (attention's, feed-forward's), blocks uint8 [bytes], a
-table int32 [L, 4, 4] of what each layer's qkv, o, gate_up and down are within them (where it begins in units of 64
-bytes; its sizes [N/16, K/32, bytes]), and qkv biases float32 [L, N].
-Results: logits float32 [V], the best of them int32 [1], keys and values, the operands themselves.
+Operands: tokens int32 [B, T], position int32 [B] of each sequence's first, below 0 for padding, cos and sin float32
+[B T, h/2] of all positions, embedding and head as blocks, final norm float32 [D], keys float16 [L, B K, S/16, h, 16]
+and values float16 [L, B K, S, h], by position; then of all layers norms float32 [L, 2, D] (attention's,
+feed-forward's), blocks uint8 [bytes], a table int32 [L, 4, 4] of what each layer's qkv, o, gate_up and down are within
+them (where it begins in units of 64 bytes; its sizes [N/16, K/32, bytes]), and qkv biases float32 [L, N].
+Results: logits float32 [M, V], of every row (M = B T), of each sequence's last (M = B) or of none (M = 0), the best of
+each int32 [M], keys and values, the operands themselves.
 Attributes, in order of their names: bias int64 0 or 1, eps float32, feed_forward int64 F, heads int64 H.
 """
 
@@ -33,18 +34,18 @@ from llama_jax.kernels.native.ffi import (
 from llama_jax.kernels.native.machine import function, load_i32, text
 from llama_jax.kernels.native.products import COLUMNS, ROWS, holds, known
 
-FIXED = 13  # operands, biases apart
+FIXED = 12  # operands, biases apart
 MATRICES, ENTRIES, UNIT = 4, 4, 64  # a layer's matrices; numbers of one in the table; bytes of its place's unit
-MOST = 1 << 20  # heads: with more, products of sizes could overflow and fit by chance
-TOKEN, SLOT, PAD, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE = range(FIXED)
+MOST = 1 << 20  # heads, and rows: with more, products of sizes could overflow and fit by chance
+TOKENS, POSITION, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE = range(FIXED)
 BIASES = FIXED  # where there are some
 bad_counts = text("fused: wrong number of operands, results or attributes")
 bad_attributes = text(
     "fused: the attributes must be bias int64 0 or 1, eps float32, feed_forward int64 and heads int64"
 )
-bad_scalars = text("fused: token, slot and pad must be int32 [1], [] and [1]; cos and sin float32 [h/2]")
+bad_scalars = text("fused: tokens must be int32 [B, T], position int32 [B]; cos and sin float32 [B T, h/2]")
 bad_cache = text(
-    "fused: keys must be float16 [L, K, S/16, h, 16] and values float16 [L, K, S, h], h a multiple of 16,"
+    "fused: keys must be float16 [L, B K, S/16, h, 16] and values float16 [L, B K, S, h], h a multiple of 16,"
     " overwritten in place"
 )
 bad_sizes = text(
@@ -63,9 +64,9 @@ bad_matrix = text(
     "fused: a layer's matrix is not of the sizes that the other operands say, of no known kind, or not"
     " within the blocks"
 )
-bad_logits = text("fused: logits must be float32 [V] and the best of them int32 [1]")
-bad_token = text("fused: the token is outside the vocabulary")
-bad_slot = text("fused: the slot is outside the cache, or before the padding's end")
+bad_logits = text("fused: logits must be float32 [M, V] and the best of them int32 [M], M = B T, B or 0")
+bad_token = text("fused: a token is outside the vocabulary")
+bad_position = text("fused: a position is outside the cache, or logits are wanted of padding")
 
 
 @function
@@ -79,22 +80,16 @@ def problem(frame):
         return bad_counts()
     if not fits(argument(frame, KEYS), F16, 5, 2):
         return bad_cache()
-    if not scalars_fit(frame):
+    if not rows_fit(frame):
         return bad_scalars()
     if not cache_fits(frame):
         return bad_cache()
     if not tables_fit(frame):
         return bad_table()
-    if not fits(result(frame, 0), F32, 1, 4) or not fits(result(frame, 1), S32, 1, 4) or size(result(frame, 1), 0) != 1:
+    if not logits_fit(frame):
         return bad_logits()
-    if (size(result(frame, 0), 0) + ROWS - 1) // ROWS != size(argument(frame, EMBEDDING), 0):
-        return bad_logits()
-    d, dim, heads, kv = (
-        size(argument(frame, NORM), 0),
-        size(argument(frame, KEYS), 3),
-        heads_of(frame),
-        size(argument(frame, KEYS), 1),
-    )
+    d, dim, heads = size(argument(frame, NORM), 0), size(argument(frame, KEYS), 3), heads_of(frame)
+    kv = size(argument(frame, KEYS), 1) // sequences_of(frame)
     if d < COLUMNS or d % COLUMNS != 0 or heads < 1 or heads > MOST or heads % kv != 0 or (heads * dim) % COLUMNS != 0:
         return bad_sizes()
     if feed_forward(frame) < COLUMNS or feed_forward(frame) % COLUMNS != 0:
@@ -131,15 +126,40 @@ def heads_of(frame):
 
 
 @function
-def scalars_fit(frame):
-    half = size(argument(frame, KEYS), 3) // 2
+def sequences_of(frame):
+    return size(argument(frame, TOKENS), 0)
+
+
+@function
+def tokens_of(frame):
+    """Tokens of each sequence."""
+    return size(argument(frame, TOKENS), 1)
+
+
+@function
+def rows_fit(frame):
+    if not fits(argument(frame, TOKENS), S32, 2, 4):
+        return False
+    sequences, tokens, half = sequences_of(frame), tokens_of(frame), size(argument(frame, KEYS), 3) // 2
+    if not (1 <= sequences <= MOST and 1 <= tokens <= MOST and sequences * tokens <= MOST):
+        return False
     for i in (COS, SIN):
-        if not fits(argument(frame, i), F32, 1, 4) or size(argument(frame, i), 0) != half:
+        if not fits(argument(frame, i), F32, 2, 4) or size(argument(frame, i), 1) != half:
             return False
-    for i in (TOKEN, PAD):
-        if not fits(argument(frame, i), S32, 1, 4) or size(argument(frame, i), 0) != 1:
+        if size(argument(frame, i), 0) != sequences * tokens:
             return False
-    return fits(argument(frame, SLOT), S32, 0, 4)
+    return fits(argument(frame, POSITION), S32, 1, 4) and size(argument(frame, POSITION), 0) == sequences
+
+
+@function
+def logits_fit(frame):
+    logits, best = result(frame, 0), result(frame, 1)
+    if not fits(logits, F32, 2, 4) or not fits(best, S32, 1, 4) or size(best, 0) != size(logits, 0):
+        return False
+    wanted, sequences = size(logits, 0), sequences_of(frame)
+    if wanted != 0 and wanted != sequences and wanted != sequences * tokens_of(frame):
+        return False
+    return size(logits, 1) >= 1 and (size(logits, 1) + ROWS - 1) // ROWS == size(argument(frame, EMBEDDING), 0)
 
 
 @function
@@ -151,6 +171,7 @@ def cache_fits(frame):
         or size(keys, 3) % ROWS != 0
         or size(keys, 3) < ROWS
         or size(keys, 1) < 1
+        or size(keys, 1) % sequences_of(frame) != 0
     ):
         return False
     for i in range(2):
@@ -225,10 +246,14 @@ def matrix(frame, layer, i, j):
 
 @function
 def bad_values(frame):
-    token, slot = load_i32(data(argument(frame, TOKEN))), load_i32(data(argument(frame, SLOT)))
-    pad = load_i32(data(argument(frame, PAD)))
-    if token < 0 or token >= size(result(frame, 0), 0):
-        return bad_token()
-    if pad < 0 or slot < pad or slot >= size(argument(frame, VALUES), 2):
-        return bad_slot()
+    sequences, tokens, v = sequences_of(frame), tokens_of(frame), size(result(frame, 0), 1)
+    for row in range(sequences * tokens):
+        token = load_i32(data(argument(frame, TOKENS)) + 4 * row)
+        if token < 0 or token >= v:
+            return bad_token()
+    room, wanted = size(argument(frame, VALUES), 2), size(result(frame, 0), 0)
+    for sequence in range(sequences):
+        end = types.int64(load_i32(data(argument(frame, POSITION)) + 4 * sequence)) + tokens
+        if end > room or (wanted > 0 and end < 1):
+            return bad_position()
     return 0

@@ -1,8 +1,11 @@
 """Products with quantised blocks of 16 rows × 32 columns (`llama_jax.model.quantise.Blocks`).
 
 Activations are rounded to int8 per 32 columns, as llama.cpp does, but with float32 scales; products of bytes are summed
-exactly in int32 within a block, and blocks in float32, in order. Activations of a row of K columns, n = K/32 blocks:
-q int8 [K], d float32 [n] scale, s float32 [n] scale times sum, t int32 [n] sum.
+exactly in int32 within a block, and blocks in float32, in order: a row's result does not depend on what other rows
+there are. Activations of M rows of n = K/32 blocks are q int8, d float32 scale, s float32 scale times sum, t int32 sum.
+
+Rows go through a product in tiles of 8, then of 4, 2 and 1 (`tile_of`), for which a weight is unpacked once. A tile of
+m rows that begins with row r has its q at 32 n r, [n, m, 32], and its d, s, t at 4 n r, [n, m].
 """
 
 from __future__ import annotations
@@ -40,28 +43,60 @@ from llama_jax.kernels.native.machine import function, load_f32, load_i32, stack
 
 ROWS, COLUMNS = 16, 32  # sizes of a block
 Q4_0, Q4_1, Q8_0 = 288, 320, 544  # bytes of a block, by which kinds are told apart
-AHEAD = 2048  # bytes that weights are asked for before they are used
+TILE = 8  # rows of activations at most that meet a weight at once
+AHEAD = 4096  # bytes that weights are asked for before they are used
 f4, i4 = types.float32, types.int32
 FAINT = 1e-30  # what is all below this is rounded to zeros: 127 / max would overflow (`quantise.FAINT`)
 _lanes = stack(64)
 
 
 @function
-def quantise(x, blocks, q, d, s, t):
-    """Round `blocks` times 32 floats at x. A block with a NaN has NaN for its scale, and so has all that it is
-    multiplied by."""
+def quantise(x, blocks, m, q, d, s, t):
+    """Round `blocks` times 32 floats at x into a tile of m rows, beginning at q, d, s and t. A block with a NaN has NaN
+    for its scale, and so has all that it is multiplied by."""
     for b in range(blocks):
         first, second = load(x + 128 * b), load(x + 128 * b + 64)
         top = float_of_bits(largest_integer(larger_integer(magnitude(first), magnitude(second))))
         scale = top / f4(127)
         inverse = splat(f4(127) / top if top >= FAINT else f4(0))
         left, right = to_integers(nearest(first * inverse)), to_integers(nearest(second * inverse))
-        store_bytes(q + 32 * b, left)
-        store_bytes(q + 32 * b + 16, right)
+        store_bytes(q + 32 * m * b, left)
+        store_bytes(q + 32 * m * b + 16, right)
         whole = count(left + right)
-        store_f32(d + 4 * b, scale)
-        store_f32(s + 4 * b, scale * f4(whole))
-        store_i32(t + 4 * b, whole)
+        store_f32(d + 4 * m * b, scale)
+        store_f32(s + 4 * m * b, scale * f4(whole))
+        store_i32(t + 4 * m * b, whole)
+
+
+@function
+def tile_of(rows):
+    """Rows of the next tile where so many are left."""
+    return TILE if rows >= TILE else 4 if rows >= 4 else 2 if rows >= 2 else 1
+
+
+@function
+def activation_bytes(rows, blocks):
+    """Room for so many rows of rounded activations."""
+    return rows * blocks * (COLUMNS + 12)
+
+
+@function
+def activations(at, rows, blocks):
+    """Where q, d, s and t of rounded activations stand in that room."""
+    d = at + COLUMNS * rows * blocks
+    return at, d, d + 4 * rows * blocks, d + 8 * rows * blocks
+
+
+@function
+def round_blocks(x, many, first, blocks, at, rows, row):
+    """Round `many` times 32 floats at x: from the `first` block on of one of the rows of activations at `at`."""
+    start = 0
+    while row >= start + tile_of(rows - start):
+        start += tile_of(rows - start)
+    m = tile_of(rows - start)
+    q, d, s, t = activations(at, rows, blocks)
+    place = blocks * start + m * first + row - start
+    quantise(x, many, m, q + COLUMNS * place, d + 4 * place, s + 4 * place, t + 4 * place)
 
 
 @function
@@ -108,60 +143,90 @@ def block_q8_0(w, q, d, s, t, total):
     return fma(dots, load_half(w + 512) * splat(load_f32(d)), total)
 
 
-def one_row(size, block):
+def tile_for(m, size, block):
     @function
-    def product(w, blocks, q, d, s, t):
-        """A group of 16 rows times one row of activations."""
-        total = splat(f4(0))
-        for b in range(blocks):
-            at = w + size * b
+    def tile(w, blocks, q, d, s, t, base, base_stride, to, stride, kept):
+        """A group of 16 rows times a tile of m rows of activations; the weights are unpacked once for all. See
+        `multiply`."""
+        a = b = c = e = f = g = h = i = splat(f4(0))
+        for k in range(blocks):
+            at, x, n = w + size * k, q + COLUMNS * m * k, 4 * m * k
             for line in range(0, size, 64):
                 prefetch(at + AHEAD + line)
-            total = block(at, q + 32 * b, d + 4 * b, s + 4 * b, t + 4 * b, total)
-        return total
-
-    return product
-
-
-def four_rows(size, block):
-    @function
-    def product(w, blocks, q, d, s, t):
-        """A group of 16 rows times four rows of activations, one behind the other: weights are unpacked once for
-        all."""
-        a, b, c, e = splat(f4(0)), splat(f4(0)), splat(f4(0)), splat(f4(0))
-        wide, row = 32 * blocks, 4 * blocks
-        for i in range(blocks):
-            at, x, n = w + size * i, q + 32 * i, 4 * i
             a = block(at, x, d + n, s + n, t + n, a)
-            b = block(at, x + wide, d + n + row, s + n + row, t + n + row, b)
-            c = block(at, x + 2 * wide, d + n + 2 * row, s + n + 2 * row, t + n + 2 * row, c)
-            e = block(at, x + 3 * wide, d + n + 3 * row, s + n + 3 * row, t + n + 3 * row, e)
-        return a, b, c, e
+            if m > 1:
+                b = block(at, x + 32, d + n + 4, s + n + 4, t + n + 4, b)
+            if m > 2:
+                c = block(at, x + 64, d + n + 8, s + n + 8, t + n + 8, c)
+                e = block(at, x + 96, d + n + 12, s + n + 12, t + n + 12, e)
+            if m > 4:
+                f = block(at, x + 128, d + n + 16, s + n + 16, t + n + 16, f)
+                g = block(at, x + 160, d + n + 20, s + n + 20, t + n + 20, g)
+                h = block(at, x + 192, d + n + 24, s + n + 24, t + n + 24, h)
+                i = block(at, x + 224, d + n + 28, s + n + 28, t + n + 28, i)
+        finish(a, base, to, kept)
+        if m > 1:
+            finish(b, base + base_stride, to + stride, kept)
+        if m > 2:
+            finish(c, base + 2 * base_stride, to + 2 * stride, kept)
+            finish(e, base + 3 * base_stride, to + 3 * stride, kept)
+        if m > 4:
+            finish(f, base + 4 * base_stride, to + 4 * stride, kept)
+            finish(g, base + 5 * base_stride, to + 5 * stride, kept)
+            finish(h, base + 6 * base_stride, to + 6 * stride, kept)
+            finish(i, base + 7 * base_stride, to + 7 * stride, kept)
 
-    return product
-
-
-one_q4_0, one_q4_1, one_q8_0 = (one_row(*k) for k in ((Q4_0, block_q4_0), (Q4_1, block_q4_1), (Q8_0, block_q8_0)))
-four_q4_0, four_q4_1, four_q8_0 = (four_rows(*k) for k in ((Q4_0, block_q4_0), (Q4_1, block_q4_1), (Q8_0, block_q8_0)))
+    return tile
 
 
 @function
-def group(w, size, blocks, q, d, s, t):
-    """16 rows, `blocks` blocks of `size` bytes from w on, times one row of activations."""
-    if size == Q4_1:
-        return one_q4_1(w, blocks, q, d, s, t)
-    if size == Q4_0:
-        return one_q4_0(w, blocks, q, d, s, t)
-    return one_q8_0(w, blocks, q, d, s, t)
+def finish(found, base, to, kept):
+    store_some(to, found + load(base) if base != 0 else found, kept)
+
+
+def tiles_for(size, block):
+    one, two, four, eight = (tile_for(m, size, block) for m in (1, 2, 4, 8))
+
+    @function
+    def tiles(m, w, blocks, q, d, s, t, base, base_stride, to, stride, kept):
+        if m == 1:
+            one(w, blocks, q, d, s, t, base, base_stride, to, stride, kept)
+        elif m == 2:
+            two(w, blocks, q, d, s, t, base, base_stride, to, stride, kept)
+        elif m == 4:
+            four(w, blocks, q, d, s, t, base, base_stride, to, stride, kept)
+        else:
+            eight(w, blocks, q, d, s, t, base, base_stride, to, stride, kept)
+
+    return tiles
+
+
+tiles_q4_0, tiles_q4_1, tiles_q8_0 = (
+    tiles_for(*k) for k in ((Q4_0, block_q4_0), (Q4_1, block_q4_1), (Q8_0, block_q8_0))
+)
 
 
 @function
-def four(w, size, blocks, q, d, s, t):
-    if size == Q4_1:
-        return four_q4_1(w, blocks, q, d, s, t)
-    if size == Q4_0:
-        return four_q4_0(w, blocks, q, d, s, t)
-    return four_q8_0(w, blocks, q, d, s, t)
+def multiply(w, size, blocks, at, rows, base, base_stride, to, stride, kept):
+    """A group of 16 rows, `blocks` blocks of `size` bytes from w on, times the rows of activations at `at`.
+
+    Row r's 16 results, or the first `kept` of them, go to `to` + r `stride`, added to what stands at `base` + r
+    `base_stride` where `base` is not 0; both are 0 else.
+    """
+    q, d, s, t = activations(at, rows, blocks)
+    row = 0
+    while row < rows:
+        m, place = tile_of(rows - row), blocks * row
+        x, dd, ss, tt = q + COLUMNS * place, d + 4 * place, s + 4 * place, t + 4 * place
+        add = base + base_stride * row if base != 0 else 0
+        out = to + stride * row
+        if size == Q4_1:
+            tiles_q4_1(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
+        elif size == Q4_0:
+            tiles_q4_0(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
+        else:
+            tiles_q8_0(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
+        row += m
 
 
 @function

@@ -1,44 +1,27 @@
-"""The phases of one decoded token, each shared by a team.
+"""The phases of a step, each shared by a team: R rows of tokens through all layers and the head.
 
-A layer has five: qkv, attention, o, gate_up, down; the head is the last. What is short (norms, rounding of activations,
-joining pieces of attention) every thread does for itself, which costs less than waiting for one that does it for all.
+A layer has five: qkv, attention (`heads`), o, gate_up, down; the head is the last. What is short (norms, rounding of
+activations, joining pieces of attention) every thread does for itself, which costs less than waiting for one that does
+it for all.
 """
 
 from __future__ import annotations
 
 from numba import types
 
-from llama_jax.kernels.native import team
-from llama_jax.kernels.native.attention import CHUNK, attend, merged, remember, rotated
-from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, result, size
+from llama_jax.kernels.native import layout, team
+from llama_jax.kernels.native.ffi import argument, data, result, size
+from llama_jax.kernels.native.heads import attention_parts, attention_phase, mixed
 from llama_jax.kernels.native.lanes import exponential, fma, largest, load, prefetch, splat, store, total
+from llama_jax.kernels.native.layout import p, rows_of, weight
 from llama_jax.kernels.native.machine import free, function, load_f32, malloc, square_root, store_f32, store_i32
-from llama_jax.kernels.native.operands import BIASES, COS, HEAD, KEYS, MATRICES, NORM, NORMS, SIN, VALUES
-from llama_jax.kernels.native.products import COLUMNS, ROWS, group, quantise, store_some
+from llama_jax.kernels.native.operands import BIASES, HEAD, NORM
+from llama_jax.kernels.native.products import COLUMNS, ROWS, multiply, round_blocks
 
 PHASES_PER_LAYER = 5
 f4 = types.float32
-p = team.parameter  # short: every line reads some
-
-# parameters of the state: sizes of the model and of this call, then places in the shared memory
-FRAME, D, FF, HEADS, KV, DIM, LAYERS, SLOTS, AT, EMPTY, V, BIAS, EPS, GROUPS, TEAM, STRIDE, THREADS = range(17)
-X0, X1, QKV, PIECES, ACT_Q, ACT_D, ACT_S, ACT_T, BEST, WEIGHTS = range(17, 27)
-ATTENTION_NORM, FFN_NORM = range(2)
-MATRIX_QKV, MATRIX_O, GATE_UP, DOWN = range(MATRICES)
 # lines of 64 bytes that a waiting thread asks for: its first of the next product, well within its second-level cache
 AHEAD, FIRST = (512, 32)
-
-
-@function
-def weight(state, layer, i):
-    """A layer's i-th matrix, to be read as a buffer is."""
-    return p(state, WEIGHTS) + DESCRIPTION * (MATRICES * layer + i)
-
-
-@function
-def norm(state, layer, i):
-    """Address of a layer's i-th norm."""
-    return data(argument(p(state, FRAME), NORMS)) + 4 * p(state, D) * (2 * layer + i)
 
 
 @function
@@ -54,41 +37,20 @@ def normalised(x, w, d, eps, to):
 
 
 @function
-def rows_of(buffer, first_group, last_group, rows, scratch, blocks, base, to):
-    """Rows of a product into `to`, plus what is at `base` where that is not 0; activations as `rounded` left them in
-    scratch."""
-    w, kind = data(buffer), size(buffer, 2)
-    q, d, s, t = activations(scratch, blocks)
-    for g in range(first_group, last_group):
-        found, kept, at = (
-            group(w + g * blocks * kind, kind, blocks, q, d, s, t),
-            min(rows - ROWS * g, ROWS),
-            4 * ROWS * g,
-        )
-        if base != 0:
-            found = found + load(base + at)
-        store_some(to + at, found, kept)
-
-
-@function
-def activations(scratch, blocks):
-    """Where in a thread's scratch (or in the shared room) rounded activations stand."""
-    d = scratch + COLUMNS * blocks
-    return scratch, d, d + 4 * blocks, d + 8 * blocks
-
-
-@function
-def rounded(x, columns, scratch):
-    blocks = columns // COLUMNS
-    q, d, s, t = activations(scratch, blocks)
-    quantise(x, blocks, q, d, s, t)
+def normalised_rows(state, x, w, hidden, scratch):
+    """All rows of a hidden vector, normalised and rounded into a thread's scratch."""
+    d, rows = p(state, layout.D), rows_of(state)
+    blocks = d // COLUMNS
+    for row in range(rows):
+        normalised(x + 4 * d * row, w, d, layout.eps_of(state), hidden)
+        round_blocks(hidden, blocks, 0, blocks, scratch, rows, row)
 
 
 @function
 def begins(state, me, buffer):
     """Where in a weight the me-th thread begins to read."""
     groups = size(buffer, 0)
-    return data(buffer) + team.share(groups, p(state, THREADS), me) * size(buffer, 1) * size(buffer, 2)
+    return data(buffer) + team.share(groups, p(state, layout.THREADS), me) * size(buffer, 1) * size(buffer, 2)
 
 
 @function
@@ -99,192 +61,137 @@ def ask(address):
 
 
 @function
-def product_phase(state, me, phase, buffer, rows, scratch, blocks, base, to, after):
-    """All rows of a product, shared among the team. after: the weight that is needed next."""
-    groups = (rows + ROWS - 1) // ROWS
+def parts_of(state, groups):
+    return min(groups, p(state, layout.TEAM))
+
+
+@function
+def first_part(state, me, parts):
+    """The part that is meant for the me-th thread before others."""
+    return parts * me // p(state, layout.THREADS)
+
+
+@function
+def product_phase(state, me, phase, buffer, columns, at, blocks, base, base_stride, to, after):
+    """All columns of a product of all rows, shared among the team. at: rounded activations. after: the weight that is
+    needed next."""
+    groups, w, kind = (columns + ROWS - 1) // ROWS, data(buffer), size(buffer, 2)
     parts = parts_of(state, groups)
     while True:
-        part = team.take_own(state, phase, parts, parts * me // p(state, THREADS))
+        part = team.take_own(state, phase, parts, first_part(state, me, parts))
         if part >= parts:
             break
-        rows_of(
-            buffer,
-            team.share(groups, parts, part),
-            team.share(groups, parts, part + 1),
-            rows,
-            scratch,
-            blocks,
-            base,
-            to,
-        )
+        for g in range(team.share(groups, parts, part), team.share(groups, parts, part + 1)):
+            here, add, out = w + g * blocks * kind, base + 4 * ROWS * g if base != 0 else 0, to + 4 * ROWS * g
+            kept = min(columns - ROWS * g, ROWS)
+            multiply(here, kind, blocks, at, rows_of(state), add, base_stride, out, 4 * columns, kept)
         team.done(state, phase)
     team.wait(state, phase, parts, begins(state, me, after), AHEAD)
 
 
 @function
-def parts_of(state, groups):
-    return min(groups, p(state, TEAM))
-
-
-@function
 def qkv_phase(state, me, phase, layer, hidden, scratch):
-    d, rows = p(state, D), qkv_rows(state)
-    if team.over(state, phase, parts_of(state, (rows + ROWS - 1) // ROWS)):
+    d, columns = p(state, layout.D), layout.qkv_columns(state)
+    if team.over(state, phase, parts_of(state, (columns + ROWS - 1) // ROWS)):
         return
-    ask(begins(state, me, weight(state, layer, MATRIX_QKV)))
-    normalised(p(state, X0), norm(state, layer, ATTENTION_NORM), d, eps_of(state), hidden)
-    rounded(hidden, d, scratch)
-    base = data(argument(p(state, FRAME), BIASES)) + 4 * rows * layer if p(state, BIAS) == 1 else 0
-    after = weight(state, layer, MATRIX_O)
-    product_phase(
-        state, me, phase, weight(state, layer, MATRIX_QKV), rows, scratch, d // COLUMNS, base, p(state, QKV), after
-    )
+    buffer, after = weight(state, layer, layout.MATRIX_QKV), weight(state, layer, layout.MATRIX_O)
+    ask(begins(state, me, buffer))
+    normalised_rows(state, p(state, layout.X0), layout.norm(state, layer, layout.ATTENTION_NORM), hidden, scratch)
+    frame = p(state, layout.FRAME)
+    base = data(argument(frame, BIASES)) + 4 * columns * layer if p(state, layout.BIAS) == 1 else 0
+    product_phase(state, me, phase, buffer, columns, scratch, d // COLUMNS, base, 0, p(state, layout.QKV), after)
 
 
 @function
-def qkv_rows(state):
-    return (p(state, HEADS) + 2 * p(state, KV)) * p(state, DIM)
-
-
-@function
-def eps_of(state):
-    return load_f32(state + team.PARAMETERS + 8 * EPS)
-
-
-@function
-def chunks(state):
-    """Pieces of attention a head."""
-    return p(state, AT) // CHUNK - p(state, EMPTY) // CHUNK + 1
-
-
-@function
-def attention_phase(state, me, phase, layer, hidden):
-    """A part is a piece of one key head's positions; the last piece also writes the new key and value."""
-    dim, kv = p(state, DIM), p(state, KV)
-    heads, many, pieces = p(state, HEADS) // kv, chunks(state), kv * chunks(state)
-    qkv, at, empty = p(state, QKV), p(state, AT), p(state, EMPTY)
-    cos, sin = data(argument(p(state, FRAME), COS)), data(argument(p(state, FRAME), SIN))
-    scale = f4(1) / square_root(f4(dim))
-    while True:
-        part = team.take(state, phase)
-        if part >= pieces:
-            break
-        head, piece = part // many, many - 1 - part % many  # the last piece first: it has the most to do
-        cache = (layer * kv + head) * p(state, SLOTS) * dim * 2
-        keys, values = data(argument(p(state, FRAME), KEYS)) + cache, data(argument(p(state, FRAME), VALUES)) + cache
-        for i in range(heads):
-            rotated(qkv + 4 * dim * (head * heads + i), hidden + 4 * dim * i, cos, sin, dim, scale)
-        start = (empty // CHUNK + piece) * CHUNK
-        if piece == many - 1:
-            new = hidden + 4 * dim * heads
-            rotated(qkv + 4 * dim * (heads * kv + head), new, cos, sin, dim, f4(1))
-            remember(new, qkv + 4 * dim * (heads * kv + kv + head), keys, values, at, dim)
-        to = p(state, PIECES) + p(state, STRIDE) * (head * heads * many + piece)
-        attend(
-            hidden, heads, keys, values, max(start, empty), min(start + CHUNK - 1, at), dim, to, p(state, STRIDE) * many
-        )
-        team.done(state, phase)
-    team.wait(state, phase, pieces, begins(state, me, weight(state, layer, MATRIX_O)), AHEAD)
-
-
-@function
-def o_phase(state, me, phase, layer, hidden, scratch):
-    d, dim, heads = p(state, D), p(state, DIM), p(state, HEADS)
+def o_phase(state, me, phase, layer, hidden, room, scratch):
+    d, rows, blocks = p(state, layout.D), rows_of(state), p(state, layout.HEADS) * p(state, layout.DIM) // COLUMNS
     if team.over(state, phase, parts_of(state, d // ROWS)):
         return
-    ask(begins(state, me, weight(state, layer, MATRIX_O)))
-    many = chunks(state)
-    for head in range(heads):
-        at = p(state, PIECES) + p(state, STRIDE) * head * many
-        merged(at, many, p(state, STRIDE), dim, scratch, hidden + 4 * dim * head)
-    rounded(hidden, heads * dim, scratch)
-    after = weight(state, layer, GATE_UP)
-    product_phase(
-        state,
-        me,
-        phase,
-        weight(state, layer, MATRIX_O),
-        d,
-        scratch,
-        heads * dim // COLUMNS,
-        p(state, X0),
-        p(state, X1),
-        after,
-    )
+    buffer, after = weight(state, layer, layout.MATRIX_O), weight(state, layer, layout.GATE_UP)
+    ask(begins(state, me, buffer))
+    for row in range(rows):
+        mixed(state, row, room, hidden)
+        round_blocks(hidden, blocks, 0, blocks, scratch, rows, row)
+    x = p(state, layout.X0)
+    product_phase(state, me, phase, buffer, d, scratch, blocks, x, 4 * d, p(state, layout.X1), after)
 
 
 @function
 def gate_up_phase(state, me, phase, layer, hidden, scratch):
     """A part is some runs of 32 feed-forward values: their gate, their up projection, silu(gate) up, rounded for the
     next product."""
-    d, blocks = p(state, D), p(state, FF) // COLUMNS
+    d, blocks = p(state, layout.D), p(state, layout.FF) // COLUMNS
     parts = parts_of(state, blocks)
     if team.over(state, phase, parts):
         return
-    gate_up = weight(state, layer, GATE_UP)
-    gate = data(gate_up) + 2 * team.share(blocks, p(state, THREADS), me) * (d // COLUMNS) * size(gate_up, 2)
-    ask(gate)
-    normalised(p(state, X1), norm(state, layer, FFN_NORM), d, eps_of(state), hidden)
-    rounded(hidden, d, scratch)
+    buffer = weight(state, layer, layout.GATE_UP)
+    begin = 2 * team.share(blocks, p(state, layout.THREADS), me) * (d // COLUMNS) * size(buffer, 2)
+    ask(data(buffer) + begin)
+    normalised_rows(state, p(state, layout.X1), layout.norm(state, layer, layout.FFN_NORM), hidden, scratch)
     while True:
-        part = team.take_own(state, phase, parts, parts * me // p(state, THREADS))
+        part = team.take_own(state, phase, parts, first_part(state, me, parts))
         if part >= parts:
             break
         for b in range(team.share(blocks, parts, part), team.share(blocks, parts, part + 1)):
-            gated(state, gate_up, b, scratch, hidden)
+            gated(state, buffer, b, scratch, hidden)
         team.done(state, phase)
-    team.wait(state, phase, parts, begins(state, me, weight(state, layer, DOWN)), AHEAD)
+    team.wait(state, phase, parts, begins(state, me, weight(state, layer, layout.DOWN)), AHEAD)
 
 
 @function
 def gated(state, buffer, b, scratch, room):
-    columns = p(state, D) // COLUMNS
-    w, kind, half = data(buffer), size(buffer, 2), p(state, FF) // ROWS
-    q, d, s, t = activations(scratch, columns)
+    """One run of 32 values in every row. room: gates [R, 16], ups [R, 16], values [R, 32]."""
+    rows, columns, blocks = rows_of(state), p(state, layout.D) // COLUMNS, p(state, layout.FF) // COLUMNS
+    w, kind, half = data(buffer), size(buffer, 2), p(state, layout.FF) // ROWS
+    ups, values, one = room + 64 * rows, room + 128 * rows, splat(f4(1))
     for i in range(2):
-        gate = group(w + (2 * b + i) * columns * kind, kind, columns, q, d, s, t)
-        up = group(w + (half + 2 * b + i) * columns * kind, kind, columns, q, d, s, t)
-        store(room + 64 * i, gate / (splat(f4(1)) + exponential(splat(f4(0)) - gate)) * up)
-    quantise(
-        room,
-        1,
-        p(state, ACT_Q) + COLUMNS * b,
-        p(state, ACT_D) + 4 * b,
-        p(state, ACT_S) + 4 * b,
-        p(state, ACT_T) + 4 * b,
-    )
+        gate, up = w + (2 * b + i) * columns * kind, w + (half + 2 * b + i) * columns * kind
+        multiply(gate, kind, columns, scratch, rows, 0, 0, room, 64, ROWS)
+        multiply(up, kind, columns, scratch, rows, 0, 0, ups, 64, ROWS)
+        for row in range(rows):
+            x = load(room + 64 * row)
+            store(values + 128 * row + 64 * i, x / (one + exponential(splat(f4(0)) - x)) * load(ups + 64 * row))
+    for row in range(rows):
+        round_blocks(values + 128 * row, 1, b, blocks, p(state, layout.ACT), rows, row)
 
 
 @function
 def down_phase(state, me, phase, layer):
-    d = p(state, D)
-    blocks = p(state, FF) // COLUMNS
-    after = weight(state, layer + 1, MATRIX_QKV) if layer + 1 < p(state, LAYERS) else argument(p(state, FRAME), HEAD)
-    product_phase(
-        state, me, phase, weight(state, layer, DOWN), d, p(state, ACT_Q), blocks, p(state, X1), p(state, X0), after
-    )
+    d, blocks, x = p(state, layout.D), p(state, layout.FF) // COLUMNS, p(state, layout.X1)
+    last = layer + 1 == p(state, layout.LAYERS)
+    after = argument(p(state, layout.FRAME), HEAD) if last else weight(state, layer + 1, layout.MATRIX_QKV)
+    buffer, at = weight(state, layer, layout.DOWN), p(state, layout.ACT)
+    product_phase(state, me, phase, buffer, d, at, blocks, x, 4 * d, p(state, layout.X0), after)
 
 
 @function
 def head_phase(state, me, phase, hidden, scratch):
-    """Logits, and the best of each part."""
-    d, frame = p(state, D), p(state, FRAME)
-    parts, groups = p(state, GROUPS), (p(state, V) + ROWS - 1) // ROWS
-    if team.over(state, phase, parts):
+    """Logits of the rows that are wanted, all or the last of each sequence, and the best of each part."""
+    d, frame, wanted = p(state, layout.D), p(state, layout.FRAME), p(state, layout.WANTED)
+    parts, v = p(state, layout.GROUPS), p(state, layout.V)
+    if wanted == 0 or team.over(state, phase, parts):
         return
-    ask(begins(state, me, argument(frame, HEAD)))
-    normalised(p(state, X0), data(argument(frame, NORM)), d, eps_of(state), hidden)
-    rounded(hidden, d, scratch)
-    logits = data(result(frame, 0))
+    buffer, blocks, groups = argument(frame, HEAD), d // COLUMNS, (v + ROWS - 1) // ROWS
+    ask(begins(state, me, buffer))
+    each = rows_of(state) // wanted
+    for row in range(wanted):
+        x = p(state, layout.X0) + 4 * d * (each * (row + 1) - 1)
+        normalised(x, data(argument(frame, NORM)), d, layout.eps_of(state), hidden)
+        round_blocks(hidden, blocks, 0, blocks, scratch, wanted, row)
+    logits, w, kind = data(result(frame, 0)), data(buffer), size(buffer, 2)
     while True:
-        part = team.take_own(state, phase, parts, parts * me // p(state, THREADS))
+        part = team.take_own(state, phase, parts, first_part(state, me, parts))
         if part >= parts:
             break
         begin, end = team.share(groups, parts, part), team.share(groups, parts, part + 1)
-        rows_of(argument(frame, HEAD), begin, end, p(state, V), scratch, d // COLUMNS, 0, logits)
-        best = best_of(logits, ROWS * begin, min(ROWS * end, p(state, V)))
-        store_i32(p(state, BEST) + 8 * part, best)
-        store_f32(p(state, BEST) + 8 * part + 4, load_f32(logits + 4 * best))
+        for g in range(begin, end):
+            out, kept = logits + 4 * ROWS * g, min(v - ROWS * g, ROWS)
+            multiply(w + g * blocks * kind, kind, blocks, scratch, wanted, 0, 0, out, 4 * v, kept)
+        for row in range(wanted):
+            mine, to = logits + 4 * v * row, p(state, layout.BEST) + 8 * (wanted * part + row)
+            best = best_of(mine, ROWS * begin, min(ROWS * end, v))
+            store_i32(to, best)
+            store_f32(to + 4, load_f32(mine + 4 * best))
         team.done(state, phase)
     team.wait(state, phase, parts, 0, 0)
 
@@ -306,25 +213,21 @@ def best_of(logits, begin, end):
 
 
 @function
-def scratch_bytes(state):
-    """A thread's own memory: a hidden vector (or the heads of one key head) and rounded activations."""
-    wide = max(p(state, D), (p(state, HEADS) + 1) * p(state, DIM))
-    return 4 * wide + max(wide // COLUMNS * (COLUMNS + 12), 4 * chunks(state)) + 128
-
-
-@function
 def work(state, me):
-    hidden = malloc(scratch_bytes(state))
+    hidden = malloc(layout.scratch_bytes(state))
     if hidden == 0:
         return False
-    scratch = hidden + 4 * max(p(state, D), (p(state, HEADS) + 1) * p(state, DIM))
-    for layer in range(p(state, LAYERS)):
+    room = hidden + layout.hidden_bytes(state)
+    scratch = room + 4 * p(state, layout.PIECES_EACH) + 64
+    for layer in range(p(state, layout.LAYERS)):
         phase = PHASES_PER_LAYER * layer
         qkv_phase(state, me, phase, layer, hidden, scratch)
-        attention_phase(state, me, phase + 1, layer, hidden)
-        o_phase(state, me, phase + 2, layer, hidden, scratch)
+        attention_phase(state, phase + 1, layer, hidden)
+        after = weight(state, layer, layout.MATRIX_O)
+        team.wait(state, phase + 1, attention_parts(state), begins(state, me, after), AHEAD)
+        o_phase(state, me, phase + 2, layer, hidden, room, scratch)
         gate_up_phase(state, me, phase + 3, layer, hidden, scratch)
         down_phase(state, me, phase + 4, layer)
-    head_phase(state, me, PHASES_PER_LAYER * p(state, LAYERS), hidden, scratch)
+    head_phase(state, me, PHASES_PER_LAYER * p(state, layout.LAYERS), hidden, scratch)
     free(hidden)
     return True
