@@ -1,6 +1,8 @@
 """Records: one row a trial, with every token's time, and a meta document that says where they came from.
 
 Only what was seen is stored. Rates, percentiles and ratios are derived by the functions here, the same way everywhere.
+The file keeps what the probe before each block read; rows that are read have the bandwidth of their run, which is the
+most that any of its probes read (`roofline.of_runs`), and the meta says how far they spread.
 A table is CSV (meta in `NAME.meta.json` beside it), Parquet (meta in the file's own metadata) or JSONL (meta in the
 first line); `write` and `read` go by the suffix. The meta holds a digest of itself, and of a CSV file another: what has
 changed since it was written is refused, so that whoever reads the meta need not ask again what is in it.
@@ -123,7 +125,7 @@ class Trial(Row):
     live_buffers_after: int | None = None
     # roofline
     bytes_per_token: float | None = Field(None, gt=0)
-    bandwidth_gbps: float | None = Field(None, gt=0)
+    bandwidth_gbps: float | None = Field(None, gt=0)  # in a file: of its own block's probe; read: of its run
     flops_per_token: float | None = None
     tokens_sha256: str
 
@@ -213,8 +215,11 @@ def write(path: Path, trials: Iterable[Row], kind: type[Row] = Trial, **meta) ->
     """Write a table and its meta, each in one piece or not at all. Raises UserError for a suffix that is no table's."""
     import pandas as pd  # here, so that measured processes need not wait for it
 
-    path, rows = Path(path), [t.model_dump() for t in trials]
+    path, trials = Path(path), list(trials)
+    rows = [t.model_dump() for t in trials]
     about = describe(kind=kind.__name__, **meta)
+    if has_probes(kind):
+        about["bandwidth_gbps"] = roofline.spread(trials)
     if path.suffix == ".csv":
         frame = pd.DataFrame(rows, columns=list(kind.model_fields))
         for name in fields_of(kind, list[int]):
@@ -251,9 +256,17 @@ def meta_path(path: Path) -> Path:
     return path.with_suffix(".meta.json")
 
 
-def read(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tuple[list[Row], dict]:
+def has_probes(kind: type[Row]) -> bool:
+    """Whether rows of that kind say what a probe of the bandwidth read."""
+    return "bandwidth_gbps" in kind.model_fields
+
+
+def read(
+    path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial, as_probed: bool = False
+) -> tuple[list[Row], dict]:
     """Rows (trials, where no other kind is named) and meta of a table.
 
+    as_probed: leave each row what its own probe read, for who writes them again.
     Raises UserError when it is missing, changed since it was written, of another schema, or (JSONL) has lines that are
     no records: their numbers are named, and `skip_corrupt` leaves them out.
     """
@@ -266,9 +279,10 @@ def read(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tup
     if reader is None:
         raise UserError(f"{path} is no table: its name must end in .csv, .parquet or .jsonl.")
     try:
-        return reader(path, kind)
+        rows, about = reader(path, kind)
     except FileNotFoundError as error:
         raise UserError(f"No recorded data at {error.filename}; measure first (`llama-jax run --measure`).") from None
+    return roofline.of_runs(rows) if has_probes(kind) and not as_probed else rows, about
 
 
 def read_meta(path: Path) -> dict:

@@ -2,12 +2,16 @@
 
 Decoding one sequence is bound by memory: every weight is read once a token and used once. So the limit in tokens/s is
 bandwidth / bytes per token, and MBU (memory-bandwidth utilisation) is the share of it that a run reaches.
+
+A limit is an upper bound, and a probe can only read too little: another program was in its way. So the bandwidth of a
+run is the most that any probe of it read (`of_runs`), whatever stands beside its single trials.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -55,13 +59,13 @@ class Probe:
     blocks.
 
     Two readers, because either may be the weaker on a given machine: an XLA matrix-vector product, which is what
-    decoding does, and NumPy dot products in one thread a core.
+    decoding does, and NumPy dot products in one thread for each core that this process may use.
     """
 
     def __init__(self):
         host = np.ones(PROBE_BYTES // 4, np.float32)
         self.matrix, self.vector = jnp.asarray(host.reshape(-1, 4096)), jnp.ones(4096, jnp.float32)
-        self.parts = np.array_split(host, os.cpu_count() or 1)
+        self.parts = np.array_split(host, threads())
         self.pool = ThreadPoolExecutor(len(self.parts))
         self.xla_reader().block_until_ready()  # compiled here, never within a measurement
 
@@ -72,14 +76,42 @@ class Probe:
         return list(self.pool.map(lambda part: part.dot(part), self.parts))
 
     def bandwidth(self, repeats: int = 3) -> float:
-        """GB/s (10^9 bytes): the better reader's median over `repeats` runs, all cores; some 0.1 s at 3 repeats."""
+        """GB/s (10^9 bytes): the fastest of `repeats` reads by each reader, all cores; some 0.1 s at 3 repeats."""
         taken = (times(reader, repeats) for reader in (self.xla_reader, self.numpy_reader))
-        return max(self.matrix.nbytes / np.median(seconds) / 1e9 for seconds in taken)
+        return self.matrix.nbytes / min(map(min, taken)) / 1e9
+
+
+def threads() -> int:
+    """Cores that this process may use: the threads its subjects have."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def bandwidth() -> float:
     """Read bandwidth of this machine in GB/s (10^9 bytes), by a probe of its own."""
     return Probe().bandwidth(REPEATS)
+
+
+def probes(rows: Iterable) -> dict[str, list[float]]:
+    """Run → what its probes read, GB/s, each once: the trials of a block in a process share one."""
+    found: dict[str, dict[tuple, float]] = {}
+    for row in rows:
+        if row.bandwidth_gbps:
+            found.setdefault(row.run, {})[row.process, row.block, row.bandwidth_gbps] = row.bandwidth_gbps
+    return {run: list(each.values()) for run, each in found.items()}
+
+
+def of_runs(rows: Sequence) -> list:
+    """The rows, each with the bandwidth of its run: the most that any probe of the run read. Rows without stay so."""
+    most = {run: max(read) for run, read in probes(rows).items()}
+    return [r.model_copy(update=dict(bandwidth_gbps=most[r.run])) if r.bandwidth_gbps else r for r in rows]
+
+
+def spread(rows: Iterable) -> dict[str, dict]:
+    """Run → {max, median, min, n} of what its probes read, GB/s: how steady the machine was meanwhile."""
+    return {
+        run: dict(max=max(read), median=float(np.median(read)), min=min(read), n=len(read))
+        for run, read in probes(rows).items()
+    }
 
 
 def flops(repeats: int = 5) -> float:

@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from llama_jax import checkpoint, runtime
-from llama_jax.bench import environment, phases, profiling, protocol, summary
+from llama_jax.bench import environment, phases, profiling, protocol, roofline, summary
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.passages import PROMPTS, check_context, random_prompts
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.progress import Progress, announce
 from llama_jax.bench.record import Trial
 from llama_jax.bench.recorded import journal_plan, measured_in
-from llama_jax.bench.summary import median
 from llama_jax.bench.workload import Workload
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError, near
@@ -95,7 +94,8 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
         resumed_trials=journal.resumed,
         torn_line=journal.torn,
     )
-    return document(trials, summary.table(trials, baseline, names, settings.seed), baseline, meta), trials, meta
+    limited = roofline.of_runs(trials)
+    return document(limited, summary.table(limited, baseline, names, settings.seed), baseline, meta), trials, meta
 
 
 def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: dict) -> dict:
@@ -103,7 +103,7 @@ def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: di
     batch."""
     sample = next((t for t in trials if t.subject == baseline and t.valid), trials[0])
     known = {k: getattr(sample, k) for k in ("model", "dtype", "prompt_tokens", "new_tokens", "batch", "sampling")}
-    bandwidth = median([t.bandwidth_gbps for t in trials if t.bandwidth_gbps])
+    bandwidth = max((t.bandwidth_gbps for t in trials if t.bandwidth_gbps), default=None)
     return {
         "baseline": baseline,
         "protocol": {**known, **meta["parameters"], "random_weights": sample.model.startswith("random:"),

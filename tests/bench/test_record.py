@@ -75,6 +75,22 @@ def test_a_table_comes_back_as_it_was(tmp_path):
     assert list(pd.read_csv(path).columns) == list(Trial.model_fields)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_table_keeps_each_probe_and_is_read_with_the_most_of_its_run(tmp_path, suffix):
+    """So is one that was written before the meta said how far the probes spread."""
+    trials = [trial(block=i, bandwidth_gbps=float(i + 1)) for i in range(3)] + [trial(run="other", bandwidth_gbps=2.0)]
+    path = record.write(tmp_path / f"t{suffix}", trials)
+    back, meta = record.read(path)
+    assert [t.bandwidth_gbps for t in back] == [3.0, 3.0, 3.0, 2.0]
+    assert [t.mbu for t in back[:3]] == pytest.approx([trials[2].mbu] * 3)
+    assert meta["bandwidth_gbps"]["r"] == dict(max=3.0, median=2.0, min=1.0, n=3)
+    assert record.read(path, as_probed=True)[0] == trials
+    if suffix == ".csv":
+        about = {k: v for k, v in json.loads(record.meta_path(path).read_text()).items() if k != "bandwidth_gbps"}
+        record.meta_path(path).write_text(json.dumps(sealed(about)))
+        assert record.read(path)[0] == back
+
+
 def test_a_changed_table_is_refused(tmp_path):
     path = record.write(tmp_path / "t.csv", [trial()])
     path.write_text(path.read_text().replace("step", "loop"))

@@ -1,4 +1,5 @@
-from dataclasses import replace
+import os
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -68,11 +69,54 @@ def test_the_probe_runs_again_without_compiling_or_leaving_anything(monkeypatch)
     assert all(0.01 < value < 10_000 for value in found)
 
 
-def test_the_better_reader_counts_by_its_median(monkeypatch):
+def test_a_probe_is_the_fastest_read_of_either_reader(monkeypatch):
     monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 20)
-    taken = iter(([1e-3, 5e-3, 2e-3], [8e-3, 1e-3, 1.0]))
+    taken = iter(([3e-3, 5e-3, 2e-3], [8e-3, 1e-3, 1.0]))
     monkeypatch.setattr(roofline, "times", lambda reader, repeats: next(taken))
-    assert roofline.Probe().bandwidth() == pytest.approx((1 << 20) / 2e-3 / 1e9)
+    assert roofline.Probe().bandwidth() == pytest.approx((1 << 20) / 1e-3 / 1e9)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no process")
+def test_the_probe_has_a_thread_for_each_core_that_it_may_use(monkeypatch):
+    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 20)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 4, 5})
+    assert len(roofline.Probe().parts) == 3
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What `of_runs` asks of a row."""
+
+    run: str
+    process: int
+    block: int
+    bandwidth_gbps: float | None
+
+    def model_copy(self, update: dict):
+        return replace(self, **update)
+
+
+ROWS = [
+    Probed("one", 0, 0, 20.0),
+    Probed("one", 0, 0, 20.0),  # another subject of the same block
+    Probed("one", 0, 1, 32.0),
+    Probed("one", 1, 1, 26.0),  # the block again, in another process
+    Probed("other", 0, 0, 10.0),
+    Probed("other", 0, 0, None),
+]
+
+
+def test_the_bandwidth_of_a_run_is_the_most_that_any_of_its_probes_read():
+    assert [row.bandwidth_gbps for row in roofline.of_runs(ROWS)] == [32.0] * 4 + [10.0, None]
+    assert roofline.of_runs(roofline.of_runs(ROWS)) == roofline.of_runs(ROWS)
+    assert roofline.of_runs([]) == []
+
+
+def test_the_spread_counts_each_probe_once():
+    assert roofline.spread(ROWS) == {
+        "one": dict(max=32.0, median=26.0, min=20.0, n=3),
+        "other": dict(max=10.0, median=10.0, min=10.0, n=1),
+    }
 
 
 def test_both_readers_read_everything(monkeypatch):

@@ -81,16 +81,16 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
 
 
 @styled
-def roofline(entries: dict[int, Sequence[dict]], bandwidth: float) -> Figure:
+def roofline(entries: dict[int, Sequence[dict]], bandwidths: dict[int, float]) -> Figure:
     """Tokens/s against the bytes that a token must read, every subject a point, a panel a context; the line is what the
     bandwidth allows.
 
-    bandwidth: GB/s as probed.
+    bandwidths: GB/s as probed, by context.
     """
     figure, panels = new(max(10.0, 7.0 * len(entries)), 5.6, columns=len(entries), sharey=True, squeeze=False)
     rates = [e["decode"].median for found in entries.values() for e in found if e["decode"].n] or [1.0]
     for axes, (context, found) in zip(panels[0], entries.items(), strict=True):
-        roof(axes, [e for e in found if e["decode"].n and e["bytes"]], bandwidth, 0.6 * min(rates))
+        roof(axes, [e for e in found if e["decode"].n and e["bytes"]], bandwidths[context], 0.6 * min(rates))
         intensity = [e["flops"] / e["bytes"] for e in found if e["decode"].n and e["bytes"] and e["flops"]]
         words = f", {min(intensity):.1f} to {max(intensity):.1f} operations a byte" if intensity else ""
         axes.set_title(f"Context {context}{words}", fontsize=11.5)

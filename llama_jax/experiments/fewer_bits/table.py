@@ -40,6 +40,11 @@ def ladder(
     return found
 
 
+def bandwidth(trials: Sequence[Trial], context: int) -> float:
+    """GB/s that the probes read at a context."""
+    return max(t.bandwidth_gbps for t in standings.of(trials, run_of(context)) if t.bandwidth_gbps)
+
+
 def rival(entries: Sequence[dict], same_file: bool) -> dict | None:
     """llama.cpp's fastest mode: of those that read the very file, or of all, its own quantisations among them."""
     return standings.best(
