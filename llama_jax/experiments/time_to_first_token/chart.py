@@ -1,4 +1,4 @@
-"""Charts of the time to first token: against prompt length, as a distribution, cold beside warm, and the two mixed."""
+"""Charts of the time to first token: against prompt length, cold beside warm, and the two mixed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from llama_jax.bench import statistics
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
 from llama_jax.experiments.time_to_first_token import table
@@ -22,6 +21,7 @@ BACKENDS = {  # the best subject of each is drawn in colour: shade, marker, line
     "ollama": (PALETTE["purple"], "D", ":"),
     "flax": (PALETTE["orange"], "v", "--"),
 }
+CROWDED = 6  # more ticks than this stand aslant
 OTHER, GREY = "#B0B0B0", "#555555"
 PARTS = (
     ("usual_ms", "as a warm request", PALETTE["blue"], ""),
@@ -66,7 +66,7 @@ def by_length(
 
     looks: subject → (colour, marker, line style), in the order of drawing. shown: those that stand out.
     """
-    asked, entries, ends = table.lengths(trials), table.table(trials, seed), {}
+    asked, entries, ends, last = table.lengths(trials), table.table(trials, seed), {}, {}
     for name, (shade, marker, line) in looks.items():
         here = [e for e in entries if e["subject"] == name and e["n"]]
         if not here:
@@ -82,7 +82,7 @@ def by_length(
             markersize=5,
         )
         axes.vlines(x, [e["low"] for e in here], [e["high"] for e in here], color=shade, linewidth=5, alpha=0.35)
-        ends[name] = middles[-1]
+        ends[name], last[name] = middles[-1], x[-1]
     lowest = min(
         (np.nanmin([e["low"], e["p50"]]) for e in entries if e["n"] and e["tokens"] == asked[0]), default=np.inf
     )
@@ -94,7 +94,7 @@ def by_length(
     for name, at in spread_labels(ends, apart(axes), centred=True).items():
         axes.annotate(
             name,
-            (asked[-1], ends[name]),
+            (last[name], ends[name]),
             (asked[-1] * 1.16, at),
             fontsize=9.5 if name in shown else 8.5,
             va="center",
@@ -128,7 +128,7 @@ def of_length(axes, asked: Sequence[int], right: float) -> None:
     """Both axes logarithmic, a tick at each length."""
     axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)", xlim=(asked[0] / 1.12, right))
     axes.minorticks_off()
-    axes.set_xticks(asked, [str(n) for n in asked], fontsize=9)
+    axes.set_xticks(asked, [str(n) for n in asked], fontsize=9, rotation=45 if len(asked) > CROWDED else 0)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(LogLocator(subs=()))
     plain_ticks(axes.yaxis)
@@ -178,7 +178,7 @@ def ratios_by_length(
 ) -> None:
     """Ratios (subject, length, ratio), a line a subject with its name at the end; points a little apart so that
     intervals are seen."""
-    names, ends = list(dict.fromkeys(name for name, _, _ in found)), {}
+    names, ends, last = list(dict.fromkeys(name for name, _, _ in found)), {}, {}
     for i, name in enumerate(names):
         here = {n: ratio for other, n, ratio in found if other == name}
         shade, marker, line = looks[name]
@@ -199,12 +199,12 @@ def ratios_by_length(
             color=shade,
             linewidth=1.6,
         )
-        ends[name] = list(here.values())[-1].value
+        last[name], ends[name] = max(here), here[max(here)].value
     of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
     for name, at in spread_labels(ends, apart(axes), centred=True).items():
         axes.annotate(
             name,
-            (asked[-1], ends[name]),
+            (last[name], ends[name]),
             (asked[-1] * 1.16, at),
             fontsize=8.5,
             va="center",
@@ -219,7 +219,7 @@ def ratios_by_length(
 def ttft_cold(found: Sequence[dict]) -> Figure:
     """The first request of a fresh process beside a warm one, by parts (left), and the process's peak memory (right).
 
-    found: `table.cold`, one length.
+    found: `first_requests.cold`, one length.
     """
     if not found:
         return nothing("There is no valid cold start.")
@@ -271,77 +271,11 @@ def nothing(words: str) -> Figure:
 
 
 @styled
-def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
-    """Every warm first token at one length, a row a subject, with median and, where the sample can hold it, P99."""
-    entries = sorted((e for e in table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
-    if not entries:
-        return nothing(f"There is no valid warm request at {n} tokens.")
-    figure, axes = new(11.5, 0.52 * len(entries) + 1.8)
-    heights, spread = rows(axes, [e["subject"] for e in entries]), np.random.default_rng(seed)
-    for e in entries:
-        height, values = heights[e["subject"]], table.milliseconds(table.warm(trials, e["subject"], n))
-        shade = look(trials, e["subject"])[0]
-        axes.scatter(
-            values, height + spread.uniform(-0.2, 0.2, len(values)), s=14, color=shade, alpha=0.45, linewidths=0
-        )
-        axes.plot([e["low"], e["high"]], [height] * 2, color="black", linewidth=5, alpha=0.3, solid_capstyle="butt")
-        axes.plot(e["p50"], height, "|", color="black", markersize=20, markeredgewidth=2)
-        words = f"P50 {milli(e['p50'])}, n = {e['n']}"
-        if e["p99"] is not None:
-            axes.plot(e["p99"], height, "D", color="black", markersize=6, markerfacecolor="none", markeredgewidth=1.5)
-            words += f", P99 {milli(e['p99'])}"
-        axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
-    of_time(axes)
-    few = min((e["n"] for e in entries), default=0)
-    note = f"; no P99 below n = {statistics.enough(99):,}" if few < statistics.enough(99) else ""
-    axes.set_xlabel(
-        f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval; diamond: P99{note})"
-    )
-    axes.set_title(f"Warm first tokens at {n} tokens")
-    return figure
-
-
-@styled
-def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
-    """P50, P95 and, where the sample can hold it, P99 against prompt length, a panel a subject, and the mean. entries:
-    `table.tails`."""
-    names = list(dict.fromkeys(e["subject"] for e in entries))
-    if not names:
-        return nothing(f"No subject was asked {statistics.enough(95):,} times at any length, so there is no P95.")
-    figure, panels = new(4.3 * len(names) + 0.6, 4.6, columns=len(names), sharey=True, squeeze=False)
-    for axes, name in zip(panels[0], names, strict=True):
-        here, shade = (
-            sorted((e for e in entries if e["subject"] == name), key=lambda e: e["tokens"]),
-            look(trials, name)[0],
-        )
-        x = [e["tokens"] for e in here]
-        axes.fill_between(x, [e["p50"] for e in here], [e["p95"] for e in here], color=shade, alpha=0.15, linewidth=0)
-        for key, line in (("p50", "-"), ("p95", "--"), ("p99", ":D")):
-            values = [np.nan if e[key] is None else e[key] for e in here]
-            if not np.isnan(values).all():
-                axes.plot(x, values, line, color=shade, linewidth=2, markersize=5, label=key.upper())
-        axes.plot(x, [e["mean"] for e in here], "x", color="black", markersize=6, label="mean")
-        few, many = min(e["n"] for e in here), max(e["n"] for e in here)
-        count = f"{few:,}" if few == many else f"{few:,} to {many:,}"
-        note = "" if few >= statistics.enough(99) else f"; P99 from n = {statistics.enough(99):,} on"
-        axes.set_title(f"{name} (n = {count} a length{note})", fontsize=10.5)
-        axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)")
-        axes.minorticks_off()
-        axes.set_xticks(x, [str(n) for n in x], rotation=45, fontsize=8.5)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_locator(LogLocator(subs=()))
-        plain_ticks(axes.yaxis)
-    panels[0][0].set_ylabel("time to first token, ms (log scale)")
-    panels[0][0].legend(loc="upper left", fontsize=9.5)
-    return figure
-
-
-@styled
 def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]], loop: int) -> Figure:
     """What one cold request in a loop of `loop` does to a mean: published means and P99 (left), the same made from our
     trials (right).
 
-    found: `table.mixing`. published: case → (mean, P99), ms.
+    found: `first_requests.mixing`. published: case → (mean, P99), ms.
     """
     figure, (left, right) = new(13, 0.45 * len(found) + 2.3, columns=2, gridspec_kw={"width_ratios": [1, 1.9]})
     heights = rows(left, list(published))

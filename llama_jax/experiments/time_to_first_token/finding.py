@@ -11,12 +11,13 @@ from llama_jax.experiments.time_to_first_token import table
 
 
 def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int = 0) -> str:
-    """At which lengths the best placement's first token is ahead of every peer's, where it is not, and what is
-    undecided.
+    """At which of everybody's lengths the best placement's first token is ahead of every peer's, where it is not, and
+    what is undecided.
 
     missing: peers that were not measured. The placement is the one with the least median at that length.
     """
-    ratios = table.ratios(trials, seed)
+    shared = table.everybodys(trials)
+    ratios = [r for r in table.ratios(trials, seed) if r["tokens"] in shared]
     if not ratios:
         return "No placement and no peer have valid first tokens at the same length, so there is nothing to compare."
     at: dict[int, list[dict]] = {}

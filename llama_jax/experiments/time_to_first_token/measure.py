@@ -12,8 +12,9 @@ them; one with the jit further inside (`layer`, `eager`) compiles less and dispa
 
 Each request asks a passage of its own, cut from English so that it has exactly the wanted number of tokens and begins
 with a token that no other passage begins with: no prefix of it can be cached. Random ids for a model without a
-tokenizer. `run` says what a trial belongs to: `warm` (all subjects at all lengths, interleaved), `tail` (more requests
-at one length, for its percentiles) or `cold NAME` (the first request of a fresh process, which is never the warm one).
+tokenizer. `run` says what a trial belongs to: `warm` (all subjects at everybody's lengths,
+interleaved), `tail` (more requests of some subjects at one length, for its percentiles) or `cold NAME` (the first
+request of a fresh process, which is never the warm one).
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def record(
     return whole(journal.trials), dict(
         baseline=placements[0],
         missing=gaps,
-        floor=table.floor(loaded.config, lengths),
+        floor=table.floor(loaded.config, plan.all_lengths),
         text="English" if loaded.tokenizer else "random ids",
     )
 
@@ -105,7 +106,7 @@ def measure(job: Job, loaded: checkpoint.Checkpoint, plan: Plan) -> list[dict]:
     gaps = peers.missing(plan.peers, job.model)
     plan = without(plan, [gap["name"] for gap in gaps])
     asked = workloads(loaded, plan)
-    for n in plan.lengths:
+    for n in plan.all_lengths:
         if plan.starting(n):
             cold_starts(job, loaded, plan, n, asked[COLD, n])
     plan = without(plan, [gap["name"] for gap in phases.missing(job.journal)])
@@ -132,7 +133,7 @@ def answers(job: Job, plan: Plan, asked: dict[tuple[str, int], Workload]) -> Non
 def cold_starts(job: Job, loaded: checkpoint.Checkpoint, plan: Plan, n: int, work: Workload) -> None:
     """`starts` first requests at one length of each subject that is to make them there, each in a process of its own,
     in seeded random order."""
-    reference, known = Reference(loaded, shaped(work, "step bucketed", max(plan.lengths))), {}
+    reference, known = Reference(loaded, shaped(work, "step bucketed", max(plan.all_lengths))), {}
     gone = {gap["name"] for gap in phases.missing(job.journal)}
     for block in range(plan.starts):
         drawn = shuffled(plan.starting(n), plan.seed, COLD, n, block)
@@ -208,7 +209,7 @@ def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: li
                 reference, passage = references[run, n], block % len(works[run, n].prompts)
                 record, tokens = protocol.trial(
                     who,
-                    shaped(works[run, n], who.name, max(plan.lengths)),
+                    shaped(works[run, n], who.name, max(plan.all_lengths)),
                     passage,
                     run=run,
                     block=block,
@@ -239,8 +240,8 @@ def warm_up(say: Callable, subjects: Sequence[Subject], works: dict[tuple[str, i
     done = set()
     for i, who in enumerate(subjects):
         say("progress", [f"warm-up of {who.name}", i, len(subjects)])
-        for n in (n for n in plan.lengths if (WARM_UP, n) in works):
-            work = shaped(works[WARM_UP, n], who.name, max(plan.lengths))
+        for n in (n for n in plan.all_lengths if (WARM_UP, n) in works):
+            work = shaped(works[WARM_UP, n], who.name, max(plan.all_lengths))
             shape = (who.placement, work.length, work.slots) if who.backend == "jax" else (who.name, n)
             if shape not in done:
                 protocol.warm_up(who, work)
@@ -255,7 +256,7 @@ def references_of(
     first = Reference(loaded, next(iter(works.values())))
     if "step" in engines:
         first.engines[engines["step"].params.embedding.weight.dtype.name, "none"] = engines["step"]
-    made = {key: Reference(loaded, shaped(work, "step bucketed", max(plan.lengths))) for key, work in works.items()}
+    made = {key: Reference(loaded, shaped(work, "step bucketed", max(plan.all_lengths))) for key, work in works.items()}
     for reference in made.values():
         reference.engines = first.engines
     return made
@@ -274,7 +275,7 @@ def first_request(
         if not built:
             return {}
         load_ns, first = load_ns + time.perf_counter_ns() - began, {}
-        work = shaped(work, subject, max(plan.lengths))
+        work = shaped(work, subject, max(plan.all_lengths))
         # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
         with Guard() as guard:
             who = replace(built[0], run=noting(built[0].run, guard, first, time.time_ns()), guard=Guard)

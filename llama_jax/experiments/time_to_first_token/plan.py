@@ -31,9 +31,10 @@ PART = 250  # requests of a tail that one process makes
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of whom. blocks are spread evenly over `processes`. `starts` fresh processes a subject make their
-    first request at the length `at`, and so do the `tail_subjects` at each length of `tail`, where they also get its
-    further requests, `PART` in a process. temperature: of who can sample; the others take the best token."""
+    """What is asked of whom. Everybody is asked at `lengths`, in blocks that are spread evenly over `processes`. The
+    `tail_subjects` get further requests at each length of `tail`, `PART` in a process, and may be alone there. `starts`
+    fresh processes make their first request at the length `at` (everybody's) and at those of `tail` (the
+    `tail_subjects`'). temperature: of who can sample; the others take the best token."""
 
     placements: tuple[str, ...]  # "PLACEMENT POLICY"; the first is the baseline, which runs twice in a block (A/A)
     peers: tuple[str, ...]
@@ -52,6 +53,11 @@ class Plan:
         for name in ("placements", "peers", "lengths", "tail_subjects"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "tail", tuple(map(tuple, self.tail)))
+
+    @property
+    def all_lengths(self) -> tuple[int, ...]:
+        """Everybody's lengths and those of the tails, ascending."""
+        return tuple(sorted({*self.lengths, *dict(self.tail)}))
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -91,11 +97,8 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
     if plan.processes > plan.blocks:
         raise UserError(f"{plan.processes} processes for {plan.blocks} blocks; each process needs a block of its own.")
     for part in plan.tail:
-        if len(part) != 2 or part[0] not in plan.lengths or type(part[1]) is not int or part[1] < 0:
-            raise UserError(
-                f"tail has {list(part)}; write [LENGTH, REQUESTS] with one of the lengths"
-                f" ({', '.join(map(str, plan.lengths))})."
-            )
+        if len(part) != 2 or not all(type(n) is int for n in part) or part[0] < 1 or part[1] < 0:
+            raise UserError(f"tail has {list(part)}; write [LENGTH, REQUESTS], such as [50, 200].")
     if len(dict(plan.tail)) != len(plan.tail):
         raise UserError(f"tail is {list(map(list, plan.tail))}; name each length once.")
     if plan.tail and not plan.tail_subjects:
@@ -104,13 +107,13 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
     for name in plan.tail_subjects:
         if name not in plan.subjects:
             raise UserError(f"tail_subjects names {name!r}, which is not measured.{near(name, plan.subjects)}")
-    bench_passages.check_context(config, Workload((), plan.new_tokens, max(plan.lengths)))
+    bench_passages.check_context(config, Workload((), plan.new_tokens, max(plan.all_lengths)))
 
 
 def workloads(loaded: checkpoint.Checkpoint, plan: Plan) -> dict[tuple[str, int], Workload]:
     """(run, length) → its passages, each asked once, those of a tail in turn; those of the warm-up are never timed."""
-    counts = [(WARM_UP, n, SPARE) for n in plan.lengths] + [(WARM, n, plan.blocks) for n in plan.lengths]
-    counts += [(COLD, n, plan.starts) for n in plan.lengths if plan.starting(n)]
+    counts = [(WARM_UP, n, SPARE) for n in plan.all_lengths] + [(WARM, n, plan.blocks) for n in plan.lengths]
+    counts += [(COLD, n, plan.starts) for n in plan.all_lengths if plan.starting(n)]
     counts += [(TAIL, n, min(requests, POOL)) for n, requests in plan.tail]
     drawn = iter(passages(loaded, [n for _, n, count in counts for _ in range(count)], plan.seed))
     return {

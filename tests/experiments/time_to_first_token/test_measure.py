@@ -12,7 +12,7 @@ from llama_jax.bench.job import Job, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
-from llama_jax.experiments.time_to_first_token import measure, table
+from llama_jax.experiments.time_to_first_token import first_requests, measure
 from llama_jax.experiments.time_to_first_token import plan as ttft_plan
 from llama_jax.model.sampling import Sampler
 from tests.bench.test_passages import without_tokenizer
@@ -50,6 +50,24 @@ def test_no_passage_is_asked_twice(tiny):
     assert all(len(p) == n for (_, n), work in works.items() for p in work.prompts)
 
 
+def test_a_tail_may_have_a_length_of_its_own(tiny):
+    plan = changed(tail=((5, 2), (8, 3)))
+    ttft_plan.check_plan(plan, tiny[0])
+    assert plan.all_lengths == (5, 8, 20)
+    works = ttft_plan.workloads(without_tokenizer(tiny), plan)
+    assert {run: len(work.prompts) for (run, n), work in works.items() if n == 8} == {
+        "warm-up": ttft_plan.SPARE,
+        "cold": 1,
+        "tail": 3,
+    }
+    assert plan.starting(8) == ("step exact",)
+    everybody, *tails = ttft_plan.processes_of(plan)
+    assert {lengths for *_, lengths in everybody} == {(5, 20)}
+    assert [{(names, lengths) for _, _, names, lengths in rounds} for rounds in tails] == [
+        {(("step exact",), (n,))} for n in (5, 8)
+    ]
+
+
 def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
     work = Workload(((1,) * 20,), 2, 20)
     shapes = {
@@ -82,8 +100,10 @@ def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
         (dict(starts=0), "starts is 0"),
         (dict(processes=3), "3 processes for 2 blocks"),
         (dict(tail_subjects=()), "tail has requests for nobody"),
-        (dict(tail=((7, 2),)), r"tail has \[7, 2\]; write \[LENGTH, REQUESTS\] with one of the lengths \(5, 20\)"),
+        (dict(tail=((0, 2),)), r"tail has \[0, 2\]; write \[LENGTH, REQUESTS\], such as \[50, 200\]"),
+        (dict(tail=(("7", 2),)), r"tail has \['7', 2\]"),
         (dict(tail=((5, -1),)), r"tail has \[5, -1\]"),
+        (dict(tail=((255, 1),)), "257 tokens of prompt and answer exceed the model's context of 256"),
         (dict(tail=((5,),)), r"tail has \[5\]"),
         (dict(tail=((5, 2), (5, 3))), "name each length once"),
         (dict(temperature=-1.0), "temperature"),
@@ -153,7 +173,7 @@ def measured(tmp_path_factory):
         patch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(lock))
         said = []
         job = Job(SMALL, None, Journal(kind=Start), progress=lambda *words: said.append(words))
-        plan = changed(peers=("flax-linen+jit", "llamacpp"), temperature=0.7)
+        plan = changed(peers=("flax-linen+jit", "llamacpp"), temperature=0.7, tail=((5, 2), (8, 1)))
         gaps = measure.measure(job, checkpoint.load(SMALL), plan)
         before = len(job.journal.trials)
         measure.measure(job, checkpoint.load(SMALL), plan)
@@ -166,7 +186,8 @@ def test_everything_is_measured_once_and_gated(measured):
     trials = whole(journal.trials)
     warm = Counter((t.run, t.subject, t.prompt_tokens) for t in trials if t.phase == "warm")
     names = (*PLAN.placements, "step exact" + AGAIN, "flax-linen+jit")
-    assert warm == {**{("warm", name, n): 2 for name in names for n in PLAN.lengths}, ("tail", "step exact", 5): 2}
+    tails = {("tail", "step exact", 5): 2, ("tail", "step exact", 8): 1}
+    assert warm == {**{("warm", name, n): 2 for name in names for n in PLAN.lengths}, **tails}
     assert all(t.valid and t.new_tokens == 2 and not t.compiled for t in trials if t.phase == "warm"), [
         t.reason for t in trials
     ]
@@ -182,9 +203,9 @@ def test_everything_is_measured_once_and_gated(measured):
 def test_cold_requests_have_processes_of_their_own_and_what_they_compiled(measured):
     trials = whole(measured[0].trials)
     cold = [t for t in trials if t.phase == "cold"]
-    at = {(name, 20): 1 for name in (*PLAN.placements, "flax-linen+jit")} | {("step exact", 5): 1}
+    at = {(name, 20): 1 for name in (*PLAN.placements, "flax-linen+jit")} | {("step exact", n): 1 for n in (5, 8)}
     assert Counter((t.subject, t.prompt_tokens) for t in cold) == at
-    assert len({t.process for t in trials}) == len(cold) + 2
+    assert len({t.process for t in trials}) == len(cold) + 3
     for t in cold:
         assert t.valid, t.reason
         assert t.compiled > 0
@@ -192,7 +213,7 @@ def test_cold_requests_have_processes_of_their_own_and_what_they_compiled(measur
         assert t.peak_rss_bytes > 10**7
         assert 0 < t.first_backend_ns <= t.backend_ns
         assert (t.first_trace_ns + t.first_lower_ns + t.first_backend_ns) / 1e9 < t.ttft
-    for e in table.cold(trials, 20):
+    for e in first_requests.cold(trials, 20):
         assert e["median"] > e["warm_ms"]
         assert e["compile_ms"] + e["once_ms"] + e["usual_ms"] == pytest.approx(e["median"])
 

@@ -132,6 +132,27 @@ def test_what_is_highlighted_is_the_best_of_each_kind():
     assert table.highlighted(incomplete) == ["step exact", "llamacpp", "torch-script"]
 
 
+def test_a_length_of_a_tail_alone_takes_nothing_from_the_others():
+    trials = [*everything(), *(request(name, 400, b, "tail") for name in ("step exact", "torch") for b in range(3))]
+    assert table.lengths(trials) == [10, 50, 100, 400]
+    assert table.everybodys(trials) == [10, 50, 100]
+    assert {e["subject"] for e in table.table(trials) if e["tokens"] == 400} == {"step exact", "torch"}
+    assert table.highlighted(trials) == table.highlighted(everything())
+    assert [(r["peer"], r["ratio"].n) for r in table.ratios(trials) if r["tokens"] == 400] == [("torch", 3)]
+    assert finding.first_token(trials) == finding.first_token(everything())
+
+
+def test_tails_are_of_those_with_a_p95_somewhere_at_all_their_lengths():
+    found = table.tails(everything(tail=194))
+    assert [(e["subject"], e["tokens"], e["n"]) for e in found] == [
+        ("torch", 10, 6),
+        ("torch", 50, 200),
+        ("torch", 100, 6),
+    ]
+    assert [e["p95"] is None for e in found] == [True, False, True]
+    assert table.tails(everything(tail=193)) == []
+
+
 def test_the_limit_is_the_bytes_of_a_short_prompt_and_the_arithmetic_of_a_long_one():
     cfg = config.tiny()
     about = table.floor(cfg, LENGTHS)
@@ -142,40 +163,6 @@ def test_the_limit_is_the_bytes_of_a_short_prompt_and_the_arithmetic_of_a_long_o
     assert found[10] == pytest.approx(4 * share)
     assert found[50] == pytest.approx(8 * share)
     assert found[100] > 2 * found[50] * 0.99
-
-
-def test_a_cold_request_comes_apart_into_its_parts():
-    step, torch = table.cold(everything(), AT)
-    assert (step["subject"], step["n"], step["tokens"]) == ("step exact", 3, AT)
-    assert step["compile_ms"] == pytest.approx(1000)
-    assert (
-        step["compile_ms"] + step["once_ms"] + step["usual_ms"] == pytest.approx(step["median"]) == pytest.approx(1501)
-    )
-    assert step["usual_ms"] == step["warm_ms"]
-    assert (step["load_s"], step["peak_rss_bytes"]) == (2, 10**9)
-    assert torch["compile_ms"] == 0
-    assert torch["once_ms"] == pytest.approx(140 - torch["warm_ms"])
-
-
-def test_the_parts_of_a_cold_request_that_was_quicker_than_warm_ones_still_add_up():
-    slow = [t for t in changed(everything(), "torch", AT, token_times_ns=[10**9, 2 * 10**9]) if t.subject == "torch"]
-    (found,) = table.cold(slow, AT)
-    assert (found["warm_ms"], found["median"], found["usual_ms"], found["once_ms"]) == (1000, 140, 140, 0)
-
-
-def test_one_cold_request_lifts_a_mean_above_every_warm_one():
-    step, torch = table.mixing(everything(), AT)
-    # process by process
-    assert step["mixed"] == pytest.approx(np.mean([1501, *(70 * (1 + 0.001 * np.array([0, 2, 4, 1])))]))
-    assert step["mixed"] > step["largest"] > step["warm"]
-    assert (step["n"], torch["n"]) == (6, 6)
-    frame = table.beside_the_original(everything(), AT)
-    assert frame.loc["published: JIT-only", "mean over it"] == pytest.approx(76.04 / 59.25, abs=0.01)
-    assert frame.loc["published: JIT-only", "mean without the cold row"] == 20.2
-    assert frame.loc["here: step exact", "mean over it"] == pytest.approx(step["mixed"] / step["largest"], abs=0.01)
-    assert frame.loc["published: JIT-only", "mean over that"] == pytest.approx(76.04 / 20.2, abs=0.01)
-    assert frame.loc["here: step exact", "mean over that"] == pytest.approx(step["mixed"] / step["warm"], abs=0.01)
-    assert table.mixing(everything(blocks=3), AT) == []
 
 
 def test_what_was_not_measured_is_named_with_its_reason():
@@ -245,11 +232,3 @@ def test_scripting_is_judged_against_the_same_loop_without():
     assert "it loses at 10, 50 and 100 tokens" in words
     assert "it gains at 10, 50 and 100 tokens" in words
     assert finding.scripting([]) == "What scripting gains was not measured here."
-
-
-def test_first_requests_are_told_by_length():
-    more = [request("torch", 10, 0, "cold torch at 10", 90, phase="cold", load_ns=10**9)]
-    assert table.cold_lengths(everything() + more) == [10, AT]
-    frame = table.cold_frame(everything() + more, (10, AT))
-    assert frame.index.tolist() == [(10, "torch"), (AT, "step exact"), (AT, "torch")]
-    assert frame["cold s"].tolist() == [0.09, 1.501, 0.14]
