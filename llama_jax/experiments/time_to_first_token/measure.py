@@ -39,6 +39,8 @@ from llama_jax.experiments.time_to_first_token import table
 from llama_jax.experiments.time_to_first_token.plan import (
     COLD,
     POLICIES,
+    PROBED,
+    TAIL,
     WARM,
     WARM_UP,
     Plan,
@@ -203,7 +205,8 @@ def interleaved(say: Callable, job: dict, identity: dict, plan: dict, rounds: li
         references, probe = references_of(loaded, works, plan, engines), roofline.Probe()
         for i, (run, block, names, lengths) in enumerate(rounds):
             say("progress", [f"{run} requests, block {block + 1}", i, len(rounds)])
-            bandwidth = probe.bandwidth()
+            if run != TAIL or not i % PROBED:
+                bandwidth = probe.bandwidth()
             present = [who for who in subjects if who.name in names]
             for who, n, order in drawn(present, lengths, run, block, plan):
                 reference, passage = references[run, n], block % len(works[run, n].prompts)

@@ -25,7 +25,8 @@ POLICIES = {
 }
 WARM_UP, WARM, TAIL, COLD = "warm-up", "warm", "tail", "cold"
 SPARE = 4  # passages of each length that only warm up
-POOL = 50  # passages of a length that the requests of its tail ask in turn
+POOL = 25  # passages of a length that the requests of its tail ask in turn
+PROBED = 10  # requests of a tail that share a probe of the bandwidth, which takes as long as a short prompt
 PART = 250  # requests of a tail that one process makes
 
 

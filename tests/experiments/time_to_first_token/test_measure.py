@@ -193,6 +193,10 @@ def test_everything_is_measured_once_and_gated(measured):
     ]
     sampled = [t for t in trials if (t.run, t.block, t.prompt_tokens, t.backend) == ("warm", 1, 20, "jax")]
     assert len({t.tokens_sha256 for t in sampled}) == 1  # equal draws
+    probes = {
+        run: {t.bandwidth_gbps for t in trials if (t.run, t.prompt_tokens) == (run, 5)} for run in ("warm", "tail")
+    }
+    assert {run: len(found) for run, found in probes.items()} == {"warm": 2, "tail": 1}
     assert all("temperature 0.7" in t.sampling for t in sampled), {t.sampling for t in sampled}
     assert [gap["name"] for gap in gaps] == ["llamacpp"]
     assert len(journal.trials) == before  # a run that is whole is not measured again
