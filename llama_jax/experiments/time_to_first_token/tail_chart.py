@@ -66,15 +66,16 @@ def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
             if not np.isnan(found[key]).all():
                 axes.plot(x, found[key], line, color=shade, linewidth=2, markersize=6, label=key.upper())
         axes.plot(x, [e["mean"] for e in here], "x", color="black", markersize=6, label="mean")
-        few = min(e["n"] for e in here)
-        short = [f"no P{p} below n = {least:,}" for p in (95, 99) if few < (least := statistics.enough(p))]
-        axes.set_title(f"{name}{'; ' * bool(short)}{', '.join(short)}", fontsize=10)
-        axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale), and requests there (n)")
+        axes.set_title(name, fontsize=10.5)
+        axes.set(xscale="log", yscale="log")
         axes.minorticks_off()
         axes.set_xticks(x, [f"{e['tokens']}  (n = {e['n']:,})" for e in here], rotation=90, fontsize=8.5)
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_locator(LogLocator(subs=()))
         plain_ticks(axes.yaxis)
+    few = min(e["n"] for e in entries)
+    short = "".join(f"; no P{p} below n = {least:,}" for p in (95, 99) if few < (least := statistics.enough(p)))
+    figure.supxlabel(f"tokens of the prompt (log scale), and requests there (n){short}", fontsize=10)
     panels[0][0].set_ylabel("time to first token, ms (log scale)")
     panels[0][0].legend(loc="upper left", fontsize=9.5)
     return figure
