@@ -74,8 +74,8 @@ def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
         axes.yaxis.set_minor_locator(LogLocator(subs=()))
         plain_ticks(axes.yaxis)
     few = min(e["n"] for e in entries)
-    short = "".join(f"; no P{p} below n = {least:,}" for p in (95, 99) if few < (least := statistics.enough(p)))
-    figure.supxlabel(f"tokens of the prompt (log scale), and requests there (n){short}", fontsize=10)
+    short = "; ".join(f"no P{p} below n = {least:,}" for p in (95, 99) if few < (least := statistics.enough(p)))
+    figure.supxlabel(f"tokens of the prompt (log scale), and requests there (n)\n{short}".strip(), fontsize=9.5)
     panels[0][0].set_ylabel("time to first token, ms (log scale)")
     panels[0][0].legend(loc="upper left", fontsize=9.5)
     return figure

@@ -35,7 +35,7 @@ def test_tails_are_drawn_of_those_who_have_them_and_say_how_many_requests_they_s
     figure = tails(everything(tail=1000))
     (axes,) = figure.axes
     assert axes.get_title(loc="left") == "torch"
-    assert figure.get_supxlabel().endswith("requests there (n); no P95 below n = 200; no P99 below n = 1,000")
+    assert figure.get_supxlabel().endswith("requests there (n)\nno P95 below n = 200; no P99 below n = 1,000")
     assert [t.get_text() for t in axes.get_xticklabels()] == ["10  (n = 6)", "50  (n = 1,006)", "100  (n = 6)"]
     drawn = {line.get_label(): np.isfinite(line.get_ydata()).tolist() for line in axes.lines}
     assert drawn["P50"] == drawn["mean"] == [True, True, True]
