@@ -101,12 +101,13 @@ def need(engine: Engine, every: bool, rows: int, length: int, slots: int) -> flo
     attention scores and logits of its largest call, float32."""
     config, placement = engine.config, engine.placement
     none = placement.cache == "none"  # every call runs all that there is
-    width = length if every else slots if none else min(length, PIECE)
+    width = length if every else slots if none else max(min(length, PIECE), 1 + placement.drafts)
     dtype = kvc.DTYPES.get(
         kvc.FUSED if placement.kernels == "fused" else placement.kv, engine.params.embedding.weight.dtype
     )
     position = 0 if none else config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
-    scores, logits = config.num_attention_heads * width * slots, config.vocab_size * (length if every else 1)
+    rows_of_logits = length if every else 1 + placement.drafts
+    scores, logits = config.num_attention_heads * width * slots, config.vocab_size * rows_of_logits
     return rows * ((1 if placement.donate else 2) * slots * position + 4 * (scores + logits))
 
 
@@ -132,6 +133,10 @@ def in_one_thread(engine: Engine, batch: Request, token, carry, sampler) -> Iter
     token."""
     if engine.placement.until == "stop":
         yield decode_until_stop(engine, batch, token, carry, sampler)
+        return
+    if engine.placement.drafts:
+        for block, _ in drafted(engine, batch, token, carry, sampler):
+            yield block
         return
     ahead = engine.placement.in_flight if engine.placement.host == "async" else 0
     flying: deque = deque()
@@ -165,7 +170,8 @@ def called_back(engine: Engine, batch: Request, token, carry, sampler) -> Iterat
             if engine.placement.until == "stop":
                 decode_until_stop(engine, batch, token, carry, sampler, number)
                 return
-            for tokens, sent in dispatched(engine, batch, token, carry, sampler, number):
+            started = drafted if engine.placement.drafts else dispatched
+            for tokens, sent in started(engine, batch, token, carry, sampler, number):
                 block = engine.fetch(tokens)
                 if not sent:
                     channel.put(block)
@@ -193,6 +199,18 @@ def dispatched(engine: Engine, batch: Request, token, carry, sampler, number=Non
         yield tokens, whole
 
 
+def drafted(engine: Engine, batch: Request, token, carry, sampler, number=None) -> Iterator[tuple[np.ndarray, bool]]:
+    """As `dispatched`, for calls that say themselves how many tokens they have made: (those on the host, True)."""
+    left = batch.new_tokens - 1
+    while left:
+        tokens, made, token, carry = engine.programs.decode(
+            engine.params, token, carry, sampler, batch.stop, np.int32(left), None, number
+        )
+        block = engine.fetch(tokens)[: int(made)]
+        left -= len(block)
+        yield block, True
+
+
 def fetched(engine: Engine, started: Iterator[tuple[jax.Array, bool]]) -> Iterator[np.ndarray]:
     """Each call's tokens on the host."""
     with contextlib.closing(started):
@@ -209,7 +227,7 @@ def calls(placement: Placement, wanted: int) -> list[int]:
 def decode_until_stop(engine: Engine, batch: Request, token, carry, sampler, number=None) -> np.ndarray:
     """All remaining tokens of the batch from one call."""
     wanted = batch.new_tokens - 1
-    out = np.zeros((bucket(wanted), batch.ids.shape[0]), np.int32)
+    out = np.zeros((bucket(wanted + engine.placement.drafts), batch.ids.shape[0]), np.int32)
     tokens, made, *_ = engine.programs.decode(
         engine.params, token, carry, sampler, batch.stop, np.int32(wanted), out, number
     )

@@ -41,7 +41,8 @@ SWITCHES = {
     "host": ("sync", "async", "queue", "callback"),
 }
 IN_FLIGHT = 2  # calls that a host running ahead has dispatched and not yet read
-MOST_IN_FLIGHT, MOST_PER_CALL = 9_999, 999_999
+MOST_IN_FLIGHT, MOST_PER_CALL, MOST_DRAFTS = 9_999, 999_999, 15
+DRAFTS = 7  # that +lookup proposes a pass
 LONGEST = 200  # characters of a name
 
 
@@ -79,6 +80,7 @@ class Placement:
     compile: str = "lazy"
     host: str = "sync"
     in_flight: int = IN_FLIGHT
+    drafts: int = 0
 
     def __post_init__(self):
         check_name(self.name)
@@ -95,8 +97,13 @@ class Placement:
             if type(given) not in {type(value) for value in values} or given not in values:
                 known = ", ".join(map(str, values))
                 raise UserError(f"Placement {self.name!r}: {switch}={shown(given)} is not one of {known}.")
-        for count, most in (("tokens_per_call", MOST_PER_CALL), ("in_flight", MOST_IN_FLIGHT)):
-            object.__setattr__(self, count, whole(getattr(self, count), f"Placement {self.name!r}: {count}", 1, most))
+        for count, least, most in (
+            ("tokens_per_call", 1, MOST_PER_CALL),
+            ("in_flight", 1, MOST_IN_FLIGHT),
+            ("drafts", 0, MOST_DRAFTS),
+        ):
+            given = whole(getattr(self, count), f"Placement {self.name!r}: {count}", least, most)
+            object.__setattr__(self, count, given)
         for wrong, why in _contradictions(self):
             if wrong:
                 raise UserError(f"Placement {self.name!r}: {why}")
@@ -156,6 +163,7 @@ def _contradictions(p: Placement):
         f"donate=True needs one of {', '.join(TAKES_CACHE)} in jit: only they take a cache.",
     )
     yield from _against_kernels(p)
+    yield from _against_drafts(p)
     yield (
         p.layers == "scan" and not whole,
         "layers='scan' compiles the stack as one loop; put 'transform', 'step' or 'decode' in jit.",
@@ -203,6 +211,23 @@ def _against_kernels(p: Placement):
     )
 
 
+def _against_drafts(p: Placement):
+    """As `_contradictions`: what drafts cannot run with."""
+    drafts = p.drafts > 0
+    yield (
+        drafts and not {"step", "decode"} & set(p.jit),
+        "drafts are proposed and verified in one program; put 'step' or 'decode' in jit.",
+    )
+    yield (
+        drafts and p.cache != "fixed",
+        f"drafts that are rejected are overwritten in a cache of fixed size; leave cache={p.cache!r} out.",
+    )
+    yield (
+        drafts and p.host in ("async", "queue"),
+        f"host={p.host!r} starts calls ahead, and with drafts nobody knows how many there will be; leave one out.",
+    )
+
+
 LADDER: dict[str, Placement] = {
     p.name: p
     for p in (
@@ -245,6 +270,7 @@ MODIFIERS: dict[str, dict] = {
     "kvbf16": dict(kv="bf16"),
     "kvf16": dict(kv="f16"),
     "kvint8": dict(kv="int8"),
+    "lookup": dict(drafts=DRAFTS),
 }
 
 
@@ -253,7 +279,7 @@ def parse(name: str | Placement) -> Placement:
     with +modifiers, such as `step+scan+donate`, `chunk16` or `jit:attend.head`. One that is a placement already is
     given back.
 
-    `+async4` and `+queue4` keep four calls in flight.
+    `+async4` and `+queue4` keep four calls in flight, `+lookup4` proposes four drafts a pass.
     """
     if isinstance(name, Placement):
         return name
@@ -264,10 +290,12 @@ def parse(name: str | Placement) -> Placement:
     placement = stem(base, name)
     changes: dict = {}
     for modifier in modifiers:
-        counted = re.fullmatch(r"(async|queue)([1-9][0-9]{0,3})", modifier)
+        counted = re.fullmatch(r"(async|queue|lookup)([1-9][0-9]{0,3})", modifier)
         if not counted and modifier not in MODIFIERS:
             raise UserError(f"No such placement: {name!r}; +{modifier} is unknown.{near(modifier, MODIFIERS)}")
-        change = dict(host=counted[1], in_flight=int(counted[2])) if counted else MODIFIERS[modifier]
+        change = MODIFIERS[counted[1] if counted else modifier]
+        if counted:
+            change = change | {"drafts" if counted[1] == "lookup" else "in_flight": int(counted[2])}
         if any(changes.get(k, v) != v for k, v in change.items()):
             raise UserError(f"Placement {name!r}: +{modifier} contradicts a modifier before it; leave one out.")
         changes |= change

@@ -37,6 +37,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from llama_jax import files, generate, transforms
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
+from llama_jax.drafts import Drafted
 from llama_jax.errors import UserError
 from llama_jax.generate import Engine
 from llama_jax.model import kinds
@@ -257,9 +258,9 @@ def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None)
     if name == "prefill":
         return A, A, A, settings, slots
     if name == "decode":
-        to_stop = engine.placement.until == "stop"
+        to_stop, counted = engine.placement.until == "stop", engine.placement.drafts > 0
         # the last numbers a callback's request
-        return (A, carry, settings, A, A if to_stop else 0, A if to_stop else None, None)
+        return (A, carry, settings, A, A if to_stop or counted else 0, A if to_stop else None, None)
     return A, carry, settings
 
 
@@ -275,7 +276,9 @@ def carried(engine: Engine, sampler: dict | None) -> Carry:
         else (parts,) * engine.config.num_hidden_layers
     )
     remembers = sampler is None or sampler["repetition_penalty"] != 1.0
-    return Carry(Cache(entries, A if placement.cache == "none" else None, A, A), Draw(A, A, A if remembers else None))
+    cache = Cache(entries, A if placement.cache == "none" else None, A, A)
+    draw = Draw(A, A, A if remembers else None)
+    return Drafted(cache, draw, A) if placement.drafts else Carry(cache, draw)
 
 
 def trees(engine: Engine, name: str, arguments: tuple) -> tuple:

@@ -44,6 +44,11 @@ class Steps:
     verify: Callable
 
 
+def is_stop(token, stop):
+    """True for the tokens [...] that are among the stop tokens [N]; -1 never matches."""
+    return jnp.any(token[..., None] == stop, axis=-1)
+
+
 def arranged(params: model.Model, placement: Placement) -> model.Model:
     """The layers as the placement runs them: one after the other, or stacked for a scan."""
     return model.stack(params) if placement.layers == "scan" else params

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.experimental import io_callback
 from jax.experimental.compilation_cache import compilation_cache
 
-from llama_jax import model, paths, steps
+from llama_jax import drafts, model, paths, steps
 from llama_jax.config import ModelConfig
 from llama_jax.errors import UserError
 from llama_jax.model import attention, embeddings, ffn, head, kvc, layer, norm, rope, sampling
@@ -24,7 +24,7 @@ from llama_jax.model.quantise import is_quantised
 from llama_jax.model.sampling import Sampler, TracedSampler
 from llama_jax.model.taps import untapped
 from llama_jax.placement import LADDER, Placement
-from llama_jax.steps import Carry
+from llama_jax.steps import Carry, is_stop
 from llama_jax.threads import Receiver
 from llama_jax.values import shown
 
@@ -40,8 +40,8 @@ class Programs:
     extend(model, ids [B T], carry, sampler) → (token, carry): T more tokens of prompt into a cache.
     step(model, token, carry, sampler) → (token, carry)
     decode(model, token, carry, sampler, stop [N], limit, out [n B], request) → (tokens [n B], made, token, carry):
-        several steps a call; None unless the placement jits `decode`. `limit` and `out` serve until="stop" only,
-        `request` (int32, a number that `receiver` gave) host="callback" only.
+        several steps a call; None unless the placement jits `decode` or drafts. `limit` serves until="stop" and drafts
+        only, `out` until="stop" only, `request` (int32, a number that `receiver` gave) host="callback" only.
     logits(model, ids [B T], cache) → (float32 [B T V], cache): every position, for evaluation; never jitted here.
     """
 
@@ -69,15 +69,24 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     transform, logits = tree(config, placement, place)
     sample = place("sample", sampling.next_token)
     made = computed_by(placement).steps(config, placement, transform, sample, logits)
+    every = made.logits
     receiver = Receiver() if placement.host == "callback" else None
     send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else silent
-    decode = partial(DECODERS[placement.until], step=made.step, tokens_per_call=placement.tokens_per_call, send=send)
+    if placement.drafts:
+        made = drafts.Drafts(made, sample, placement.drafts)
+        least = None if placement.until else placement.tokens_per_call
+        decode = partial(drafts.decode, drafts=made, least=least, send=partial(in_turn, send=send))
+    else:
+        decode = partial(
+            DECODERS[placement.until], step=made.step, tokens_per_call=placement.tokens_per_call, send=send
+        )
+    called = "decode" if placement.jits_decode else "step"
     return Programs(
         prefill=place("prefill", made.prefill, whole, static_argnums=5),
         extend=place("extend", made.extend, whole),
         step=place("step", made.step, whole),
-        decode=place("decode", decode) if placement.jits_decode else None,
-        logits=made.logits,
+        decode=place(called, decode) if placement.jits_decode or placement.drafts else None,
+        logits=every,
         receiver=receiver,
     )
 
@@ -133,6 +142,13 @@ def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placeme
 def silent(request, token) -> bool:
     """Send no token to the host; a compiled program is the same as if this were not called."""
     return False
+
+
+def in_turn(request, block, made, *, send: Callable):
+    """Send the first `made` of the tokens [n B], one after the other; whether nobody waits for more."""
+    if send is silent:
+        return False
+    return jax.lax.fori_loop(0, made, lambda i, gone: gone | send(request, block[i]), jnp.bool_(False))
 
 
 def chunk(
@@ -195,11 +211,6 @@ def until_stop(
 
 
 DECODERS = {None: chunk, "stop": until_stop}
-
-
-def is_stop(token, stop):
-    """True for the rows [B] whose token is among the stop tokens [N]; -1 never matches."""
-    return jnp.any(token[:, None] == stop[None, :], axis=1)
 
 
 def compiled(name: str, function: Callable, placement: Placement, **options) -> Callable:

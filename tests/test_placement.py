@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_jax.errors import UserError
-from llama_jax.placement import LADDER, TREE, Placement, ancestors, parse
+from llama_jax.placement import DRAFTS, IN_FLIGHT, LADDER, TREE, Placement, ancestors, parse
 
 
 def test_the_ladder_is_the_eight():
@@ -45,6 +45,14 @@ def test_the_ladder_is_the_eight():
         (dict(kernels="fused", jit="step", cache="none"), "leave cache='none' out"),
         (dict(kernels="fused", jit="step", layers="scan"), "leave layers='scan' out"),
         (dict(kernels="fused", jit="step", kv="int8"), "leave kv='int8' out"),
+        (dict(drafts=4), "put 'step' or 'decode' in jit"),
+        (dict(drafts=4, jit=("transform", "sample")), "put 'step' or 'decode' in jit"),
+        (dict(drafts=4, jit="step", cache="growing"), "leave cache='growing' out"),
+        (dict(drafts=4, jit="step", cache="none"), "leave cache='none' out"),
+        (dict(drafts=4, jit="step", host="async"), "nobody knows how many"),
+        (dict(drafts=4, jit="decode", host="queue"), "nobody knows how many"),
+        (dict(drafts=16, jit="step"), "drafts is 16; .* at most 15"),
+        (dict(drafts=-1, jit="step"), "drafts is -1; .* 0 or more"),
     ],
 )
 def test_contradictions_say_so(changes, words):
@@ -115,8 +123,23 @@ def test_names_carry_the_number_in_flight():
     assert parse("loop+callback").host == "callback"
 
 
+def test_names_carry_the_number_of_drafts():
+    assert parse("loop+fused+lookup").drafts == DRAFTS
+    assert (parse("chunk8+lookup3").drafts, parse("chunk8+lookup3").in_flight) == (3, IN_FLIGHT)
+    assert parse("loop").drafts == 0
+    with pytest.raises(UserError, match="drafts is 16"):
+        parse("loop+lookup16")
+
+
 @pytest.mark.parametrize(
-    "name", ["step+async+queue", "chunk8+callback+async4", "step+growing+nocache", "step+async4+async8"]
+    "name",
+    [
+        "step+lookup3+lookup4",
+        "step+async+queue",
+        "chunk8+callback+async4",
+        "step+growing+nocache",
+        "step+async4+async8",
+    ],
 )
 def test_modifiers_that_contradict_each_other_are_refused(name):
     with pytest.raises(UserError, match="contradicts a modifier before it"):
@@ -179,6 +202,7 @@ def test_counts_may_be_numpys_and_a_placement_is_its_own_name():
         ("step+scann", "scan"),
         ("chunk0", "chunk8"),
         ("step+async0", "async"),
+        ("step+lookup0", "lookup"),
         ("loop+growing", "growing"),
     ],
 )

@@ -57,6 +57,8 @@ def rewritten(path, tmp_path, change):
     [
         ("chunk8+donate", Sampler()),
         ("loop+scan", Sampler()),
+        ("loop+lookup", Sampler()),
+        ("step+lookup", Sampler()),
         ("step", TOP_K),
         ("loop+kvint8", Sampler()),
         ("step+q4_1", Sampler()),

@@ -38,7 +38,8 @@ def placements(json_: Json = False) -> None:
         print(f"{p.name:12} {DESCRIPTIONS[p.name]:72} jit={', '.join(p.jit) or 'nothing'}")
     print(
         f"\nAppend to any of them: {', '.join('+' + m for m in MODIFIERS)} (such as step+scan+donate);"
-        " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight."
+        " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight,"
+        " +lookup4 proposes 4 drafts a pass."
     )
     print(
         f"Your own: {JIT_PREFIX} and what is jitted, with dots, such as {JIT_PREFIX}attend.head+donate;"

@@ -43,6 +43,13 @@ def mine(values):
     low, high = values.min(-1, keepdims=True), values.max(-1, keepdims=True)
     return low + (high - low) / 15 * np.round((values - low) / ((high - low) / 15))
 """
+ACCEPTED = """
+def mine(drafts, chosen):
+    n = 0
+    while n < len(drafts) and drafts[n] == chosen[n]:
+        n += 1
+    return n + 1
+"""
 TWO_LENGTHS = "mine = lambda n: dict(length=32 if n <= 32 else 48, slots=64)"
 TWO = "mine_2 = ll.Placement('two', jit=('ffn', 'head'))"
 BLOCK = """
@@ -67,6 +74,7 @@ ANSWERS = {  # notebook → (right, wrong) of each exercise, in order; a number,
     "14": (("3.11", "6.2"), ("11676", "8192")),
     "15": (("'only once I know that my program has no such operation'", "'yes'"), ("2**24 + 1", "2**24")),
     "17": (("7.22", "5.5"), (BLOCK, "mine = lambda numbers, scale, smallest, x, s: scale * s * (numbers * x).sum()")),
+    "18": (("1.9", "8"), (ACCEPTED, "mine = lambda drafts, chosen: 1 + (drafts == chosen[:-1]).sum()")),
     "16": (("6", "8"), (PENALISED, "mine = lambda scores, buffer, count: scores")),
 }  # fmt: skip
 BLANK = re.compile(r"(?m)^(answer|mine|mine_2) = None.*$")

@@ -1,0 +1,38 @@
+"""What drafts were found to gain, task by task, in a sentence for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llama_jax.bench import standings
+from llama_jax.bench.wording import listed
+from llama_jax.experiments.past_one_token_a_pass.measure import TASKS
+
+NOUNS = {"open": "open questions", "copy": "a copy", "edit": "a copy with a word replaced"}
+
+
+def past_one(entries: Sequence[dict], missing: Sequence[dict] = ()) -> str:
+    """Of each placement with drafts what they do to its rate on each task, what the fastest takes of them on a copy,
+    whether any token differed, and who was not measured. entries: of `table.table`."""
+    drafted = list(
+        dict.fromkeys(e["name"] for e in entries if e["ratio"] and e["ratio"].n and e["backend"] == standings.JAX)
+    )
+    said = []
+    for name in drafted:
+        found = {e["task"]: e for e in entries if e["name"] == name and e["ratio"] and e["ratio"].n}
+        parts = [f"{found[task]['ratio'].words} on {NOUNS[task]}" for task in TASKS if task in found]
+        said.append(f"with drafts {name} decodes at {listed(parts)} of its rate without")
+    if best := standings.best([e for e in entries if e["task"] == "copy"], lambda e: e["passes"]):
+        passes = best["passes"]
+        said.append(
+            f"on a copy a pass of {best['name']} makes {passes['tokens_a_pass']:.2f} tokens and"
+            f" {passes['accepted']:.0%} of its drafts are accepted"
+        )
+    judged = [e for e in entries if e["equal"] is not None and e["backend"] == standings.JAX]
+    other = list(dict.fromkeys(e["name"] for e in judged if not e["equal"]))
+    if judged:
+        said.append(f"{listed(other)} made other tokens than without" if other else "no token differs")
+    if absent := list(dict.fromkeys(gap["name"] for gap in missing)):
+        said.append(f"{listed(absent)} {'was' if len(absent) == 1 else 'were'} not measured here")
+    sentence = "; ".join(said) or "nothing was measured"
+    return f"{sentence[0].upper()}{sentence[1:]}."

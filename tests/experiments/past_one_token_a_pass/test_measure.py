@@ -1,0 +1,86 @@
+"""The prompts of each task, what passes make of their drafts, and the children, on a small model."""
+
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, generate
+from llama_jax.bench import protocol
+from llama_jax.bench.journal import Journal
+from llama_jax.bench.workload import encoder
+from llama_jax.errors import UserError
+from llama_jax.experiments.past_one_token_a_pass import finding, measure, table
+from tests.experiments.fewer_bits.test_measure import TINY
+
+ASKED = dict(
+    model=TINY,
+    seed=0,
+    placements=["loop", "loop+lookup3"],
+    peers=["llamacpp"],
+    each=1,
+    passage_tokens=20,
+    new_tokens=12,
+    blocks=1,
+    processes=1,
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("No such placement: 'lop'", dict(placements=["lop"])),
+        ("loop\\+fused is the baseline", dict(placements=["loop+fused", "loop"])),
+        ("blocks is 0", dict(blocks=0)),
+        ("each is 0", dict(each=0)),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
+    monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(UserError, match=words):
+        measure.record(Journal(), **ASKED | changes)
+
+
+def test_copies_have_begun_and_edits_have_another_word(packaged):
+    work = measure.workload(packaged, 2, 60, 32, 0)
+    assert len(work.prompts) == 2 * len(measure.TASKS)
+    assert work.length >= max(len(encoder(packaged)(p)) for p in work.prompts)
+    question, copy, edit = work.prompts[:3]
+    assert "user" in question
+    page, _, begun = copy.rpartition("\n\n")
+    assert begun
+    assert page.startswith(begun)
+    assert len(packaged.tokenizer.encode(page, special=False)) == 60
+    page, _, begun = edit.rpartition("\n\n")
+    assert begun.endswith(measure.OTHER)
+    assert page.startswith(begun.removesuffix(measure.OTHER))
+    assert measure.edit("a b c") == "a b c\n\n"
+
+
+def test_passes_are_those_of_the_stream():
+    loaded = checkpoint.load(TINY)
+    work = measure.workload(loaded, 1, 20, 12, 0)
+    rows = measure.passes(loaded, "loop+lookup3", work)
+    assert [row["prompt"] for row in rows] == [0, 1, 2]
+    for row in rows:
+        assert sum(row["made"]) == 11
+        assert len(row["made"]) == len(row["drafted"])
+        assert all(n == 1 for n, drafted in zip(row["made"], row["drafted"], strict=True) if not drafted)
+    ids, tokens = [1, 2, 3, 1, 2], np.array([3, 1, 2, 3, 1])
+    assert measure.replayed(ids, tokens, [3, 1], 3, 20) == [True, False]  # the last token needs no draft
+    assert measure.replayed(ids, tokens, [1, 1, 1, 1], 3, 4) == [True, False, False, False]  # nor has the cache room
+    assert measure.replayed([1, 2, 4, 5], tokens, [1, 3], 3, 20)[0] is False
+
+
+@pytest.mark.slow
+def test_it_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
+    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    trials, meta = measure.record(Journal(), **ASKED)
+    assert all(t.valid for t in trials), [t.reason for t in trials]
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
+    entries = table.table(trials, meta | dict(parameters=ASKED))
+    assert {(e["task"], e["name"]) for e in entries} == {(t, n) for t in measure.TASKS for n in ASKED["placements"]}
+    assert all(e["equal"] for e in entries if e["ratio"])
+    said = finding.past_one(entries, meta["missing"])
+    assert said.startswith("With drafts loop+lookup3 decodes at ")
+    assert said.endswith("no token differs; llamacpp was not measured here.")
+    assert generate.bucket(20 + measure.BEGUN) == trials[0].cache_slots - 16

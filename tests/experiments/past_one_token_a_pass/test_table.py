@@ -1,0 +1,62 @@
+"""Rates, ratios, equal tokens and what passes took, by task; and the sentence that says it."""
+
+import pytest
+
+from llama_jax.experiments.past_one_token_a_pass import finding, table
+from tests.experiments.past_one_token_a_pass.race import META, NAMES, race
+
+
+def by(entries):
+    return {(e["task"], e["name"]): e for e in entries}
+
+
+def test_each_task_has_its_own_rates_and_ratios():
+    found = by(table.table(race(), META))
+    assert len(found) == 3 * len(NAMES)
+    assert found["copy", "loop+lookup"]["decode"].median == pytest.approx(120, rel=0.02)
+    assert found["copy", "loop+fused+lookup4"]["ratio"].value == pytest.approx(3, rel=0.02)
+    assert found["open", "loop+lookup"]["ratio"].value == pytest.approx(39 / 40, rel=0.02)
+    assert found["copy", "loop"]["ratio"] is found["copy", "llamacpp"]["equal"] is None
+    assert all(e["equal"] for e in found.values() if e["ratio"])
+
+
+def test_what_passes_took_of_their_drafts():
+    found = by(table.table(race(), META))
+    passes = found["copy", "loop+lookup"]["passes"]
+    assert (passes["tokens_a_pass"], passes["accepted"], passes["drafted"]) == (19 / 4, 15 / 16, 1)
+    passes = found["open", "loop+lookup"]["passes"]
+    assert (passes["accepted"], passes["drafted"]) == (1 / 4, 1 / 4)
+    assert found["open", "llamacpp"]["passes"] is None
+    frame = table.as_frame(list(found.values()))
+    assert frame.loc[("copy", "loop+lookup"), "tokens a pass"] == 4.75
+    assert frame.loc[("copy", "loop+lookup"), "same tokens"] == "yes"
+
+
+def test_other_tokens_are_said():
+    entries = table.table(race(tokens={"loop+lookup": "other"}), META)
+    assert by(entries)["copy", "loop+lookup"]["equal"] is False
+    assert "; loop+lookup made other tokens than without." in finding.past_one(entries)
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [
+        ("loop+fused+lookup6", "loop+fused"),
+        ("loop+lookup", "loop"),
+        ("llamacpp+lookup", "llamacpp"),
+        ("step+scan", "step+scan"),
+    ],
+)
+def test_a_subject_without_its_drafts(name, without):
+    assert table.plain(name) == without
+
+
+def test_the_sentence():
+    said = finding.past_one(table.table(race(), META), [dict(name="ollama"), dict(name="ollama")])
+    assert said.startswith("With drafts loop+lookup decodes at 0.9")
+    assert " on open questions, 3.0" in said
+    assert (
+        "on a copy a pass of loop+fused+lookup4 makes 4.75 tokens and 94% of its drafts are accepted; no token" in said
+    )
+    assert said.endswith("no token differs; ollama was not measured here.")
+    assert finding.past_one([]) == "Nothing was measured."
