@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import jax
 
 from llama_jax.model.axes import Array, Float, Int
+from llama_jax.model.linear import narrow
 
 
 @jax.tree_util.register_dataclass
@@ -17,7 +18,13 @@ class Embedding:
 
 
 def embed(params: Embedding, ids: Int[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-    """Look the rows of the embedding table up, and add those of the position table."""
+    """Look the rows of the embedding table up, and add those of the position table.
+
+    The barrier ties a narrow table to these ids: XLA:CPU would convert all of it to float32 before a loop over tokens.
+    """
     with jax.named_scope("embed"):
-        x = params.weight[ids]
+        table = params.weight
+        if isinstance(table, jax.Array) and narrow(table):
+            table, ids = jax.lax.optimization_barrier((table, ids))
+        x = table[ids]
         return x if params.positions is None else x + params.positions[positions]
