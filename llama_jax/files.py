@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from llama_jax.errors import UserError
@@ -52,3 +53,26 @@ def write_together(contents: dict[Path, str | bytes]) -> None:
         for temporary in staged.values():
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """An empty file beside `path`, for what is written piece by piece: it takes that place when the block ends, and is
+    removed where the block fails. Raises UserError when it cannot be written."""
+    check(path)
+    staged = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            staged = Path(file.name)
+        yield staged
+        with open(staged, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(staged, 0o644)
+        os.replace(staged, path)
+    except (OSError, ValueError) as error:  # ValueError: half a character, or a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"Cannot write {shown(str(path))}: {reason}.") from error
+    finally:
+        if staged:
+            staged.unlink(missing_ok=True)

@@ -39,6 +39,8 @@ PACKAGES = (
     "pyarrow",
     "pandas",
     "llama-cpp-python",
+    "ik-llama-cpp-python",
+    "openvino-genai",
     "ollama",
     "llama-jax",
 )

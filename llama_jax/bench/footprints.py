@@ -15,8 +15,14 @@ from llama_jax.bench.standings import of, weights
 from llama_jax.checkpoint import Checkpoint
 
 MEMORY = "memory"
-READS_FILE = ("llama.cpp", "ollama")  # backends that need none of the checkpoint's arrays
-LIBRARIES = {"torch": ("torch", "transformers"), "llama.cpp": ("llama_cpp",), "ollama": ("ollama",)}
+READS_FILE = ("llama.cpp", "ik_llama.cpp", "openvino", "ollama")  # backends that need none of the checkpoint's arrays
+LIBRARIES = {
+    "torch": ("torch", "transformers"),
+    "llama.cpp": ("llama_cpp",),
+    "ik_llama.cpp": ("ik_llama_cpp",),
+    "openvino": ("openvino_genai",),
+    "ollama": ("ollama",),
+}
 
 
 def file_bytes(loaded: Checkpoint) -> int | None:

@@ -36,10 +36,14 @@ PLACEMENTS = {  # arithmetic: a placement that computes so
     "gemv": "step+gemv",
     "fused": "step+fused",
 }
-PEERS = ("torch", "torch-int8", "llamacpp", "llamacpp+q8_0", "llamacpp+q4_0", "ollama")
+BACKENDS = {"torch": "torch", "torch-int8": "torch"} | {
+    f"{name}{kind}": backend
+    for name, backend in (("llamacpp", "llama.cpp"), ("ik-llamacpp", "ik_llama.cpp"), ("openvino", "openvino"))
+    for kind in ("", "+q8_0", "+q4_0")
+} | {"ollama": "ollama"}  # fmt: skip
+PEERS = tuple(BACKENDS)
 ALONE = PEERS[2:]  # read in a process of their own: what goes wrong in a library or a server then costs no other
 ARITHMETICS = (*PLACEMENTS, *PEERS)
-BACKENDS = {"torch": "torch", "torch-int8": "torch", **dict.fromkeys(ALONE[:3], "llama.cpp"), "ollama": "ollama"}
 EXACT = 1e-6  # nats: as far as float32 rounding may take the mean
 SAME_MODEL = (
     0.1  # nats: a mean beyond this is another model, or one that was fed wrongly; 8-bit activations stay well below

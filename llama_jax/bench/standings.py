@@ -12,6 +12,7 @@ from llama_jax.model.quantise import FORMS
 MAIN = "main"
 
 JAX, TORCH, LLAMACPP, OLLAMA = "jax", "torch", "llama.cpp", "ollama"
+IK, OPENVINO = "ik_llama.cpp", "openvino"
 SAME_FILE = ("llamacpp", "llamacpp+generate")  # llama.cpp's modes that read the very file
 
 

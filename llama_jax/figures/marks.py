@@ -9,9 +9,12 @@ from llama_jax.figures.style import PALETTE
 from llama_jax.placement import parse
 
 SHADES = {standings.JAX: PALETTE["blue"], standings.TORCH: PALETTE["vermilion"], standings.LLAMACPP: PALETTE["green"],
-          standings.OLLAMA: PALETTE["orange"]}  # fmt: skip
-MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", standings.OLLAMA: "D"}
-HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", standings.OLLAMA: "xx"}
+          standings.OLLAMA: PALETTE["orange"], standings.IK: PALETTE["sky"],
+          standings.OPENVINO: PALETTE["yellow"]}  # fmt: skip
+MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", standings.OLLAMA: "D",
+           standings.IK: "v", standings.OPENVINO: "p"}  # fmt: skip
+HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", standings.OLLAMA: "xx",
+           standings.IK: "\\\\", standings.OPENVINO: "++"}  # fmt: skip
 GREY = "#555555"
 KINDS = {  # kind of subject: (colour, marker); of ours, who multiplies
     "XLA": (PALETTE["blue"], "o"), "gemv": (PALETTE["purple"], "P"), "fused": (PALETTE["black"], "X"),

@@ -5,6 +5,7 @@ llamacpp            bare `llama_decode`, called as llama-bench measures pp and t
                     a call, flash attention, an f16 cache; the greedy choice is made on the host from the last logits
 llamacpp+generate   the package's own generator, `Llama.generate` at temperature 0
 llamacpp+q8_0       as llamacpp, on the same model in Q8_0; +q4_0: in Q4_0 (`requantised.py`)
+llamacpp+lookup     as llamacpp, with tokens drafted from the text so far (`llamacpp_lookup.py`)
 
 All compute on quantised blocks with activations rounded to 8 bits, so that their tokens are their own after a while.
 As many threads as this process may use cores, as ours; nothing is offloaded; the token that ends a text ends no
@@ -44,19 +45,22 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
             "llama-cpp-python is not installed.",
             "Run `make peers`, which builds it for this machine in some minutes.",
         )
+    return no_file(model)
+
+
+def no_file(model: str, whose: str = "llama.cpp") -> tuple[str, str] | None:
+    """Why what reads GGUF files cannot read this model."""
     try:
         path = checkpoint.gguf_file(model)
     except UserError as error:
         return str(error), "Run `make setup`."
-    return (
-        None if path else (f"llama.cpp reads GGUF files, and {model} is none.", "Give --model a path to a .gguf file.")
-    )
+    return None if path else (f"{whose} reads GGUF files, and {model} is none.", "Give --model a path to a .gguf file.")
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     """A way of asking llama.cpp as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
     path = weights_of(loaded, name)
-    runner = (HighLevel if name == "llamacpp+generate" else Bare)(path)
+    runner = HighLevel(path) if name == "llamacpp+generate" else Bare(opened(path))
     return Subject(name, "llama.cpp", name, runner.run, encoder(loaded), identity(loaded, path))
 
 
@@ -67,7 +71,12 @@ def weights_of(loaded: checkpoint.Checkpoint, name: str = "llamacpp") -> Path:
     """
     if gap := missing(name, loaded.source):
         raise UnavailableError(*gap)
-    kind, path = name.removeprefix("llamacpp+"), Path(loaded.source)
+    return in_type(loaded, name.partition("+")[2])
+
+
+def in_type(loaded: checkpoint.Checkpoint, kind: str) -> Path:
+    """The file that a checkpoint was read from, or where `kind` is a type to be had the one made of it."""
+    path = Path(loaded.source)
     return (
         requantised.obtain(path, loaded.weights_hash, kind, len(allowed_cores())) if kind in requantised.TYPES else path
     )
@@ -77,9 +86,8 @@ def identity(loaded: checkpoint.Checkpoint, path: Path | None = None) -> dict:
     """What a trial says of a file, the checkpoint's own by default: the type most tensors have, and the bytes a
     parameter takes over all of them. The hash is that of the checkpoint's file, whatever was made of it."""
     tensors = checkpoint.gguf.read(path or Path(loaded.source)).tensors.values()
-    kinds = Counter(gguf.GGMLQuantizationType(kind).name.lower() for shape, kind, *_ in tensors if len(shape) > 1)
     kind, width = (
-        kinds.most_common(1)[0][0],
+        kinds(path or Path(loaded.source)).most_common(1)[0][0],
         sum(size for *_, size in tensors) / sum(int(np.prod(shape)) for shape, *_ in tensors),
     )
     return dict(
@@ -94,16 +102,23 @@ def identity(loaded: checkpoint.Checkpoint, path: Path | None = None) -> dict:
     )
 
 
+def kinds(path: Path) -> Counter[str]:
+    """Types of a file's matrices, and how many have each."""
+    tensors = checkpoint.gguf.read(path).tensors.values()
+    return Counter(gguf.GGMLQuantizationType(kind).name.lower() for shape, kind, *_ in tensors if len(shape) > 1)
+
+
+def listen(level: int, text: bytes, _) -> None:
+    """What ggml's log calls: its errors are kept, the rest goes nowhere."""
+    if level == ERROR_LEVEL:
+        heard[:] = [*heard[-2:], text.decode(errors="replace").strip()]
+
+
 def library():
     """`llama_cpp` with its log going nowhere but to `heard`."""
     import llama_cpp
 
     if "listener" not in _kept:
-
-        def listen(level: int, text: bytes, _) -> None:
-            if level == ERROR_LEVEL:
-                heard[:] = [*heard[-2:], text.decode(errors="replace").strip()]
-
         _kept["listener"] = llama_cpp.llama_log_callback(listen)
         llama_cpp.llama_log_set(_kept["listener"], ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
@@ -120,7 +135,7 @@ def opened(path: Path):
             raise UnavailableError(
                 f"llama.cpp cannot read {path}: {complaint()}", "Convert the model anew with llama.cpp's own tools."
             )
-        _kept.update(identity=identity, model=Model(llama, model))
+        _kept.update(identity=identity, model=Model(llama, model, llama.llama_model_free))
     return _kept["model"]
 
 
@@ -131,10 +146,10 @@ def complaint() -> str:
 class Model:
     """A loaded model: freed when nobody refers to it any more."""
 
-    def __init__(self, llama, pointer):
+    def __init__(self, llama, pointer, free: Callable):
         self.llama, self.pointer = llama, pointer
         self.vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(pointer))
-        weakref.finalize(self, llama.llama_model_free, pointer)
+        weakref.finalize(self, free, pointer)
 
 
 class Context:
@@ -151,12 +166,8 @@ class Context:
         settings, llama, cores = model.llama.llama_context_default_params(), model.llama, len(allowed_cores())
         settings.n_ctx, settings.n_seq_max, settings.n_batch, settings.n_ubatch = slots * rows, rows, BATCH, MICRO_BATCH
         settings.n_threads = settings.n_threads_batch = cores
-        settings.flash_attn_type = (
-            llama.LLAMA_FLASH_ATTN_TYPE_DISABLED if exact else llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        )
-        settings.type_k = settings.type_v = llama.GGML_TYPE_F32 if exact else llama.GGML_TYPE_F16
-        settings.n_outputs_max_per_seq = MICRO_BATCH if every else 1
-        settings.offload_kqv = settings.op_offload = False
+        settings.offload_kqv = False
+        self.attend(settings, every, exact)
         self.pointer = llama.llama_init_from_model(model.pointer, settings)
         if not self.pointer:
             raise RuntimeError(f"llama.cpp made no context of {slots} slots and {rows} rows: {complaint()}")
@@ -164,9 +175,23 @@ class Context:
         self.batch = llama.llama_batch_init(BATCH, 0, 1)
         weakref.finalize(self, llama.llama_batch_free, self.batch)
 
+    def attend(self, settings, every: bool, exact: bool) -> None:
+        """The settings that are llama.cpp's own; what is derived from it has others."""
+        llama = self.llama
+        settings.flash_attn_type = (
+            llama.LLAMA_FLASH_ATTN_TYPE_DISABLED if exact else llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        )
+        settings.type_k = settings.type_v = llama.GGML_TYPE_F32 if exact else llama.GGML_TYPE_F16
+        settings.n_outputs_max_per_seq = MICRO_BATCH if every else 1
+        settings.op_offload = False
+
     def clear(self) -> None:
         """Forget every token."""
         self.llama.llama_memory_clear(self.llama.llama_get_memory(self.pointer), False)
+
+    def forget(self, position: int) -> None:
+        """Forget what stands at this position of the first row and behind it."""
+        self.llama.llama_memory_seq_rm(self.llama.llama_get_memory(self.pointer), 0, position, -1)
 
     def decode(self, tokens: Sequence[tuple[int, int, int, bool]]) -> None:
         """One call with (id, position, row, whether its logits are wanted) a token. Raises RuntimeError where it
@@ -188,13 +213,13 @@ class Bare:
     """`llama_decode` alone. The context is made by the first request, and anew only for one that needs more room or
     other rows."""
 
-    def __init__(self, path: Path):
-        self.model, self.context = opened(path), None
+    def __init__(self, model: Model, make: Callable[..., Context] = Context):
+        self.model, self.make, self.context = model, make, None
 
     def room(self, slots: int, rows: int) -> Context:
         if self.context is None or self.context.rows != rows or self.context.slots < slots:
             self.context = None  # freed before the next one takes its memory
-            self.context = Context(self.model, slots, rows)
+            self.context = self.make(self.model, slots, rows)
         return self.context
 
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
@@ -270,15 +295,15 @@ def logits(
     Raises UnavailableError where llama.cpp cannot run the checkpoint.
     """
     model = opened(weights_of(loaded, name))
+    return lambda ids: teacher_forced(Context(model, generate.bucket(len(ids)), every=True, exact=exact), ids)
 
-    def read(ids: Sequence[int]) -> np.ndarray:
-        context = Context(model, generate.bucket(len(ids)), every=True, exact=exact)
-        found = np.empty((len(ids), model.vocabulary), np.float32)
-        for start in range(0, len(ids), MICRO_BATCH):
-            piece = [(int(token), start + i, 0, True) for i, token in enumerate(ids[start : start + MICRO_BATCH])]
-            context.decode(piece)
-            for i in range(len(piece)):
-                found[start + i] = context.logits(i)
-        return found
 
-    return read
+def teacher_forced(context: Context, ids: Sequence[int]) -> np.ndarray:
+    """Logits of every position, float32 [T V], by a new context that hands out all of them."""
+    found = np.empty((len(ids), context.model.vocabulary), np.float32)
+    for start in range(0, len(ids), MICRO_BATCH):
+        piece = [(int(token), start + i, 0, True) for i, token in enumerate(ids[start : start + MICRO_BATCH])]
+        context.decode(piece)
+        for i in range(len(piece)):
+            found[start + i] = context.logits(i)
+    return found

@@ -1,0 +1,43 @@
+"""The verb `gguf`: one line of JSON, and one line for what it cannot do."""
+
+import pytest
+
+from llama_jax import checkpoint
+from tests.checkpoint.test_writer import SMALL
+from tests.cli.test_cli import last_json
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def test_it_writes_a_file_and_says_what_it_is(call, tmp_path):
+    out = tmp_path / "made" / "m.gguf"
+    code, said, err = call("gguf", "--model", SMALL, "--type", "q4_1", "--out", out, "--json")
+    assert code == 0, err
+    found = last_json(said)
+    assert found == dict(
+        out=str(out), bytes=out.stat().st_size, type="q4_1", model=SMALL, seed=3, sha256=found["sha256"]
+    )
+    assert found["sha256"] == checkpoint.find(str(out)).hash()
+    assert str(out) in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", SMALL, "--type", "q5_0", "--out", "m.gguf"], "--type is 'q5_0'"),
+        (["--model", "smollm2-135m-instruct", "--type", "q8_0", "--out", "m.gguf"], "only random weights"),
+        (["--model", SMALL, "--type", "q8_0", "--out", "/proc/m.gguf"], "Cannot write '/proc/m.gguf'"),
+        (["--model", SMALL, "--type", "q8_0"], "--out"),
+    ],
+)
+def test_what_it_cannot_do_is_one_line(call, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("gguf", *arguments)
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "m.gguf").exists()

@@ -1,0 +1,128 @@
+"""OpenVINO GenAI on our GGUF files: llama.cpp's logits within both roundings, tokens as they come, and every way it can
+be absent or fail."""
+
+import threading
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from llama_jax import checkpoint, peers
+from llama_jax.bench import protocol
+from llama_jax.bench.workload import Workload
+from llama_jax.checkpoint import writer
+from llama_jax.errors import UserError
+from llama_jax.peers import llamacpp, openvino
+from tests.conftest import relative_error
+from tests.peers.test_llamacpp import ours, some_ids
+
+here = pytest.mark.skipif(not find_spec("openvino_genai"), reason="openvino-genai is not installed: `make peers`")
+SMALL = "random:smollm2-360m,num_hidden_layers=2,vocab_size=512"
+ROUNDED = 0.08  # activations in 8 bits, products in bfloat16, a cache in u8; some 0.02 was seen
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch, tmp_path):
+    for module in (openvino, llamacpp):
+        monkeypatch.setattr(module, "allowed_cores", lambda: [0])
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+    yield
+    openvino._kept.clear()
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    return checkpoint.load(str(writer.write(SMALL, "q4_0", tmp_path / "m.gguf").out))
+
+
+def trial(who, work):
+    return protocol.trial(who, work, 0, run="", block=0, order=0, process=0, phase="warm")
+
+
+@here
+def test_logits_agree_and_tokens_are_the_best_of_them_one_by_one(loaded):
+    ids = some_ids(loaded, 40)
+    theirs = openvino.logits(loaded)(ids)
+    assert relative_error(theirs, ours(loaded, ids)) <= ROUNDED
+    assert np.array_equal(openvino.logits(loaded)(ids), theirs)  # from the cache, and nothing of the last request
+    who, work = peers.subject(loaded, "openvino"), Workload((tuple(ids),), new_tokens=6, length=64)
+    blocks = list(who.run(ids, work))
+    assert [block.shape for block in blocks] == [(1, 1)] * 6
+    best = ours(loaded, ids)[-1]
+    assert best[blocks[0][0, 0]] >= best.max() - ROUNDED * np.abs(best).max()
+    again = list(who.run(ids, work))
+    assert np.array_equal(np.concatenate(blocks), np.concatenate(again))
+    record, _ = trial(who, work)
+    assert record.valid
+    assert (record.backend, record.new_tokens, record.quantisation) == ("openvino", 6, "gguf-q4_0")
+
+
+@here
+def test_nothing_is_left_beside_the_file(loaded, tmp_path):
+    openvino.logits(loaded)
+    peers.subject(loaded, "openvino")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["m.gguf"]
+    assert [path.name for path in (tmp_path / "cache" / "openvino").iterdir()] == [
+        openvino.converted(tmp_path / "m.gguf", loaded.weights_hash).parent.name
+    ]
+
+
+@here
+def test_who_leaves_early_is_not_waited_for(loaded):
+    before, ids = threading.active_count(), some_ids(loaded, 8)
+    tokens = peers.subject(loaded, "openvino").run(ids, Workload((tuple(ids),), new_tokens=200, length=32))
+    next(tokens)
+    tokens.close()
+    assert threading.active_count() <= before + 1
+
+
+@here
+def test_a_file_that_it_cannot_read_is_a_gap_with_its_last_words(loaded, tmp_path, monkeypatch):
+    import openvino_genai
+
+    def refusing(*_, **__):
+        raise RuntimeError("Exception from src/x.cpp:1:\n[load_gguf] no such thing\n\n")
+
+    monkeypatch.setattr(openvino_genai, "LLMPipeline", refusing)
+    with pytest.raises(peers.UnavailableError, match=r"cannot read .*m\.gguf: \[load_gguf\] no such thing"):
+        peers.subject(loaded, "openvino")
+
+
+@here
+def test_a_damaged_file_never_reaches_its_reader_which_would_end_the_process(loaded, tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(UserError, match="truncated"):
+        openvino.opened(path)
+
+
+class Failing:
+    """A pipeline that dies after two tokens."""
+
+    def generate(self, asked, config, streamer):
+        streamer.write(7)
+        streamer.write([8])
+        raise RuntimeError("Exception from src/x.cpp:1:\nit broke\n")
+
+
+@here
+def test_a_pipeline_that_fails_on_the_way_is_a_void_trial_with_its_words(loaded, monkeypatch):
+    monkeypatch.setattr(openvino, "opened", lambda path: Failing())
+    work = Workload((tuple(some_ids(loaded, 8)),), new_tokens=4, length=32)
+    record, _ = trial(peers.subject(loaded, "openvino"), work)
+    assert not record.valid
+    assert record.reason.endswith("it broke")
+    with pytest.raises(RuntimeError, match="one row, 2 were asked for"):
+        next(openvino.Pipeline(Failing()).run([1], Workload(((1,),), new_tokens=2, length=8, batch=2)))
+
+
+def test_without_the_package_and_with_other_models_it_is_a_gap(monkeypatch, tmp_path):
+    monkeypatch.setattr(openvino, "find_spec", lambda name: None)
+    (gap,) = peers.missing(["openvino"], "smollm2-135m-instruct")
+    assert "not installed" in gap["reason"]
+    assert "make peers" in gap["remedy"]
+    monkeypatch.setattr(openvino, "find_spec", lambda name: object())
+    assert peers.missing(["openvino"], "smollm2-135m-instruct") == []
+    assert "OpenVINO GenAI reads GGUF files" in peers.missing(["openvino"], "random:gpt2")[0]["reason"]
+    monkeypatch.setattr(openvino.llamacpp, "no_file", lambda model, whose: None)
+    assert "no GGUF file of a gpt2" in peers.missing(["openvino"], "random:gpt2")[0]["reason"]
