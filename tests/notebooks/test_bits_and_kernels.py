@@ -29,10 +29,14 @@ KERNELS = dict(
     scaled=["loop"],
     scale_contexts=[24, 64],
     scale_threads=[1],
-    scale_models=[TINY],
-    scale_forms=["loop+q8_0"],
     scale_tokens=6,
     scale_answers=1,
+    size_engines=["loop+q8_0"],
+    size_files=[f"{TINY},vocab_size=512/q4_0"],
+    size_contexts=[24],
+    size_lengths=[10],
+    size_tokens=6,
+    size_blocks=1,
     shapes=TINY,
     split=["loop"],
     split_contexts=[24, 64],
@@ -87,6 +91,8 @@ def test_compiled_kernels(measured, tmp_path):
     found = measured("17", KERNELS)
     assert found.startswith("A token of loop takes ")
     assert found.endswith("; llamacpp was not measured here.")
+    sized, _ = record.read(tmp_path / "data" / "17-compiled-kernels-sizes.csv")
+    assert {(t.valid, t.prompt_tokens, t.new_tokens) for t in sized} == {(True, 18, 6), (True, 10, 1)}
     firsts, meta = record.read(tmp_path / "data" / "17-compiled-kernels-first.csv", kind=Start)
     assert {(t.subject, t.prompt_tokens, t.valid) for t in firsts} == {
         (f"step{again}", n, True) for again in ("", bench.AGAIN) for n in (5, 20)

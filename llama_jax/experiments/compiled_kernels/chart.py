@@ -1,4 +1,4 @@
-"""Charts of compiled kernels: where a token's time goes, and how rates go with context, threads and size."""
+"""Charts of compiled kernels: where a token's time goes, and how rates go with context and threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from matplotlib.ticker import NullLocator
 
 from llama_jax.experiments.compiled_kernels import where
 from llama_jax.figures.labels import readable
-from llama_jax.figures.marks import label as model_words
 from llama_jax.figures.marks import look, spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
 
@@ -86,28 +85,24 @@ def bar(axes, entry: dict, height: float, named: bool) -> None:
     axes.text(max(left, entry["total"]), height, f"  {entry['total']:.2f} ms: {split}", va="center", fontsize=8.5)
 
 
-TITLES = {"context": "Tokens in the cache", "threads": "Threads", "model": "Models, random weights"}
-NOUNS = {
-    "context": "tokens of prompt and answer",
-    "threads": "cores the process may use",
-    "model": "shape of the model",
-}
+TITLES = {"context": "Tokens in the cache", "threads": "Threads"}
+NOUNS = {"context": "tokens of prompt and answer", "threads": "cores the process may use"}
 
 
 @styled
 def scaling(axes_points: dict[str, dict[str, list[dict]]], backends: dict[str, str]) -> Figure:
-    """Tokens/s against context, threads and model, a line a subject; every answer a point.
+    """Tokens/s against context and threads, a line a subject; every answer a point.
 
     axes_points: axis → `precision.scaling.axis_of`. backends: of each subject.
     """
     figure, panels = new(5.2 * len(axes_points), 4.9, columns=len(axes_points), squeeze=False, sharey=True)
     for axes, (axis, found) in zip(panels[0], axes_points.items(), strict=True):
-        places = places_of(axis, found)
+        places = {v: int(v) for v in sorted({p["value"] for points in found.values() for p in points}, key=int)}
         axes.set_yscale("log")
         if axis == "context" and found and max(places.values()) > 8 * min(places.values()):
             axes.set_xscale("log")
         lines(axes, found, places, backends)
-        axes.set_xticks(list(places.values()), [model_words(v) if axis == "model" else v for v in places], fontsize=9)
+        axes.set_xticks(list(places.values()), list(places), fontsize=9)
         axes.xaxis.set_minor_locator(NullLocator())
         axes.margins(x=0.08)
         room_at_right(axes, 0.025 * max((len(text.get_text()) for text in axes.texts), default=0))
@@ -126,17 +121,6 @@ def room_at_right(axes, share: float) -> None:
     (low, high), scale = axes.get_xlim(), axes.xaxis.get_transform()
     low, high = scale.transform([low, high])
     axes.set_xlim(right=scale.inverted().transform(high + share * (high - low)))
-
-
-def places_of(axis: str, found: dict[str, list[dict]]) -> dict[str, float]:
-    """Value → where it stands on the axis, in the order of size: models side by side, the smallest number of bytes
-    first."""
-    least: dict[str, float] = {}
-    for point in (p for points in found.values() for p in points):
-        least[point["value"]] = min(point["bytes"], least.get(point["value"], np.inf))
-    if axis == "model":
-        return {value: i for i, value in enumerate(sorted(least, key=least.get))}
-    return {value: int(value) for value in sorted(least, key=int)}
 
 
 def lines(axes, found: dict[str, list[dict]], places: dict[str, float], backends: dict[str, str]) -> None:

@@ -1,9 +1,8 @@
-"""How decode rates go with one size at a time: tokens in the cache, threads, and the model. Each point is a process of
-its own.
+"""How decode rates go with one size at a time, on the checkpoint itself: tokens in the cache, and threads. Each point
+is a process of its own. How they go with the model's size is told by `sizes.py`.
 
-context   tokens of prompt and answer together, on the checkpoint itself
-threads   cores that the process may use, likewise
-model     random weights at real shapes: right for time, never for text; a peer that reads files has no point there
+context   tokens of prompt and answer together
+threads   cores that the process may use
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from llama_jax.bench.record import Trial
 from llama_jax.errors import UserError, near
 from llama_jax.placement import parse
 
-AXES = ("context", "threads", "model")
+AXES = ("context", "threads")
 
 
 def measure(
     job: Job,
-    subjects: dict[str, Sequence[str]],
-    axes: dict[str, Sequence[int | str]],
+    names: Sequence[str],
+    axes: dict[str, Sequence[int]],
     base: int,
     new_tokens: int,
     answers: int,
@@ -35,30 +34,23 @@ def measure(
 ) -> list[Trial]:
     """Every point `processes` times, in seeded random order; all are checked before anything is measured.
 
-    subjects: axis → placements and peers. axes: axis → its values. base: context where it is not the axis. A subject
-    that cannot run is said to be missing in the journal's notes.
+    names: placements and peers. axes: axis → its values. base: context where it is not the axis. A subject that cannot
+    run is said to be missing in the journal's notes.
     """
     check(answers=answers, processes=processes)
-    check_axes(job.model, subjects, axes, base, new_tokens)
-    points = [
-        (axis, value, name)
-        for axis, values in axes.items()
-        for value in values
-        for name in available.present(job, subjects[axis])
-        if axis != "model" or not reads_file(name)
-    ]
+    check_axes(job.model, names, axes, base, new_tokens)
+    here = available.present(job, names)
+    points = [(axis, value, name) for axis, values in axes.items() for value in values for name in here]
     order = random.Random(seed)
     for block in range(processes):
         for i, (axis, value, name) in enumerate(order.sample(points, len(points))):
             job.progress(f"{name} at {axis} {value}", block * len(points) + i, processes * len(points))
             where = dict(context=value if axis == "context" else base, threads=value if axis == "threads" else None)
-            model = value if axis == "model" else job.model
             job.child(
                 f"{axis} {value} {name}",
                 block,
                 f"{__name__}:answers_of",
                 answers,
-                model=model,
                 threads=where["threads"],
                 subject=name,
                 context=where["context"],
@@ -77,17 +69,14 @@ def record(
     scaled: Sequence[str],
     scale_contexts: Sequence[int],
     scale_threads: Sequence[int],
-    scale_models: Sequence[str],
-    scale_forms: Sequence[str],
     scale_tokens: int,
     scale_answers: int,
     scale_processes: int,
 ) -> tuple[list[Trial], dict]:
-    """Every point of the three axes, and for the meta file what could not run."""
-    subjects = dict(context=scaled, threads=scaled, model=scale_forms)
-    axes = dict(context=scale_contexts, threads=scale_threads, model=scale_models)
+    """Every point of the two axes, and for the meta file what could not run."""
+    axes = dict(context=scale_contexts, threads=scale_threads)
     counts = scale_tokens, scale_answers, scale_processes
-    rows = measure(Job(model, None, journal), subjects, axes, min(scale_contexts), *counts, seed)
+    rows = measure(Job(model, None, journal), scaled, axes, min(scale_contexts), *counts, seed)
     return rows, dict(missing=phases.missing(journal))
 
 
@@ -105,22 +94,20 @@ def as_frame(grown: dict[str, dict[str, list[dict]]]):
     return pd.DataFrame(lines, columns=columns).round(3)
 
 
-def check_axes(model: str, subjects: dict, axes: dict, base: int, new_tokens: int) -> None:
+def check_axes(model: str, names: Sequence[str], axes: dict, base: int, new_tokens: int) -> None:
     """Raises UserError for an axis, a value or a subject that does not exist."""
     from llama_jax import peers
 
+    for name in names:
+        if name not in peers.PEERS:
+            parse(name)
     for axis, values in axes.items():
         if axis not in AXES:
             raise UserError(f"No such axis: {axis!r}.{near(axis, AXES)}")
-        for name in subjects[axis]:
-            if name not in peers.PEERS:
-                parse(name)
         for value in values:
             if axis == "threads":
                 process.check_threads(value)
-            passages.check_contexts(
-                value if axis == "model" else model, [value if axis == "context" else base], new_tokens
-            )
+            passages.check_contexts(model, [value if axis == "context" else base], new_tokens)
 
 
 def reads_file(name: str) -> bool:
@@ -168,13 +155,12 @@ def judging(loaded: checkpoint.Checkpoint, work) -> Callable:
 
 def axis_of(trials: Sequence[Trial], axis: str, seed: int = 0) -> dict[str, list[dict]]:
     """Subject → its points in the order of their size: {value, rate: Summary of tokens/s, points: each answer's, limit:
-    tokens/s that the bandwidth allows, mbu, parameters_bytes}. Subjects without a valid answer are left out."""
+    tokens/s that the bandwidth allows, mbu}. Subjects without a valid answer are left out."""
     found: dict[str, dict[str, list[Trial]]] = {}
     for t in whole(trials):
         kind, value, name = t.run.split(" ", 2)
         if kind == axis and t.valid:
             found.setdefault(name, {}).setdefault(value, []).append(t)
-    size = (lambda item: item[1][0].weights_bytes) if axis == "model" else (lambda item: int(item[0]))
     return {
         name: [
             dict(
@@ -183,9 +169,8 @@ def axis_of(trials: Sequence[Trial], axis: str, seed: int = 0) -> dict[str, list
                 rate=statistics.summarise([t.tg for t in mine], seed, [t.process for t in mine]),
                 limit=float(statistics.summarise([t.limit for t in mine]).median),
                 mbu=float(statistics.summarise([t.mbu for t in mine]).median),
-                bytes=mine[0].bytes_per_token,
             )
-            for value, mine in sorted(values.items(), key=size)
+            for value, mine in sorted(values.items(), key=lambda item: int(item[0]))
         ]
         for name, values in found.items()
     }

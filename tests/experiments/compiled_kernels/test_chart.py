@@ -4,8 +4,9 @@ import pytest
 from matplotlib.text import Text
 
 from llama_jax import figures
-from llama_jax.experiments.compiled_kernels import chart, scaling, where
+from llama_jax.experiments.compiled_kernels import chart, scaling, size_chart, size_table, where
 from tests.experiments.compiled_kernels.test_scaling import points
+from tests.experiments.compiled_kernels.test_sizes import rows as rows_of_sizes
 from tests.experiments.compiled_kernels.test_where import FAR, MODEL, SHORT, answers
 from tests.figures.drawn import META, assert_same_twice, words
 
@@ -14,17 +15,19 @@ ANSWERS = answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01)
 
 
 def rows_of_scaling():
-    made = (
+    return (
         points() + points("loop+fused", {"256": 450, "1024": 350}) + points("llamacpp", {"1": 80, "2": 150}, "threads")
     )
-    return made + points("loop+fused", {"random:smollm2-135m": 450, "random:smollm2-360m": 170}, "model")
 
 
 def scaled(rows):
     return chart.scaling({axis: scaling.axis_of(rows, axis) for axis in scaling.AXES}, BACKENDS)
 
 
+SIZES = rows_of_sizes(dict(loop=300, llamacpp=100, openvino=150), prompts=dict(loop=900, llamacpp=1000, openvino=500))
 DRAWN = {
+    "decode": lambda rows=SIZES: size_chart.over_best(size_table.table(rows), "decode"),
+    "prefill": lambda rows=SIZES: size_chart.over_best(size_table.table(rows), "prefill"),
     "parts": lambda rows=ANSWERS: chart.token_parts(where.table(rows, MODEL, SHORT, FAR), FAR),
     "scaling": lambda rows=None: scaled(rows_of_scaling() if rows is None else rows),
 }
@@ -38,7 +41,7 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("count", [0, 1])
 def test_each_chart_draws_where_there_is_little(tmp_path, name, count):
-    drawn = DRAWN[name]({"parts": ANSWERS, "scaling": rows_of_scaling()}[name][:count])
+    drawn = DRAWN[name]({"parts": ANSWERS, "scaling": rows_of_scaling()}.get(name, SIZES)[:count])
     assert figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
     assert "nan" not in words(drawn)
 
@@ -71,8 +74,20 @@ def test_scaling_names_each_line_with_what_is_left_of_its_rate():
     drawn = words(figure)
     assert "loop  0.67x" in drawn
     assert "llamacpp  1.88x" in drawn
-    assert figure.axes[2].get_title("left") == "Models, random weights"
     assert "cores" in figure.axes[1].get_xlabel()
     figure.draw_without_rendering()
     for axes in figure.axes:  # no name reaches into the next panel
         assert all(Text.get_window_extent(text).x1 <= axes.get_window_extent().x1 for text in axes.texts)
+
+
+def test_sizes_have_a_panel_a_context_and_a_mark_a_subject():
+    made = SIZES + rows_of_sizes(dict(loop=30, llamacpp=20, openvino=10), "large/q4_0", megabytes=1000)
+    figure = size_chart.over_best(size_table.table(made), "decode")
+    (axes,) = figure.axes
+    assert "64 tokens in the cache" in axes.get_title("left")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["loop", "llamacpp", "openvino"]
+    low, high = axes.get_ylim()
+    assert low < 0.5
+    assert high > 2
+    (empty,) = size_chart.over_best([], "prefill").axes
+    assert "nothing measured" in [text.get_text() for text in empty.texts]

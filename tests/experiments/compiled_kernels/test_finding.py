@@ -35,7 +35,7 @@ def test_the_sentence():
         same_file.races(firsts()),
         parts,
         scaling.axis_of(rows_of_scaling(), "context"),
-        [dict(name="ollama"), dict(name="ollama")],
+        missing=[dict(name="ollama"), dict(name="ollama")],
     )
     assert said.startswith(
         "The first token of step+gemv comes before llama.cpp's at 10 and 100 prompt tokens; a token of "

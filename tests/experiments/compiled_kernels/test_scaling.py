@@ -13,10 +13,10 @@ TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
     "head_dim=16,vocab_size=97"
 )
-SUBJECTS = {"context": ["loop", "llamacpp"], "threads": ["loop"], "model": ["loop+q8_0", "llamacpp"]}
+SUBJECTS = ["loop", "llamacpp"]
 
 
-def points(name="loop", rates={"256": 60, "4096": 40, "1024": 50}, axis="context", answers=3, weights=None):  # noqa: B006
+def points(name="loop", rates={"256": 60, "4096": 40, "1024": 50}, axis="context", answers=3):  # noqa: B006
     """Answers of a subject at several sizes."""
     return [
         trial(
@@ -25,7 +25,7 @@ def points(name="loop", rates={"256": 60, "4096": 40, "1024": 50}, axis="context
             [50 + 1e3 / rate * (1 + i / 1000) * k for k in range(11)],
             run=f"{axis} {value} {name}",
             order=i,
-            weights_bytes=(weights or {}).get(value, 10**8),
+            weights_bytes=10**8,
         )
         for value, rate in rates.items()
         for i in range(answers)
@@ -40,10 +40,6 @@ def test_points_stand_in_the_order_of_their_size():
     assert scaling.kept(found["loop"]) == pytest.approx(40 / 60, rel=0.01)
     assert found["loop"][0]["mbu"] == pytest.approx(60 * 1e6 / 1e9, rel=0.01)
     assert scaling.axis_of(points(), "threads") == {}
-    models = scaling.axis_of(
-        points(rates={"random:b": 10, "random:a": 30}, axis="model", weights={"random:b": 2, "random:a": 1}), "model"
-    )
-    assert [p["value"] for p in models["loop"]] == ["random:a", "random:b"]
 
 
 def test_void_answers_do_not_count():
@@ -58,13 +54,12 @@ def test_void_answers_do_not_count():
         ("threads asked for", dict(axes={"threads": [999]})),
         ("more than the model's 8192", dict(axes={"context": [9000]})),
         ("leaves no room", dict(axes={"context": [6]})),
-        ("No such preset", dict(axes={"model": ["random:smol"]})),
         ("answers is 0", dict(answers=0)),
-        ("No such placement", dict(subjects={**SUBJECTS, "context": ["lop"]})),
+        ("No such placement", dict(names=["lop"])),
     ],
 )
 def test_mistakes_are_named_before_anything_is_measured(words, changes):
-    given = dict(subjects=SUBJECTS, axes={"context": [24]}, base=24, new_tokens=6, answers=1, processes=1) | changes
+    given = dict(names=SUBJECTS, axes={"context": [24]}, base=24, new_tokens=6, answers=1, processes=1) | changes
     with pytest.raises(UserError, match=words):
         scaling.measure(Job(TINY, None, Journal()), **given)
 
@@ -74,16 +69,15 @@ def test_really_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     job, given = (
         Job(TINY, None, Journal()),
-        (SUBJECTS, {"context": [24, 64], "threads": [1], "model": [TINY]}, 24, 6, 2, 1),
+        (SUBJECTS, {"context": [24, 64], "threads": [1]}, 24, 6, 2, 1),
     )
     made = scaling.measure(job, *given)
     assert all(t.valid for t in made), [t.reason for t in made]
-    assert {t.run for t in made} == {"context 24 loop", "context 64 loop", "threads 1 loop", f"model {TINY} loop+q8_0"}
+    assert {t.run for t in made} == {"context 24 loop", "context 64 loop", "threads 1 loop"}
     assert [gap["name"] for gap in phases.missing(job.journal)] == ["llamacpp"]
     assert {t.prompt_tokens + t.new_tokens for t in made if t.run == "context 64 loop"} == {64}
     (note,) = [
         n for n in job.journal.notes if n.get("process") == next(t.process for t in made if t.run == "threads 1 loop")
     ]
     assert len(note["affinity"]) == 1
-    assert {t.quantisation for t in made if t.run.startswith("model")} == {"q8_0"}
     assert scaling.measure(job, *given) == made
