@@ -103,7 +103,16 @@ def test_what_rounds_coarsely_may_be_further_away_and_no_other_may():
     a = random_logits()
     noisy = a + np.random.default_rng(1).normal(0, 1.0, a.shape)
     assert 0.1 < quality.against(a, noisy)["kl"].mean() < 4
-    coarse = ("llamacpp+q4_0", "torch-int8", "q4_0", "int8", "loop+q4_0+fused", "step+int8")
+    coarse = (
+        "llamacpp+q4_0",
+        "ik-llamacpp+q4_0",
+        "openvino+q4_0",
+        "torch-int8",
+        "q4_0",
+        "int8",
+        "loop+q4_0+fused",
+        "step+int8",
+    )
     assert {
         name
         for name in (*quality.ARITHMETICS, *coarse, "loop+fused", "step+kvint8")

@@ -39,6 +39,7 @@ def rows(rates, file="small/q4_0", megabytes=100, blocks=6, prompts=None):
                 backend=dict(llamacpp="llama.cpp", openvino="openvino").get(name, "jax"),
                 bytes_per_token=megabytes * 1e6,
                 bandwidth_gbps=40.0,
+                tokenize_ns=0,
             )
             step = 1e3 / rate * shaky * (1.001 if order else 1)
             made.append(trial(name, block, [50 + step * k for k in range(11)], **about, prompt_tokens=53))
