@@ -18,7 +18,7 @@ GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures redraw test test-slow fuzz lint lab lab-check bench gpu releases report peers lock clean
+.PHONY: help setup figures redraw test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama lock clean
 
 help:  ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ $(MORE): requirements-more-peers.txt $(PEERS)
 		|| { missing=1; echo "OpenVINO could not be installed: openvino is a gap here" >&2; }; \
 	$(BIN)/python -c 'from llama_jax.peers import ik_llamacpp as ik; print("ik_llama.cpp:", ik.instructions())' || missing=1; \
 	test "$$missing" || touch $@
+
+ollama: $(READY)  ## build Ollama natively into the user's cache (needs Go and a C++ compiler; minutes, once)
+	@$(BIN)/python -m llama_jax.peers.ollama_native
 
 lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
 	$(BIN)/python -m pip install -q -U $(PIP_FLAGS) -r requirements.in

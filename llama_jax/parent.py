@@ -9,13 +9,13 @@ import sys
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def follow(number: int) -> None:
-    """From now on the kernel kills this process when its parent, the process of that number, has ended. On Linux; a
-    child elsewhere must notice by itself that nobody reads what it writes."""
+def follow(number: int, sends: int = signal.SIGKILL) -> None:
+    """From now on the kernel sends this process a signal when its parent, the process of that number, has ended. On
+    Linux; a child elsewhere must notice by itself that nobody reads what it writes."""
     if sys.platform != "linux":
         return
     import ctypes
 
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, sends)
     if os.getppid() != number:  # it ended before it could be followed
         os._exit(1)

@@ -19,6 +19,7 @@ from llama_jax import __main__ as program
 from llama_jax import checkpoint, config
 from llama_jax.checkpoint import random, tensors
 from llama_jax.checkpoint.source import Tensor
+from llama_jax.peers import ollama_native
 
 
 def build(cfg, seed=0):
@@ -74,7 +75,12 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Tests of llama.cpp are skipped where it is not built; where it must be, as in CI, they run and fail."""
+    """Tests of the real Ollama are skipped where it is not built. So are those of llama.cpp; where that must be, as in
+    CI, they run and fail."""
+    if ollama_native.binary() is None:
+        for item in items:
+            if item.get_closest_marker("ollama"):
+                item.add_marker(pytest.mark.skip(reason="Ollama is not built: `make ollama`"))
     if importlib.util.find_spec("llama_cpp") or os.environ.get("LLAMA_JAX_PEERS") == "required":
         return
     for item in items:

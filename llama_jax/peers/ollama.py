@@ -1,5 +1,8 @@
 """Ollama through its official client: an HTTP server, so what it says is checked and what it counts is kept.
 
+Which server. The one that OLLAMA_HOST names; without that the one that `make ollama` built, of our own, started on
+loopback and ended with this process (`ollama_native`); else whatever answers at Ollama's own address.
+
 Weights. The server is given the GGUF file that the checkpoint came from, as a model named after the file's hash
 (`llama-jax-0123456789ab`), unless it has it. First the file goes up as a blob, then one request makes a model of it.
 Stopped between the two, a server holds a blob that no model names, which it deletes at its next start. `ollama rm NAME`
@@ -18,6 +21,7 @@ the server counts and does not send.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -30,14 +34,14 @@ from llama_jax import checkpoint, generate
 from llama_jax.bench.process import allowed_cores
 from llama_jax.bench.workload import Subject, Workload, encoder
 from llama_jax.errors import UserError
-from llama_jax.peers import UnavailableError, llamacpp
+from llama_jax.peers import UnavailableError, llamacpp, ollama_native
 
 LOOK_S = 2.0  # a server that does not answer a look within this is none
 SILENCE_S = 120.0  # one that sends nothing for so long within a request hangs
 OLDEST = (0, 5, 5)  # the first version that makes a model of files sent to it
 KEEP = "10m"  # how long the server keeps the model in memory after a request
 WORDS = 500  # different first words, far more than a server keeps prompts
-START = "Start it with `ollama serve`, or set OLLAMA_HOST to one that runs."
+START = "Start it with `ollama serve`, set OLLAMA_HOST to one that runs, or build one with `make ollama`."
 UPDATE = (
     f"Update Ollama to {'.'.join(map(str, OLDEST))} or newer (https://ollama.com/download) and start it"
     " with `ollama serve`."
@@ -58,24 +62,39 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
             return f"Ollama is given our GGUF file, and {model} is none.", "Give --model a path to a .gguf file."
     except UserError as error:  # the packaged weights; a server that is missing too is said first
         absent = str(error)
-    try:
-        look(LOOK_S)
-    except UnavailableError as error:
-        return error.reason, error.remedy
+    if not ours():
+        try:
+            look(LOOK_S)
+        except UnavailableError as error:
+            return error.reason, error.remedy
     return (absent, "Run `make setup`.") if absent else None
 
 
+def ours() -> bool:
+    """Whether the server is one of our own, which is started when it is needed."""
+    return "OLLAMA_HOST" not in os.environ and ollama_native.binary() is not None
+
+
+def address() -> str | None:
+    """Where the server is; None for where the client looks by itself. Raises UnavailableError."""
+    try:
+        return ollama_native.server() if ours() else None
+    except UserError as error:
+        raise UnavailableError(str(error), "Build it again: `make ollama`.") from None
+
+
 def look(patience: float) -> tuple[object, list[str]]:
-    """A client of the server that OLLAMA_HOST names, and the server's models. Raises UnavailableError."""
+    """A client of the server, and the server's models. Raises UnavailableError."""
     import httpx
     import ollama
 
-    client = ollama.Client(timeout=httpx.Timeout(patience, connect=LOOK_S))
+    where = address()
+    client = ollama.Client(where, timeout=httpx.Timeout(patience, connect=LOOK_S))
     host = str(client._client.base_url).rstrip("/")
     try:
         found = client._client.get("/api/version", timeout=LOOK_S)
         version = str(found.json()["version"]) if found.is_success else ""
-        names = [m.model for m in ollama.Client(timeout=LOOK_S).list().models]
+        names = [m.model for m in ollama.Client(where, timeout=LOOK_S).list().models]
     except httpx.TimeoutException:
         raise UnavailableError(
             f"The server at {host} did not answer within {LOOK_S:g} s.", "Start it again: `ollama serve`."
