@@ -7,7 +7,7 @@ want.
 
 import importlib
 
-MODULES = ("text", "measure", "advise", "notebooks", "extract", "gguf", "listing")  # in the order of `--help`
+MODULES = ("text", "serve", "measure", "advise", "notebooks", "extract", "gguf", "listing")  # in the order of `--help`
 
 
 def program():

@@ -1,0 +1,12 @@
+"""`llama-jax serve`: Ollama's and OpenAI's API, answered by a placement of one's choice.
+
+stepper   one slot's programs: prompt in chunks, then token by token; all compiled before the first request
+batcher   the thread that gives each slot its turn: requests join and leave between two steps
+answers   from a request to pieces of text, and back out when its client leaves
+service   one model, ready to answer, and what it counts
+wire      bodies, errors and streams, in either API's shape
+ollama    Ollama's API: https://github.com/ollama/ollama/blob/main/docs/api.md
+openai    OpenAI's: https://platform.openai.com/docs/api-reference
+app       the routes, and who may use them
+process   the server's life: socket, start, signals, end
+"""

@@ -1,0 +1,119 @@
+"""From a request to pieces of text as they come, in the event loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+from llama_jax import pipeline
+from llama_jax.serve.batcher import Job, News
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What some tokens add to the text. end: how the answer ended, in the last piece."""
+
+    text: str
+    end: End | None = None
+
+
+@dataclass(frozen=True)
+class End:
+    """How an answer ended: "stop", "length" or "error", with its tokens and times in ns."""
+
+    reason: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    queued_ns: int
+    prompt_ns: int
+    decode_ns: int
+
+
+class Stops:
+    """Texts that end an answer and are not part of it. What may be the beginning of one is held back."""
+
+    def __init__(self, stops: Sequence[str]):
+        self.stops, self.held = [stop for stop in stops if stop], ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """(what can be said now, whether a stop was met)."""
+        self.held += text
+        found = [at for stop in self.stops if (at := self.held.find(stop)) >= 0]
+        if found:
+            said, self.held = self.held[: min(found)], ""
+            return said, True
+        keep = max((self.overlap(stop) for stop in self.stops), default=0)
+        said = self.held[: len(self.held) - keep]
+        self.held = self.held[len(said) :]
+        return said, False
+
+    def overlap(self, stop: str) -> int:
+        """Characters at the end of what is held with which a stop begins."""
+        return next((n for n in range(min(len(stop) - 1, len(self.held)), 0, -1) if self.held.endswith(stop[:n])), 0)
+
+    def rest(self) -> str:
+        said, self.held = self.held, ""
+        return said
+
+
+class Answer:
+    """One request on its way: submitted when made, cancelled when its reader leaves."""
+
+    def __init__(self, tokenizer, submit: Callable[[Job], None], stops: Sequence[str] = (), **request):
+        loop = asyncio.get_running_loop()
+        self.news: asyncio.Queue[News] = asyncio.Queue()
+        self.tokenizer, self.stops = tokenizer, Stops(stops)
+
+        def deliver(news: News) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(self.news.put_nowait, news)
+
+        self.job = Job(deliver=deliver, **request)
+        submit(self.job)
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Pieces of text, the last with the end. Leaving early frees the slot."""
+        read, ids, told = pipeline.reader(self.tokenizer), [], ""
+        try:
+            while True:
+                news = await self.news.get()
+                ids += news.tokens
+                text = read(news.tokens)
+                told += text
+                if news.reason in ("stop", "length"):  # what there is of a character that is incomplete
+                    text += self.tokenizer.decode(ids)[len(told) :]
+                said, met = self.stops.feed(text)
+                if met or news.reason:
+                    self.job.cancel()
+                    said += "" if met else self.stops.rest()
+                    yield Piece(said, self.ended("stop" if met else news.reason, ids, news))
+                    return
+                if said:
+                    yield Piece(said)
+        finally:
+            self.job.cancel()
+
+    def ended(self, reason: str, ids: Sequence[int], news: News) -> End:
+        job, began, first = self.job, news.began_ns, news.first_ns
+        return End(reason, tuple(ids), len(job.ids), began - job.asked_ns, first - began, news.last_ns - first)
+
+
+async def unless_gone(receive: Callable, work: Coroutine):
+    """What a coroutine returns; None, and the coroutine cancelled, where the client has left. The body must have been
+    read."""
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(gone(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def gone(receive: Callable) -> None:
+    """Returns when the client has left"""
+    while (await receive())["type"] != "http.disconnect":
+        pass

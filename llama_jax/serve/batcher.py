@@ -1,0 +1,243 @@
+"""Continuous batching: one thread gives each slot its turn, and requests join and leave between two turns.
+
+A round is one step of every slot that answers and one chunk of one prompt, so that a long prompt stalls nobody for
+longer than a chunk takes. Who cancels frees the slot at the next round. A request that fails ends alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from llama_jax.model.sampling import TracedSampler
+from llama_jax.serve.metrics import Metrics
+from llama_jax.serve.stepper import SIZES, State, Stepper
+
+LOG = logging.getLogger(__name__)
+
+
+class FullError(Exception):
+    """As many requests wait as may."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What a request hears. tokens: new ones. reason: "stop" or "length" with the last of them, "error" where it
+    failed. The times are the clock's at the first call of its prompt, its first token and its last, in ns."""
+
+    tokens: list[int]
+    reason: str = ""
+    began_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+
+@dataclass
+class Job:
+    """A request: token ids in, at most `new_tokens` out through `deliver`, which is called in the batcher's thread."""
+
+    ids: Sequence[int]
+    new_tokens: int
+    sampler: TracedSampler
+    seed: int
+    stop: frozenset[int]
+    deliver: Callable[[News], None]
+    asked_ns: int = field(default_factory=time.perf_counter_ns)
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Nobody wants more of it. From any thread."""
+        self.cancelled = True
+
+
+@dataclass
+class Slot:
+    """A place for one request at a time. held: the tokens whose keys its cache has."""
+
+    job: Job | None = None
+    state: State | None = None
+    held: list[int] = field(default_factory=list)
+    waiting: deque[np.ndarray] = field(default_factory=deque)  # pieces of the prompt
+    pad: int = 0
+    made: int = 0
+    began_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+    @property
+    def answers(self) -> bool:
+        return self.job is not None and not self.waiting
+
+    def news(self, tokens: list[int], reason: str = "") -> News:
+        return News(tokens, reason, self.began_ns, self.first_ns, self.last_ns)
+
+
+def shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """Tokens at the beginning that both have."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def kept(held: Sequence[int], ids: Sequence[int]) -> int:
+    """Tokens of a prompt that need not run again where `held` are cached: as many as leave whole pieces to run, and at
+    least one."""
+    rest = len(ids) - min(shared(held, ids), len(ids) - 1)
+    return max(len(ids) - -(-rest // SIZES[0]) * SIZES[0], 0)
+
+
+def cut(ids: Sequence[int]) -> deque[np.ndarray]:
+    """Tokens, a multiple of the smallest piece, in as few pieces as there may be."""
+    pieces, at = deque(), 0
+    while at < len(ids):
+        size = max(size for size in SIZES if size <= len(ids) - at)
+        pieces.append(np.array(ids[at : at + size], np.int32)[None])
+        at += size
+    return pieces
+
+
+class Batcher(threading.Thread):
+    """Slots and the queue before them. queue: requests that may wait."""
+
+    def __init__(self, stepper: Stepper, slots: int, queue: int, metrics: Metrics):
+        super().__init__(name="batcher", daemon=True)
+        self.stepper, self.queue, self.metrics = stepper, queue, metrics
+        self.slots = [Slot() for _ in range(slots)]
+        self.jobs: deque[Job] = deque()
+        self.changed = threading.Condition()
+        self.closed = False
+
+    def submit(self, job: Job) -> None:
+        """Raises FullError where too many wait already."""
+        with self.changed:
+            self.jobs = deque(waiting for waiting in self.jobs if not waiting.cancelled)
+            free = sum(slot.job is None for slot in self.slots)
+            if self.closed or len(self.jobs) >= self.queue + free:
+                raise FullError
+            self.jobs.append(job)
+            self.metrics.waiting.set(len(self.jobs))
+            self.changed.notify()
+
+    def close(self) -> None:
+        """End the thread: what still runs is cancelled."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        while self.admitted():
+            self.round()
+        for slot in self.slots:
+            if slot.job:
+                self.leave(slot, "error")
+        for job in self.jobs:
+            job.deliver(News([], "error"))
+
+    def admitted(self) -> bool:
+        """Wait until there is something to do and give free slots away; False once closed."""
+        with self.changed:
+            while not self.closed and not self.jobs and not any(slot.job for slot in self.slots):
+                self.changed.wait()
+            if self.closed:
+                return False
+            while self.jobs and any(slot.job is None for slot in self.slots):
+                job = self.jobs.popleft()
+                if not job.cancelled:
+                    self.enter(job)
+            self.metrics.waiting.set(len(self.jobs))
+            self.metrics.running.set(sum(slot.job is not None for slot in self.slots))
+            return True
+
+    def enter(self, job: Job) -> None:
+        """Give a job the free slot whose cache has most of its prompt."""
+        slot = max((s for s in self.slots if s.job is None), key=lambda s: (kept(s.held, job.ids), -len(s.held)))
+        slot.job, slot.made, slot.began_ns, slot.first_ns = job, 0, 0, 0
+        known = kept(slot.held, job.ids) if slot.state else 0
+        if known:
+            slot.held, slot.waiting = list(job.ids[:known]), cut(job.ids[known:])
+        else:
+            pieces, slot.pad = self.stepper.pieces(job.ids)
+            slot.held, slot.waiting, slot.state = [], deque(pieces), None
+        self.metrics.prompt_tokens.inc(len(job.ids))
+        self.metrics.reused_tokens.inc(known)
+
+    def round(self) -> None:
+        """One step of each slot that answers, started before any is awaited, and one piece of one prompt."""
+        for slot in self.slots:
+            if slot.job and slot.job.cancelled:
+                self.leave(slot, "cancelled")
+        started = [(slot, self.guarded(slot, self.step)) for slot in self.slots if slot.answers]
+        reading = min((s for s in self.slots if s.job and s.waiting), key=lambda s: s.job.asked_ns, default=None)
+        if reading:
+            started.append((reading, self.guarded(reading, self.read)))
+        for slot, tokens in started:
+            if tokens is not None:
+                self.guarded(slot, self.hear, tokens)
+
+    def guarded(self, slot: Slot, call: Callable, *arguments):
+        """What a call for a slot returns; one that fails ends the slot's request and no other."""
+        try:
+            return call(slot, *arguments)
+        except Exception:
+            LOG.exception("a request failed")
+            slot.first_ns = 0  # what its cache holds is nobody's
+            self.leave(slot, "error")
+            return None
+
+    def step(self, slot: Slot):
+        tokens, slot.state = self.stepper.step(slot.state, slot.job.sampler)
+        return tokens
+
+    def read(self, slot: Slot):
+        """The next piece of a slot's prompt; the token [1] after it, which is the answer's first after the last one."""
+        job, piece = slot.job, slot.waiting.popleft()
+        first = not slot.began_ns
+        if first:
+            slot.began_ns = time.perf_counter_ns()
+        if first and slot.state is None:
+            slot.state = self.stepper.begin(piece, slot.pad, job.seed, job.sampler)
+        else:
+            before = self.stepper.rewound(slot.state, slot.held, job.seed) if first else slot.state
+            slot.state = self.stepper.extend(before, piece, job.sampler)
+        return slot.state.token
+
+    def hear(self, slot: Slot, called: jax.Array) -> None:
+        """Wait for what a call made and hand it on, up to the token that ends the answer."""
+        tokens = self.stepper.fetch(called)
+        if slot.waiting:  # within its prompt
+            return
+        job, now = slot.job, time.perf_counter_ns()
+        if not slot.first_ns:
+            slot.first_ns, slot.held = now, list(job.ids)
+            self.metrics.first_token.observe((now - job.asked_ns) / 1e9)
+        else:
+            self.metrics.inter_token.observe((now - slot.last_ns) / 1e9 / len(tokens))
+        slot.last_ns = now
+        tokens = tokens[: job.new_tokens - slot.made]
+        ends = next((i for i, token in enumerate(tokens) if token in job.stop), None)
+        tokens = tokens if ends is None else tokens[: ends + 1]
+        slot.made += len(tokens)
+        self.metrics.tokens.inc(len(tokens))
+        if ends is not None or slot.made >= job.new_tokens:
+            self.leave(slot, "stop" if ends is not None else "length", tokens)
+        else:
+            slot.held += tokens
+            job.deliver(slot.news(tokens))
+
+    def leave(self, slot: Slot, reason: str, tokens: Sequence[int] = ()) -> None:
+        """Free the slot. What it holds stays, for a request that begins alike."""
+        job, slot.job = slot.job, None
+        slot.waiting.clear()
+        if not slot.first_ns:  # ended within its prompt
+            slot.state, slot.held = None, []
+        elif reason == "cancelled":
+            slot.held.pop()  # the newest token is heard and not yet cached
+        self.metrics.requests.labels(reason).inc()
+        job.deliver(slot.news(list(tokens), reason))

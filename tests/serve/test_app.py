@@ -1,0 +1,226 @@
+"""Who may use the server, what it does not read, who leaves, and what it counts."""
+
+import asyncio
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llama_jax.errors import UserError
+from llama_jax.serve import process, wire
+from llama_jax.serve.app import application, is_local, is_loopback
+from llama_jax.serve.service import Service
+from tests.serve.conftest import NAME, Client, lines
+
+ENDLESS = dict(model=NAME, prompt="a", raw=True, options=dict(temperature=0, num_predict=250))
+
+
+def send(client, *request, **rest):
+    return asyncio.run(client.send(*request, **rest))
+
+
+def count(service, name, **labels):
+    return service.metrics.registry.get_sample_value(f"llama_jax_{name}", labels)
+
+
+def wait_until(so):
+    deadline = time.monotonic() + 30
+    while not so():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
+
+
+def test_without_the_key_nothing_is_answered(service):
+    guarded = Client(application(service, "secret"))
+    for headers in ({}, {"Authorization": "Bearer guess"}, {"Authorization": "secret"}):
+        for path, shape in (("/api/tags", str), ("/v1/models", dict)):
+            answer = send(guarded, "GET", path, headers=headers)
+            assert answer.status_code == 401
+            assert type(answer.json()["error"]) is shape
+    assert send(guarded, "GET", "/api/tags", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:11434"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_a_page_of_another_site_is_refused(client, headers):
+    assert send(client, "GET", "/api/tags", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("headers", [{"Host": "localhost:1"}, {"Host": "[::1]:1"}, {"Origin": "http://localhost:3000"}])
+def test_this_machine_is_answered(client, headers):
+    assert send(client, "GET", "/api/tags", headers=headers).status_code == 200
+
+
+def test_addresses_are_told_apart():
+    assert all(map(is_loopback, ("127.0.0.1", "127.3.2.1", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "")))
+    assert not any(map(is_local, ("8.8.8.8", "example.org", "localhost.example.org")))
+
+
+@pytest.mark.parametrize(("host", "key"), [("0.0.0.0", None), ("::", None), ("example.org", None), ("127.0.0.1", ""),
+                                           ("0.0.0.0", "a\nb"), ("0.0.0.0", "é")])  # fmt: skip
+def test_a_server_that_others_reach_has_a_key(host, key):
+    with pytest.raises(UserError, match="--api-key"):
+        process.check_key(host, key)
+
+
+def test_a_key_or_loopback_will_do():
+    process.check_key("0.0.0.0", "k")
+    process.check_key("127.0.0.1", None)
+
+
+def test_a_taken_port_is_one_line():
+    with process.bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(UserError, match=r"port \d+: .*choose another --port"):
+            process.bind("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_that_is_too_long_is_not_read(client, monkeypatch, declared):
+    monkeypatch.setattr(wire, "LIMIT", 1000)
+
+    async def parts():
+        for _ in range(20):
+            yield b" " * 100
+
+    content = b" " * 2000 if declared else parts()
+    answer = asyncio.run(client.send("POST", "/api/chat", content=content))
+    assert answer.status_code == 413
+    assert "1,000 bytes" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "missing request body"), (b"{", "not JSON"), (b"[1]", "no object"), (b'{"model": "\xff"}', "not JSON"),
+     (b"[" * 100_000, "not JSON"), (b'{"model": NaN}', "not JSON")],
+)  # fmt: skip
+def test_a_body_that_is_no_object_is_refused(client, content, words):
+    answer = asyncio.run(client.send("POST", "/api/chat", content=content))
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+
+
+def test_a_path_or_method_that_is_not_there_has_the_shape_of_its_api(client):
+    assert send(client, "GET", "/nowhere").json() == {"error": "Not Found"}
+    assert send(client, "GET", "/v1/nowhere").json()["error"]["type"] == "not_found_error"
+    assert send(client, "GET", "/api/chat").status_code == 405
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = ("model", "messages", "prompt", "options", "stream", "format", "think", "system", "context", "stop",
+          "temperature", "top_p", "max_tokens", "seed", "tools", "logprobs", "keep_alive", "raw", "n")  # fmt: skip
+PATHS = ("/api/chat", "/api/generate", "/api/show", "/v1/chat/completions", "/v1/completions")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(PATHS), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=5), st.booleans())
+def test_a_malformed_body_is_never_the_servers_mistake(client_of_package, path, body, named):
+    content = json.dumps(body | (dict(model=NAME) if named else {})).encode(errors="surrogatepass")
+    answer = asyncio.run(client_of_package.send("POST", path, content=content))
+    assert answer.status_code < 500
+    if answer.status_code >= 400:
+        assert answer.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def client_of_package(service):
+    return Client(application(service))
+
+
+class Leaving:
+    """A client that reads so many parts and is gone then, at the level of ASGI."""
+
+    def __init__(self, app, path, body, parts):
+        self.app, self.path, self.body, self.parts = app, path, json.dumps(body).encode(), parts
+
+    async def run(self):
+        sent, heard, left = False, 0, asyncio.Event()
+
+        async def receive():
+            nonlocal sent
+            if not sent:
+                sent = True
+                return dict(type="http.request", body=self.body, more_body=False)
+            if self.parts:
+                await left.wait()
+            return dict(type="http.disconnect")
+
+        async def send(message):
+            nonlocal heard
+            heard += message["type"] == "http.response.body"
+            if heard >= self.parts:
+                left.set()
+
+        headers = [(b"host", b"localhost")]
+        scope = dict(type="http", method="POST", path=self.path, raw_path=self.path.encode(), headers=headers,
+                     query_string=b"", asgi={"spec_version": "2.3"}, http_version="1.1", scheme="http",
+                     server=("localhost", 1), client=("127.0.0.1", 1), root_path="")  # fmt: skip
+        await self.app(scope, receive, send)
+
+
+@pytest.mark.parametrize(("stream", "parts"), [(True, 3), (True, 0), (False, 0)])
+def test_a_client_that_leaves_frees_its_slot(service, stream, parts):
+    before, made = count(service, "requests_total", reason="cancelled"), count(service, "tokens_total")
+    asyncio.run(Leaving(application(service), "/api/generate", ENDLESS | dict(stream=stream), parts).run())
+    wait_until(lambda: not any(slot.job for slot in service.batcher.slots) and not service.batcher.jobs)
+    assert count(service, "requests_total", reason="cancelled") + (parts == 0) > before
+    assert count(service, "tokens_total") - made < 250
+
+
+def test_too_many_are_told_to_come_again_and_the_others_are_answered(service, client):
+    async def crowd():
+        return await asyncio.gather(*(client.send("POST", "/api/generate", ENDLESS) for _ in range(12)))
+
+    answers = asyncio.run(crowd())
+    answered = [answer for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert len(answered) + len(refused) == 12
+    assert len(answered) >= 5  # two slots and a queue of three
+    assert refused
+    assert all(answer.headers["retry-after"] == "1" and "busy" in answer.json()["error"] for answer in refused)
+    assert len({"".join(line["response"] for line in lines(answer)) for answer in answered}) == 1
+
+
+def test_whatever_was_asked_nothing_was_compiled_and_it_is_all_counted(client, service):
+    for temperature, length in ((0, 1), (0.7, 30), (1.3, 90)):
+        body = dict(model=NAME, prompt="a " * length, raw=True, options=dict(temperature=temperature, num_predict=3))
+        assert send(client, "POST", "/api/generate", body).status_code == 200
+    text = send(client, "GET", "/metrics").text
+    assert "llama_jax_compilations_in_service 0.0" in text
+    assert count(service, "warm_seconds") > 0
+    for name in ("first_token_seconds_count", "inter_token_seconds_bucket", "requests_waiting", "tokens_total"):
+        assert f"llama_jax_{name}" in text
+
+
+@pytest.mark.parametrize(
+    ("placement", "words"),
+    [
+        ("loop", "whole answer in one call"),
+        ("step+growing", "anew for each length"),
+        ("step+queue", "host loop"),
+        ("step+lookup", "drafts are right"),
+    ],
+)
+def test_a_placement_that_cannot_be_shared_is_refused(loaded, placement, words):
+    with pytest.raises(UserError, match=words):
+        Service(loaded, placement, 1)
+
+
+@pytest.mark.parametrize(("slots", "context"), [(0, 64), (65, 64), (1, 1), (1, 513)])
+def test_bounds_of_slots_and_context(loaded, slots, context):
+    with pytest.raises(UserError, match="--slots" if context == 64 else "--context"):
+        Service(loaded, "step", slots, context)

@@ -1,0 +1,176 @@
+"""Requests that join and leave: each one's tokens are those it gets alone, under any placement that steps."""
+
+import threading
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from llama_jax import generate
+from llama_jax.bench import Guard
+from llama_jax.model.sampling import Sampler
+from llama_jax.placement import parse
+from llama_jax.serve import stepper
+from llama_jax.serve.answers import Stops
+from llama_jax.serve.batcher import Batcher, FullError, Job, cut, kept
+from llama_jax.serve.metrics import Metrics
+
+CONTEXT = 160
+
+
+def started(tiny, placement, slots=2, queue=50):
+    cfg, params = tiny
+    engine = generate.bind(cfg, params, stepper.check(parse(placement)))
+    made = stepper.build(engine, CONTEXT, slots)
+    made.warm()
+    batcher = Batcher(made, slots, queue, Metrics())
+    batcher.start()
+    return batcher
+
+
+class Reader:
+    """Hears one request to its end."""
+
+    def __init__(self, batcher, ids, n=8, sampler=generate.GREEDY, seed=0, stop=()):
+        self.news = SimpleQueue()
+        self.job = Job(ids, n, sampler.traced(), seed, frozenset(stop), self.news.put)
+        batcher.submit(self.job)
+
+    def all(self):
+        """(tokens, reason)."""
+        tokens, last = [], self.news.get(timeout=60)
+        while not last.reason:
+            tokens, last = tokens + last.tokens, self.news.get(timeout=60)
+        self.last = last
+        return tokens + last.tokens, last.reason
+
+
+def asked(seed, count=8):
+    """Prompts of many lengths, some that begin alike, with their settings."""
+    random = np.random.default_rng(seed)
+    first = random.integers(3, 97, 70).tolist()
+    for i in range(count):
+        own = random.integers(3, 97, int(random.integers(1, 80))).tolist()
+        ids = (first[: int(random.integers(20, 70))] if i % 2 else []) + own
+        sampler = [generate.GREEDY, Sampler(0.8, top_k=9), Sampler(1.2, top_p=0.8, repetition_penalty=1.2)][i % 3]
+        yield dict(ids=ids[: CONTEXT - 20], n=int(random.integers(1, 16)), sampler=sampler, seed=i)
+
+
+@pytest.mark.parametrize("placement", ["step+donate", "chunk8", "step+kvint8", "split", "step+aot"])
+def test_each_request_gets_the_tokens_that_it_gets_alone(tiny, placement):
+    alone = generate.bind(*tiny, parse(placement))
+    batcher = started(tiny, placement)
+    try:
+        with Guard() as guard:
+            readers = [(request, Reader(batcher, **request)) for request in asked(5)]
+            answers = [(request, *reader.all()) for request, reader in readers]
+            again = [Reader(batcher, [5] * 40, 6).all() for _ in range(2)]
+    finally:
+        batcher.close()
+    assert not guard.fired, guard.reason
+    for request, tokens, reason in answers:
+        (expected,) = generate.answer(
+            alone, [request["ids"]], request["n"], sampler=request["sampler"], seeds=request["seed"]
+        )
+        assert tuple(tokens) == expected.token_ids
+        assert reason == "length"
+    assert again[0] == again[1]  # the second from what the first left in its slot
+    assert batcher.metrics.registry.get_sample_value("llama_jax_prompt_tokens_reused_total") > 0
+
+
+def test_an_answer_ends_at_its_stop_token(tiny):
+    batcher = started(tiny, "chunk8", 1)
+    try:
+        free, _ = Reader(batcher, [5, 9, 33], 12).all()
+        tokens, reason = Reader(batcher, [5, 9, 33], 12, stop={free[3]}).all()
+    finally:
+        batcher.close()
+    assert tokens == free[: free.index(free[3]) + 1]
+    assert reason == "stop"
+
+
+def test_what_is_cancelled_makes_room_and_what_waits_is_bounded(tiny):
+    batcher = started(tiny, "step+donate", 1, queue=1)
+    try:
+        first = Reader(batcher, [5], CONTEXT - 1)
+        first.news.get(timeout=60)
+        second = Reader(batcher, [9, 8], 3)
+        with pytest.raises(FullError):
+            Reader(batcher, [7], 3)
+        first.job.cancel()
+        assert first.all()[1] == "cancelled"
+        assert second.all() == (Reader(batcher, [9, 8], 3).all()[0], "length")
+        again, _ = Reader(batcher, [5], 9).all()  # the slot that was left half way holds nothing wrong
+        assert tuple(again) == generate.answer(generate.bind(*tiny, parse("step")), [[5]], 9)[0].token_ids
+    finally:
+        batcher.close()
+
+
+def test_a_request_that_fails_ends_alone(tiny, monkeypatch):
+    batcher = started(tiny, "step", 2)
+    real = batcher.stepper.engine.fetch
+    try:
+        other = Reader(batcher, [4, 5], 60)
+        other.news.get(timeout=60)
+        monkeypatch.setattr(type(batcher.stepper), "begin", lambda *arguments: 1 / 0)
+        assert Reader(batcher, [50, 6], 5).all() == ([], "error")
+        monkeypatch.undo()
+        assert Reader(batcher, [50, 6], 5).all()[1] == "length"
+        assert other.all()[1] == "length"
+    finally:
+        batcher.close()
+    assert batcher.stepper.engine.fetch is real
+
+
+def test_closing_ends_what_runs_and_the_thread(tiny):
+    before = threading.active_count()
+    batcher = started(tiny, "step", 1)
+    reader = Reader(batcher, [5], CONTEXT - 1)
+    reader.news.get(timeout=60)
+    batcher.close()
+    assert reader.all()[1] in ("error", "length")
+    assert threading.active_count() == before
+    with pytest.raises(FullError):
+        Reader(batcher, [5], 1)
+
+
+def test_times_are_in_order(tiny):
+    batcher = started(tiny, "step", 1)
+    try:
+        reader = Reader(batcher, [5] * 70, 4)
+        reader.all()
+    finally:
+        batcher.close()
+    assert 0 < reader.job.asked_ns <= reader.last.began_ns < reader.last.first_ns < reader.last.last_ns
+
+
+@pytest.mark.parametrize(
+    ("held", "ids", "known"),
+    [
+        ([], [1] * 40, 0),
+        ([1] * 40, [1] * 40, 24),  # one token at least runs, in a piece of 16
+        ([1] * 100, [1] * 40 + [2], 25),
+        ([1] * 30, [1] * 30 + [2] * 64, 30),
+        ([1] * 30, [1] * 30 + [2] * 60, 26),
+        ([2], [1] * 40, 0),
+        ([1], [1], 0),
+    ],
+)
+def test_what_is_cached_need_not_run_again(held, ids, known):
+    assert kept(held, ids) == known
+    pieces = cut(ids[known:]) if known else []
+    assert not known or [i for piece in pieces for i in piece[0].tolist()] == ids[known:]
+    assert all(piece.shape[1] in stepper.SIZES for piece in pieces)
+
+
+def test_stops_are_found_across_pieces_and_what_may_begin_one_is_held_back():
+    stops = Stops(["END", "\n\n", ""])
+    assert stops.feed("a E") == ("a ", False)
+    assert stops.feed("N") == ("", False)
+    assert stops.feed("S b\n") == ("ENS b", False)
+    assert stops.feed("c EN") == ("\nc ", False)
+    assert stops.feed("D more") == ("", True)
+    assert Stops([]).feed("a") == ("a", False)
+    held = Stops(["xy"])
+    assert held.feed("x") == ("", False)
+    assert held.rest() == "x"
