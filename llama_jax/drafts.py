@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -138,22 +137,31 @@ def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, stop, done:
     carry = written(carry, token[:, None], carry.cache.length)
     proposal, found = proposed(carry.ids, carry.cache.length, carry.cache.pad, drafts.count)
     room = carry.cache.length + drafts.count < carry.ids.shape[1] - 1
-    arguments = (params, token, proposal, carry, sampler, stop, done, most)
-    return jax.lax.cond(
-        room & (most > 1) & jnp.all(found | done),
-        partial(verified, drafts=drafts),
-        partial(stepped, drafts=drafts),
-        *arguments,
-    )
+    worth = room & (most > 1) & jnp.all(found | done)
+
+    def verify(state):
+        return verified(params, token, proposal, state[2], sampler, drafts, stop, done, most)
+
+    def step(state):
+        block, _, carry = state
+        made, carry = drafts.step(params, token, carry, sampler)
+        return block.at[0].set(made), jnp.int32(1), carry
+
+    nothing = jnp.zeros((drafts.count + 1, len(token)), jnp.int32), jnp.int32(0), carry
+    return once(~worth, step, once(worth, verify, nothing))
 
 
-def stepped(params, token, proposal, carry: Drafted, sampler, stop, done, most, *, drafts: Drafts):
-    """One token, as without drafts."""
-    token, carry = drafts.step(params, token, carry, sampler)
-    return jnp.zeros((drafts.count + 1, len(token)), jnp.int32).at[0].set(token), jnp.int32(1), carry
+def once(wanted, function: Callable, state):
+    """function(state) where it is wanted, else the state. A loop of at most one turn: what a branch of `lax.cond`
+    overwrites XLA copies first, the whole cache here."""
+
+    def body(turn):
+        return jnp.bool_(False), function(turn[1])
+
+    return jax.lax.while_loop(lambda turn: turn[0], body, (wanted, state))[1]
 
 
-def verified(params, token, proposal, carry: Drafted, sampler, stop, done, most, *, drafts: Drafts):
+def verified(params, token, proposal, carry: Drafted, sampler, drafts: Drafts, stop, done, most):
     """Drafts up to the first wrong one and the token after them, at most `most`, and none after all rows have ended."""
     length, rows = carry.cache.length, jnp.concatenate([token[:, None], proposal], axis=1)
     chosen, cache = choices(params, rows, carry, sampler, drafts)
