@@ -6,7 +6,6 @@ All tasks are asked in the same interleaved blocks: prompt i belongs to task i m
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,7 +25,8 @@ from llama_jax.placement import parse
 from llama_jax.text import prompts as science
 
 TASKS = ("open", "copy", "edit")
-BEGUN = 8  # tokens of the copy that stand in the prompt
+BEGUN = 8  # tokens of the copy that stand in the prompt; of an edit, words after the first place that is another
+EARLY = 3  # the part of a passage, one third, in which the word that is replaced must occur
 WORD, OTHER = re.compile(r"[A-Za-z]{5,}"), "walnut"  # what is replaced in an edit, and by what
 
 
@@ -99,13 +99,13 @@ def beginning(loaded: Checkpoint, page: str) -> str:
 
 
 def edit(page: str) -> str:
-    """A passage, and the beginning of it again, up to and with the first place of its commonest long word, which is
-    another one there."""
-    found = Counter(WORD.findall(page)).most_common(1)
-    if not found:
+    """A passage, and the beginning of it again in which a word is another one everywhere: up to some words after its
+    first place. The word is the commonest long one of those that occur early."""
+    early = dict.fromkeys(WORD.findall(page[: len(page) // EARLY]))
+    if not early:
         return f"{page}\n\n"
-    word = found[0][0]
-    return f"{page}\n\n{page[: page.index(word)]}{OTHER}"
+    before, _, after = page.replace(max(early, key=page.count), OTHER).partition(OTHER)
+    return f"{page}\n\n{before}{OTHER}{' '.join(after.split(' ')[:BEGUN])}"
 
 
 def passes(loaded: Checkpoint, name: str, work: Workload) -> list[dict]:

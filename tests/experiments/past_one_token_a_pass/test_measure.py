@@ -50,8 +50,11 @@ def test_copies_have_begun_and_edits_have_another_word(packaged):
     assert page.startswith(begun)
     assert len(packaged.tokenizer.encode(page, special=False)) == 60
     page, _, begun = edit.rpartition("\n\n")
-    assert begun.endswith(measure.OTHER)
-    assert page.startswith(begun.removesuffix(measure.OTHER))
+    before, _, after = begun.partition(measure.OTHER)
+    assert page.startswith(before)
+    assert 0 < len(after.split()) <= measure.BEGUN
+    assert after.split()[0] in page[len(before) :]
+    assert measure.edit("about a b about c d e f g h") == "about a b about c d e f g h\n\nwalnut a b walnut c d e f"
     assert measure.edit("a b c") == "a b c\n\n"
 
 
