@@ -223,3 +223,16 @@ def test_drafts_that_cannot_be_are_refused_in_one_line():
         parse("loop+lookup+nocache")
     with pytest.raises(UserError, match="drafts are proposed and verified in one program"):
         Placement("mine", jit="transform", drafts=2)
+
+
+@pytest.mark.parametrize("name", ["loop+donate+lookup", "loop+fused+lookup"])
+def test_the_cache_is_written_in_place(name):
+    """Neither a pass with drafts nor a plain one copies it: at a long context that would cost more than the pass."""
+    engine = generate.bind(small(), random_model(small()), parse(name))
+    batch = generate.request(engine.config, [REPEATING], 60)
+    token, carry = jax.eval_shape(lambda ids: generate.prefill(engine, replace(batch, ids=ids)), batch.ids)
+    out = np.zeros((64 + engine.placement.drafts, 1), np.int32)
+    arguments = (engine.params, token, carry, generate.GREEDY, batch.stop, np.int32(59), out, None)
+    text = engine.programs.decode.lower(*arguments).compile().as_text()
+    shapes = {"[" + ",".join(map(str, leaf.shape)) + "]" for leaf in jax.tree.leaves(carry.cache.entries)}
+    assert not [line for line in text.splitlines() if " copy(" in line and any(s in line for s in shapes)]
