@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import protocol
+from llama_jax.bench import passages, protocol
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import encoder
 from llama_jax.errors import UserError
@@ -45,15 +45,14 @@ def test_copies_have_begun_and_edits_have_another_word(packaged):
     assert work.length >= max(len(encoder(packaged)(p)) for p in work.prompts)
     question, copy, edit = work.prompts[:3]
     assert "user" in question
-    page, _, begun = copy.rpartition("\n\n")
-    assert begun
-    assert page.startswith(begun)
-    assert len(packaged.tokenizer.encode(page, special=False)) == 60
-    page, _, begun = edit.rpartition("\n\n")
-    before, _, after = begun.partition(measure.OTHER)
-    assert page.startswith(before)
+    pages = passages.passages(packaged, [60] * 4, 0)
+    assert copy.startswith(f"{pages[0]}\n\n")
+    assert pages[0].startswith(copy.removeprefix(f"{pages[0]}\n\n"))
+    assert len(copy) > len(pages[0]) + 2
+    before, _, after = edit.removeprefix(f"{pages[2]}\n\n").partition(measure.OTHER)
+    assert pages[2].startswith(before)
     assert 0 < len(after.split()) <= measure.BEGUN
-    assert after.split()[0] in page[len(before) :]
+    assert after.split()[0] in pages[2][len(before) :]
     assert measure.edit("about a b about c d e f g h") == "about a b about c d e f g h\n\nwalnut a b walnut c d e f"
     assert measure.edit("a b c") == "a b c\n\n"
 
