@@ -51,7 +51,7 @@ def test_copies_have_begun_and_edits_have_another_word(packaged):
     assert len(copy) > len(pages[0]) + 2
     before, _, after = edit.removeprefix(f"{pages[2]}\n\n").partition(measure.OTHER)
     assert pages[2].startswith(before)
-    assert 0 < len(after.split()) <= measure.BEGUN
+    assert 1 < len(after.split(" ")) <= measure.BEGUN
     assert after.split()[0] in pages[2][len(before) :]
     assert measure.edit("about a b about c d e f g h") == "about a b about c d e f g h\n\nwalnut a b walnut c d e f"
     assert measure.edit("a b c") == "a b c\n\n"
