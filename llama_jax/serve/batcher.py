@@ -143,6 +143,7 @@ class Batcher(threading.Thread):
     def admitted(self) -> bool:
         """Wait until there is something to do and give free slots away; False once closed."""
         with self.changed:
+            self.count()
             while not self.closed and not self.jobs and not any(slot.job for slot in self.slots):
                 self.changed.wait()
             if self.closed:
@@ -151,9 +152,13 @@ class Batcher(threading.Thread):
                 job = self.jobs.popleft()
                 if not job.cancelled:
                     self.enter(job)
-            self.metrics.waiting.set(len(self.jobs))
-            self.metrics.running.set(sum(slot.job is not None for slot in self.slots))
+            self.count()
             return True
+
+    def count(self) -> None:
+        """Tell how many wait and how many are answered; also before the thread falls asleep."""
+        self.metrics.waiting.set(len(self.jobs))
+        self.metrics.running.set(sum(slot.job is not None for slot in self.slots))
 
     def enter(self, job: Job) -> None:
         """Give a job the free slot whose cache has most of its prompt."""

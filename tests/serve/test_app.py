@@ -178,6 +178,7 @@ def test_a_client_that_leaves_frees_its_slot(service, stream, parts):
     asyncio.run(Leaving(application(service), "/api/generate", ENDLESS | dict(stream=stream), parts).run())
     wait_until(lambda: not any(slot.job for slot in service.batcher.slots) and not service.batcher.jobs)
     assert count(service, "requests_total", reason="cancelled") + (parts == 0) > before
+    wait_until(lambda: count(service, "requests_running") == 0)
     assert count(service, "tokens_total") - made < 250
 
 

@@ -1,0 +1,163 @@
+"""A real server in a process of its own, asked by real clients."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from llama_jax import generate
+from llama_jax.text import chat
+
+pytestmark = pytest.mark.slow
+NAME = "smollm2-135m-instruct"
+QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
+
+
+def start(*options):
+    """(the process, its address) of a server on a port that the system chose."""
+    command = [sys.executable, "-m", "llama_jax", "--quiet", "serve", "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    found = re.search(r"answers at (http://127\.0\.0\.1:\d+): .*; (\d+) programs compiled in", line)
+    assert found, line + process.stderr.read()
+    return process, found[1]
+
+
+@pytest.fixture(scope="module")
+def server():
+    process, url = start("--slots", "2", "--context", "512")
+    yield url
+    process.terminate()
+    assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def said(packaged):
+    """What `generate` says to QUESTION."""
+    ids = chat.encode(packaged.tokenizer, QUESTION)
+    (answer,) = generate.answer(generate.build(packaged, "step"), [ids], 24, stop=packaged.tokenizer.stop)
+    return packaged.tokenizer.decode(answer.token_ids)
+
+
+def test_ollamas_client_gets_generates_answer(server, said):
+    import ollama
+
+    client, options = ollama.Client(server), dict(temperature=0, num_predict=24)
+    assert client.list().models[0].model == f"{NAME}:latest"
+    assert client.show(NAME).capabilities == ["completion"]
+    assert client.ps().models[0].context_length == 512
+    whole = client.chat(NAME, QUESTION, options=options)
+    parts = list(client.chat(NAME, QUESTION, options=options, stream=True))
+    assert whole.message.content == "".join(part.message.content for part in parts) == said
+    assert (whole.done_reason, whole.eval_count) == ("length", 24)
+    assert parts[-1].eval_duration > 0
+    assert client.generate(NAME, "Hello", options=options | dict(num_predict=3)).eval_count == 3
+    with pytest.raises(ollama.ResponseError, match="not found") as caught:
+        client.chat("other", QUESTION)
+    assert caught.value.status_code == 404
+
+
+def test_openais_client_gets_the_same(server, said):
+    import openai
+
+    client = openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0)
+    assert [model.id for model in client.models.list()] == [f"{NAME}:latest"]
+    asked = dict(model=NAME, messages=QUESTION, temperature=0, max_tokens=24)
+    assert client.chat.completions.create(**asked).choices[0].message.content == said
+    parts = list(client.chat.completions.create(**asked, stream=True, stream_options=dict(include_usage=True)))
+    assert "".join(part.choices[0].delta.content for part in parts if part.choices) == said
+    assert parts[-1].usage.completion_tokens == 24
+    assert client.completions.create(model=NAME, prompt="Once", max_tokens=2).usage.completion_tokens == 2
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="other", messages=QUESTION)
+    with pytest.raises(openai.BadRequestError, match="logprobs"):
+        client.chat.completions.create(**asked, logprobs=True)
+
+
+def test_curl_reads_lines_as_they_come_and_leaves_when_it_likes(server):
+    body = json.dumps(dict(model=NAME, prompt="Count.", raw=True, options=dict(num_predict=400, temperature=0)))
+    curl = subprocess.Popen(["curl", "-sN", f"{server}/api/generate", "-d", body], stdout=subprocess.PIPE, text=True)
+    assert json.loads(curl.stdout.readline())["done"] is False
+    curl.kill()
+    curl.wait()
+    deadline = time.monotonic() + 30
+    while "llama_jax_requests_running 0.0" not in metrics(server):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert re.search(r'requests_total\{reason="cancelled"\} [1-9]', metrics(server))
+
+
+def metrics(server):
+    with urllib.request.urlopen(f"{server}/metrics") as answer:
+        return answer.read().decode()
+
+
+def test_requests_side_by_side_get_what_they_get_alone_and_nothing_compiles(server, said):
+    import ollama
+
+    found, client = [], ollama.Client(server)
+
+    def ask(i):
+        content = QUESTION if i % 2 else [{"role": "user", "content": "Tell me more. " * i}]
+        options = dict(temperature=0 if i % 2 else 0.9, num_predict=24, seed=i)
+        found.append((i % 2, client.chat(NAME, content, options=options).message.content))
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert {text for plain, text in found if plain} == {said}
+    assert "llama_jax_compilations_in_service 0.0" in metrics(server)
+
+
+def test_the_fused_kernel_serves_what_it_generates(packaged):
+    import ollama
+
+    ids = packaged.tokenizer.encode("Once upon a time")
+    (alone,) = generate.answer(generate.build(packaged, "step+fused"), [ids], 16, stop=packaged.tokenizer.stop)
+    process, url = start("--slots", "1", "--context", "128", "--placement", "step+fused")
+    try:
+        options = dict(temperature=0, num_predict=16)
+        said = ollama.Client(url).generate(NAME, "Once upon a time", raw=True, options=options)
+        assert said.response == packaged.tokenizer.decode(alone.token_ids)
+        assert "llama_jax_compilations_in_service 0.0" in metrics(url)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_what_runs_is_finished_when_the_server_is_told_to_end():
+    process, url = start("--slots", "1", "--context", "256")
+    body = json.dumps(dict(model=NAME, prompt="Count.", raw=True, options=dict(num_predict=60, temperature=0)))
+    curl = subprocess.Popen(["curl", "-sN", f"{url}/api/generate", "-d", body], stdout=subprocess.PIPE, text=True)
+    first = curl.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    rest = curl.stdout.read().splitlines()
+    assert json.loads(first)["done"] is False
+    assert json.loads(rest[-1])["done"] is True
+    assert json.loads(rest[-1])["eval_count"] > 1
+    assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(["--host", "0.0.0.0"], "--api-key"), (["--placement", "loop"], "whole answer in one call"),
+     (["--slots", "0"], "--slots is 0"), (["--context", "9000"], "--context is 9000")],
+)  # fmt: skip
+def test_what_cannot_be_served_is_one_line(options, words):
+    command = [sys.executable, "-m", "llama_jax", "serve", "--port", "0", *options]
+    without = {name: value for name, value in os.environ.items() if name != "LLAMA_JAX_API_KEY"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=without)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
