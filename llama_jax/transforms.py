@@ -91,6 +91,14 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     )
 
 
+def verifier(config: ModelConfig, placement: Placement) -> Callable:
+    """`steps.Steps.verify` of a placement as one jitted program of its own, its cache donated: for who has several
+    tokens to verify, or to time."""
+    transform, logits = tree(config, placement, lambda name, function: function)
+    made = computed_by(placement).steps(config, placement, transform, sampling.next_token, logits)
+    return jax.jit(made.verify, donate_argnums=2)
+
+
 def unjitted(config: ModelConfig) -> Callable:
     """transform(params, ids [B T], cache) → (logits [B V] of the last token, cache), on a cache of fixed slots; nothing
     in it is jitted: yours to jit."""

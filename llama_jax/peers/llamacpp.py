@@ -189,9 +189,9 @@ class Context:
         """Forget every token."""
         self.llama.llama_memory_clear(self.llama.llama_get_memory(self.pointer), False)
 
-    def forget(self, position: int) -> None:
-        """Forget what stands at this position of the first row and behind it."""
-        self.llama.llama_memory_seq_rm(self.llama.llama_get_memory(self.pointer), 0, position, -1)
+    def forget(self, position: int, row: int = 0) -> None:
+        """Forget a row's tokens from this position on."""
+        self.llama.llama_memory_seq_rm(self.llama.llama_get_memory(self.pointer), row, position, -1)
 
     def decode(self, tokens: Sequence[tuple[int, int, int, bool]]) -> None:
         """One call with (id, position, row, whether its logits are wanted) a token. Raises RuntimeError where it

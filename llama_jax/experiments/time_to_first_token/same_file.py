@@ -3,7 +3,7 @@ requests.
 
 All subjects have been warmed up at all lengths in one process and are then asked the same passage in turn. A placement
 runs at the prompt's own length, without padding; up to its first token every placement with the same kernels that jits
-a step or more runs the same program, so that `step+gemv` stands for them.
+a step or more runs the same program, so that `step` stands for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llama_jax.experiments.time_to_first_token import measure as ttft
 from llama_jax.experiments.time_to_first_token import table
 from llama_jax.experiments.time_to_first_token.plan import Plan, check_plan, workloads
 
-KERNELS, EXACT = "step+gemv", " exact"  # whose first token is judged; the policy that pads nothing
+KERNELS, EXACT = "step+fused", " exact"  # whose first token is judged; the policy that pads nothing
 NEW_TOKENS = 1  # tokens of each answer: no decode program is compiled for what is not timed
 
 

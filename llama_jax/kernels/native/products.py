@@ -44,7 +44,8 @@ from llama_jax.kernels.native.machine import function, load_f32, load_i32, stack
 ROWS, COLUMNS = 16, 32  # sizes of a block
 Q4_0, Q4_1, Q8_0 = 288, 320, 544  # bytes of a block, by which kinds are told apart
 TILE = 8  # rows of activations at most that meet a weight at once
-AHEAD = 4096  # bytes that weights are asked for before they are used
+# bytes that weights are asked for before they are used: a row computes little, so its loads run ahead by themselves
+AHEAD, AHEAD_OF_ROWS = 2048, 4096
 f4, i4 = types.float32, types.int32
 FAINT = 1e-30  # what is all below this is rounded to zeros: 127 / max would overflow (`quantise.FAINT`)
 _lanes = stack(64)
@@ -144,6 +145,8 @@ def block_q8_0(w, q, d, s, t, total):
 
 
 def tile_for(m, size, block):
+    ahead = AHEAD if m == 1 else AHEAD_OF_ROWS
+
     @function
     def tile(w, blocks, q, d, s, t, base, base_stride, to, stride, kept):
         """A group of 16 rows times a tile of m rows of activations; the weights are unpacked once for all. See
@@ -152,7 +155,7 @@ def tile_for(m, size, block):
         for k in range(blocks):
             at, x, n = w + size * k, q + COLUMNS * m * k, 4 * m * k
             for line in range(0, size, 64):
-                prefetch(at + AHEAD + line)
+                prefetch(at + ahead + line)
             a = block(at, x, d + n, s + n, t + n, a)
             if m > 1:
                 b = block(at, x + 32, d + n + 4, s + n + 4, t + n + 4, b)

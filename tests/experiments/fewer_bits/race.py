@@ -76,7 +76,7 @@ def entries_of(trials, names=NAMES, contexts=(256, 1024), read=True):
 
 
 # fixed, and for each prompt token
-FIRST_MS = {"step": (20, 2.0), "step+gemv": (8, 1.0), "llamacpp": (5, 1.5), "llamacpp+generate": (6, 1.5)}
+FIRST_MS = {"step": (20, 2.0), "step+fused": (8, 1.0), "llamacpp": (5, 1.5), "llamacpp+generate": (6, 1.5)}
 LENGTHS = (10, 100)
 
 

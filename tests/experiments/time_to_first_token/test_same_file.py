@@ -27,7 +27,7 @@ TINY = (
         ("No such placement: 'stepp'", dict(subjects=["stepp"])),
         ("placements is empty", dict(subjects=["llamacpp"])),
         ("named twice", dict(subjects=["step", "step"])),
-        ("step\\+gemv is the baseline", dict(subjects=["step+gemv", "step"])),
+        ("step\\+fused is the baseline", dict(subjects=["step+fused", "step"])),
         ("lengths is \\[\\]", dict(lengths=[])),
         ("lengths is \\[5, 5\\]", dict(lengths=[5, 5])),
         ("blocks is 0", dict(blocks=0)),
@@ -45,12 +45,12 @@ def test_what_cannot_run_here_is_named_and_the_rest_is_asked(monkeypatch):
     monkeypatch.setattr(kernels, "missing", lambda: "None here; leave them out.")
     monkeypatch.setattr(measure, "answers", lambda job, plan, works: asked.append((plan, works)))
     job = Job(TINY, None, Journal(kind=Start))
-    assert same_file.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 3) == []
+    assert same_file.measure(job, ["step", "step+fused", "llamacpp"], [5, 20], 3) == []
     ((plan, works),) = asked
     assert plan.subjects == ("step exact",)
     assert (plan.processes, plan.tail, plan.new_tokens) == (1, (), 1)
     assert {n for _, n in works} == {5, 20}
-    assert [gap["name"] for gap in phases.missing(job.journal)] == ["step+gemv", "llamacpp"]
+    assert [gap["name"] for gap in phases.missing(job.journal)] == ["step+fused", "llamacpp"]
 
 
 def test_each_length_is_raced_against_llama_cpps_fastest_mode_of_the_file():
@@ -70,9 +70,9 @@ def test_each_length_is_raced_against_llama_cpps_fastest_mode_of_the_file():
 
 def test_the_table_and_the_limits():
     frame = same_file.as_frame(firsts())
-    assert frame.loc[(100, "step+gemv"), "over llama.cpp"] == pytest.approx(108 / 155, abs=0.02)
+    assert frame.loc[(100, "step+fused"), "over llama.cpp"] == pytest.approx(108 / 155, abs=0.02)
     assert frame.loc[(10, "step"), "valid"] == 8
-    assert same_file.as_frame(firsts(("step", "step+gemv")))["over llama.cpp"].isna().all()
+    assert same_file.as_frame(firsts(("step", "step+fused")))["over llama.cpp"].isna().all()
     assert same_file.as_frame([]).empty
     cfg = config.tiny()
     about, share = table.floor(cfg, LENGTHS), cfg.weights_read_per_token / cfg.num_parameters
@@ -81,7 +81,7 @@ def test_the_table_and_the_limits():
     found = same_file.limits(firsts(), about, gflops)
     assert found[10] == pytest.approx(max(10 * share, table.arithmetic_ms(about, 10, gflops)))  # 500 MB at 50 GB/s
     assert found[100] == pytest.approx(100 * share)
-    assert same_file.reading(firsts(), about)["step+gemv"] == pytest.approx(2 * share)  # 100 MB at 50 GB/s
+    assert same_file.reading(firsts(), about)["step+fused"] == pytest.approx(2 * share)  # 100 MB at 50 GB/s
     assert same_file.reading(firsts(("step", "llamacpp")), about) == {}
     assert math.isfinite(same_file.limits(firsts(("step",)), about, gflops)[10])
 
@@ -90,13 +90,13 @@ def test_the_table_and_the_limits():
 def test_really_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     job = Job(TINY, None, Journal(kind=Start))
-    made = same_file.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 2)
+    made = same_file.measure(job, ["step", "step+fused", "llamacpp"], [5, 20], 2)
     assert all(t.valid for t in made), [t.reason for t in made]
     assert Counter((t.subject, t.prompt_tokens) for t in made) == {
-        (s, n): 2 for s in ("step", "step" + AGAIN, "step+gemv") for n in (5, 20)
+        (s, n): 2 for s in ("step", "step" + AGAIN, "step+fused") for n in (5, 20)
     }
-    assert {t.quantisation for t in made if t.subject == "step+gemv"} == {"q8_0+gemv"}
+    assert {t.quantisation for t in made if t.subject == "step+fused"} == {"q8_0+fused"}
     assert {len(t.token_times_ns) for t in made} == {1}
     assert {t.cache_slots for t in made if t.prompt_tokens == 5} == {5}  # nothing is padded
     assert [gap["name"] for gap in phases.missing(job.journal)] == ["llamacpp"]
-    assert same_file.measure(job, ["step", "step+gemv", "llamacpp"], [5, 20], 2) == made
+    assert same_file.measure(job, ["step", "step+fused", "llamacpp"], [5, 20], 2) == made

@@ -27,11 +27,11 @@ def test_it_draws_where_nothing_counts():
 def test_first_tokens_are_labelled_beside_the_limit_and_raced():
     figure = draw_first(firsts())
     left, right = figure.axes
-    assert {"step", "step+gemv", "llamacpp", "llamacpp+generate"} < {text.get_text() for text in left.texts}
-    assert {text.get_text() for text in right.texts} == {"step", "step+gemv"}
+    assert {"step", "step+fused", "llamacpp", "llamacpp+generate"} < {text.get_text() for text in left.texts}
+    assert {text.get_text() for text in right.texts} == {"step", "step+fused"}
     assert "n ≥ 8" in left.get_title("left")
     assert "n ≥ 8 pairs" in right.get_title("left")
     assert "over that of llamacpp\n" in right.get_ylabel()
-    for text in ("limit: weights read once", "its weights read once: step+gemv"):
+    for text in ("limit: weights read once", "its weights read once: step+fused"):
         assert text in words(figure), text
-    assert "llama.cpp was not measured here" in words(draw_first(firsts(("step", "step+gemv"))))
+    assert "llama.cpp was not measured here" in words(draw_first(firsts(("step", "step+fused"))))
