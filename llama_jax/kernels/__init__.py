@@ -3,7 +3,7 @@
 isa      which instruction set
 build    compile on first use, keep the object code
 gemv     products with quantised weights
-fused    one decoded token as one operation
+fused    tokens through the whole model as one operation
 packed   the weights of all layers in a few arrays, as fused takes them
 native   what is compiled
 

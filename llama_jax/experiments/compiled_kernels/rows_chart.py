@@ -35,7 +35,9 @@ def costs(entries: Sequence[dict]) -> Figure:
                     (e for e in mine if (e["engine"], e["context"]) == (engine, context)), key=lambda e: e["rows"]
                 )
                 if len(points) > 1:
-                    ends[f"{engine}, {context}"] = line(axes, points, DASHES[contexts.index(context) % len(DASHES)])
+                    ends[f"{engine}, context {context}"] = line(
+                        axes, points, DASHES[contexts.index(context) % len(DASHES)]
+                    )
         rows = sorted({e["rows"] for e in mine}) or [1, 2]
         axes.plot(rows, rows, color=LIMIT_COLOUR, linewidth=1, linestyle=(0, (1, 2)))
         axes.annotate("each row as much as one", (rows[-1], rows[-1]), (-4, 0), textcoords="offset points",
@@ -46,7 +48,7 @@ def costs(entries: Sequence[dict]) -> Figure:
                           color=colour, annotation_clip=False)  # fmt: skip
         axes.set_xticks(rows, rows)
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlim(right=rows[-1] ** 1.45)
+        axes.set_xlim(right=rows[-1] ** 1.6)
         ticks = [2**i for i in range(6) if 2**i <= rows[-1]]
         axes.set_yticks(ticks, ticks)
         axes.yaxis.set_minor_locator(NullLocator())

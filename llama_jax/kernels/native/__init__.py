@@ -6,10 +6,11 @@ lanes      16 floats, 16 integers or 64 bytes as one value, on whatever instruct
            to use
 ffi        XLA's call frame: buffers, their checks, errors, its thread pool
 team       threads that share the parts of a piece of work
-products   activations rounded to int8; quantised matrix-vector and matrix-matrix products
-attention  one token's attention over cached keys and values
+products   activations rounded to int8; quantised matrices times one row of them or several
+attention  attention of new tokens over cached keys and values
 gemv       the handler of `kernels.gemv`
-fused      the handler of `kernels.fused`
+fused      the handler of `kernels.fused`; operands, what it is given; layout, what it keeps; step, its phases; heads,
+           those of attention
 
 All code is free of exceptions and of Python objects, addresses are int64, and no address of this process is in it: the
 result is plain object code that any later process can load.

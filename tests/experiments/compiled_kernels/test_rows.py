@@ -63,7 +63,7 @@ def test_the_chart_labels_every_line_and_says_n():
     found = rows.table(passes() + passes("llamacpp", {1: 1, 4: 1.6, 8: 2.6}) + passes(costs={8: 2.5}, kind=BATCH))
     figure = rows_chart.costs(found)
     words = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert {"loop+fused, 64", "llamacpp, 64"} <= set(words)
+    assert {"loop+fused, context 64", "llamacpp, context 64"} <= set(words)
     assert all("n ≥ 3 processes" in axes.get_xlabel() for axes in figure.axes)
     assert rows_chart.costs([]).axes
 

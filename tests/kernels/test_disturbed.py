@@ -1,0 +1,104 @@
+"""Kernels on a machine that is taken away: a core less, other processes on every core, readers who leave. No hang, and
+never another token.
+
+`python -m tests.kernels.test_disturbed [MODEL]` prints how much longer an answer then takes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import llama_jax as ll
+
+MODEL = "random:smollm2-135m,num_hidden_layers=4,vocab_size=2048"
+LIMIT = 300  # seconds, after which a hang is one
+PROMPTS, NEW = [[5, 9, 33, 60, 2] * 8, [7, 7, 3]], 48
+SUBJECTS = ("loop+fused", "chunk8+fused", "step+gemv", "loop+fused+lookup")
+BUSY = "while True: pass"
+
+
+def pinned(cores: set[int]) -> None:
+    """All threads of this process on these cores alone: XLA's, which are there already, among them."""
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cores)
+
+
+def outcomes(model: str, repeats: int = 3) -> dict:
+    """Subject → circumstance → [tokens, median seconds]."""
+    loaded, every = ll.load(model), os.sched_getaffinity(0)
+    engines = {name: ll.build(loaded, name) for name in SUBJECTS}
+
+    def asked(name: str) -> list:
+        taken = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            found = [answer.token_ids for answer in ll.answer(engines[name], PROMPTS, NEW)]
+            taken.append(time.perf_counter() - began)
+        return [found, sorted(taken)[repeats // 2]]
+
+    def all_of(circumstance: str) -> None:
+        for name in SUBJECTS:
+            found[name][circumstance] = asked(name)
+
+    found: dict[str, dict] = {name: {} for name in SUBJECTS}
+    all_of("warm-up")
+    all_of("undisturbed")
+    others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in every]
+    try:
+        all_of("a busy process on every core")
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    pinned({min(every)})
+    all_of("one core")
+    pinned(every)
+    for engine in engines.values():  # readers who leave after the first block
+        stream = ll.generate.stream(engine, PROMPTS, NEW)
+        next(stream)
+        stream.close()
+    all_of("after readers who left")
+    return found
+
+
+@pytest.mark.slow
+def test_no_token_changes_and_nothing_hangs():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.test_disturbed", MODEL, "--json"],
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name, circumstances in json.loads(done.stdout).items():
+        expected = circumstances["undisturbed"][0]
+        assert [len(tokens) for tokens in expected] == [NEW, NEW]
+        for circumstance, (tokens, _) in circumstances.items():
+            assert tokens == expected, (name, circumstance)
+
+
+@pytest.mark.parametrize("name", ["step+fused", "loop+fused", "chunk8+fused"])
+def test_a_cache_is_used_to_its_last_slot(name):
+    """As many slots as the request needs and no more: the same tokens as in a larger one."""
+    engine = ll.build(ll.load("random:smollm2-135m,num_hidden_layers=2,vocab_size=512"), name)
+    needed = 40 + NEW - 1
+    exact, roomy = (
+        ll.answer(engine, [PROMPTS[0]], NEW, length=40, slots=slots)[0].token_ids for slots in (needed, needed + 64)
+    )
+    assert exact == roomy
+
+
+def main() -> None:
+    found = outcomes(*[a for a in sys.argv[1:] if not a.startswith("-")])
+    if "--json" in sys.argv:
+        print(json.dumps(found))
+        return
+    for name, circumstances in found.items():
+        for circumstance, (_, seconds) in circumstances.items():
+            print(f"{name}, {circumstance}: {1e3 * seconds:.1f} ms, {seconds / circumstances['undisturbed'][1]:.2f}x")
+
+
+if __name__ == "__main__":
+    main()
