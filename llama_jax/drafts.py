@@ -4,8 +4,9 @@ says how much is what the model would have said.
 Prompt lookup (Saxena 2023, https://github.com/apoorvumang/prompt-lookup-decoding) is speculative decoding (Leviathan et
 al. 2023, https://arxiv.org/abs/2211.17192) whose drafts cost no model. All of it is on the device: the tokens so far
 are part of the carry, the search is a comparison of arrays, and a pass says how far its loop has come. Tokens are those
-of the same placement without drafts, whatever is proposed, at any temperature: row i of a pass draws with the key that
-token i would have drawn with, and a draft is taken where that is what was drawn. This accepts a draft with the
+of the same placement without drafts, whatever is proposed, at any temperature (to the bit under the fused kernel; XLA
+may add up several rows in another order than one, which at a near-tie would show): row i of a pass draws with the key
+that token i would have drawn with, and a draft is taken where that is what was drawn. This accepts a draft with the
 probability that the model gives it and else draws from what remains, which is rejection sampling.
 
 A rejected draft's keys and values stay in the cache after its `length`, where nobody looks, until others are written

@@ -32,7 +32,7 @@ TREE = {  # name: the function that calls it
 TAKES_CACHE = ("decode", "step", "transform", "layer", "attend")
 SWITCHES = {
     "weights": ("loaded", "f32", "bf16", *quantise.FORMS),  # loaded: as the checkpoint was loaded
-    "kernels": ("none", "gemv", "fused"),  # gemv: products on quantised blocks; fused: the whole step, one call a token
+    "kernels": ("none", "gemv", "fused"),  # gemv: products on quantised blocks; fused: the whole step, in one call
     "layers": tuple(model.LAYERS),
     "cache": kvc.POLICIES,
     "kv": ("loaded", *kvc.DTYPES),  # what keys and values are kept as; loaded: as the weights
@@ -198,7 +198,7 @@ def _against_kernels(p: Placement):
     )
     yield (
         fused and not {"step", "decode"} & set(p.jit),
-        "kernels='fused' is one call a token; put 'step' or 'decode' in jit.",
+        "kernels='fused' is the whole step in one call; put 'step' or 'decode' in jit.",
     )
     yield (
         fused and p.cache != "fixed",

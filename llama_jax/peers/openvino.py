@@ -58,10 +58,18 @@ def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     return Subject(name, BACKEND, name, runner.run, encoder(loaded), known)
 
 
+def library():
+    """`openvino_genai`. Raises UnavailableError where it is installed and does not load."""
+    try:
+        import openvino_genai
+    except (ImportError, OSError) as error:
+        raise UnavailableError(f"OpenVINO does not load: {last_line(error)}", REMEDY) from error
+    return openvino_genai
+
+
 def opened(path: Path):
     """A file as its pipeline; the one opened last is kept."""
-    import openvino_genai
-
+    openvino_genai = library()
     checkpoint.gguf.read(path)  # raises for a damaged one, over which its own reader would end the process
     identity = str(path), path.stat().st_mtime_ns
     if _kept.get("identity") != identity:
@@ -137,13 +145,16 @@ def logits(loaded: checkpoint.Checkpoint, name: str = "openvino") -> Callable[[S
 
     Raises UnavailableError where it cannot read the file, or the cache cannot be written.
     """
-    import openvino
-
     if gap := missing(name, loaded.source):
         raise UnavailableError(*gap)
-    core = openvino.Core()
     path = llamacpp.in_type(loaded, name.partition("+")[2])
-    model = core.compile_model(converted(path, loaded.weights_hash), "CPU", threads())
+    made = converted(path, loaded.weights_hash)
+    import openvino
+
+    try:
+        model = openvino.Core().compile_model(made, "CPU", threads())
+    except RuntimeError as error:
+        raise UnavailableError(f"OpenVINO cannot compile {made}: {last_line(error)}", REMEDY) from error
 
     def read(ids: Sequence[int]) -> np.ndarray:
         row = np.asarray(ids, np.int64)[None]
@@ -156,8 +167,7 @@ def logits(loaded: checkpoint.Checkpoint, name: str = "openvino") -> Callable[[S
 
 def converted(path: Path, digest: str) -> Path:
     """The model in OpenVINO's own form, from the user's cache or made now: the pipeline leaves it beside the file."""
-    import openvino_genai
-
+    openvino_genai = library()
     home = paths.cache("openvino", f"{digest[:16]}-{path.stem[-40:]}-{openvino_genai.__version__.partition('-')[0]}")
     if (home / MODEL).is_file():
         return home / MODEL
@@ -168,8 +178,12 @@ def converted(path: Path, digest: str) -> Path:
             link.symlink_to(path.resolve())
             openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True, **threads())
             link.unlink()
+            if not (Path(folder) / MODEL).is_file():
+                raise RuntimeError("it left none")
             os.rename(folder, home)
             os.mkdir(folder)  # which is removed with its content
     except (OSError, RuntimeError) as error:
+        if (home / MODEL).is_file():  # another process was sooner
+            return home / MODEL
         raise UnavailableError(f"OpenVINO made no model of {path} in {home}: {last_line(error)}", REMEDY) from error
     return home / MODEL

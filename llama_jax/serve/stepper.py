@@ -119,7 +119,7 @@ class Stepper:
             state = self.begin(np.zeros((1, size), np.int32), size - 1, 0, sampler)
         for size in SIZES:  # a piece follows another, or what was left of a request before
             state = self.extend(self.rewound(state, [0], 0), np.zeros((1, size), np.int32), sampler)
-            state = self.extend(state, np.zeros((1, size), np.int32), sampler)
+            state = self.extend(self.rewound(state, [0], 0), np.zeros((1, size), np.int32), sampler)
         tokens, _ = self.step(state, sampler)
         self.fetch(tokens)
         self.fetch(state.token)

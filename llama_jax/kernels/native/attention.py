@@ -168,7 +168,8 @@ def attend(q, queries, heads, position, keys, values, start, last, head_dim, to,
     """A piece: rotated and scaled queries (float32 [queries, h]) over positions start…last of one chunk, its first.
 
     There are `heads` queries of each of the positions `position`, `position` + 1 …, and each sees what is not behind
-    its own: a query gets the same bits whichever others there are.
+    its own: a query gets the same bits whichever others there are, as long as all values are finite (what it may not
+    see it takes 0 times).
     Query i's result goes to `to` + i `to_stride`: largest score, sum, then at HEADER the weighted sum of values [h].
     """
     row, far = _scores(), 2 * head_dim * start

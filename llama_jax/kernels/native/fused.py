@@ -155,6 +155,7 @@ def prepared(frame, skipped):
     for i in range(layout.X0, layout.BEST + 1):
         team.set_parameter(state, i, place)
         place += layout.shared_room(sizes, i)
+    place = (place + 7) // 8 * 8  # descriptions hold 64-bit numbers
     team.set_parameter(state, layout.WEIGHTS, place)
     for layer in range(layers):
         for i in range(MATRICES):

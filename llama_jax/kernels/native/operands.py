@@ -90,7 +90,15 @@ def problem(frame):
         return bad_logits()
     d, dim, heads = size(argument(frame, NORM), 0), size(argument(frame, KEYS), 3), heads_of(frame)
     kv = size(argument(frame, KEYS), 1) // sequences_of(frame)
-    if d < COLUMNS or d % COLUMNS != 0 or heads < 1 or heads > MOST or heads % kv != 0 or (heads * dim) % COLUMNS != 0:
+    if (
+        d < COLUMNS
+        or d % COLUMNS != 0
+        or heads < 1
+        or heads > MOST
+        or sequences_of(frame) * tokens_of(frame) * heads > MOST
+        or heads % kv != 0
+        or (heads * dim) % COLUMNS != 0
+    ):
         return bad_sizes()
     if feed_forward(frame) < COLUMNS or feed_forward(frame) % COLUMNS != 0:
         return bad_sizes()
