@@ -12,7 +12,8 @@ MINUTES ?= 10
 SEED ?= 0
 # llama.cpp with this machine's own instructions, without its part for images
 LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
-# the same of ik_llama.cpp, its attention for the types of cache that are measured here
+# the same of ik_llama.cpp, its attention for the types of cache that are measured here; its package leaves out a file
+# that says which commit it is, without which it does not build
 IK_LLAMA_CPP := -DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF
 GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
@@ -96,9 +97,14 @@ $(PEERS): requirements-peers.txt $(READY)
 	@touch $@
 
 $(MORE): requirements-more-peers.txt $(PEERS)
-	@echo "building ik_llama.cpp from source unless pip has kept the build of an earlier run; some minutes on two idle cores"
+	@echo "building ik_llama.cpp from source; some six minutes on two idle cores"
 	@missing=; \
-	CMAKE_ARGS="$(IK_LLAMA_CPP)" $(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-binary ik-llama-cpp-python $$(grep ^ik- $<) \
+	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(BIN)/python -m pip download -q $(PIP_FLAGS) --no-deps --no-binary :all: -d $$folder $$(grep ^ik- $<) \
+		&& tar -xzf $$folder/ik*.tar.gz -C $$folder && mkdir -p $$(echo $$folder/ik*/vendor/ik_llama.cpp/common)/cmake \
+		&& printf 'set(BUILD_NUMBER 0)\nconfigure_file(common/build-info.cpp.in common/build-info.cpp)\n' \
+			> $$(echo $$folder/ik*/vendor/ik_llama.cpp/common/cmake)/build-info-gen-cpp.cmake \
+		&& CMAKE_ARGS="$(IK_LLAMA_CPP)" $(BIN)/python -m pip install $(PIP_FLAGS) --no-deps $$folder/ik*/ \
 		|| { missing=1; echo "ik_llama.cpp could not be built: ik-llamacpp is a gap here" >&2; }; \
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --only-binary :all: $$(grep ^openvino $<) \
 		|| { missing=1; echo "OpenVINO could not be installed: openvino is a gap here" >&2; }; \
