@@ -146,7 +146,9 @@ def test_the_three_phases(folder, tmp_path):
         (n, b) for n in ("step", "step" + AGAIN) for b in (0, 1)
     }
     assert len({t.process for t in trials}) == 4  # each start its own, the two blocks one each
-    assert [t.model_dump() for t in record.read(journal.path)[0]] == [t.model_dump() for t in journal.trials]
+    assert [t.model_dump() for t in record.read(journal.path, as_probed=True)[0]] == [
+        t.model_dump() for t in journal.trials
+    ]
     assert {len(note["affinity"]) for note in journal.notes} == {1}
     assert {"load_before", "others_cpu", "steal"} <= set(journal.notes[0]["watch"])
 

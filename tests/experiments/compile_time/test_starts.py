@@ -260,4 +260,4 @@ def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch, t
     starts.first(again, [("step", way) for way in starts.WAYS], 1)
     starts.warm(again, ["step", "step+scan+donate"], "step", 2)
     record.write(tmp_path / "x.csv", again.journal.trials, Start)
-    assert record.read(tmp_path / "x.csv", kind=Start)[0] == again.journal.trials
+    assert record.read(tmp_path / "x.csv", kind=Start, as_probed=True)[0] == again.journal.trials
