@@ -14,9 +14,9 @@ import pytest
 
 import llama_jax as ll
 
-MODEL = "random:smollm2-135m,num_hidden_layers=4,vocab_size=2048"
-LIMIT = 300  # seconds, after which a hang is one
-PROMPTS, NEW = [[5, 9, 33, 60, 2] * 8, [7, 7, 3]], 48
+MODEL = "random:smollm2-135m,num_hidden_layers=2,vocab_size=512"
+LIMIT = 560  # seconds, after which a hang is one; other tests may compute beside it
+PROMPTS, NEW = [[5, 9, 33, 60, 2] * 8, [7, 7, 3]], 16
 SUBJECTS = ("loop+fused", "chunk8+fused", "step+gemv", "loop+fused+lookup")
 BUSY = "while True: pass"
 
@@ -27,7 +27,7 @@ def pinned(cores: set[int]) -> None:
         os.sched_setaffinity(int(thread), cores)
 
 
-def outcomes(model: str, repeats: int = 3) -> dict:
+def outcomes(model: str, repeats: int = 1) -> dict:
     """Subject → circumstance → [tokens, median seconds]."""
     loaded, every = ll.load(model), os.sched_getaffinity(0)
     engines = {name: ll.build(loaded, name) for name in SUBJECTS}
@@ -91,7 +91,7 @@ def test_a_cache_is_used_to_its_last_slot(name):
 
 
 def main() -> None:
-    found = outcomes(*[a for a in sys.argv[1:] if not a.startswith("-")])
+    found = outcomes(*[a for a in sys.argv[1:] if not a.startswith("-")], repeats=1 if "--json" in sys.argv else 5)
     if "--json" in sys.argv:
         print(json.dumps(found))
         return
