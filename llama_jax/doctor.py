@@ -11,6 +11,7 @@ import psutil
 from llama_jax import checkpoint, kernels, peers, runtime
 from llama_jax.bench import environment, roofline
 from llama_jax.errors import UserError
+from llama_jax.peers import ollama, ollama_native
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "gguf", "safetensors", "tokenizers", "papermill", "jupyterlab",
             "numba", "llvmlite", "torch", "transformers", "ollama", "llama-cpp-python", "ik-llama-cpp-python",
@@ -57,6 +58,7 @@ def examine(probe: bool = True) -> dict:
         "jax computes": {f"{one.name} ({one.issue}):": runtime.told(one, said) for one, said in computes},
         "kernels": compiled,
         "peers": others,
+        "ollama": find_ollama(),
         "bandwidth_gbps": round(roofline.bandwidth(), 1) if probe else None,
         "weights": weights,
         "advice": advice + hints + ([hint] if hint else []),
@@ -69,6 +71,13 @@ def find_weights() -> tuple[dict, str]:
         return {"name": checkpoint.DEFAULT, "path": str(path), "bytes": path.stat().st_size}, ""
     except UserError as error:
         return {"name": checkpoint.DEFAULT, "path": None, "bytes": None}, str(error)
+
+
+def find_ollama() -> dict:
+    """The real Ollama that `make ollama` built here, and the server that answers: version and place of each, or
+    None."""
+    path = ollama_native.binary()
+    return {"built": path and f"{ollama_native.VERSION} at {path}", "running": ollama.running()}
 
 
 def find_peers() -> tuple[dict, list[str]]:

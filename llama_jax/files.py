@@ -56,6 +56,25 @@ def write_together(contents: dict[Path, str | bytes]) -> None:
 
 
 @contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Wait until nobody else is in here with that folder, made as needed: for a file that several add to. By flock on
+    the folder itself, which leaves no file and goes with the process. Raises UserError when it cannot be made."""
+    import fcntl
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"Cannot write to {shown(str(folder))}: {error.strerror}.") from error
+    try:
+        with contextlib.suppress(OSError):  # a file system that has no locks gives none
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """An empty file beside `path`, for what is written piece by piece: it takes that place when the block ends, and is
     removed where the block fails. Raises UserError when it cannot be written."""

@@ -99,6 +99,34 @@ def verifier(config: ModelConfig, placement: Placement) -> Callable:
     return jax.jit(made.verify, donate_argnums=2)
 
 
+@dataclass(frozen=True)
+class SlotPrograms:
+    """`kernels.fused_slots` as jitted programs, each of which is given the slots for good.
+
+    create(count, room) → slots; enter(slots, …) → slots;
+    read(model, slots, ids [1 T], number, last) → (token [1], scores, slots);
+    step(model, slots, numbers [R], live [R]) → (tokens [n R], scores, slots), n the placement's tokens a call.
+    """
+
+    create: Callable
+    enter: Callable
+    read: Callable
+    step: Callable
+
+
+def slots(config: ModelConfig, placement: Placement) -> SlotPrograms:
+    """Programs for sequences that stand at different positions of one cache. For placements with the fused kernel."""
+    from llama_jax.kernels import fused, fused_slots  # here: only who asks for kernels needs what compiles them
+
+    run = partial(fused.rows, config=config, inverse=rope.frequencies(config))
+    return SlotPrograms(
+        create=partial(fused_slots.create, config),
+        enter=jax.jit(fused_slots.enter, donate_argnums=0),
+        read=jax.jit(partial(fused_slots.read, run=run), static_argnames="last", donate_argnums=1),
+        step=jax.jit(partial(fused_slots.step, run=run, tokens=placement.tokens_per_call), donate_argnums=1),
+    )
+
+
 def unjitted(config: ModelConfig) -> Callable:
     """transform(params, ids [B T], cache) → (logits [B V] of the last token, cache), on a cache of fixed slots; nothing
     in it is jitted: yours to jit."""

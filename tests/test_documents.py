@@ -46,6 +46,61 @@ def test_every_place_named_is_there(name):
     assert not [place for place in sorted(places(TEXTS[name])) if not any((root / place).exists() for root in roots)]
 
 
+def anchors(text):
+    """Ids of a text's headings, as forges make them."""
+    heads = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def astray(path, text):
+    """Links of a text that lead nowhere from where it lies."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        place, _, part = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        there = (path.parent / place).resolve() if place else path
+        known = there.read_text(encoding="utf-8") if part and there.is_file() else ""
+        ids = anchors(known) if there.suffix == ".md" else re.findall(r'id="([^"]+)"', known)
+        if not there.exists() or (part and part not in ids):
+            yield target
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_link_leads_somewhere(name):
+    assert not list(astray(paths.ROOT / name, TEXTS[name]))
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path):
+    (tmp_path / "a.md").write_text("# One head\n\n## `Two`, and more")
+    text = "[1](a.md) [2](a.md#one-head) [3](a.md#two-and-more) [4](https://x.y) [5](b.md) [6](a.md#three)"
+    assert list(astray(tmp_path / "c.md", text)) == ["b.md", "a.md#three"]
+
+
+def test_the_readme_is_short_and_says_what_is_promised():
+    text = TEXTS["README.md"]
+    assert len(text.splitlines()) <= 120
+    blocks = [words for words in commands(text) if words[0] == "make"]
+    assert [words[1] for words in blocks] == ["figures", "test"]  # the two commands
+    assert text.count("![") == 1
+    assert "how-to-read-the-statistics" in anchors(text)
+
+
+def test_the_index_has_every_document():
+    index = TEXTS["docs/README.md"]
+    assert not [name for name in TEXTS if name.startswith("docs/") and f"]({name[5:]})" not in index + "](README.md)"]
+
+
+def paragraphs(text):
+    """Pieces of some length between empty lines, spaces made one."""
+    return {words for part in text.split("\n\n") if len(words := " ".join(part.split())) > 150}
+
+
+def test_nothing_is_said_twice():
+    known = [(name, words) for name, text in TEXTS.items() for words in paragraphs(text)]
+    said = [words for _, words in known]
+    assert not [(name, words[:80]) for name, words in known if said.count(words) > 1]
+
+
 def test_every_make_target_named_is_there():
     targets = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(), re.M))
     for name, text in TEXTS.items():

@@ -14,6 +14,7 @@ UPWARD = {  # lazy imports that lead up, (module, what it imports), and why they
     ("model.quantise", "kernels.gemv"): "a machine without kernels never needs it",
     ("bench.available", "peers"): "who measures no peer needs none",
     ("bench.phases", "peers"): "as above",
+    ("bench.provenance", "peers"): "as above",
     ("bench.quality", "peers"): "as above",
     ("bench.requests", "peers"): "as above",
     ("bench.run", "peers"): "as above",

@@ -1,15 +1,17 @@
 """Work in threads of its own: order, bounds, errors, and that nothing stays behind."""
 
 import gc
+import itertools
 import subprocess
 import sys
 import threading
 import time
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
-from llama_jax.threads import Receiver, Worker, ahead, threaded
+from llama_jax.threads import Receiver, Supply, Worker, ahead, threaded
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +143,33 @@ def test_a_generator_in_a_cycle_collected_by_a_worker_does_not_hang():
         gc.collect()
         time.sleep(0.01)
     assert not any(isinstance(t, Worker) for t in threading.enumerate())
+
+
+def test_a_supply_says_when_nothing_comes_and_is_let_go_of():
+    given = SimpleQueue()
+    supply = Supply(iter(given.get, "end"))
+    items = iter(supply)
+    given.put(1)
+    assert [item for item in itertools.islice(items, 2) if item] == [1]  # then None: nothing comes
+    given.put(2)
+    assert next(items) == 2
+    ended = threading.Timer(0.1, supply.close)
+    ended.start()
+    assert list(items) in ([None], [])  # it would wait for ever
+    given.put("end")
+    assert list(Supply([1, 2])) == [1, 2]
+
+    def fails():
+        yield 1
+        raise ZeroDivisionError
+
+    items = iter(Supply(fails()))
+    assert next(items) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(items)
+    for thread in threading.enumerate():
+        if thread.name == "supply":
+            thread.join()
 
 
 def test_a_receiver_keeps_requests_apart_and_says_when_nobody_waits():

@@ -5,8 +5,11 @@
     report = extract(extractor, "texts.jsonl", "activations")      # resumes what is there
     store = ActivationStore.open("activations")
 
-spec (what is wanted) and sources (of which texts) → batches (fixed shapes) → program (the model, cut and tapped)
-→ extraction (the pipeline) → store (shards and commits on disk). generation: the same of tokens that the model makes.
+`units`, `pending`, `extract(…, units=…)` and `finish` are what any engine needs to run a corpus on many machines.
+
+spec (what is wanted) and sources (of which texts) → plan (their units) → batches (fixed shapes) → program (the model,
+cut and tapped) → extraction (the pipeline) → store (shards and commits on disk). generation: the same of tokens that
+the model makes.
 """
 
 import importlib
@@ -16,8 +19,11 @@ NAMES = {  # name here: the module it comes from
     "ActivationStore": "reading",
     "Extractor": "program",
     "Generator": "generation",
-    "RunReport": "extraction",
+    "RunReport": "run",
     "extract": "extraction",
+    "finish": "plan",
+    "pending": "plan",
+    "units": "plan",
     "verify": "verification",
 }
 

@@ -43,9 +43,10 @@ def to_the_end(planned: Iterator[tuple[Unit, Chunk]]) -> Iterator[tuple[Unit, Ch
 
 
 def gathered(
-    extractor: Extractor, planned: Iterable[tuple[Unit, Chunk] | Exception], depth: int, tracing: Trace
+    extractor: Extractor, planned: Iterable[tuple[Unit, Chunk] | Exception | None], depth: int, tracing: Trace
 ) -> Iterator[Work]:
-    """Run every batch, `depth` of them in flight, and hand each unit over as soon as its last batch has arrived.
+    """Run every batch, `depth` of them in flight, and hand each unit over as soon as its last batch has arrived; where
+    nothing is planned yet (None), all that are in flight.
 
     Raises the error that ended the planning once everything planned before it has been handed over.
     """
@@ -66,6 +67,10 @@ def gathered(
         if isinstance(item, Exception):
             error = item
             break
+        if item is None:
+            while waiting:
+                yield from arrive()
+            continue
         unit, chunk = item
         work = Work(unit, chunk, empty(extractor, unit), {})
         for batch in unit.batches:

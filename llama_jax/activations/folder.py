@@ -16,7 +16,7 @@ import fcntl
 import os
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,7 +37,7 @@ REMEDY = {
     errno.EMFILE: "raise the limit of open files",
     errno.EIO: "check the disk",
 }
-
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # of a file system without hard links
 
 Content = bytes | Sequence[memoryview]
 
@@ -50,6 +50,10 @@ class Folder(Protocol):
     def write(self, name: str, content: Content) -> None:
         """Put a file there, or in the place of one, durably and in one piece. Several buffers are one after the
         other."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Put a file there unless one is there already; whether this call did. Of several at once one does, where the
+        file system can tell."""
 
     def read(self, name: str, limit: int = LIMIT) -> bytes | None:
         """Its content, of at most so many bytes; None where there is no such file."""
@@ -75,9 +79,11 @@ class Folder(Protocol):
     def sweep(self) -> list[str]:
         """Remove the leftovers, and say which. Only while no one else writes: theirs would go too."""
 
-    def lock(self, shared: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Refuse to run beside another run in this folder; `shared`: beside any but those that share as well, the
-        workers of one run."""
+    def tidy(self) -> None:
+        """Sweep, unless somebody writes here right now or that cannot be known."""
+
+    def writing(self) -> contextlib.AbstractContextManager[None]:
+        """Held by each who writes here, any number at a time: it keeps others from tidying."""
 
 
 def buffers(content: Content) -> Sequence[bytes | memoryview]:
@@ -121,6 +127,20 @@ class LocalFolder(Listed):
         self.path, self.where = path, str(path)
 
     def write(self, name: str, content: Content) -> None:
+        self._put(name, content, os.replace)
+
+    def create(self, name: str, content: bytes) -> bool:
+        try:
+            self._put(name, content, os.link)  # unlike a rename, a link never takes another's place
+        except UserError as error:
+            if self.size(name) is not None:  # by whoever was first
+                return False
+            if getattr(error.__cause__, "errno", None) not in NO_LINKS:
+                raise
+            self.write(name, content)
+        return True
+
+    def _put(self, name: str, content: Content, place: Callable[[Path, Path], None]) -> None:
         target, staged = self.path / name, self.path / temporary(name)
         with self._told(f"Cannot write {target}", "What is committed stays valid"):
             make_folder(target.parent)
@@ -130,12 +150,11 @@ class LocalFolder(Listed):
                         file.write(buffer)
                     file.flush()
                     os.fsync(file.fileno())
-                os.replace(staged, target)
+                place(staged, target)
                 sync_folder(target.parent)
-            except OSError:
+            finally:
                 with contextlib.suppress(OSError):  # a full disk gets its room back
                     staged.unlink(missing_ok=True)
-                raise
 
     def read(self, name: str, limit: int = LIMIT) -> bytes | None:
         return None if self.size(name) is None else boundary.content(self.path / name, limit)
@@ -161,24 +180,25 @@ class LocalFolder(Listed):
         with self._told(f"Cannot remove {self.path / name}"):
             (self.path / name).unlink(missing_ok=True)
 
+    def tidy(self) -> None:
+        with self._opened() as handle:
+            if flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                self.sweep()
+
     @contextlib.contextmanager
-    def lock(self, shared: bool = False) -> Iterator[None]:
-        """By flock on the folder itself: it leaves no file, and goes with the process. File systems that have no locks
-        give none."""
+    def writing(self) -> Iterator[None]:
+        """By flock on the folder itself: it leaves no file, and goes with the process."""
+        with self._opened() as handle:
+            flock(handle, fcntl.LOCK_SH)  # waits only while somebody tidies
+            yield
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
         with self._told(f"Cannot write to {self.path}"):
             make_folder(self.path)
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            try:
-                fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"Another run writes to {self.path} right now; wait for it, or choose another folder."
-                ) from error
-            except OSError as error:  # NFS locks no folders, Lustre may be mounted without locks
-                if error.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                    raise
-            yield
+            yield handle
         finally:
             os.close(handle)
 
@@ -205,6 +225,18 @@ class LocalFolder(Listed):
                 part[0].upper() + part[1:] + "." for part in (comfort, remedy and f"{remedy} and run again") if part
             ]
             raise UserError(" ".join([f"{what}: {getattr(error, 'strerror', None) or error}.", *ends])) from error
+
+
+def flock(handle: int, how: int) -> bool:
+    """Whether the lock was given. File systems that have no locks give none: NFS locks no folders, Lustre may be
+    mounted without."""
+    try:
+        fcntl.flock(handle, how)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        return False
+    return True
 
 
 def make_folder(path: Path) -> None:

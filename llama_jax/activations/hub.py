@@ -30,10 +30,12 @@ SHOWN = 200  # characters of a name in a message
 
 @dataclass(frozen=True)
 class Loaded:
-    """A streaming dataset, and what identifies it: `about()` reads local files whole."""
+    """A streaming dataset, and what identifies it: `about()` reads local files whole, `about(digest)` what that reads.
+    parquet: its files, where all of it is in such files: paths of this machine, or URLs."""
 
     dataset: object
-    about: Callable[[], dict]
+    about: Callable[..., dict]
+    parquet: list[Path | str] | None
 
 
 def is_dataset(value) -> bool:
@@ -59,15 +61,15 @@ def about(dataset, field: str) -> dict:
     return dict(kind="dataset", **known, fingerprint=getattr(dataset, "_fingerprint", None), field=field)
 
 
-def rows(dataset, field: str, name: str) -> Iterator[Example]:
-    """The examples of a dataset, one at a time. Raises UserError where the field is missing, or the rest cannot be
-    had."""
+def rows(dataset, field: str, name: str, first: int = 0) -> Iterator[Example]:
+    """The examples of a dataset from one on, one at a time. Raises UserError where the field is missing, or the rest
+    cannot be had."""
     names = dataset.column_names
     if names is not None and field not in names:
         raise UserError(f"{name} has no column {field!r}.{near(field, names)} Name another (--field).")
-    number = 0
+    number = first
     try:
-        for number, row in enumerate(dataset):
+        for number, row in enumerate(dataset.skip(first) if first else dataset, first):
             yield example(row, field, f"{name}, example {number}")
     except UserError:
         raise
@@ -95,10 +97,19 @@ def load(source: str) -> Loaded:
         raise UserError("Datasets of the hub need the datasets library: pip install datasets.") from error
     except Exception as error:  # of the network, of the hub, of damaged files: each library has its own
         raise UserError(f"{source[:SHOWN]} cannot be opened: {first_line(error)}") from error
-    return Loaded(dataset, partial(identity, builder, path, split or SPLIT))
+    split = split or SPLIT
+    return Loaded(dataset, partial(identity, builder, path, split), parquet(builder, split))
 
 
-def identity(builder, path: str, split: str) -> dict:
+def parquet(builder, split: str) -> list[Path | str] | None:
+    """The files of a split that is nothing but parquet files."""
+    found = (getattr(builder.config, "data_files", None) or {}).get(split)
+    if not found or not all(str(file).lower().endswith(".parquet") for file in found):
+        return None
+    return [str(file) if "://" in str(file) else Path(file) for file in found]
+
+
+def identity(builder, path: str, split: str, digest: Callable[[list[Path]], object] = readers.digest) -> dict:
     """What identifies a dataset by name: of the hub its revision, of a local folder its files' names and contents."""
     found = dict(
         kind="hub", name=Path(path).name if Path(path).is_dir() else path, config=builder.config.name, split=split
@@ -106,4 +117,4 @@ def identity(builder, path: str, split: str) -> dict:
     if not Path(path).is_dir():
         return found | dict(revision=builder.hash)
     local = [Path(p) for p in builder.config.data_files[split]]
-    return found | dict(files=[p.name for p in local], sha256=readers.digest(local))
+    return found | dict(files=[p.name for p in local], sha256=digest(local))

@@ -11,12 +11,15 @@ Whatever cannot be an example ends with one line that names the file and the lin
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,6 +35,7 @@ NAMES, LONGEST_REASON = 12, 300  # fields in a message, characters of what a lib
 ROWS = 64  # rows of a parquet file read at a time: some megabytes even where they are long
 # bytes of a column that are read at a time: a row group may be the whole file, and pre_buffer would hold it
 BUFFER = 1 << 20
+TAIL = 1 << 16  # bytes at a file's end
 
 
 def example(value, field: str, where: str) -> Example:
@@ -72,72 +76,116 @@ def whole(text: str, where: str) -> str:
     return text
 
 
-def lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
-    """(number from 1, line without its end) of a binary file, one at a time. Raises UserError for what is not UTF-8, or
-    too long."""
-    for number, raw in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), b""), 1):
-        if len(raw) > LONGEST_LINE:
-            raise UserError(f"{name}, line {number} is longer than {LONGEST_LINE:,} bytes. Cut it into several.")
-        try:
-            yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{name}, line {number} is not UTF-8: byte 0x{raw[error.start]:02x} at column {error.start + 1}."
-                " Convert it,"
-                " for example with iconv."
-            ) from error
+class Hash(Protocol):
+    """What is told of every byte that is read, such as `hashlib.sha256()`."""
+
+    def update(self, content: bytes) -> None: ...
 
 
-def paragraphs(path: Path, field: str) -> Iterator[str]:
-    """The paragraphs of a text file."""
-    kept, begin, length = [], 0, 0
-    with path.open("rb") as file:
-        for number, line in itertools.chain(lines(file, str(path)), [(0, "")]):
+class Place(NamedTuple):
+    """A point between two examples of a file: its byte and how many lines are before it, or its row."""
+
+    at: int = 0
+    line: int = 0
+
+
+BEGIN = Place()
+
+
+class Reading:
+    """A binary file, gone through by line from a place on; `place` is where it is now."""
+
+    def __init__(self, file: BinaryIO, name: str, place: Place = BEGIN, digest: Hash | None = None):
+        self.file, self.name, self.place, self.digest = file, name, place, digest
+        if place.at:
+            file.seek(place.at)
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """(number from 1, line without its end), one at a time. Raises UserError for what is not UTF-8, or too long."""
+        for raw in iter(partial(self.file.readline, LONGEST_LINE + 1), b""):
+            number = self.place.line + 1
+            if len(raw) > LONGEST_LINE:
+                raise UserError(
+                    f"{self.name}, line {number} is longer than {LONGEST_LINE:,} bytes. Cut it into several."
+                )
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{self.name}, line {number} is not UTF-8: byte 0x{raw[error.start]:02x} at column"
+                    f" {error.start + 1}. Convert it, for example with iconv."
+                ) from error
+            self.place = Place(self.place.at + len(raw), number)
+            if self.digest:
+                self.digest.update(raw)
+            yield number, line
+
+    def paragraphs(self) -> Iterator[str]:
+        """Lines between blank ones."""
+        kept, begin, length = [], 0, 0
+        for number, line in itertools.chain(self.lines(), [(0, "")]):
             if line.strip():
                 begin, length = (begin, length + 1 + len(line)) if kept else (number, len(line))
-                check_length(length, f"{path}, the paragraph at line {begin}")
+                check_length(length, f"{self.name}, the paragraph at line {begin}")
                 kept.append(line)
             elif kept:
                 yield "\n".join(kept).strip()
                 kept = []
 
+    def records(self, field: str) -> Iterator[Example]:
+        """The examples of JSON lines."""
+        for number, line in self.filled():
+            where = f"{self.name}, line {number}"
+            value = boundary.parse(line, where, "Each line must be one JSON object, string or list.")
+            yield example(value, field, where)
 
-def records(path: Path, field: str) -> Iterator[Example]:
-    """The examples of a JSON Lines file."""
-    with path.open("rb") as file:
-        yield from parsed(file, str(path), field)
-
-
-def parsed(file: BinaryIO, name: str, field: str) -> Iterator[Example]:
-    """The examples of JSON lines; blank ones are passed over."""
-    for number, line in lines(file, name):
-        if not line.strip():
-            continue
-        where = f"{name}, line {number}"
-        yield example(boundary.parse(line, where, "Each line must be one JSON object, string or list."), field, where)
+    def filled(self) -> Iterator[tuple[int, str]]:
+        """Lines that are not blank."""
+        return ((number, line) for number, line in self.lines() if line.strip())
 
 
-def rows(path: Path, field: str) -> Iterator[Example]:
-    """The examples of a column of a parquet file."""
+def rows(path: Path | str, field: str, first: int = 0) -> Iterator[Example]:
+    """The examples of a column of a parquet file, here or behind a URL, from a row on: of the row groups before it
+    nothing is read."""
+    with table(path) as file:
+        names = file.schema_arrow.names
+        if field not in names:
+            raise UserError(f"{path} has no column {shown(field)}.{near(field, names)} Name another (--field).")
+        groups, before = list(range(file.metadata.num_row_groups)), 0
+        while groups and before + (size := file.metadata.row_group(groups[0]).num_rows) <= first:
+            before += size
+            groups.pop(0)
+        # one column: threads only hold memory
+        batches = file.iter_batches(ROWS, groups, columns=[field], use_threads=False) if groups else ()
+        values = (value for batch in batches for value in batch.column(0))
+        for number, value in enumerate(values, before + 1):
+            if number > first:
+                yield example(value.as_py(), field, f"{path}, row {number}, column {shown(field)}")
+
+
+@contextlib.contextmanager
+def table(path: Path | str) -> Iterator:
+    """An open parquet file. Raises UserError where it, or what is read of it, is none."""
     from pyarrow import parquet
 
     try:
+        if isinstance(path, str):
+            import fsspec
+
+            path = fsspec.open(path, "rb").open()
         with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
-            names = file.schema_arrow.names
-            if field not in names:
-                raise UserError(f"{path} has no column {shown(field)}.{near(field, names)} Name another (--field).")
-            # one column: threads only hold memory
-            batches = file.iter_batches(ROWS, columns=[field], use_threads=False)
-            values = (value.as_py() for batch in batches for value in batch.column(0))
-            for number, value in enumerate(values, 1):
-                yield example(value, field, f"{path}, row {number}, column {shown(field)}")
+            yield file
     except UserError:
         raise
     except Exception as error:  # what is damaged shows as an error of any class, a date or a text that is none too
         raise UserError(f"{path} cannot be read as parquet: {first_line(error)}") from error
 
 
-READERS = {".txt": paragraphs, ".md": paragraphs, ".jsonl": records, ".parquet": rows}
+READERS = {".txt": "paragraphs", ".md": "paragraphs", ".jsonl": "records", ".parquet": "rows"}
+
+
+def kind_of(path: Path | str) -> str:
+    return READERS[os.path.splitext(path)[1].lower()]
 
 
 def first_line(error: BaseException) -> str:
@@ -146,44 +194,62 @@ def first_line(error: BaseException) -> str:
     return "".join(c if c.isprintable() else "?" for c in said).rstrip()
 
 
-def read(path: Path, field: str) -> Iterator[Example]:
-    """The examples of a file, by its suffix. Raises UserError where it cannot be read."""
-    return told(READERS[path.suffix.lower()](path, field), str(path))
+def read(path: Path | str, field: str, place: Place = BEGIN, digest: Hash | None = None) -> Iterator[Example]:
+    """The examples of a file from a place on, by its suffix. Raises UserError where it cannot be read."""
+    if (kind := kind_of(path)) == "rows":
+        yield from rows(path, field, place.at)
+        return
+    with reading(path, place, digest) as file:
+        yield from file.paragraphs() if kind == "paragraphs" else file.records(field)
 
 
-def told(examples: Iterator[Example], name: str) -> Iterator[Example]:
-    """Examples of what can fail on the way. Raises UserError, naming it."""
+def ends(path: Path | str, digest: Hash) -> Iterator[Place]:
+    """The place after each example of a file. Nothing is parsed, and of a parquet file only the footer is read."""
+    if (kind := kind_of(path)) == "rows":
+        with table(path) as file:
+            count = file.metadata.num_rows
+        yield from (Place(row + 1) for row in range(count))
+        return
+    with reading(path, digest=digest) as file:
+        for _ in file.paragraphs() if kind == "paragraphs" else file.filled():
+            yield file.place
+
+
+@contextlib.contextmanager
+def reading(path: Path, place: Place = BEGIN, digest: Hash | None = None) -> Iterator[Reading]:
+    """A file of lines, open. Raises UserError where it, or what is read of it, cannot be read."""
+    with readable(str(path)), path.open("rb") as file:
+        yield Reading(file, str(path), place, digest)
+
+
+@contextlib.contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Raises UserError, naming it, for an OSError in the body."""
     try:
-        yield from examples
+        yield
     except OSError as error:
         raise UserError(f"Cannot read {name}: {error.strerror or error}.") from error
 
 
-def count(paths: Sequence[Path]) -> int | None:
-    """How many examples files have, as their lines or their footers say; None for paragraphs, which only reading would
-    tell."""
-    kinds = {path.suffix.lower() for path in paths}
-    if kinds == {".parquet"}:
-        from pyarrow import parquet
-
-        return sum(parquet.read_metadata(path).num_rows for path in paths)
-    return sum(line_count(path) for path in paths) if kinds == {".jsonl"} else None
+def typed(name: str, field: str) -> Iterator[Example]:
+    """The examples of standard input."""
+    with readable(name):
+        yield from Reading(sys.stdin.buffer, name).records(field)
 
 
-def line_count(path: Path) -> int:
-    """Lines of a file that are not empty, blank ones of other spaces counted too: for a forecast this is near
-    enough."""
-    with path.open("rb") as file:
-        return sum(line not in (b"\n", b"\r\n") for line in iter(partial(file.readline, LONGEST_LINE), b""))
+def tail(path: Path) -> list:
+    """[size, sha256 of the last bytes]: most changes show in them, and nobody reads the whole; of parquet it is the
+    footer."""
+    with readable(str(path)), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL))
+        return [size, hashlib.sha256(file.read()).hexdigest()]
 
 
 def digest(paths: Sequence[Path]) -> str:
     """sha256 of one file's contents as `sha256sum` prints it; of several, the sha256 of those, one a line, in order."""
     found = []
     for path in paths:
-        try:
-            with path.open("rb") as file:
-                found.append(hashlib.file_digest(file, "sha256").hexdigest())
-        except OSError as error:
-            raise UserError(f"Cannot read {path}: {error.strerror or error}.") from error
+        with readable(str(path)), path.open("rb") as file:
+            found.append(hashlib.file_digest(file, "sha256").hexdigest())
     return found[0] if len(found) == 1 else hashlib.sha256("\n".join(found).encode()).hexdigest()

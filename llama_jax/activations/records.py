@@ -101,7 +101,7 @@ class Run(Declared):
 
 
 class Whole(Declared):
-    """complete.json: totals, and hashes of the fingerprint, of all commits' fields and of the index."""
+    """complete.json: totals, and hashes of the fingerprint, the plan, all commits' fields and the index."""
 
     units: Count
     examples: Count
@@ -111,6 +111,7 @@ class Whole(Declared):
     run_sha256: Digest
     commits_sha256: Digest
     index_sha256: Digest | None = None  # of earlier versions: none
+    plan_sha256: Digest | None = None  # of earlier versions, and of a source that is read in order: none
     moments: Summed
 
 
@@ -134,6 +135,14 @@ def commits(folder: Folder) -> dict[int, Commit]:
         if sizes.get(shard_name(unit)) == commit.bytes:
             found[unit] = commit
     return found
+
+
+def committed_unit(folder: Folder, unit: int) -> Commit | None:
+    """The commit of one unit whose shard is there in full size, as `commits` finds it; None where there is none."""
+    if folder.size(commit_name(unit)) is None:
+        return None
+    commit = read_commit(folder, unit, Commit)
+    return commit if folder.size(shard_name(unit)) == commit.bytes else None
 
 
 def committed(names: Mapping[str, int] | Sequence[str]) -> list[int]:

@@ -24,7 +24,7 @@ def open_url(url: str) -> RemoteFolder:
 
 
 class RemoteFolder(Listed):
-    """A folder of an fsspec file system. It cannot be locked: that only one run writes to it is up to its user."""
+    """A folder of an fsspec file system. It cannot be locked."""
 
     def __init__(self, where: str, filesystem, root: str):
         self.where, self.filesystem, self.root = where, filesystem, root.rstrip("/")
@@ -38,6 +38,19 @@ class RemoteFolder(Listed):
             self.filesystem.pipe_file(staged, b"".join(buffers(content)))
             if staged != target:
                 self.filesystem.mv(staged, target)
+
+    def create(self, name: str, content: bytes) -> bool:
+        with told(f"Cannot write {self.where}/{name}"):
+            if self.atomic:
+                try:
+                    self.filesystem.pipe_file(self._path(name), content, mode="create")
+                except FileExistsError:
+                    return False
+                return True
+        if self.size(name) is not None:
+            return False
+        self.write(name, content)
+        return True
 
     def read(self, name: str, limit: int = LIMIT) -> bytes | None:
         with told(f"Cannot read {self.where}/{name}"):
@@ -65,9 +78,11 @@ class RemoteFolder(Listed):
         with told(f"Cannot remove {self.where}/{name}"), contextlib.suppress(FileNotFoundError):
             self.filesystem.rm_file(self._path(name))
 
-    @contextlib.contextmanager
-    def lock(self, shared: bool = False) -> Iterator[None]:
-        yield
+    def tidy(self) -> None:
+        """Nothing: who writes to it cannot be known."""
+
+    def writing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def _all(self, prefix: str) -> list[tuple[str, int]]:
         with told(f"Cannot read {self.where}"):

@@ -13,34 +13,32 @@ Examples are numbered from 0 in this order, whatever is done with them.
 
 from __future__ import annotations
 
-import difflib
-import glob
 import hashlib
 import itertools
 import json
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from llama_jax import boundary
 from llama_jax.activations import hub, readers
-from llama_jax.activations.readers import READERS, Example, example
+from llama_jax.activations.cuts import Files, Items, Part, parts
+from llama_jax.activations.finding import find
+from llama_jax.activations.readers import Example, example
 from llama_jax.activations.spec import Whole
-from llama_jax.boundary import Declared, shown
-from llama_jax.errors import UserError, near
+from llama_jax.boundary import Declared
+from llama_jax.errors import UserError
 from llama_jax.text import corpus
-from llama_jax.values import LONG
 
 FIELD = "text"  # the field of a record that is read where no other is named
 LARGEST_UNIT = 64 << 20  # characters and token ids that are held at a time, as a list and as the JSON that is hashed
-MOST = 300_000  # files and folders that are looked through for those that a source names
 
 
 class Asked(Declared):
@@ -54,9 +52,8 @@ class Source:
     """Examples in a fixed order, each a text or a list of token ids.
 
     name: for messages. read: an iterator of the examples from the first on. describe: what `about` says. limit: at most
-    so many.
-    repeatable: False where the examples can be had only once. count: how many there are, None where only reading would
-    tell.
+    so many. repeatable: False where the examples can be had only once. contents: what reads them from any unit on, None
+    where they can be read in order only. stamp: what tells a changed source from this one without reading it whole.
     Raises UserError where there is no first example, or it is none.
     """
 
@@ -67,16 +64,11 @@ class Source:
         describe: Callable[[], dict],
         limit: int | None,
         repeatable: bool = True,
-        count: Callable[[], int | None] = lambda: None,
+        contents: Files | Items | None = None,
+        stamp: Callable[[], dict] | None = None,
     ):
-        self.name, self.read, self.describe, self.limit, self.repeatable, self.count = (
-            name,
-            read,
-            describe,
-            limit,
-            repeatable,
-            count,
-        )
+        self.name, self.read, self.describe, self.limit = name, read, describe, limit
+        self.repeatable, self.contents, self.marks = repeatable, contents, stamp or describe
         self.begun = False
         examples = read()
         try:
@@ -97,10 +89,9 @@ class Source:
         return {**self.describe(), "limit": self.limit}
 
     @cached_property
-    def total(self) -> int | None:
-        """How many examples there are, for a forecast; None where only reading them would tell."""
-        known = self.count()
-        return known if self.limit is None or known is None else min(known, self.limit)
+    def stamp(self) -> dict:
+        """JSON values that are others where the source is another, of files by their sizes and ends."""
+        return {**self.marks(), "limit": self.limit}
 
     def __iter__(self) -> Iterator[Example]:
         """The examples from the first on. Raises UserError the second time where they can be had only once."""
@@ -108,6 +99,24 @@ class Source:
             raise UserError(f"{self.name} can be gone through only once, and has been; open it again.")
         self.begun = True
         return itertools.islice(self.read(), self.limit)
+
+    def parts(self, size: int) -> Iterator[Part]:
+        """Its units of `size` examples. Raises UserError where it can be read in order only."""
+        if self.contents is None:
+            raise UserError(
+                f"{self.name} can be read in order only: which units it has shows at its end. Run it in one process, or"
+                " by shards, or write it to a file first."
+            )
+        return parts(self.contents, size, self.limit)
+
+    def chunk(self, part: Part) -> Chunk:
+        """The examples of one unit; of the others nothing is read. Raises UserError where they are not those that were
+        there when it was cut."""
+        digest = hashlib.sha256()
+        found = taken(self.contents.read(part.start, digest), part.examples, part.number)
+        if len(found) != part.examples or digest.hexdigest() != part.sha256:
+            raise UserError(changed(part.number, part.first, part.examples))
+        return Chunk(part.number, part.first, found)
 
 
 @dataclass(frozen=True)
@@ -124,25 +133,37 @@ class Chunk:
         return hashlib.sha256(json.dumps(self.examples).encode()).hexdigest()
 
 
-def units(source: Iterable[Example], size: int) -> Iterator[Chunk]:
-    """A source cut into chunks of `size` examples, the last one shorter: the same ones whoever asks. Raises UserError
-    for one that is too large to be held."""
+def changed(unit: int, first: int, examples: int) -> str:
+    """What is said where examples are not those of their unit any more."""
+    return (
+        f"The source has changed: examples {first} to {first + examples - 1} are not those of unit {unit}. Bring the"
+        " old source back, or extract into a new folder."
+    )
+
+
+def taken(examples: Iterator[Example], count: int, unit: int) -> list[Example]:
+    """The next `count` examples, or all there are. Raises UserError for more than can be held."""
+    found, length = [], 0
+    for one in itertools.islice(examples, count):
+        found.append(one)
+        length += len(one)
+        if length > LARGEST_UNIT:
+            raise UserError(
+                f"Unit {unit} has more than {LARGEST_UNIT:,} characters or token ids; make units smaller (--unit)."
+            )
+    return found
+
+
+def chunks(source: Iterable[Example], size: int) -> Iterator[Chunk]:
+    """A source cut into chunks of `size` examples while it is read in order, the last one shorter: the same ones
+    whoever asks. Raises UserError for one that is too large to be held."""
     if size < 1:
         raise UserError(f"A unit of {size} examples is none; give at least 1.")
     examples = iter(source)
     for number in itertools.count():
-        chunk, length = [], 0
-        for one in itertools.islice(examples, size):
-            chunk.append(one)
-            length += len(one)
-            if length > LARGEST_UNIT:
-                raise UserError(
-                    f"Unit {number} has more than {LARGEST_UNIT:,} characters or token ids; make units smaller"
-                    " (--unit)."
-                )
-        if not chunk:
+        if not (found := taken(examples, size, number)):
             return
-        yield Chunk(number, number * size, chunk)
+        yield Chunk(number, number * size, found)
 
 
 def open_source(source, field: str | None = None, limit: int | None = None) -> Source:
@@ -161,36 +182,49 @@ def open_source(source, field: str | None = None, limit: int | None = None) -> S
     if isinstance(source, str | os.PathLike):
         return named(os.fsdecode(source), field, limit)
     if hub.is_dataset(source):
-        name = hub.name_of(source)
-        return Source(
-            name,
-            partial(hub.rows, source, field, name),
-            partial(hub.about, source, field),
-            limit,
-            count=partial(sized, source),
-        )
+        return of_dataset(source, field, limit)
     return of_objects(source, field, limit)
 
 
 def named(source: str, field: str, limit: int | None) -> Source:
     """A source that a word on the command line names."""
     if source == "manual":
-        return Source(
-            "manual", lambda: iter(corpus.paragraphs()), manual, limit, count=lambda: len(corpus.paragraphs())
-        )
+        texts = corpus.paragraphs()
+        items = Items(len(texts), lambda first: iter(texts[first:]))
+        return Source("manual", items.read, manual, limit, contents=items)
     if source == "-":
         if sys.stdin is None:
             raise UserError("Standard input is closed.")
-        read = lambda: readers.told(readers.parsed(sys.stdin.buffer, "standard input", field), "standard input")  # noqa: E731
+        read = partial(readers.typed, "standard input", field)
         return Source("Standard input", read, lambda: dict(kind="stdin", field=field), limit, repeatable=False)
     if source.startswith("hf:"):
-        loaded = hub.load(source)
-        return Source(
-            source, partial(hub.rows, loaded.dataset, field, source), lambda: dict(loaded.about(), field=field), limit
-        )
+        return of_hub(source, field, limit)
     paths = find(source)
-    read = lambda: itertools.chain.from_iterable(readers.read(p, field) for p in paths)  # noqa: E731
-    return Source(source, read, partial(files, paths, field), limit, count=partial(readers.count, paths))
+    contents, stamp = Files(paths, field), partial(files, paths, field, tails)
+    return Source(source, contents.read, partial(files, paths, field), limit, contents=contents, stamp=stamp)
+
+
+def of_hub(source: str, field: str, limit: int | None) -> Source:
+    """A dataset by name. Its parquet files are read as such: a process then needs only the row groups of its units."""
+    loaded = hub.load(source)
+    about, stamp = (partial(described, by, field) for by in (loaded.about, partial(loaded.about, tails)))
+    if loaded.parquet is None:
+        return Source(source, partial(hub.rows, loaded.dataset, field, source), about, limit)
+    contents = Files(loaded.parquet, field)
+    return Source(source, contents.read, about, limit, contents=contents, stamp=stamp)
+
+
+def of_dataset(dataset, field: str, limit: int | None) -> Source:
+    """A dataset object; a streamed one is read in order."""
+    name, describe = hub.name_of(dataset), partial(hub.about, dataset, field)
+    if not hasattr(dataset, "__len__"):
+        return Source(name, partial(hub.rows, dataset, field, name), describe, limit)
+    items = Items(len(dataset), partial(hub.rows, dataset, field, name))
+    return Source(name, items.read, describe, limit, contents=items)
+
+
+def described(about: Callable[[], dict], field: str) -> dict:
+    return dict(about(), field=field)
 
 
 def manual() -> dict:
@@ -198,85 +232,15 @@ def manual() -> dict:
     return dict(kind="manual", sha256=hashlib.sha256(json.dumps(corpus.paragraphs()).encode()).hexdigest())
 
 
-def files(paths: list[Path], field: str) -> dict:
+def files(paths: Sequence[Path], field: str, sha256: Callable[[Sequence[Path]], object] = readers.digest) -> dict:
     """What identifies files: their names and contents; the field where they have fields."""
     fields = dict(field=field) if {p.suffix.lower() for p in paths} & {".jsonl", ".parquet"} else {}
-    return dict(kind="files", files=[p.name for p in paths], **fields, sha256=readers.digest(paths))
+    return dict(kind="files", files=[p.name for p in paths], **fields, sha256=sha256(paths))
 
 
-def find(source: str) -> list[Path]:
-    """The files that a path, a folder or a glob names, in order of their names. Raises UserError where there are none,
-    and for what is no regular file: a pipe or a device would be waited for."""
-    if not source:
-        raise UserError("The source has no name; the folder that you are in is '.'.")
-    path = Path(source)
-    try:
-        if path.is_dir():
-            return inside(path)
-        found = [path] if path.exists() else matches(source)
-        if not found:
-            raise UserError(f"No such source: {shown(source, LONG)}.{neighbours(path)}")
-    except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be read
-        raise UserError(f"Cannot read {shown(source, LONG)}: {getattr(error, 'strerror', None) or error}.") from error
-    for p in found:
-        if p.suffix.lower() not in READERS:
-            raise UserError(f"{shown(str(p), LONG)} is of no known format.{near(p.suffix, READERS)}")
-        if not p.is_file():
-            raise UserError(f"{p} is no regular file; standard input is the source '-'.")
-    return found
-
-
-def matches(pattern: str) -> list[Path]:
-    """The files that a glob names, hidden ones only where it asks for them. No link to a folder is followed by **:
-    several that lead back up have no end."""
-    parts = Path(re.sub(r"(\*\*/+)+", "**/", pattern)).parts
-    at = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
-    root, wanted = Path(*parts[:at]), parts[at:]
-    check_size(root, None if "**" in wanted else len(wanted))
-    found = root.glob(str(Path(*wanted))) if wanted else ()
-    hidden = any(part.startswith(".") for part in wanted)
-    seen = (p for p in found if hidden or not any(part.startswith(".") for part in p.relative_to(root).parts))
-    return sorted((p for p in seen if p.is_file()), key=str)
-
-
-def check_size(folder: Path, depth: int | None = None) -> None:
-    """Raises UserError for a folder that holds so much, down to a depth, that looking through it has no end for who
-    waits."""
-    seen, above = 0, len(folder.parts)
-    for home, folders, files in os.walk(folder):
-        seen += len(folders) + len(files)
-        if seen > MOST:
-            raise UserError(f"{folder} holds more than {MOST:,} files and folders; name what is further down.")
-        if depth is not None and len(Path(home).parts) - above >= depth - 1:
-            folders.clear()
-
-
-def inside(folder: Path) -> list[Path]:
-    """The files of known formats in a folder and below, hidden ones left out. Raises UserError for none, or several
-    kinds."""
-    check_size(folder)
-    kept = (p.relative_to(folder) for p in folder.rglob("*") if p.suffix.lower() in READERS and p.is_file())
-    found = sorted((p for p in kept if not any(part.startswith(".") for part in p.parts)), key=lambda p: p.parts)
-    kinds = {READERS[p.suffix.lower()]: f"*{p.suffix}" for p in found}
-    if not found:
-        raise UserError(f"{folder} has no file in a known format ({', '.join(READERS)}).")
-    if len(kinds) > 1:
-        raise UserError(
-            f"{folder} has files of several kinds: {', '.join(sorted(kinds.values()))}. Say which, such as"
-            f" {folder / '**' / sorted(kinds.values())[0]}"
-        )
-    return [folder / p for p in found]
-
-
-def neighbours(path: Path) -> str:
-    """A hint at sources with similar names, or at the kinds that there are."""
-    beside = [p.name for p in path.parent.iterdir() if p.suffix.lower() in READERS] if path.parent.is_dir() else []
-    if close := difflib.get_close_matches(path.name, [*beside, "manual"], cutoff=0.55):
-        return f" Did you mean {' or '.join(repr(c) for c in close)}?"
-    return (
-        f" A source is 'manual', a file ({', '.join(READERS)}), a folder or a glob of such files, '-', or"
-        " 'hf:OWNER/NAME:CONFIG:SPLIT'."
-    )
+def tails(paths: Sequence[Path]) -> list:
+    """Instead of a sha256 of the contents, for a stamp."""
+    return [readers.tail(path) for path in paths]
 
 
 def of_objects(source, field: str, limit: int | None) -> Source:
@@ -291,16 +255,17 @@ def of_objects(source, field: str, limit: int | None) -> Source:
     name = getattr(source, "__name__", kind) if once else kind
     where = f"{name} (a Python {kind})" if name != kind else f"The {kind}"
 
-    def read() -> Iterator[Example]:
-        return (example(value, field, f"{where}, example {i}") for i, value in enumerate(source))
+    at_hand = isinstance(source, list | tuple | np.ndarray)
+
+    def read_from(first: int = 0) -> Iterator[Example]:
+        values = itertools.islice(source, first, None) if at_hand else source
+        return (example(value, field, f"{where}, example {i}") for i, value in enumerate(values, first))
 
     def describe() -> dict:
-        contents = isinstance(source, list | tuple)  # at hand: what they hold identifies them
-        return dict(kind="iterable", name=name, **(dict(sha256=Chunk(0, 0, list(read())).sha256) if contents else {}))
+        contents = isinstance(source, list | tuple)  # what they hold identifies them
+        return dict(
+            kind="iterable", name=name, **(dict(sha256=Chunk(0, 0, list(read_from())).sha256) if contents else {})
+        )
 
-    return Source(where, read, describe, limit, repeatable=not once, count=partial(sized, source))
-
-
-def sized(source) -> int | None:
-    """The length of an object that has one."""
-    return len(source) if hasattr(source, "__len__") else None
+    items = Items(len(source), read_from) if at_hand else None
+    return Source(where, read_from, describe, limit, repeatable=not once, contents=items)

@@ -1,6 +1,7 @@
 """Writing a store: shards of rows, one commit a unit, and at the end a record of the whole.
 
     OUT/run.json                        fingerprint: all that decides the values
+    OUT/plan.json                       where each unit begins in the source (`plan`)
     OUT/units/000/000012.safetensors    a unit's rows: each site [rows ...], token, example, segment, position [rows]
     OUT/units/000/000012.json           its commit, written once the shard is on the disk
     OUT/complete.json                   written once every unit is committed
@@ -44,7 +45,7 @@ from llama_jax.activations.records import (
 from llama_jax.activations.spec import ActivationSpec, Site
 from llama_jax.errors import UserError
 
-RUN, COMPLETE, INDEX = "run.json", "complete.json", "index.parquet"
+RUN, PLAN, COMPLETE, INDEX = "run.json", "plan.json", "complete.json", "index.parquet"
 NUMBERS = ("unit", "first", "examples", "rows", "tokens", "bytes")
 SHOWN = 4  # differing fields that a refusal spells out
 LONGEST_INDEX = 256 << 20  # bytes: more than a million units
@@ -98,19 +99,21 @@ def read_whole(folder: Folder) -> Whole | None:
 
 
 def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
-    """Make the folder this run's: write run.json, or find the same there.
+    """Make the folder this run's: write run.json, or find the same there. Of several that do so at once one writes it,
+    and the others find it.
 
     fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError where a run is there and `resume` is
     not asked for, where it is another run, naming the fields that differ, and where there are units but no run.json.
     """
     wanted = json.loads(json.dumps(fingerprint))
     spec_of(wanted)
-    if (content := folder.read(RUN)) is None:
-        if folder.names("units/"):
+    if folder.read(RUN) is None:
+        if folder.names("units/") and folder.read(RUN) is None:
             raise UserError(
                 f"{folder.where} holds units but no {RUN}: whose they are is not known. Choose another folder."
             )
-        return folder.write(RUN, sealed(wanted, indent=2))
+        resume = folder.create(RUN, sealed(wanted, indent=2)) or resume
+    content = folder.read(RUN)
     present = record(content, f"{folder.where}/{RUN}", RESTORE)
     present.pop(SEALED, None)
     if different := list(differences(present, wanted)):
@@ -120,7 +123,8 @@ def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
         )
     if not resume:
         raise UserError(
-            f"{folder.where} holds this run already. Resume it (--resume, resume=True), or choose another folder."
+            f"{folder.where} holds this run already. Leave --no-resume (resume=False) away to go on with it, or choose"
+            " another folder."
         )
 
 
@@ -200,7 +204,8 @@ def finish(folder: Folder, units: int | None = None) -> dict:
         first += commit.examples
         merged = joined(merged, commit.moments)
     index = write_index(folder, list(found.values()))
-    whole = summary(list(found.values()), merged) | {"run_sha256": run_digest(folder), "index_sha256": index}
+    whole = summary(list(found.values()), merged) | {"run_sha256": digest_of(folder, RUN), "index_sha256": index}
+    whole |= {"plan_sha256": digest_of(folder, PLAN)}
     folder.write(COMPLETE, sealed(whole))
     return whole
 
@@ -217,9 +222,9 @@ def summary(found: Sequence[Commit], merged: Mapping[str, Moments]) -> dict:
     }
 
 
-def run_digest(folder: Folder) -> str | None:
-    """sha256 of run.json, None where there is none."""
-    content = folder.read(RUN)
+def digest_of(folder: Folder, name: str) -> str | None:
+    """sha256 of a file, None where there is none."""
+    content = folder.read(name)
     return content and hashlib.sha256(content).hexdigest()
 
 

@@ -17,6 +17,7 @@ from llama_jax.activations import moments, shards
 from llama_jax.activations.folder import Folder
 from llama_jax.activations.folders import open_folder
 from llama_jax.activations.moments import Moments, merge
+from llama_jax.activations.plan import read_plan
 from llama_jax.activations.records import (
     SEALED,
     Commit,
@@ -33,12 +34,13 @@ from llama_jax.activations.store import (
     COMPLETE,
     INDEX,
     LONGEST_INDEX,
+    PLAN,
     RUN,
+    digest_of,
     index_table,
     read_index,
     read_run,
     read_whole,
-    run_digest,
     summary,
 )
 from llama_jax.errors import UserError
@@ -104,12 +106,16 @@ def check(folder: Folder) -> Check:
     whole = attempt(
         folder, COMPLETE, problems, lambda: read_whole(folder), "missing: the run has not finished; resume it"
     )
+    planned = PLAN in sizes or (whole is not None and whole.plan_sha256 is not None)
+    plan = attempt(folder, PLAN, problems, lambda: read_plan(folder)) if planned else None
     for name, known in ((RUN, run), (COMPLETE, whole)):
         if known is not None and SEALED not in record(folder.read(name), name):
             problems.append(Problem(name, "has no seal: an earlier version wrote it; a flipped bit may stay unseen"))
     if whole is not None:
-        if run is not None and whole.run_sha256 != run_digest(folder):
+        if run is not None and whole.run_sha256 != digest_of(folder, RUN):
             problems.append(Problem(RUN, "changed since the run finished"))
+        if plan is not None and whole.plan_sha256 != digest_of(folder, PLAN):
+            problems.append(Problem(PLAN, "changed since the run finished"))
         problems += of_whole(folder, whole, found, merged)
         index = attempt(folder, INDEX, problems, lambda: of_index(folder, whole, found))
         problems += [Problem(INDEX, f"{reason}; `store.rebuild_index` makes it again") for reason in index or ()]

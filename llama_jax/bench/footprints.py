@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 from llama_jax.bench import environment, protocol, summary
 from llama_jax.bench.available import backend_of, bare, built, loaded_as
@@ -16,10 +16,10 @@ from llama_jax.checkpoint import Checkpoint
 
 MEMORY = "memory"
 READS_FILE = ("llama.cpp", "ik_llama.cpp", "openvino", "ollama")  # backends that need none of the checkpoint's arrays
-LIBRARIES = {
+LIBRARIES = {  # modules, or `module:function` where a function loads them
     "torch": ("torch", "transformers"),
     "llama.cpp": ("llama_cpp",),
-    "ik_llama.cpp": ("ik_llama_cpp",),
+    "ik_llama.cpp": ("llama_jax.peers.ik_llamacpp:library",),
     "openvino": ("openvino_genai",),
     "ollama": ("ollama",),
 }
@@ -45,7 +45,9 @@ def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) ->
     with watched(say) as more:
         backend = backend_of(subject)
         for library in LIBRARIES.get(backend, ()):
-            import_module(library)
+            loaded = resolve_name(library)
+            if ":" in library:
+                loaded()
         more.update(subject=subject, libraries_rss_bytes=environment.peak_rss())
         job = job | dict(dtype=loaded_as(subject, job["model"]))
         loaded, _, workload, _ = bare(job) if backend in READS_FILE else opened(job)

@@ -89,7 +89,8 @@ def likely(
     its filters leave out, and the text about as likely as its texts are on average.
 
     A text's surprise, the sum of -log p over its tokens, has as its mean the entropies' sum and as its variance the sum
-    of theirs; greedy tokens or another temperature show as too little or too much of it.
+    of theirs; greedy tokens or another temperature show as too little or too much of it. A short text may be far off
+    by one rare token: it is wrong only where so much or so little is improbable in itself (`chance`).
     """
     if len(tokens) != count:
         return Verdict(False, f"{WRONG}{len(tokens)} tokens, {count} were asked for")
@@ -108,13 +109,26 @@ def likely(
     entropy = (p * mine).sum(-1)
     spread = np.sqrt(((p * mine**2).sum(-1) - entropy**2).clip(0).sum())
     off = abs((surprise - entropy).sum())
-    if off > SIGMAS * spread + EDGE * len(tokens):
+    if off > SIGMAS * spread + EDGE * len(tokens) and chance(p, mine, surprise.sum()) < np.exp(-(SIGMAS**2) / 2):
         return Verdict(
             False,
             f"{WRONG}its text's surprise is {surprise.sum():.1f} where this sampler's is {entropy.sum():.1f} with a"
             f" deviation of {spread:.1f}",
         )
     return Verdict(True)
+
+
+def chance(p: np.ndarray, mine: np.ndarray, surprise: float) -> float:
+    """At most how probable so much surprise, or more, is; or so little, where it is less than expected.
+
+    p, mine [n V]: probabilities of each token and what it surprises by. Chernoff's bound: for any x > 0, P(S >= s) is
+    no more than exp(-x s) E[exp(x S)], and texts of independent tokens multiply. exp(-SIGMAS^2 / 2) is what it says of
+    a normal distribution at SIGMAS.
+    """
+    sign = 1 if surprise > (p * mine).sum() else -1
+    tilts = np.linspace(0.05, 1, 20) if sign > 0 else np.geomspace(0.05, 32, 20)
+    bounds = [np.log((p * np.exp(sign * tilt * mine)).sum(-1)).sum() - sign * tilt * surprise for tilt in tilts]
+    return float(np.exp(min(0.0, *bounds)))
 
 
 def approximate(quantisation: str) -> bool:

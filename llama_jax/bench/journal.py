@@ -13,7 +13,7 @@ from pathlib import Path
 from llama_jax import boundary
 from llama_jax.bench import record
 from llama_jax.bench.record import Row, Trial
-from llama_jax.bench.seal import sealed
+from llama_jax.bench.seal import sealed, sealed_row
 from llama_jax.errors import UserError
 
 
@@ -80,7 +80,7 @@ class Journal:
     def append(self, trial: Row) -> None:
         self.trials.append(trial)
         if self.path:
-            self._write(trial.model_dump_json())
+            self._write(sealed_row(json.loads(trial.model_dump_json())))
 
     def note(self, **about) -> None:
         """Something that belongs to the run and to no single trial, such as how busy the machine was."""

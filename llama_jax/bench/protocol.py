@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SILENT_RUNS = 3  # warm-up ends after this many runs in a row in which nothing compiled
 MAX_WARMUP = 8
+SHORT = 8  # tokens of a warm-up run after the first silent one, which has called all that an answer calls
 LEAVING_S = 2.0  # a measurement that was killed is given so long to leave: its children go with it, and then the lock
 
 
@@ -109,11 +110,14 @@ def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, 
     return Trial(**{**seen, **identity}), tokens
 
 
-def timed(who: Subject, workload: Workload, prompt: int, explain: bool = False) -> tuple[dict, np.ndarray]:
+def timed(
+    who: Subject, workload: Workload, prompt: int, explain: bool = False, most: int | None = None
+) -> tuple[dict, np.ndarray]:
     """One timed request: (the fields of a Trial that it fills, tokens [n B]). Void when anything compiled inside, or
     the subject raised.
 
-    explain: keep JAX's explanation of each compilation in `cause`. Raises UserError where the subject does.
+    explain: keep JAX's explanation of each compilation in `cause`. most: leave the answer after so many tokens. Raises
+    UserError where the subject does.
     """
     before, failure, ended, workload = memory.live_buffers(), "", False, who.asked(workload)
     ids, blocks, arrivals, tokenize_ns = (), [], [], 0
@@ -126,6 +130,8 @@ def timed(who: Subject, workload: Workload, prompt: int, explain: bool = False) 
             for block in who.run(ids, workload):
                 arrivals.append(time.perf_counter_ns() - start)
                 blocks.append(block)
+                if most and sum(map(len, blocks)) >= most:
+                    break
             ended = bool(blocks)
         except UserError:
             raise
@@ -186,6 +192,7 @@ def warm_up(
 ) -> bool:
     """Run at the exact shapes until nothing compiles `enough` times in a row; False when that never happens.
 
+    A placement's runs after the first silent one end after SHORT tokens: they call every program of the answer again.
     A guard that forbids compiling instead of counting it (`TorchGuard`) is left off for a run first. tell() before each
     run.
     """
@@ -195,7 +202,8 @@ def warm_up(
         if who.guard is not Guard and not silent:
             with contextlib.suppress(RuntimeError):  # the trial that follows meets it again, and records it
                 deque(who.run(who.encode(workload.prompts[i % len(workload.prompts)]), who.asked(workload)), maxlen=0)
-        seen, _ = timed(who, workload, i % len(workload.prompts))
+        most = SHORT if silent and who.backend == "jax" else None
+        seen, _ = timed(who, workload, i % len(workload.prompts), most=most)
         silent = silent + 1 if seen["valid"] else 0
         if silent == enough:
             return True

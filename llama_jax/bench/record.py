@@ -4,8 +4,9 @@ Only what was seen is stored. Rates, percentiles and ratios are derived by the f
 The file keeps what the probe before each block read; rows that are read have the bandwidth of their run, which is the
 most that any of its probes read (`roofline.of_runs`), and the meta says how far they spread.
 A table is CSV (meta in `NAME.meta.json` beside it), Parquet (meta in the file's own metadata) or JSONL (meta in the
-first line); `write` and `read` go by the suffix. The meta holds a digest of itself, and of a CSV file another: what has
-changed since it was written is refused, so that whoever reads the meta need not ask again what is in it.
+first line); `write` and `read` go by the suffix. The meta holds a digest of itself, and of a CSV file another; a line
+of JSONL has its own. What has changed since it was written is refused, so that whoever reads the meta need not ask
+again what is in it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from llama_jax import boundary, files
 from llama_jax.bench import DIED, SCHEMA, WRONG, roofline
-from llama_jax.bench.seal import SEAL, digest, sealed
+from llama_jax.bench.provenance import Code
+from llama_jax.bench.seal import ROW, SEAL, digest, sealed, sealed_row
 from llama_jax.errors import UserError
 
 PARQUET_KEY = b"llama_jax"
@@ -189,6 +191,7 @@ class About(boundary.Declared):
     created: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
     kind: str = Field("Trial", max_length=60)
     sha256: str | None = None  # of the CSV file beside it
+    code: Code | None = None  # that its times depend on; tables recorded before this was kept do not say
 
 
 class Gap(boundary.Declared):
@@ -228,7 +231,7 @@ def write(path: Path, trials: Iterable[Row], kind: type[Row] = Trial, **meta) ->
         about["sha256"] = hashlib.sha256(text.encode()).hexdigest()
         files.write_together({path: text, meta_path(path): json.dumps(sealed(about), indent=1, sort_keys=True) + "\n"})
     elif path.suffix == ".jsonl":
-        lines = [json.dumps({"meta": sealed(about)}, sort_keys=True), *(json.dumps(row) for row in rows)]
+        lines = [json.dumps({"meta": sealed(about)}, sort_keys=True), *map(sealed_row, rows)]
         files.write(path, "".join(line + "\n" for line in lines))
     elif path.suffix == ".parquet":
         files.write(path, as_parquet(rows, about, kind))
@@ -355,30 +358,37 @@ def read_parquet(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
     return rows_of(kind, found, path, strict=True), about
 
 
-def read_jsonl(path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial) -> tuple[list[Row], dict, list[int]]:
+def read_jsonl(
+    path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial, whole: bool = False
+) -> tuple[list[Row], dict, list[int]]:
     """(rows, meta, numbers of the lines left out). The first line holds the meta; a last line without its end is
-    torn."""
+    torn. A row that is not as it was written is one that cannot be read, and so, of a `whole` file, is one without a
+    digest."""
     first, *lines = boundary.content(path, LONGEST).splitlines(keepends=True) or [b""]
     if not first.startswith(b'{"meta": ') or not first.endswith(b"\n"):
         raise UserError(f"{path}: line 1 does not say what the file holds; it is not a table of trials.")
     where = f"{path}, line 1"
     about = checked(boundary.parse(first, where, AGAIN, nan=True)["meta"], where)
     check_schema(path, about, kind)
-    trials, bad = [], []
+    trials, bad, edited = [], [], []
     for number, line in enumerate(lines, 2):
         try:
             document = boundary.parse(line if line.endswith(b"\n") else b"", f"{path}, line {number}", nan=True)
             if isinstance(document, dict) and "note" in document:
                 Note.model_validate(document["note"])
                 about.setdefault("notes", []).append(document["note"])
-            else:
-                trials.append(kind.model_validate(document, strict=True))
+                continue
+            if isinstance(document, dict) and (whole or ROW in document):
+                if document.get(ROW) != digest(document, ROW):
+                    edited.append(number)
+                    continue
+                del document[ROW]
+            trials.append(kind.model_validate(document, strict=True))
         except (UserError, pydantic.ValidationError):
             bad.append(number)
-    if bad and not skip_corrupt:
-        numbers = ", ".join(map(str, bad[:10])) + (" …" if len(bad) > 10 else "")
-        raise UserError(
-            f"{path}: {'line' if len(bad) == 1 else 'lines'} {numbers} cannot be read; skip_corrupt (--skip-corrupt)"
-            " leaves them out."
-        )
-    return trials, about, bad
+    for numbers, what in ((bad, "cannot be read"), (edited, "changed since it was written")):
+        if numbers and not skip_corrupt:
+            named = ", ".join(map(str, numbers[:10])) + (" …" if len(numbers) > 10 else "")
+            remedy = "" if whole else "; skip_corrupt (--skip-corrupt) leaves them out"
+            raise UserError(f"{path}: {'line' if len(numbers) == 1 else 'lines'} {named} {what}{remedy}.")
+    return trials, about, sorted(bad + edited)

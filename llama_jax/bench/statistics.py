@@ -1,4 +1,4 @@
-"""Medians, ratios with intervals and verdicts, drift. See the README's "How to read the statistics".
+"""Medians, ratios with intervals and verdicts, drift. See docs/statistics.md.
 
 They are checked on simulated measurements whose truth is known, by the experiment on honest measurement.
 """
@@ -98,8 +98,8 @@ class Drift:
 
 
 def summarise(values: Values, seed: int = 0, clusters: Labels = None) -> Summary:
-    """Median, IQR and the median's 95 % interval, whole processes resampled where there are several. An empty sample is
-    all NaN."""
+    """Median, IQR and the median's 95 % interval: of whole processes where there are several, and where there are fewer
+    than six of what counts, of either, Student's t. An empty sample is all NaN."""
     values = np.asarray(values, float)
     if not len(values):
         return Summary(0, *[float("nan")] * 4)
@@ -265,28 +265,40 @@ def student(samples: Sequence[np.ndarray]) -> tuple[float, float]:
 
 def interval(values: np.ndarray, statistic: Callable, seed: int) -> tuple[float, float]:
     """95 % BCa interval of any statistic of one sample, such as the median; the expanded level is derived for means
-    only."""
+    only. Below six values Student's t, as no resampling of so few reaches 95 %."""
     if len(values) < 2:
         return float("nan"), float("nan")
-    return bootstrap([values], statistic, seed)
+    return bootstrap([values], statistic, seed) if len(values) >= FEWEST else centre(values)
 
 
 def median_interval(values: np.ndarray, clusters: Labels, seed: int, resamples: int = 2000) -> tuple[float, float]:
-    """95 % percentile interval of the median of all values when whole processes are resampled.
-
-    With fewer than six processes no resampling reaches 95 %: then the interval spans the processes' own medians at
-    least.
-    """
+    """95 % percentile interval of the median of all values when whole processes are resampled. With fewer than six no
+    resampling reaches 95 %: then Student's t of the processes' own medians, and the median of all within it."""
     labels, rng = np.asarray(clusters), np.random.default_rng(seed)
     groups = [values[labels == label] for label in dict.fromkeys(clusters)]
+    if len(groups) < FEWEST:
+        low, high = centre([np.median(group) for group in groups])
+        return min(low, float(np.median(values))), max(high, float(np.median(values)))
     picks = rng.integers(len(groups), size=(resamples, len(groups)))
     if len({*map(len, groups)}) == 1:  # all at once, the same numbers thirty times as fast
         found = np.median(np.stack(groups)[picks].reshape(resamples, -1), axis=1)
     else:
         found = [np.median(np.concatenate([groups[i] for i in pick])) for pick in picks]
     low, high = np.percentile(found, [2.5, 97.5])
-    medians = [np.median(group) for group in groups] if len(groups) < FEWEST else [low, high]
-    return float(min(low, *medians)), float(max(high, *medians))
+    return float(low), float(high)
+
+
+def centre(values: Values) -> tuple[float, float]:
+    """Student's t interval of where few values lie, two at least: of their logarithms where all are above 0, as times
+    and rates scatter by factors."""
+    from scipy import stats
+
+    values = np.asarray(values, float)
+    logs = np.log(values) if (values > 0).all() else values
+    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
+    ends = np.array([logs.mean() - half, logs.mean() + half])
+    low, high = np.exp(ends) if (values > 0).all() else ends
+    return float(low), float(high)
 
 
 def bootstrap(

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from llama_jax.bench.statistics import Ratio
+
+ROOM = 180  # characters of what a finding or a caption begins with
+SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z“])")  # a number may follow a point, a name in small letters a comma
+CLAUSE = re.compile(r"(?<=[;:,.]) (?![^\[\](]*[\])])")
+WORDS, NUMBERS = 20, 2  # of a finding's first sentence, at the most
+NUMBER = re.compile(r"(?<![\w+.,-])\d[\d.,]*")  # not the 8 of chunk8, nor the 2 of GPT-2
+UNDECIDED = ("inconclusive", "unstable")
+WIDEST = 2.0  # high over low: a wider interval is not named first
 
 
 def with_n(ratio: Ratio) -> str:
@@ -15,14 +25,25 @@ def with_n(ratio: Ratio) -> str:
     return f"{ratio.words} (n = {ratio.n})"
 
 
+def settled(ratio: Ratio) -> bool:
+    """Whether a ratio may be said without its interval: the trials decide it, and the interval is no wider than a
+    factor of WIDEST."""
+    return ratio.verdict not in UNDECIDED and ratio.high / ratio.low <= WIDEST
+
+
 def standing(found: Ratio, label: str, other: dict) -> str:
     """One ratio in words; one that these trials do not decide is said to be so."""
-    kind = "" if other["dtype"] == "float32" else f" on {other['dtype']} weights"
+    kind = "" if other["dtype"] == "float32" else f" on {weights(other['dtype'])}"
     words = f"{found.words} of {label} ({other['name']}{kind})"
-    undecided = found.verdict in ("inconclusive", "unstable")
+    undecided = found.verdict in UNDECIDED
     return words + (
         f", which n = {found.n} {'blocks do' if found.n > 1 else 'block does'} not decide" if undecided else ""
     )
+
+
+def weights(dtype: str) -> str:
+    """`bfloat16 weights`; of a GGUF file's, which may be of several kinds, `the file's own blocks`."""
+    return "the file's own blocks" if dtype == "gguf" else f"{dtype} weights"
 
 
 def ends(found, name: str = "") -> tuple[float, float]:
@@ -46,6 +67,12 @@ def times(ratio: dict) -> str:
     return f"{ratio['value']:.2f}x {interval(ratio)}"
 
 
+def instructions(environment: dict) -> str:
+    """`kernels avx512vnni`: the instruction set, in which processors of one name differ; "" where none is known."""
+    known = environment.get("kernels")
+    return f"kernels {known}" if known and known != "none" else ""
+
+
 def listed(names: Sequence[str]) -> str:
     """`a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
@@ -55,3 +82,29 @@ def short_model(model: str) -> str:
     """A model's name for a label; one with other sizes than its preset's by that preset."""
     preset, _, changes = model.partition(",")
     return f"{preset} (changed)" if changes else model
+
+
+def opening(text: str, room: int = ROOM) -> str:
+    """The first sentence, or as much of it as there is room for."""
+    return clipped(SENTENCE.split(text, maxsplit=1)[0], room)
+
+
+def clipped(text: str, room: int) -> str:
+    """As many clauses as there is room for, at least one, none cut within itself or its brackets."""
+    clauses = CLAUSE.split(text)
+    kept = max(1, sum(length <= room for length in itertools.accumulate(len(clause) + 1 for clause in clauses)))
+    return text if kept == len(clauses) else " ".join(clauses[:kept]).rstrip(";:,.") + " …"
+
+
+def complaints(finding: str) -> list[str]:
+    """What keeps a finding's first sentence from being understood by somebody who has read nothing."""
+    said = SENTENCE.split(finding.strip(), maxsplit=1)[0]
+    words, numbers = len(said.split()), len(NUMBER.findall(said))
+    found = [f"its first sentence has {words} words, more than {WORDS}"] if words > WORDS else []
+    found += [f"its first sentence has {numbers} numbers, more than {NUMBERS}"] if numbers > NUMBERS else []
+    return found + ([] if said.endswith(".") else ["its first sentence does not end with a full stop"])
+
+
+def round_ratio(value: float) -> str:
+    """A ratio in two digits, `2.5`, `11`, `0.35`."""
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"

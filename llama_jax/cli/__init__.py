@@ -7,7 +7,18 @@ want.
 
 import importlib
 
-MODULES = ("text", "serve", "measure", "advise", "notebooks", "extract", "gguf", "listing")  # in the order of `--help`
+MODULES = (
+    "text",
+    "serve",
+    "measure",
+    "advise",
+    "notebooks",
+    "exhibit",
+    "extract",
+    "gguf",
+    "sharing",
+    "listing",
+)  # in the order of `--help`
 
 
 def program():

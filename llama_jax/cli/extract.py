@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from llama_jax.boundary import shown
 from llama_jax.cli.common import ROWS, TOKENS, Dtype, Json, Model, app, bars_shown, emit, tell
-from llama_jax.errors import UserError
+from llama_jax.errors import UserError, near
 from llama_jax.values import LARGEST
 
 PER_CORE = 4  # processes: each loads the model
 IN_FLIGHT, WRITERS = 1_000, 256  # at most
+RESULTS = "results"  # before a file, what `verify` is asked about
+ENGINES = ("processes", "ray")
 Sites = Annotated[
     list[str],
     typer.Option("--sites", help="Such as `resid_post:3,7`, `mlp_out:0-5`, `q:all`, `ln_final`; several with spaces."),
@@ -30,8 +34,8 @@ Sites = Annotated[
 )
 def extract(
     context: typer.Context,
-    sites: Sites,
     out: Annotated[str, typer.Option(help="Folder, or any URL that fsspec knows.")],
+    sites: Sites = (),
     model: Model = "smollm2-135m-instruct",
     source: Annotated[
         str,
@@ -67,12 +71,29 @@ def extract(
     depth: Annotated[int, typer.Option(min=0, max=IN_FLIGHT, help="Batches in flight.")] = 2,
     writers: Annotated[int, typer.Option(min=0, max=WRITERS, help="Threads that write.")] = 2,
     row_limit: Annotated[int, typer.Option(min=1, max=LARGEST, help="Bytes that one token may take.")] = 256 * 1024,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that OUT holds.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with the run that OUT holds; else OUT must hold none.")] = True,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="INDEX/COUNT", help="Only this shard's units, such as 0/16; auto asks the scheduler."),
+    ] = None,
+    pending: Annotated[bool, typer.Option("--pending", help="Only list the units that OUT lacks.")] = False,
     processes: Annotated[
-        int, typer.Option(min=1, help="Processes on this machine, each with its share of units and cores.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes on this machine, each with its share of cores, taking units in turn; or actors of Ray, one"
+            " a GPU or machine unless it is said how many.",
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Who brings the processes: `processes` of this machine, or a `ray` cluster's actors.")
+    ] = "processes",
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The Ray cluster's, or auto; without, one that ends with the run."),
+    ] = None,
     distributed: Annotated[
-        bool, typer.Option("--distributed", help="One of the processes that srun or another launcher starts.")
+        bool, typer.Option("--distributed", help="With --mesh: one of the processes that a launcher starts.")
     ] = False,
     mesh: Annotated[
         str | None, typer.Option(metavar="DATAxTENSOR", help="Spread the model over all devices, such as 2x4.")
@@ -84,35 +105,93 @@ def extract(
 ) -> None:
     """Write the activations of chosen sites for a whole corpus: one compilation, every unit committed."""
     from llama_jax import checkpoint
-    from llama_jax.activations import ActivationSpec, extraction, supervisor, workers
+    from llama_jax.activations import ActivationSpec, extraction, multihost, ray_engine, supervisor, workers
     from llama_jax.activations.sources import open_source
     from llama_jax.model.quantise import FORMS
 
+    place, part = workers.place(), None if shard is None else shard_of(shard, mesh)
+    if pending:
+        return listed(out, part, json_)
+    if not sites:
+        raise UserError("--sites is missing: which activations? Such as --sites resid_post:3.")
     if dtype in FORMS:
         raise UserError(f"--dtype {dtype}: activations are read in float32 or bfloat16.")
-    place = workers.place()
-    if processes > 1 and not place:
-        check_processes(processes, distributed, source, trace)
-        with bar(lambda: open_source(source, field, limit).total) as progress:
-            return told(supervisor.run_local(context.obj, processes, progress, together=mesh is not None), json_)
+    if distributed and mesh is None:
+        raise UserError("--distributed is for a --mesh over several processes; without one no process needs another.")
+    check_engine(engine, address, shard)
+    if not place and (engine == "ray" or (processes or 1) > 1):
+        check_processes(engine, processes, mesh, source, trace)
+        check_fresh(out, resume)
+    if processes and processes > 1 and engine == "processes" and not place:
+        with bar() as progress:
+            return told(supervisor.run_local(context.obj, processes, out, part, progress), json_)
     spec = ActivationSpec(" ".join(sites), read_positions(positions), keep)
     texts = open_source(source, field, limit)
     spec.resolve(checkpoint.load_config(model))  # a mistake is told before the weights are read
-    with workers.leaving():
-        if place:
-            workers.settle(place)
-            workers.join(place.coordinator, place.count, place.index)
-        elif distributed:
-            workers.join()
+    if engine == "ray":
+        making = (model, dtype, None, spec, (batch, length), pack, row_limit, generate)
+        job = ray_engine.Job(
+            partial(made, *making), partial(open_source, source, field, limit), out, unit, depth, writers
+        )
+        with bar() as progress:
+            return told(ray_engine.run(job, progress, processes, address), json_)
+    given = workers.settle(place) if place else None
+    with multihost.leaving():
+        if distributed:
+            multihost.join()
         extractor = made(model, dtype, mesh, spec, (batch, length), pack, row_limit, generate)
-        with said() if place else bar(lambda: texts.total) as progress:
+        with said() if place else bar() as progress:
             report = extraction.extract(
-                extractor, texts, out, depth, writers, resume, unit=unit, progress=progress, trace=trace
-            )
+                extractor, texts, out, depth, writers, resume or bool(place), unit=unit, units=given,
+                shard=None if place else part, progress=progress, trace=trace,
+            )  # fmt: skip
     if place:
         emit({"report": asdict(report)})
     else:
         told(report, json_)
+
+
+def shard_of(text: str, mesh: str | None) -> tuple[int, int]:
+    """The shard that `--shard` asks for, said to people where a scheduler told it."""
+    from llama_jax.activations import jobs
+
+    if mesh is not None:
+        raise UserError("--shard is for models that fit a device; over a --mesh all processes run all units.")
+    (index, count), whence = jobs.parse(text)
+    if whence != "--shard":
+        tell(f"shard {index}/{count}, from {whence}")
+    return index, count
+
+
+def listed(out: str, shard: tuple[int, int] | None, json_: bool) -> None:
+    """The units that a folder lacks, as numbers and ranges of them."""
+    from llama_jax.activations import plan
+    from llama_jax.activations.folders import open_folder
+
+    missing, count = plan.pending(out, shard), plan.count_of(open_folder(out))
+    asked = len(plan.share_of(range(count), shard))
+    if json_:
+        emit({"out": out, "units": asked, "pending": missing})
+    else:
+        print(f"{out}: {len(missing):,} of {asked:,} units pending{': ' if missing else ''}{ranges(missing)}")
+
+
+def ranges(numbers: list[int]) -> str:
+    """`0-2, 7` for 0, 1, 2, 7."""
+    runs = itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0])
+    ends = [(run[0][1], run[-1][1]) for _, items in runs if (run := list(items))]
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
+
+
+def check_fresh(out: str, resume: bool) -> None:
+    """Raises UserError where a folder holds a run, and none is to be gone on with."""
+    from llama_jax.activations import store
+    from llama_jax.activations.folders import open_folder
+
+    if not resume and open_folder(out).read(store.RUN) is not None:
+        raise UserError(
+            f"{out} holds a run already. Leave --no-resume away to go on with it, or choose another folder."
+        )
 
 
 def made(
@@ -134,21 +213,29 @@ def made(
     return Extractor(checkpoint.load(model, dtype, sharding.host()), spec, batch, pack, row_limit, grid)
 
 
-def check_processes(processes: int, distributed: bool, source: str, trace: Path | None) -> None:
-    """Raises UserError for what does not go together with --processes."""
-    if processes > (most := PER_CORE * (os.cpu_count() or 1)):
+def check_engine(engine: str, address: str | None, shard: str | None) -> None:
+    """Raises UserError for an engine that there is not, or options of another."""
+    if engine not in ENGINES:
+        raise UserError(f"--engine is {shown(engine)}.{near(engine, ENGINES)}")
+    if engine != "ray" and address is not None:
+        raise UserError("--address is of a Ray cluster; add --engine ray.")
+    if engine == "ray" and shard is not None:
+        raise UserError("--engine ray hands out all units itself; leave --shard away.")
+
+
+def check_processes(engine: str, processes: int | None, mesh: str | None, source: str, trace: Path | None) -> None:
+    """Raises UserError for what does not go together with several processes."""
+    option = "--engine ray" if engine == "ray" else "--processes"
+    if engine != "ray" and processes > (most := PER_CORE * (os.cpu_count() or 1)):
         raise UserError(f"--processes is {processes:,}; on this machine at most {most} are started.")
-    if distributed:
-        raise UserError(
-            "--processes starts the processes here, --distributed is for those that a launcher starts: give one"
-            " of them."
-        )
+    if mesh is not None:
+        raise UserError(f"{option} is for models that fit a device; one process serves all devices of a --mesh here.")
     if source == "-":
         raise UserError(
-            "Standard input can be read by one process only; write it to a file first, or leave --processes away."
+            f"Standard input can be read by one process only; write it to a file first, or leave {option} away."
         )
     if trace:
-        raise UserError("--trace is of one process; leave --processes away.")
+        raise UserError(f"--trace is of one process; leave {option} away.")
 
 
 def told(report, json_: bool) -> None:
@@ -181,44 +268,46 @@ def read_positions(text: str) -> str | tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def bar(total: Callable[[], int | None]) -> Iterator[Callable]:
-    """A line on standard error: units, tokens, tokens/s, MB/s, and how long the rest will take. total: examples of the
-    source, None where that is not known; asked for in a thread of its own, because counting may take a while."""
+def bar() -> Iterator[Callable]:
+    """A line on standard error: units, tokens, tokens/s, MB/s, and how long the rest will take."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    counted = []
-
-    def count() -> None:
-        with contextlib.suppress(Exception):  # a forecast: what is wrong with the source is told where it is read
-            counted.append(total())
-
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    if bars_shown():
-        threading.Thread(target=count, daemon=True).start()
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not bars_shown()) as shown:
         task = shown.add_task("reading", total=None)
-        yield lambda done: shown.update(task, description=line(done, counted[0] if counted else None))
+        yield lambda done: shown.update(task, description=line(done))
 
 
-def line(done, total: int | None) -> str:
+def line(done) -> str:
     """A run's progress in one line."""
     spent = max(done.seconds, 1e-9)
     text = (
         f"{done.units} units, {done.tokens:,} tokens, {done.tokens / spent:,.0f} tokens/s,"
         f" {done.bytes / spent / 1e6:.1f} MB/s"
     )
-    if total is None or not done.examples:
+    if not done.total or not done.examples:
         return text
-    left = max(total - done.before - done.examples, 0) / done.examples * spent
-    return f"{text}, {(done.before + done.examples) / total:.0%}, {timedelta(seconds=round(left))} left"
+    left = max(done.total - done.before - done.examples, 0) / done.examples * spent
+    return f"{text}, {(done.before + done.examples) / done.total:.0%}, {timedelta(seconds=round(left))} left"
 
 
-@app.command(epilog="Example: `llama-jax verify activations`")
+@app.command(epilog="Example: `llama-jax verify activations`, or `llama-jax verify results data/machines/FILE`")
 def verify(
-    out: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL that `extract` wrote.")], json_: Json = False
+    out: Annotated[
+        str, typer.Argument(metavar="DIR", help="Folder or URL that `extract` wrote; or `results` before a FILE.")
+    ],
+    file: Annotated[Path | None, typer.Argument(help="What `contribute` wrote, after `results`.")] = None,
+    json_: Json = False,
 ) -> None:
-    """Check every byte of extracted activations against what was committed; exit code 1 when something is wrong."""
+    """Check every byte of extracted activations against what was committed, or all that a contributed file says; exit
+    code 1 when something is wrong."""
+    if file is not None:
+        if out != RESULTS:
+            raise UserError(f"verify takes one folder, or `{RESULTS}` and a file; {str(file)!r} is one too many.")
+        from llama_jax.cli.sharing import verify_results
+
+        return verify_results(file, json_)
     from llama_jax.activations.folders import open_folder
     from llama_jax.activations.verification import check
 

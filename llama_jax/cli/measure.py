@@ -132,8 +132,9 @@ def bench(
     check_outputs(journal, out or (), profile)
     if profile is not None:
         return profile_placements(settings, profile, json_)
-    with progress.bar(bars_shown()) as tell_progress:
-        result, trials, meta = run.run(settings, tell_progress)
+    shown = bars_shown()
+    with progress.bar(shown) as drawn:
+        result, trials, meta = run.run(settings, drawn if shown else progress.lines(tell))
     for path in out or ():
         tell(f"wrote {export.write(path, trials, meta, result)}")
     with contextlib.suppress(OSError):  # where nobody sees it, the data are written all the same

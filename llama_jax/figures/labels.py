@@ -11,6 +11,7 @@ from matplotlib.ticker import LogLocator
 from llama_jax.figures.style import plain_ticks
 
 SIZE, ATTEMPTS = 8.5, 6  # the labels' font size in points; attempts to arrange them
+CROWDED = 200  # from the least to the most of a horizontal axis, as a factor: then only powers of ten are written
 Spot = tuple[float, float]  # x and y, or width and height, in points
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 # a label's places beside its mark, in points
@@ -138,8 +139,10 @@ def overlap(a: Box, b: Box) -> bool:
 
 
 def readable(*axes_of_numbers) -> None:
-    """Ticks of log axes at 1, 2 and 5, as plain numbers."""
+    """Ticks of log axes as plain numbers at 1, 2 and 5, or where many decades lie side by side at 1."""
     for axis in axes_of_numbers:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        low, high = sorted(axis.get_view_interval())
+        crowded = axis.axis_name == "x" and low > 0 and high / low > CROWDED
+        axis.set_major_locator(LogLocator(subs=(1,) if crowded else (1, 2, 5)))
         axis.set_minor_formatter("")
     plain_ticks(*axes_of_numbers)

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from llama_jax.bench import quality, standings
-from llama_jax.figures.style import PALETTE
+from llama_jax.figures.style import colour
 from llama_jax.placement import parse
 
-SHADES = {standings.JAX: PALETTE["blue"], standings.TORCH: PALETTE["vermilion"], standings.LLAMACPP: PALETTE["green"],
-          standings.OLLAMA: PALETTE["orange"], standings.IK: PALETTE["sky"],
-          standings.OPENVINO: PALETTE["yellow"]}  # fmt: skip
 MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", standings.OLLAMA: "D",
-           standings.IK: "v", standings.OPENVINO: "p"}  # fmt: skip
+           standings.IK: "v", standings.OPENVINO: "p", "gemv": "P", "fused": "X"}  # fmt: skip
 HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", standings.OLLAMA: "xx",
            standings.IK: "\\\\", standings.OPENVINO: "++"}  # fmt: skip
-GREY = "#555555"
-KINDS = {  # kind of subject: (colour, marker); of ours, who multiplies
-    "XLA": (PALETTE["blue"], "o"), "gemv": (PALETTE["purple"], "P"), "fused": (PALETTE["black"], "X"),
-    **{runtime: (SHADES[runtime], MARKERS[runtime]) for runtime in SHADES if runtime != standings.JAX},
-}  # fmt: skip
 WIDE = 60  # characters of a line beside a chart
 
 
-def spread_labels(at: dict[str, float], apart: float = 1.16, centred: bool = False) -> dict[str, float]:
+def spread_labels(
+    at: dict[str, float], apart: float = 1.16, centred: bool = False, top: float = np.inf
+) -> dict[str, float]:
     """Heights for labels on a log axis, each at least a factor `apart` above the one below; centred: no higher than
-    lower on the whole."""
+    lower on the whole, and none above `top`."""
     placed, floor = {}, 0.0
     for name, height in sorted(at.items(), key=lambda item: item[1]):
         floor = max(height, floor * apart)
@@ -33,6 +29,7 @@ def spread_labels(at: dict[str, float], apart: float = 1.16, centred: bool = Fal
     if not centred or not at:
         return placed
     shift = np.exp(np.mean([np.log(placed[name] / at[name]) for name in at]))
+    shift = max(shift, max(placed.values()) / top)
     return {name: height / shift for name, height in placed.items()}
 
 
@@ -49,7 +46,7 @@ def label(model: str) -> str:
 
 
 def kind(name: str, backend: str) -> str:
-    """Which of KINDS a subject is: of ours by its kernels."""
+    """Who multiplies: XLA, compiled kernels, or another runtime."""
     if backend != standings.JAX:
         return backend
     kernels = parse(name).kernels
@@ -58,11 +55,11 @@ def kind(name: str, backend: str) -> str:
 
 def look(name: str, backend: str) -> tuple[str, str]:
     """A subject's colour and marker."""
-    return KINDS.get(kind(name, backend), (GREY, "v"))
+    return colour(name), MARKERS.get(kind(name, backend), "o" if backend == standings.JAX else "v")
 
 
 def shade(entry: dict) -> str:
-    return look(entry["name"], entry["backend"])[0]
+    return colour(entry["name"])
 
 
 def gap_words(gap: dict) -> str:
@@ -79,12 +76,12 @@ def marked(
 
     distance: whose interval goes upwards; None where there is none to draw. width: of the bands, in points.
     """
-    (colour, marker), rate, bands = look(entry["name"], entry["backend"]), entry["decode"], []
+    (tint, marker), rate, bands = look(entry["name"], entry["backend"]), entry["decode"], []
     if distance is not None and np.isfinite(distance["kl_low"]):
         bands.append(([rate.median] * 2, [max(distance["kl_low"], quality.EXACT), distance["kl_high"]]))
-        axes.plot(*bands[-1], color=colour, linewidth=width, alpha=0.35)
-    axes.plot([rate.low, rate.high], [height] * 2, color=colour, linewidth=width, alpha=0.35, solid_capstyle="butt")
-    axes.plot(rate.median, height, marker, color=colour, markersize=9, markeredgecolor="white")
+        axes.plot(*bands[-1], color=tint, linewidth=width, alpha=0.35)
+    axes.plot([rate.low, rate.high], [height] * 2, color=tint, linewidth=width, alpha=0.35, solid_capstyle="butt")
+    axes.plot(rate.median, height, marker, color=tint, markersize=9, markeredgecolor="white")
     return bands + ([([rate.low, rate.high], [height] * 2)] if np.isfinite(rate.low) else [])
 
 
@@ -99,3 +96,20 @@ def distance_words(distance: dict | None) -> str:
         if distance["kl"] > quality.EXACT
         else f"top-1 {distance['top1']:.1%}"
     )
+
+
+def gaps_words(missing: Sequence[dict]) -> str:
+    """Who is missing, and what would help, one after the other."""
+    return "; ".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
+
+
+def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
+    """The fastest subject's distance from float32, and llama.cpp's of the same file: a headline. shown: (entry of
+    `standings.ladder`, distance of `quality.table`)."""
+    known = [(e, d) for e, d in shown if d and d["kl"] is not None]
+    if not known:
+        return "No subject has both a rate and a distance"
+    best = max(known, key=lambda pair: pair[0]["decode"].median)
+    theirs = [pair for pair in known if pair[0]["name"] in standings.SAME_FILE and pair is not best][:1]
+    said = [f"{e['name']} ({e['decode'].median:.0f} tokens/s) is {d['kl']:.2g}" for e, d in (best, *theirs)]
+    return f"The fastest, {said[0]} nats a token from float32" + "".join(f"; {other}" for other in said[1:])

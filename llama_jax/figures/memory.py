@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_jax.figures.marks import shade
-from llama_jax.figures.style import LIMIT_COLOUR, new, rows, styled
+from llama_jax.figures.style import LIMIT_COLOUR, headline, new, rows, styled
 
 
 @styled
@@ -18,7 +18,7 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
 
     found: `footprints.table`. A tick marks the bytes that weights and cache need by the configuration.
     """
-    figure, axes = new(10.5, 0.55 * len(found) + 1.7)
+    figure, axes = new(10, 0.45 * len(found) + 1.9)
     heights = rows(axes, [f["name"] for f in found])
     for f in found:
         height, peak, held = heights[f["name"]], np.median(f["peak"]) / 1e6, (f["libraries"] or 0) / 1e6
@@ -38,5 +38,11 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
         f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
         f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})"
     )
-    axes.set_title("Peak memory of one answer")
+    peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in found)
+    said = (
+        f"One answer needs least memory under {peaks[0][1]}, {peaks[0][0]:,.0f} MB"
+        if peaks
+        else "No process was measured"
+    )
+    headline(figure, said + (f", most under {peaks[-1][1]}, {peaks[-1][0]:,.0f} MB" if len(peaks) > 1 else ""))
     return figure

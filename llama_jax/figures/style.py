@@ -1,8 +1,8 @@
 """The house style, and `save`: every figure the same bytes for the same data, listed in the manifest.
 
 Colours: Okabe & Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/), one colour a subject
-everywhere; subjects are also told apart by their labels, never by colour alone. Beside other runtimes the colour says
-who computes (ours blue, compiled kernels black or purple, PyTorch orange, llama.cpp green), in all such figures alike.
+everywhere (COLOURS): what XLA compiles is violet to navy, compiled kernels vermilion or orange, llama.cpp green,
+PyTorch purple. Labels and markers tell subjects apart too, never colour alone. A figure's title is its finding.
 """
 
 from __future__ import annotations
@@ -19,25 +19,33 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 from pydantic import Field
 
 from llama_jax import boundary, files
-from llama_jax.bench import AGAIN, environment
+from llama_jax.bench import AGAIN, environment, provenance
+from llama_jax.bench.wording import instructions
 from llama_jax.boundary import Declared
+from llama_jax.figures.dark import themed
 
 PALETTE = {
     "black": "#000000", "orange": "#E69F00", "sky": "#56B4E9", "green": "#009E73",
     "yellow": "#F0E442", "blue": "#0072B2", "vermilion": "#D55E00", "purple": "#CC79A7",
 }  # fmt: skip
-COLOURS = {
-    "eager": "#7F7F7F", "ops": PALETTE["purple"], "layer": PALETTE["orange"], "split": PALETTE["vermilion"],
-    "step": PALETTE["blue"], "step+donate": PALETTE["sky"], "chunk8": PALETTE["green"], "loop": PALETTE["black"],
+COLOURS = {  # a subject's in every figure: placements from violet to navy, by how much of a token is one program
+    "eager": "#7F7F7F", "ops": "#B39DDB", "layer": "#8E63C7", "split": "#5E2CA5", "step": PALETTE["blue"],
+    "step+donate": PALETTE["sky"], "chunk8": "#3F5FBF", "loop": "#0B2545",
+    "fused": PALETTE["vermilion"], "gemv": PALETTE["orange"],  # compiled kernels under any placement
+    "llamacpp": PALETTE["green"], "ik-llamacpp": "#66C2A5", "ollama": "#8C7A00", "openvino": "#8C510A",
+    "torch": PALETTE["purple"], "transformers": PALETTE["purple"], "flax": "#882255",
 }  # fmt: skip
-OTHERS = ("#882255", "#44AA99", "#999933", "#AA4499", "#117733", "#332288")  # Tol's muted set, for one's own placements
+RUNTIMES = ("llamacpp", "ik-llamacpp", "ollama", "openvino", "torch", "transformers", "flax")
+OTHERS = ("#44AA99", "#999933", "#AA4499", "#332288", "#117733", "#BB5566")  # Tol's, for one's own placements
+STAGES = dict(zip(("trace", "lower", "compile", "run"), OTHERS, strict=False))  # parts of time: no subject's
 STYLE = {
     "font.size": 11,
-    "axes.titlesize": 13,
-    "axes.titleweight": "bold",
+    "axes.titlesize": 11,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -50,13 +58,21 @@ STYLE = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
-LIMIT_COLOUR = "#B00020"
+LIMIT_COLOUR, GREY = "#B00020", "#555555"
+TITLE = 13  # points of a headline
 
 
 def colour(subject: str) -> str:
-    """The subject's colour, the same in every figure; one's own placements get a stable one of their own."""
-    name = subject.removesuffix(AGAIN)
-    return COLOURS.get(name) or OTHERS[zlib.crc32(name.encode()) % len(OTHERS)]
+    """The subject's colour, the same in every figure. What is not in COLOURS gets that of its kernels, of the placement
+    that it is a variant of (`step+scan`, `step exact`, `step (again)`) or of its runtime (`torch-compile`); one's own
+    placement gets a stable one of its own."""
+    name = subject.removesuffix(AGAIN).partition(" ")[0]
+    kernels = next((k for k in ("fused", "gemv") if f"+{k}" in name), "")
+    runtime = next((r for r in RUNTIMES if name.startswith(r)), "")
+    for known in (kernels, name, name.partition("+")[0], runtime):
+        if known in COLOURS:
+            return COLOURS[known]
+    return OTHERS[zlib.crc32(name.encode()) % len(OTHERS)]
 
 
 def model_label(name: str) -> str:
@@ -81,11 +97,20 @@ def save(
     the manifest.
 
     meta: of the table the figure was drawn from. alt: what the figure shows, for those who cannot see it. note: labels
-    that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged.
+    that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged, and a table
+    that is older than its code.
     """
-    flags = [part for part in (note, environment.busy(meta["environment"])) if part]
-    line = " · ".join([environment.machine_line(meta["environment"]), meta["created"][:10], *flags])
-    figure.text(0.005, -0.005, line, fontsize=7.5, color="#555555", va="top")
+    around = meta["environment"]
+    flags = (note, environment.busy(around), provenance.complaint(meta))
+    place = (environment.machine_line(around), instructions(around), meta["created"][:10])
+    line = " · ".join(filter(None, (*place, *flags)))
+    figure.draw_without_rendering()  # a legend may reach below the figure
+    # it is laid out; the line below makes the page larger, which would draw a legend along
+    figure.set_layout_engine("none")
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0, 0, 1, 1), transform=figure.transFigure)
+    below = min(0.0, figure.get_tightbbox().y0 / figure.get_figheight()) - 0.005
+    figure.text(0.005, below, wrapped(figure, line, 7.5), fontsize=7.5, color=GREY, va="top")
     folder, paths, hashes = Path(out_dir) / "figures", {}, {}
     for kind, options in {
         "svg": {"metadata": {"Date": None}},
@@ -94,13 +119,38 @@ def save(
         buffer = io.BytesIO()
         with matplotlib.rc_context({"svg.hashsalt": name}):
             figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
+        drawn = buffer.getvalue()
+        drawn = themed(drawn.decode()).encode() if kind == "svg" else drawn
         paths[kind] = folder / f"{name}.{kind}"
-        files.write(paths[kind], buffer.getvalue())
-        hashes[kind] = hashlib.sha256(buffer.getvalue()).hexdigest()
+        files.write(paths[kind], drawn)
+        hashes[kind] = hashlib.sha256(drawn).hexdigest()
     plt.close(figure)
     entry = dict(notebook=notebook, parameters=parameters, data_sha256=meta["sha256"], sha256=hashes, alt=alt)
     update_manifest(out_dir, "figures", name, entry)
     return paths
+
+
+def headline(figure: Figure, finding: str) -> None:
+    """The figure's title, which is what it shows, as wide as the figure."""
+    text = wrapped(figure, finding.removesuffix("."), TITLE, bold=True)
+    figure.suptitle(text, x=0.005, ha="left", fontsize=TITLE, fontweight="bold")
+
+
+def footnote(figure: Figure, words: str) -> None:
+    """Small words below a figure's axes, as wide as the figure; nothing for none."""
+    if words:
+        figure.supxlabel(wrapped(figure, words, 8), x=0.005, ha="left", fontsize=8, color=GREY)
+
+
+def wrapped(figure: Figure, text: str, size: float, bold: bool = False) -> str:
+    """A text in lines that fit the figure's width at a font size."""
+    font = FontProperties(family=STYLE["font.family"], size=size, weight="bold" if bold else "normal")
+    room, lines = 0.985 * 72 * figure.get_figwidth(), [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        fits = TextPath((0, 0), longer.replace("$", ""), prop=font).get_extents().width <= room
+        lines = [*lines[:-1], longer] if fits or not lines[-1] else [*lines, word]
+    return "\n".join(lines)
 
 
 def display(paths: dict[str, Path]) -> None:
@@ -162,12 +212,12 @@ def read_manifest(out_dir: str | Path) -> dict:
 
 
 def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -> None:
-    manifest = read_manifest(out_dir)
-    manifest[section][name] = entry
-    files.write(
-        Path(out_dir) / "figures" / "manifest.json",
-        json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n",
-    )
+    """One after the other: notebooks are drawn side by side."""
+    path = Path(out_dir) / "figures" / "manifest.json"
+    with files.alone(path.parent):
+        manifest = read_manifest(out_dir)
+        manifest[section][name] = entry
+        files.write(path, json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def conclude(notebook: str, question: str, finding: str, meta: dict | None, out_dir: str | Path) -> str:

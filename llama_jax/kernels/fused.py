@@ -46,11 +46,6 @@ def create(config: ModelConfig, pad: Int[Array, " B"], slots: int) -> Cache:
     return Cache((keys, jnp.zeros((layers, heads, room, size), dtype)), None, jnp.zeros((), jnp.int32), pad)
 
 
-def slots(cache: Cache) -> int:
-    """Positions that a packed cache has room for."""
-    return cache.entries[1].shape[2]
-
-
 def transform(
     model: Model,
     ids: Int[Array, "B T"],
@@ -64,32 +59,53 @@ def transform(
 
     logits: "last" of each sequence (M = B), "all" (M = B T, row b T + t) or "none" (M = 0). model: its layers `packed`.
     """
-    keys, values = (jax.ShapeDtypeStruct(entry.shape, entry.dtype) for entry in cache.entries)
-    rows = dict(last=ids.shape[0], all=ids.size, none=0)[logits]
+    first, every = cache.length - cache.pad, jnp.arange(ids.shape[0], dtype=jnp.int32)
+    values, best, entries = rows(model, ids, first, every, cache.entries, config=config, inverse=inverse, logits=logits)
+    return values, best, replace(cache, entries=entries, length=cache.length + ids.shape[1])
+
+
+def rows(
+    model: Model,
+    ids: Int[Array, "B T"],
+    first: Int[Array, " B"],
+    numbers: Int[Array, " B"],
+    entries: tuple[jax.Array, jax.Array],
+    *,
+    config: ModelConfig,
+    inverse: np.ndarray,
+    logits: str = "last",
+):
+    """As `transform`, of some of the sequences of a cache, each at a position of its own: → (logits, best, entries).
+
+    first: the position of each sequence's first token, below 0 where that is padding. numbers: which of the cache's
+    sequences each is, rising. entries: keys and values [L, C K, …] of C sequences.
+    """
+    keys, values = (jax.ShapeDtypeStruct(entry.shape, entry.dtype) for entry in entries)
+    many = dict(last=ids.shape[0], all=ids.size, none=0)[logits]
     results = (
-        jax.ShapeDtypeStruct((rows, config.vocab_size), jnp.float32),
-        jax.ShapeDtypeStruct((rows,), jnp.int32),
+        jax.ShapeDtypeStruct((many, config.vocab_size), jnp.float32),
+        jax.ShapeDtypeStruct((many,), jnp.int32),
         keys,
         values,
     )
-    call = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={7: 2, 8: 3})
+    call = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={8: 2, 9: 3})
     attributes = dict(
         bias=np.int64(config.qkv_bias),
         eps=np.float32(config.norm_eps),
         feed_forward=np.int64(config.intermediate_size),
         heads=np.int64(config.num_attention_heads),
+        key_heads=np.int64(config.num_key_value_heads),
     )
-    values, best, *entries = call(*operands(model, ids, cache, inverse), **attributes)
-    return values, best, replace(cache, entries=tuple(entries), length=cache.length + ids.shape[1])
+    values, best, *entries = call(*operands(model, ids, first, numbers, entries, inverse), **attributes)
+    return values, best, tuple(entries)
 
 
-def operands(model: Model, ids: Int[Array, "B T"], cache: Cache, inverse: np.ndarray) -> list[jax.Array]:
-    """What the kernel is given, in its order (`native.operands`)."""
-    first = cache.length - cache.pad
+def operands(model: Model, ids, first, numbers, entries, inverse: np.ndarray) -> list[jax.Array]:
+    """What the kernel is given, in its order (`native.operands`); as `rows`."""
     positions = first[:, None] + jnp.arange(ids.shape[1], dtype=jnp.int32)
     cos, sin = (part.reshape(ids.size, part.shape[-1]) for part in rope.angles(positions, inverse))
     head = model.embedding.weight if model.head.weight is None else model.head.weight
     layers = model.layers
-    fixed = [ids, first, cos, sin, model.embedding.weight.data, head.data, model.head.norm.weight, *cache.entries]
+    fixed = [ids, first, numbers, cos, sin, model.embedding.weight.data, head.data, model.head.norm.weight]
     biases = [] if layers.biases is None else [layers.biases]
-    return [*fixed, layers.norms, layers.blocks, layers.table, *biases]
+    return [*fixed, *entries, layers.norms, layers.blocks, layers.table, *biases]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from llama_jax.kernels.registry import registered
 from llama_jax.model.axes import Array, Float
+from llama_jax.model.quantise import Blocks
 
 
-def product(x: Float[Array, "... K"], blocks, place: int = 0) -> Float[Array, "... N"]:
-    """x @ weight.T in float32 for a weight of `quantise.Blocks`, its activations rounded to int8 per 32 columns.
-
-    Or for one that begins at byte `place` of an array that holds several (`packed.Part`).
+def product(x: Float[Array, "... K"], blocks: Blocks) -> Float[Array, "... N"]:
+    """x @ blocks.T in float32, the activations rounded to int8 per 32 columns.
 
     One XLA operation, usable un-jitted, jitted, in loops and under `vmap`, which calls it once a member; it has no
     gradient.
@@ -24,5 +22,5 @@ def product(x: Float[Array, "... K"], blocks, place: int = 0) -> Float[Array, ".
     call = jax.ffi.ffi_call(
         registered("llama_jax_gemv"), jax.ShapeDtypeStruct((rows.shape[0], n), jnp.float32), vmap_method="sequential"
     )
-    found = call(rows, blocks.data, place=np.int64(place), size=np.int64(blocks.group))
+    found = call(rows, blocks.data)
     return found.reshape(*x.shape[:-1], n)

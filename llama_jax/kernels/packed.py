@@ -7,19 +7,14 @@ swept the caches: thirty layers in arrays of their own, 180 of them, cost a fift
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.kernels import gemv
-from llama_jax.model.attention import Attention
-from llama_jax.model.axes import Array, Float
-from llama_jax.model.ffn import FFN
 from llama_jax.model.layer import Layer
-from llama_jax.model.norm import Norm
 from llama_jax.model.quantise import COLUMNS, LAYOUTS, ROWS, Blocks
 
 UNIT = 64  # bytes: a matrix begins at a multiple of this
@@ -41,35 +36,6 @@ class Packed:
     biases: jax.Array | None
     kinds: tuple[tuple[str, ...], ...] = field(metadata=dict(static=True))  # each layer's four matrices'
     shapes: tuple[tuple[int, int], ...] = field(metadata=dict(static=True))  # the four matrices', in every layer alike
-
-    def __iter__(self) -> Iterator[Layer]:
-        """The layers one by one, their matrices read where they stand. For prompts, within a jitted program: un-jitted
-        it copies norms."""
-        places = UNIT * table_of(self.kinds, self.shapes)[..., 0]
-        for i, (kinds, begins) in enumerate(zip(self.kinds, places.tolist(), strict=True)):
-            qkv, o, gate_up, down = (Part(self.blocks, *each) for each in zip(begins, kinds, self.shapes, strict=True))
-            bias = None if self.biases is None else self.biases[i]
-            yield Layer(Norm(self.norms[i, 0]), Attention(qkv, o, bias), Norm(self.norms[i, 1]), FFN(gate_up, down))
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Part:
-    """A matrix [N, K] within an array of blocks; it only multiplies."""
-
-    data: jax.Array  # bytes, of many matrices
-    place: int = field(metadata=dict(static=True))  # in bytes
-    kind: str = field(metadata=dict(static=True))
-    shape: tuple[int, int] = field(metadata=dict(static=True))
-
-    @property
-    def group(self) -> int:
-        """Bytes of one group, as `Blocks.group`."""
-        return LAYOUTS[self.kind].group
-
-    def matmul(self, x: Float[Array, "... K"], out_dtype) -> Float[Array, "... N"]:
-        """x @ self.T."""
-        return gemv.product(x, self, self.place).astype(out_dtype)
 
 
 def matrices(layer: Layer) -> tuple[Blocks, ...]:

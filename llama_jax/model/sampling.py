@@ -6,7 +6,7 @@ logits become -inf. Tokens that tie with the last one kept are kept, so that the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from llama_jax.values import LARGEST, number, whole
 
 TINY = 2.0**-126  # float32's least normal number: a temperature above 0 counts as this at least
 LARGE = 1e30  # logits in float32 can still be multiplied and divided by this
+SCORED = 20  # most likely tokens whose log probabilities are told: the most that OpenAI's and Ollama's API know
 RANGES = {  # setting: the least and the greatest that it may be
     "temperature": (0, LARGE),
     "top_k": (0, LARGEST),
@@ -70,13 +71,26 @@ jax.tree_util.register_static(Sampler)  # static under jit: a new value is a new
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TracedSampler:
-    """`Sampler` with its settings as array scalars."""
+    """`Sampler` with its settings as array scalars. scored: bool, whether `Scores` are wanted; None where nobody may
+    ask, whose program has no place for them."""
 
     temperature: jax.Array
     top_k: jax.Array
     top_p: jax.Array
     min_p: jax.Array
     repetition_penalty: jax.Array
+    scored: jax.Array | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Scores:
+    """Log probabilities: the log-softmax of the logits as the model gave them, before penalty, temperature and filters.
+    Zeros where nobody asked."""
+
+    chosen: jax.Array  # float32 [B], of the token that was drawn
+    best: jax.Array  # float32 [B K], of the SCORED most likely ones, falling
+    ids: jax.Array  # int32 [B K], which those are
 
 
 @jax.tree_util.register_dataclass
@@ -87,14 +101,30 @@ class Draw:
     keys: jax.Array  # PRNG keys [B], one a request
     index: jax.Array  # int32 scalar: tokens drawn so far; folded into each row's key
     seen: jax.Array | None  # bool [B V]: tokens of prompt and answer; None while no repetition penalty can need it
+    scores: Scores | None = None  # of the token drawn last; None where the sampler does not say whether they are wanted
 
 
 def next_token(logits: Float[Array, "B V"], draw: Draw, sampler: Sampler | TracedSampler):
     """Choose one token a row: (ids int32 [B], draw). A row's choice depends on its own key, index and logits only."""
     with jax.named_scope("sample"):
-        choose = _traced if isinstance(sampler, TracedSampler) else _static
-        ids = choose(logits.astype(jnp.float32), draw, sampler)
-        return ids, Draw(draw.keys, draw.index + 1, draw.seen)
+        traced, logits = isinstance(sampler, TracedSampler), logits.astype(jnp.float32)
+        ids = (_traced if traced else _static)(logits, draw, sampler)
+        wanted = sampler.scored if traced else None
+        scores = None if wanted is None else jax.lax.cond(wanted, scored, unscored, logits, ids)
+        return ids, replace(draw, index=draw.index + 1, scores=scores)
+
+
+def scored(logits: Float[Array, "B V"], ids: Int[Array, " B"]) -> Scores:
+    """Log probabilities of the tokens drawn and of the most likely ones; of equals the lowest id comes first."""
+    values = jax.nn.log_softmax(logits, axis=-1)
+    best, which = jax.lax.top_k(values, min(SCORED, logits.shape[-1]))
+    return Scores(jnp.take_along_axis(values, ids[:, None], axis=-1)[:, 0], best, which)
+
+
+def unscored(logits: Float[Array, "B V"], ids: Int[Array, " B"]) -> Scores:
+    """What stands there where nobody asked."""
+    shape = len(logits), min(SCORED, logits.shape[-1])
+    return Scores(jnp.zeros(shape[0], jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.int32))
 
 
 def is_greedy(sampler: Sampler | TracedSampler) -> bool:

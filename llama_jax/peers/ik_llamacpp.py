@@ -65,6 +65,8 @@ def weights_of(loaded: checkpoint.Checkpoint, name: str) -> Path:
 def library():
     """Its C interface, with its log going nowhere but to `llamacpp.heard`."""
     try:
+        for needed in (Path(find_spec(MODULE).origin).parent / "lib").glob("libggml.*"):
+            ctypes.CDLL(str(needed))  # built from source its libraries do not say that they lie side by side
         from ik_llama_cpp import _ctypes_api as ik
     except (ImportError, OSError, AttributeError) as error:  # no such instructions, no such library, another version
         raise UnavailableError(f"{PACKAGE} cannot be loaded: {error}", "Run `make peers` again.") from error

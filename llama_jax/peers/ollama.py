@@ -40,6 +40,7 @@ LOOK_S = 2.0  # a server that does not answer a look within this is none
 SILENCE_S = 120.0  # one that sends nothing for so long within a request hangs
 OLDEST = (0, 5, 5)  # the first version that makes a model of files sent to it
 KEEP = "10m"  # how long the server keeps the model in memory after a request
+GREEDY = dict(temperature=0, repeat_penalty=1.0)  # a server has a penalty of its own, under which best is another token
 WORDS = 500  # different first words, far more than a server keeps prompts
 START = "Start it with `ollama serve`, set OLLAMA_HOST to one that runs, or build one with `make ollama`."
 UPDATE = (
@@ -81,6 +82,21 @@ def address() -> str | None:
         return ollama_native.server() if ours() else None
     except UserError as error:
         raise UnavailableError(str(error), "Build it again: `make ollama`.") from None
+
+
+def running() -> str | None:
+    """Version and address of a server that is not our own: at OLLAMA_HOST, or where Ollama is by itself. None where
+    none answers."""
+    if find_spec("ollama") is None:
+        return None
+    import httpx
+    import ollama
+
+    try:
+        host = str(ollama.Client()._client.base_url).rstrip("/")
+        return f"{httpx.get(f'{host}/api/version', timeout=LOOK_S).json()['version']} at {host}"
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def look(patience: float) -> tuple[object, list[str]]:
@@ -158,13 +174,15 @@ def make(client, model: str, path) -> None:
 @dataclass
 class Server:
     """A client, the model it asks for, and our tokenizer. said: what the server counted and clocked in the last
-    request, as fields of a Trial. hung: why nothing is asked of it any more."""
+    request, as fields of a Trial. hung: why nothing is asked of it any more. room: positions of its context, which only
+    grow."""
 
     client: object
     model: str
     tokenizer: object
     said: dict = field(default_factory=dict)
     hung: str = ""
+    room: int = 0
 
     def __post_init__(self):
         found = list(itertools.islice(words(self.tokenizer), WORDS))
@@ -212,7 +230,8 @@ class Server:
         self.said = {}
         if work.batch != 1:
             raise ServerError(f"Ollama answers one prompt a request, {work.batch} rows were asked for")
-        room = generate.bucket(max(work.length, len(ids)) + work.new_tokens + 1)  # and the word before a chat text
+        # with the word before a chat text; for another context than the last one a server loads the model again
+        self.room = room = max(self.room, generate.bucket(max(work.length, len(ids)) + work.new_tokens + 1))
         made, last = 0, None
         for last in self.chunks(self.text(ids), work.new_tokens, room, work.seed):
             if tokens := self.tokenizer.encode(last.response or "", special=False, allow_special_tokens=True):
@@ -230,7 +249,7 @@ class Server:
 
         if self.hung:
             raise ServerError(self.hung)
-        options = dict(temperature=0, num_predict=new_tokens, num_ctx=room, num_thread=len(allowed_cores()), seed=seed)
+        options = GREEDY | dict(num_predict=new_tokens, num_ctx=room, num_thread=len(allowed_cores()), seed=seed)
         if jax.default_backend() == "cpu":
             options["num_gpu"] = 0
         done, received = False, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -74,5 +75,29 @@ def read(path: Path) -> nbformat.NotebookNode:
 
 
 def about(path: Path) -> Own:
-    """The notebook's own metadata."""
+    """The notebook's own metadata; read again only where the file has changed, as the report asks for it thousands of
+    times."""
+    try:
+        at = path.stat()
+    except OSError:
+        return own(path)  # which says what is wrong
+    return own(path, at.st_mtime_ns, at.st_size, at.st_ino)
+
+
+@lru_cache(1024)
+def own(path: Path, *state: int) -> Own:
     return Own(**read(path).metadata.get("llama_jax", {}))
+
+
+def read_finding(executed: Path) -> str:
+    """The text that the last code cell printed."""
+    cells = [c for c in read(executed).cells if c.cell_type == "code"]
+    said = [o.get("text") for o in (cells[-1].get("outputs", []) if cells else []) if o.get("name") == "stdout"]
+    return "".join(text for text in said if isinstance(text, str)).strip()
+
+
+def label(cell) -> str:
+    """What a cell is about: its first comment or line."""
+    tags = {"parameters": "parameters", "injected-parameters": "parameters of this run"}
+    first = next((line for line in cell.source.splitlines() if line.strip()), "")
+    return next((tags[t] for t in cell.metadata.get("tags", []) if t in tags), first.lstrip("# ").strip()[:70])

@@ -1,4 +1,4 @@
-"""The papermill runner: each notebook in a process of its own, parameters checked, artifacts checked, one line of
+"""The runner of notebooks: parameters checked, each executed in a process of its own, artifacts checked, one line of
 finding.
 
 A notebook says in its metadata (`llama_jax`) which artifacts it leaves, what the `full` profile changes, with `after`
@@ -12,28 +12,22 @@ the kinds of row of its own, `module:Class` each.
 from __future__ import annotations
 
 import ast
-import contextlib
-import json
-import os
+import itertools
 import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-import psutil
-
-from llama_jax import parent, paths
-from llama_jax.bench.progress import VARIABLE as PROGRESS
+from llama_jax import machine, paths
 from llama_jax.errors import UserError, near
-from llama_jax.reporting.ipynb import PROFILES, about, read
+from llama_jax.reporting import execution
+from llama_jax.reporting.ipynb import PROFILES, about, read, read_finding
 
 FOLDER = paths.ROOT / "notebooks"
-FAILED = "failed"
-EVERY_S = 10.0  # between two lines about one long cell
+AT_ONCE = 2  # notebooks that are drawn side by side
 LIMIT_S = {"quick": 1200, "full": 7200}  # for a whole notebook
 
 
@@ -157,16 +151,18 @@ def run(
     given: dict[str, object] | None = None,
     source: str = "recorded",
     profile: str = "quick",
-    out_dir: Path = paths.ROOT,
+    out_dir: Path | None = None,
     progress: Callable[[str], None] = lambda line: None,
     limit: float | None = None,
 ) -> list[Result]:
-    """Run notebooks one after the other. All parameters are checked before the first starts; a failure does not stop
-    the rest.
+    """Run notebooks: one after the other where anything is measured, side by side where they are only drawn. All
+    parameters are checked before the first starts; a failure does not stop the rest.
 
-    A parameter must be known to at least one selected notebook, and goes to those that know it.
+    A parameter must be known to at least one selected notebook, and goes to those that know it. out_dir: folder for
+    data, figures and pages; by default `machine.home` of the source.
     """
     sources, given = find(selected), given or {}
+    out_dir = Path(out_dir or given.get("out_dir") or machine.home(given.get("source", source))).resolve()
     for name in given:
         if not any(name in defaults(path) for path in sources):
             check(sources[0], {name: given[name]})
@@ -181,45 +177,49 @@ def run(
                 f"{path.stem}: {ignored[0]} changes what is measured, and recorded data are only redrawn; add"
                 " --measure."
             )
-    results = []
+    progress(f"into {out_dir}")
     jobs.sort(key=lambda job: about(job[0]).last)  # what sums up the others comes after them
-    for path, chosen in jobs:
-        progress(f"{path.stem}: {chosen['source']}")
-        results.append(run_one(path, chosen, out_dir, progress, limit or LIMIT_S[profile]))
-    return results
+    groups = [[*group] for _, group in itertools.groupby(jobs, lambda job: about(job[0]).last)]
+    one = partial(run_one, out_dir=out_dir, progress=progress, limit=limit or LIMIT_S[profile])
+    if all(chosen["source"] == "recorded" for _, chosen in jobs):
+        return [result for group in groups for result in side_by_side(one, group)]
+    return [one(*job) for job in jobs]
 
 
-def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], None], limit: float) -> Result:
-    """One notebook in a child process; the executed copy lies in OUT/out/notebooks, a page made of it in
-    OUT/docs/notebooks."""
-    executed = Path(out_dir) / "out" / "notebooks" / path.name
+def side_by_side(one: Callable[..., Result], jobs: Sequence[tuple[Path, dict]]) -> list[Result]:
+    """AT_ONCE of these at a time; where we are interrupted, what has begun is stopped."""
+    children: list[subprocess.Popen] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        results = [pool.submit(one, *job, children=children) for job in jobs]
+        try:
+            return [result.result() for result in results]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(result.done() for result in results):
+                for child in children:
+                    execution.stop(child)
+                time.sleep(0.1)
+            raise
+
+
+def run_one(
+    path: Path,
+    chosen: dict,
+    out_dir: Path,
+    progress: Callable[[str], None],
+    limit: float,
+    children: list[subprocess.Popen] | None = None,
+) -> Result:
+    """One notebook in a child process, which is added to `children`; the executed copy lies in OUT/out/notebooks, a
+    page made of it and the same as Markdown in OUT/docs/notebooks."""
+    began, executed = time.time(), Path(out_dir) / "out" / "notebooks" / path.name
+    progress(f"{path.stem}: {chosen['source']}")
     try:
         executed.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"Cannot write to {executed.parent}: {error.strerror}.") from error
-    began, error = time.time(), ""
-    spec = json.dumps(dict(source=str(path), executed=str(executed), parameters=chosen))
-    # files: nobody need read them at once
-    with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as said:
-        told = {"TQDM_DISABLE": "1", PROGRESS: said.name}
-        child = subprocess.Popen(
-            [sys.executable, "-m", "llama_jax.reporting.notebooks", spec, str(os.getpid())],
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **told},
-        )
-        try:
-            with listening(
-                Path(said.name), lambda line: progress(f"{path.stem}: {line} ({time.time() - began:.0f} s)")
-            ):
-                error = follow(child, path.stem, began, limit, progress)
-        finally:
-            stop(child)
-        complaints.seek(0)
-        last = complaints.read().strip().splitlines()[-1:]
-    error = error if error != FAILED else (last[0] if last else f"exit code {child.returncode}")
+    spec = dict(source=str(path), executed=str(executed), parameters=chosen)
+    error = execution.run(spec, path.stem, progress, limit, [] if children is None else children)
     finding = read_finding(executed) if not error else ""
     measured = chosen["source"] == "measure"  # a redraw reads the table, it does not write one
     artifacts = [str(Path(out_dir) / a) for a in promised(path, out_dir) if measured or not a.startswith("data/")]
@@ -228,124 +228,12 @@ def run_one(path: Path, chosen: dict, out_dir: Path, progress: Callable[[str], N
     ):
         error = f"it ended without writing {', '.join(missing)}"
     if not error:
-        from llama_jax.reporting import pages  # here, because the child needs none of it
+        from llama_jax.reporting import forge, pages  # here: those who only look for notebooks draw nothing
 
         pages.write(executed, out_dir)
+        forge.write(executed, out_dir)
     return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)
-
-
-def follow(child: subprocess.Popen, name: str, began: float, limit: float, progress: Callable[[str], None]) -> str:
-    """Pass the child's progress on until it ends; returns why it did not end well, or nothing."""
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        stop(child)
-
-    late = threading.Timer(limit, expire)
-    late.start()
-    try:
-        for line in child.stdout:
-            progress(f"{name}: {line.rstrip()} ({time.time() - began:.0f} s)")
-        code = child.wait()
-    finally:
-        late.cancel()
-    if expired.is_set():
-        return f"stopped after {limit:.0f} s"
-    return FAILED if code else ""
-
-
-@contextlib.contextmanager
-def listening(file: Path, tell: Callable[[str], None]):
-    """Every EVERY_S seconds, tell what a long cell last wrote to `file`, where that is new."""
-    ended = threading.Event()
-
-    def listen() -> None:
-        last = ""
-        while not ended.wait(EVERY_S):
-            if (line := file.read_text().strip()) and line != last:
-                last = line
-                tell(line)
-
-    thread = threading.Thread(target=listen, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def stop(child: subprocess.Popen) -> None:
-    """End the child and the kernel it started."""
-    if child.poll() is not None:
-        return
-    try:
-        family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    child.wait()
-
-
-def read_finding(executed: Path) -> str:
-    """The text that the last code cell printed."""
-    cells = [c for c in read(executed).cells if c.cell_type == "code"]
-    said = [o.get("text") for o in (cells[-1].get("outputs", []) if cells else []) if o.get("name") == "stdout"]
-    return "".join(text for text in said if isinstance(text, str)).strip()
-
-
-def execute(spec: dict) -> None:
-    """The child: papermill, with each cell's first line printed as it starts. Exits with one line on a failed cell."""
-    import papermill
-    from papermill.engines import NBClientEngine, papermill_engines
-    from papermill.exceptions import PapermillExecutionError
-
-    class Spoken(NBClientEngine):
-        @classmethod
-        def execute_managed_notebook(cls, manager, kernel_name, **options):
-            started = manager.cell_start
-
-            def cell_start(cell, cell_index=None, **kwargs):
-                if cell.cell_type == "code":
-                    print(f"cell {cell_index + 1}/{len(manager.nb.cells)} {label(cell)}", flush=True)
-                return started(cell, cell_index, **kwargs)
-
-            manager.cell_start = cell_start
-            return super().execute_managed_notebook(manager, kernel_name, **options)
-
-    papermill_engines.register("spoken", Spoken)
-    try:
-        papermill.execute_notebook(
-            spec["source"],
-            spec["executed"],
-            spec["parameters"],
-            engine_name="spoken",
-            kernel_name="python3",
-            progress_bar=False,
-            request_save_on_cell_execute=False,
-            log_output=False,
-            execution_timeout=LIMIT_S["full"],
-            coalesce_streams=True,
-            extra_arguments=["--IPKernelApp.log_level=ERROR"],
-        )
-    except PapermillExecutionError as error:
-        sys.exit(f"cell {error.cell_index + 1} failed: {error.ename}: {' '.join(error.evalue.split())}")
-
-
-def label(cell) -> str:
-    """What a cell is about: its first comment or line."""
-    tags = {"parameters": "parameters", "injected-parameters": "parameters of this run"}
-    first = next((line for line in cell.source.splitlines() if line.strip()), "")
-    return next((tags[t] for t in cell.metadata.get("tags", []) if t in tags), first.lstrip("# ").strip()[:70])
 
 
 def as_json(results: Sequence[Result]) -> dict:
     return {"notebooks": [asdict(r) for r in results]}
-
-
-if __name__ == "__main__":
-    parent.follow(int(sys.argv[2]))
-    execute(json.loads(sys.argv[1]))

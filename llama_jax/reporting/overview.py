@@ -14,6 +14,7 @@ from llama_jax.bench.cold import Start
 from llama_jax.bench.job import whole
 from llama_jax.bench.record import Row, Trial
 from llama_jax.bench.statistics import Ratio, Summary
+from llama_jax.bench.wording import within
 from llama_jax.experiments.time_to_first_token import table as ttft_table
 from llama_jax.reporting import notebooks
 
@@ -25,6 +26,7 @@ class Line:
     """One subject in one setting. middle: Summary of `unit`. void: warm trials that did not count. weights: as they are
     kept.
 
+    share: of the limit that the bandwidth allows; None where that is not known.
     baseline: what ran twice beside it; "" where nothing did. ratio: speed over the baseline's, above 1 is faster; None
     of the baseline itself, or where there is none. words: what the setting is, beside model and lengths.
     """
@@ -37,6 +39,7 @@ class Line:
     weights: str
     unit: str
     middle: Summary
+    share: float | None
     void: int
     baseline: str
     ratio: Ratio | None
@@ -78,23 +81,28 @@ def lines(path: Path, meta: dict, seed: int = 0) -> list[Line]:
 
     meta: what `about` gives. Raises UserError where the table cannot be read.
     """
+    found = groups(path, meta)
+    return [
+        line
+        for key in sorted(found, key=lambda key: natural(key[0]))
+        for line in group_lines(path.stem, key, found[key], meta, seed)
+    ]
+
+
+def groups(path: Path, meta: dict) -> dict[tuple[str, str, bool], list[Row]]:
+    """The warm rows of one table that were timed side by side, by (setting, model, whether they are first tokens)."""
     kind = kind_of(meta.get("kind", Trial.__name__))
     if kind is None or path.stem.split("-")[0] in left_out():
-        return []
+        return {}
     rows, _ = record.read(path, kind=kind)
-    groups: dict[tuple, list[Row]] = {}
+    found: dict[tuple[str, str, bool], list[Row]] = {}
     made_for_first = path.stem in notebooks.saying("first_tokens")  # though their answers have a second token
     for row in rows if issubclass(kind, Trial) else whole(rows):
         if row.phase == "warm":
             first = made_for_first or getattr(row, "new_tokens", 0) == 1
-            groups.setdefault(
-                (f"first token {row.prompt_tokens}" if first else setting(row), row.model, first), []
-            ).append(row)
-    return [
-        line
-        for key in sorted(groups, key=lambda key: natural(key[0]))
-        for line in group_lines(path.stem, key, groups[key], meta, seed)
-    ]
+            words = f"first token {row.prompt_tokens}" if first else setting(row)
+            found.setdefault((words, row.model, first), []).append(row)
+    return found
 
 
 def natural(words: str) -> list:
@@ -151,6 +159,7 @@ def group_lines(table: str, key: tuple, group: Sequence[Row], meta: dict, seed: 
                 weights=weights(good[0]),
                 unit=FIRST if first else RATE,
                 middle=middle,
+                share=None if first else share(good),
                 void=len(every) - len(good),
                 baseline=base,
                 ratio=ratio,
@@ -179,3 +188,20 @@ def lengths(rows: Sequence[Row]) -> str:
         return f"{rows[0].tokens:,}"
     prompts = sorted({row.prompt_tokens for row in rows})
     return f"{prompts[0]}{f'–{prompts[-1]}' if len(prompts) > 1 else ''} + {rows[0].new_tokens}"
+
+
+def share(rows: Sequence[Row]) -> float | None:
+    """Median share of what the bandwidth allows, of the rows that know theirs."""
+    return summary.median([row.mbu for row in rows if isinstance(row, Trial) and row.mbu == row.mbu])
+
+
+def value(middle: float, found) -> dict:
+    """{value, words, interval} of a summary's or a ratio's number; no interval where a single trial has none."""
+    return dict(value=f"{middle:.6g}", words=short(middle), interval=within(found, short).strip())
+
+
+def short(number: float) -> str:
+    """A positive number in three digits or so, without powers: 0.052, 5.24, 35.3, 772, 22,322."""
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.3f}"

@@ -21,6 +21,8 @@ HIDDEN = ("injected-parameters",)  # cells that say where this run wrote: no two
 LIVE = "live"  # a cell whose output is another one each time
 WIDGET = "application/vnd.jupyter.widget-view+json"
 ASK = "Open the notebook (make lab) to see what this does: it is live."
+EXECUTED = "Executed, with its figures: ["  # a line of the first cell
+NOTHING = dict(finding="", created=None, machine=None, parameters={})  # known of a notebook that answered nothing
 EMPTY = "(an empty table: there is nothing to list)"
 STYLE = re.compile(r"<style.*?</style>", re.S)
 ADDRESS = re.compile(r" at 0x[0-9a-f]+|\x1b\[[0-9;]*m")  # addresses of objects, and colours of a terminal
@@ -47,12 +49,11 @@ def write(executed: Path, out_dir: str | Path) -> Path:
     """OUT/docs/notebooks/NAME.html from an executed notebook. Its figures are shown from OUT/figures, not put in
     again."""
     name, nb, manifest = executed.stem, ipynb.read(executed), read_manifest(out_dir)
-    about = manifest["notebooks"].get(name, dict(finding="", created=None, machine=None, parameters={}))
-    known = {entry["sha256"]["png"]: (figure, entry["alt"]) for figure, entry in manifest["figures"].items()}
-    places, parts = [], []
-    for i, cell in enumerate(cell for cell in nb.cells if not set(cell.metadata.get("tags", [])) & set(HIDDEN)):
+    about = manifest["notebooks"].get(name, NOTHING)
+    known, places, parts = drawn(manifest), [], []
+    for i, cell in enumerate(cells(nb)):
         if cell.cell_type == "markdown":
-            text, found = markdown(cell.source, first=i == 0)
+            text, found = markdown(opened(cell.source) if i == 0 else cell.source, first=i == 0)
             places += found
             parts.append(dict(text=text))
         elif cell.cell_type == "code" and cell.source.strip():
@@ -69,6 +70,21 @@ def write(executed: Path, out_dir: str | Path) -> Path:
         "reported": name in manifest["notebooks"],
     }
     return files.write(path_of(name, out_dir), render("notebook.html", parts=parts, places=places, **about))
+
+
+def cells(nb) -> list:
+    """A notebook's cells without those that say where this run wrote."""
+    return [cell for cell in nb.cells if not set(cell.metadata.get("tags", [])) & set(HIDDEN)]
+
+
+def drawn(manifest: dict) -> dict[str, tuple[str, str]]:
+    """(figure, what it shows) by the digest of its PNG, which is how an executed notebook holds it."""
+    return {entry["sha256"]["png"]: (name, entry["alt"]) for name, entry in manifest["figures"].items()}
+
+
+def opened(source: str) -> str:
+    """A notebook's first cell without its line about this page, which leads from here to here."""
+    return "".join(line for line in source.splitlines(keepends=True) if not line.startswith(EXECUTED))
 
 
 def title(nb) -> str:
@@ -113,7 +129,7 @@ def markdown(source: str, first: bool = False) -> tuple[markupsafe.Markup, list[
     for at, token in enumerate(tokens):
         if token.type == "heading_open" and token.tag == "h2":
             words = "".join(child.content for child in tokens[at + 1].children)
-            token.attrSet("id", re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-"))
+            token.attrSet("id", anchor(words))
             places.append((token.attrGet("id"), words))
         for child in token.children or ():
             if child.type == "link_open":
@@ -123,23 +139,28 @@ def markdown(source: str, first: bool = False) -> tuple[markupsafe.Markup, list[
     return markupsafe.Markup(text.replace("</table>", "</table></div>")), places
 
 
-def link(target: str) -> str:
-    """Where a link of a notebook leads from its page."""
+def anchor(words: str) -> str:
+    """The id of a place with this heading."""
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+
+def inline(source: str) -> markupsafe.Markup:
+    """A paragraph of Markdown without its paragraph."""
+    from markdown_it import MarkdownIt
+
+    return markupsafe.Markup(MarkdownIt("commonmark", {"html": False}).renderInline(" ".join(source.split())))
+
+
+def link(target: str, suffix: str = ".html") -> str:
+    """Where a link of a notebook leads from its page; to another notebook's page of that suffix."""
     if re.match(r"[a-z]+:|#", target):
         return target
     place, mark, part = target.partition("#")
-    beside = "/" not in place and place.endswith(".ipynb")
-    return (
-        (
-            place.replace(".ipynb", ".html")
-            if beside
-            else f"../{place}"
-            if place.startswith("../")
-            else f"../../notebooks/{place}"
-        )
-        + mark
-        + part
-    )
+    if "/" not in place and place.endswith(".ipynb"):
+        place = place.removesuffix(".ipynb") + suffix
+    else:
+        place = f"../{place}" if place.startswith("../") else f"../../notebooks/{place}"
+    return place + mark + part
 
 
 def highlight(code: str) -> markupsafe.Markup:
@@ -154,34 +175,27 @@ def highlight(code: str) -> markupsafe.Markup:
 
 
 def outputs(cell, known: dict[str, tuple[str, str]], homes: Sequence[str | Path]) -> list[dict]:
-    """What a cell left, in the order it did, as {figure, alt}, {table}, {text} or {words}; of a live cell, where to see
-    it."""
+    """What a cell left, in the order it did, as {figure, alt, kept}, {table}, {text} or {words}; of a live cell, where
+    to see it."""
     if cell.outputs and LIVE in cell.metadata.get("tags", []):
         return [dict(words=ASK)]
-    found = [
-        shown(out, known, label(cell), homes)
-        for out in cell.outputs
-        if out.output_type != "stream" or out.name == "stdout"
-    ]
+    found = [shown(out, known, label(cell), homes) for out in cell.outputs if out.get("name") != "stderr"]
     return [out for out in found if out]
 
 
 def shown(out, known: dict[str, tuple[str, str]], about: str, homes: Sequence[str | Path]) -> dict:
-    """One output. A picture that is in the manifest is shown from figures/, with the words that describe it; {} for
-    nothing."""
+    """One output. A picture that is in the manifest is `kept`, shown from figures/ with the words that describe it;
+    text has its `source` in Markdown beside it; {} for nothing."""
     data = out.get("data", {})
     if WIDGET in data:
         return dict(words=ASK)
     if "image/png" in data:
         name, alt = known.get(hashlib.sha256(base64.b64decode(data["image/png"])).hexdigest(), ("", about))
-        return dict(
-            figure=f"../../figures/{name}.svg"
-            if name
-            else f"data:image/png;base64,{''.join(data['image/png'].split())}",
-            alt=alt,
-        )
+        source = f"../../figures/{name}.svg" if name else f"data:image/png;base64,{''.join(data['image/png'].split())}"
+        return dict(figure=source, alt=alt, kept=bool(name))
     if "text/markdown" in data:
-        return dict(text=markdown(plain(data["text/markdown"], homes))[0])
+        source = plain(data["text/markdown"], homes)
+        return dict(text=markdown(source)[0], source=source)
     if "text/html" in data and "<table" in data["text/html"]:
         found = table(plain(data["text/html"], homes))
         return dict(table=found) if found.striptags() else dict(words=EMPTY)

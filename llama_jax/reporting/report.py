@@ -3,22 +3,22 @@ manifest and data."""
 
 from __future__ import annotations
 
-import urllib.parse
+import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import markupsafe
-
 from llama_jax import boundary, files, paths
-from llama_jax.bench import environment
-from llama_jax.bench.wording import within
+from llama_jax.bench import environment, wording
+from llama_jax.bench.wording import clipped, opening
 from llama_jax.errors import UserError
 from llama_jax.figures import model_label, read_manifest
-from llama_jax.figures.svg import compact
-from llama_jax.reporting import notebooks, overview, pages
-from llama_jax.reporting.overview import Line
+from llama_jax.reporting import machines, notebooks, overview, pages, readme
+from llama_jax.reporting.overview import Line, value
 
-BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
+CAPTION = 320  # characters that are shown of a figure's results; the rest opens
+POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # of a list: a term and what it is
+NUMBER = re.compile(r"\d[\d,.]*(?:x|%| (?:tokens/s|ms|s|times|MB|GB|nats)\b)")
 # that decide a time
 PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")
 
@@ -32,14 +32,18 @@ def sections(out_dir: Path) -> list[dict]:
     order = sorted(manifest["notebooks"], key=lambda name: (read.index(name) if name in read else len(read), name))
     for name, about in ((name, manifest["notebooks"][name]) for name in order):
         mine = {key: entry for key, entry in manifest["figures"].items() if entry["notebook"] == name}
-        figures = [
-            dict(name=key, image=embed(home / "figures" / f"{key}.svg"), caption=caption(mine[key]["alt"]), **mine[key])
-            for key in in_order(name, list(mine))
-        ]
+        figures = [figure(key, mine[key], home / "figures" / f"{key}.svg") for key in in_order(name, list(mine))]
         data = [path.name for path in sorted((home / "data").glob(f"{name}*.csv"))]
         page = pages.path_of(name, home).relative_to(home / "docs") if pages.path_of(name, home).is_file() else None
         found.append(dict(name=name, number=name.split("-")[0], figures=figures, data=data, page=page, **about))
     return found
+
+
+def figure(name: str, entry: dict, image: Path) -> dict:
+    """A figure of the manifest as the page shows it: what it shows, and what came out, in short where it is long."""
+    width, height = size(image)
+    said = clipped(entry["alt"], CAPTION)
+    return dict(name=name, width=width, height=height, caption=caption(entry["alt"]), said=said, **entry)
 
 
 def others(out_dir: Path, found: Sequence[dict]) -> list[dict]:
@@ -61,46 +65,47 @@ def in_order(notebook: str, figures: list[str]) -> list[str]:
 
 
 def caption(alt: str) -> str:
-    """What a figure's description says of its axes: the first sentence. The numbers that follow are in the figure, for
-    those who see it."""
+    """What a figure's description says of its axes: the first sentence. The results that follow stand below it."""
     return alt.partition(". ")[0].rstrip(".") + "."
 
 
-def embed(image: Path) -> markupsafe.Markup:
-    """An SVG file as a data address, so that the page is one file and ids of several images cannot collide."""
+def size(image: Path) -> tuple[int, int]:
+    """Width and height of an SVG file in points, for the room that the page keeps. Raises UserError where there is
+    none."""
     try:
-        text = compact(boundary.content(image).decode())
+        found = re.search(r'<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"', boundary.content(image).decode())
     except FileNotFoundError:
         raise UserError(f"{image} is listed in manifest.json but missing: run `llama-jax run` again.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{image} is damaged ({error}): run `llama-jax run` again.") from None
-    return markupsafe.Markup(
-        "data:image/svg+xml," + urllib.parse.quote(text.replace('"', "'"), safe=" '()*+,-./:;=@_~!$")
-    )
+    if not found:
+        raise UserError(f"{image} is damaged (an SVG without viewBox): run `llama-jax run` again.")
+    return round(float(found[1])), round(float(found[2]))
 
 
-def findings(found: list[dict], shown: str = "") -> str:
-    """The main findings as Markdown: question, computed answer, and the first figure of the notebook that `shown`
-    lacks; then the other questions, each with its place in the page."""
-    main, blocks = notebooks.saying("in_readme"), []
-    others = [f"- [{s['question']}](docs/index.html#n{s['number']})" for s in found if s["name"] not in main]
-    for s in (s for s in found if s["name"] in main):
-        new = [f for f in s["figures"] if f["name"] not in shown][:1]
-        picture = "".join(f"\n\n![{f['alt']}](figures/{f['name']}.svg)" for f in new)
-        measured = f" Measured {s['created'][:10]} on {s['machine']}." if s["created"] else ""
-        blocks.append(f"**{s['question']}** {s['finding']}{measured}{picture}")
-    return "\n\n".join([*blocks, *(["And:", "\n".join(others)] if others else [])])
+def cards(found: Sequence[dict]) -> list[dict]:
+    """What the page begins with: the findings `in_readme`, each with how it begins, its first number and its first
+    figure."""
+    shown = notebooks.saying("in_readme")
+    return [
+        dict(s, begins=opening(s["finding"]), key=key_number(opening(s["finding"])), picture=s["figures"][0]["name"])
+        for s in found
+        if s["name"] in shown and s["figures"]
+    ]
 
 
-def refresh_readme(out_dir: Path, found: list[dict]) -> None:
-    """Put the findings between the README's two markers, where OUT has a README that holds them."""
-    path = Path(out_dir) / "README.md"
-    if not path.is_file():
-        return
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if begin and end:
-        files.write(path, f"{before}{BEGIN}\n{findings(found, before)}\n{END}{after}")
+def key_number(text: str) -> str:
+    """The first number of a sentence that has a unit, with it: `8.48x`, `54%`, `328.6 tokens/s`; "" where there is
+    none."""
+    found = NUMBER.search(text)
+    return found[0] if found else ""
+
+
+def terms() -> list[dict]:
+    """{id, term, meaning} of each point of docs/statistics.md; none outside a clone, where there is no such file."""
+    path = paths.ROOT / "docs" / "statistics.md"
+    found = POINT.findall(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return [dict(id=pages.anchor(term), term=term, meaning=pages.inline(meaning)) for term, meaning in found]
 
 
 def tables(out_dir: Path, found: Sequence[dict]) -> list[tuple[dict, Path, dict]]:
@@ -136,18 +141,6 @@ def told(s: dict, line: Line) -> dict:
     )
 
 
-def value(middle: float, found) -> dict:
-    """{value, words, interval} of a summary's or a ratio's number; no interval where a single trial has none."""
-    return dict(value=f"{middle:.6g}", words=short(middle), interval=within(found, short).strip())
-
-
-def short(number: float) -> str:
-    """A positive number in three digits or so, without powers: 0.052, 5.24, 35.3, 772, 22,322."""
-    if number >= 100:
-        return f"{number:,.0f}"
-    return f"{number:.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.3f}"
-
-
 def machine(path: Path, meta: dict, out_dir: Path) -> dict:
     """Where and with what a table was measured."""
     env = meta["environment"]
@@ -163,15 +156,33 @@ def machine(path: Path, meta: dict, out_dir: Path) -> dict:
     )
 
 
+def unplain(found: Sequence[dict]) -> list[str]:
+    """`03-jit-placement's finding: its first sentence has 31 words, more than 20`, a line a complaint."""
+    said = ((s["name"], s["finding"]) for s in found if s["finding"])
+    return [f"{name}'s finding: {complaint}" for name, finding in said for complaint in wording.complaints(finding)]
+
+
 def write(out_dir: Path) -> Path:
-    """Write OUT/docs/index.html, and refresh the findings in OUT/README.md."""
+    """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md; a finding
+    that does not begin in plain words is told on standard error."""
     found = sections(out_dir)
+    for line in unplain(found):
+        print(line, file=sys.stderr)
     behind = tables(out_dir, found)
     subjects = [told(s, line) for s, path, meta in behind for line in overview.lines(path, meta)]
-    machines = [machine(path, meta, Path(out_dir)) for _, path, meta in behind]
-    packages = [name for name in PACKAGES if any(m["packages"][name] for m in machines)]
-    about = dict(sections=found, others=others(out_dir, found), subjects=subjects, machines=machines, packages=packages)
-    left_out, headline = " and ".join(overview.left_out()), notebooks.saying("headline")
-    page = pages.render("report.html", **about, left_out=left_out, headline=headline)
-    refresh_readme(out_dir, found)
+    measured = [machine(path, meta, Path(out_dir)) for _, path, meta in behind]
+    packages = [name for name in PACKAGES if any(m["packages"][name] for m in measured)]
+    page = pages.render(
+        "report.html",
+        sections=found,
+        others=others(out_dir, found),
+        cards=cards(found),
+        subjects=subjects,
+        terms=terms(),
+        machines=measured,
+        packages=packages,
+        left_out=" and ".join(overview.left_out()),
+    )
+    readme.refresh(out_dir, found, behind)
+    machines.write(out_dir)
     return files.write(Path(out_dir) / "docs" / "index.html", page)

@@ -3,16 +3,13 @@ from the manifest."""
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax import figures, paths
+from llama_jax.bench.wording import opening
 from llama_jax.reporting import notebooks
-
-ROOM = 180  # characters of an answer in the map
 
 
 @dataclass(frozen=True)
@@ -31,10 +28,8 @@ class Question:
 
     @property
     def begins(self) -> str:
-        """The answer's first clauses, as many as a table has room for; none is cut within itself or its brackets."""
-        clauses = re.split(r"(?<=[;:,.]) (?![^\[\](]*[\])])", self.answer)
-        kept = max(1, sum(length <= ROOM for length in itertools.accumulate(len(clause) + 1 for clause in clauses)))
-        return " ".join(clauses) if kept == len(clauses) else " ".join(clauses[:kept]).rstrip(";:,.") + " …"
+        """The answer's first sentence, or as much of it as a table has room for."""
+        return opening(self.answer)
 
 
 def title(notebook: Path) -> str:

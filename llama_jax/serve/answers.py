@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from llama_jax import pipeline
 from llama_jax.serve.batcher import Job, News
+from llama_jax.serve.stepper import Score
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token with its log probabilities. at: characters of the answer before it."""
+
+    id: int
+    score: Score
+    at: int
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What some tokens add to the text. end: how the answer ended, in the last piece."""
+    """What some tokens add to the text. tokens: those that begin in it, where their log probabilities were asked for;
+    one that ends the answer is none of it. end: how the answer ended, in the last piece."""
 
     text: str
+    tokens: tuple[Token, ...] = ()
     end: End | None = None
 
 
@@ -75,29 +89,45 @@ class Answer:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Pieces of text, the last with the end. Leaving early frees the slot."""
-        read, ids, told = pipeline.reader(self.tokenizer), [], ""
+        read, ids, told, said = pipeline.reader(self.tokenizer), [], "", 0
+        unsaid: deque[Token] = deque()
         try:
             while True:
-                news = await self.news.get()
+                news, text = await self.news.get(), ""
+                for token, score in zip_longest(news.tokens, news.scores):
+                    if score and token not in self.job.stop:
+                        unsaid.append(Token(token, score, len(told + text)))
+                    text += read([token])
                 ids += news.tokens
-                text = read(news.tokens)
                 told += text
                 if news.reason in ("stop", "length"):  # what there is of a character that is incomplete
                     text += self.tokenizer.decode(ids)[len(told) :]
-                said, met = self.stops.feed(text)
-                if met or news.reason:
+                part, met = self.stops.feed(text)
+                ended = met or bool(news.reason)
+                if ended:
                     self.job.cancel()
-                    said += "" if met else self.stops.rest()
-                    yield Piece(said, self.ended("stop" if met else news.reason, ids, news))
+                    part += "" if met else self.stops.rest()
+                said += len(part)
+                tokens = before(unsaid, None if ended and not met else said)
+                if ended:
+                    yield Piece(part, tokens, self.ended("stop" if met else news.reason, ids, news))
                     return
-                if said:
-                    yield Piece(said)
+                if part:
+                    yield Piece(part, tokens)
         finally:
             self.job.cancel()
 
     def ended(self, reason: str, ids: Sequence[int], news: News) -> End:
         job, began, first = self.job, news.began_ns, news.first_ns
         return End(reason, tuple(ids), len(job.ids), began - job.asked_ns, first - began, news.last_ns - first)
+
+
+def before(tokens: deque[Token], end: int | None) -> tuple[Token, ...]:
+    """Take out the tokens that begin before so many characters; all of them without an end."""
+    found = []
+    while tokens and (end is None or tokens[0].at < end):
+        found.append(tokens.popleft())
+    return tuple(found)
 
 
 async def unless_gone(receive: Callable, work: Coroutine):

@@ -1,103 +1,65 @@
-"""The routes, and who may use them."""
+"""The routes."""
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import ipaddress
-import logging
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_jax.errors import UserError
-from llama_jax.serve import ollama, openai
+from llama_jax.serve import ollama, ollama_requests, openai, openapi, wire
+from llama_jax.serve.gate import Gate
+from llama_jax.serve.openapi import Served
 from llama_jax.serve.service import Service
 from llama_jax.serve.wire import RefusalError, refused
 
-LOG = logging.getLogger(__name__)
-LOCAL_NAMES = (".localhost", ".local", ".internal")  # as Ollama has them
-ROUTES: list[tuple[str, str, Callable]] = [
-    ("GET", "/", ollama.running),
-    ("GET", "/api/version", ollama.version),
-    ("GET", "/api/tags", ollama.tags),
-    ("GET", "/api/ps", ollama.ps),
-    ("POST", "/api/show", ollama.show),
-    ("POST", "/api/chat", ollama.converse),
-    ("POST", "/api/generate", ollama.generate),
-    *(("POST", f"/api/{name}", ollama.absent) for name in ("embed", "embeddings", "pull", "push", "create", "copy")),
-    ("DELETE", "/api/delete", ollama.absent),
-    ("GET", "/v1/models", openai.models),
-    ("GET", "/v1/models/{model:path}", openai.model),
-    ("POST", "/v1/chat/completions", openai.converse),
-    ("POST", "/v1/completions", openai.complete),
-    ("POST", "/v1/embeddings", openai.absent),
-]
+
+async def metrics(service: Service, request: Request) -> Response:
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a name or an address is this machine and no network's."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost" or host.endswith(".localhost")
+async def described(service: Service, request: Request) -> Response:
+    return JSONResponse(openapi.document(ROUTES, ollama.VERSION))
 
 
-def is_local(host: str) -> bool:
-    """Whether a request for this host may be meant for a server on loopback: else a page of another site has had its
-    name point here."""
-    with contextlib.suppress(ValueError):
-        found = ipaddress.ip_address(host)
-        return found.is_loopback or found.is_private or found.is_unspecified
-    return host in ("", "localhost") or host.endswith(LOCAL_NAMES)
+LINES, EVENTS = ("application/x-ndjson", "application/json"), ("application/json", "text/event-stream")
+ELSEWHERE = "Not here: one model is held, which answers"
+ROUTES = (
+    Served("GET", "/", ollama.running, "That a server answers", gives=("text/plain",)),
+    Served("GET", "/api/version", ollama.version, "The release of Ollama whose API this is"),
+    Served("GET", "/api/tags", ollama.tags, "The model"),
+    Served("GET", "/api/ps", ollama.ps, "The model, which is in memory"),
+    Served("POST", "/api/show", ollama.show, "What the model is", ollama_requests.Named),
+    Served("POST", "/api/chat", ollama.converse, "Go on with a conversation", ollama_requests.Chat, LINES),
+    Served("POST", "/api/generate", ollama.generate, "Answer or continue a prompt", ollama_requests.Generate, LINES),
+    *(
+        Served("POST", f"/api/{name}", ollama.absent, ELSEWHERE)
+        for name in ("embed", "embeddings", "pull", "push", "create", "copy")
+    ),
+    Served("DELETE", "/api/delete", ollama.absent, ELSEWHERE),
+    Served("GET", "/v1/models", openai.models, "The model"),
+    Served("GET", "/v1/models/{model:path}", openai.model, "The model of this name"),
+    Served("POST", "/v1/chat/completions", openai.converse, "Go on with a conversation", openai.Chat, EVENTS),
+    Served("POST", "/v1/completions", openai.complete, "Continue a prompt as it stands", openai.Completion, EVENTS),
+    Served("POST", "/v1/embeddings", openai.absent, ELSEWHERE),
+    Served("GET", "/metrics", metrics, "Counters for Prometheus", gives=("text/plain",)),
+    Served("GET", "/openapi.json", described, "This description"),
+)
 
 
-def host_of(url: str) -> str:
-    """The host that a URL names; the URL where it is none."""
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return url
-
-
-class Gate:
-    """Lets pass who knows the key, or where there is none who speaks to this machine from no other site's page."""
-
-    def __init__(self, app: ASGIApp, key: str | None):
-        self.app, self.key = app, key
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (refusal := self.refusal(Request(scope))):
-            return await refused(scope["path"], refusal)(scope, receive, send)
-        await self.app(scope, receive, send)
-
-    def refusal(self, request: Request) -> RefusalError | None:
-        if self.key is not None:
-            given = request.headers.get("authorization", "")
-            if hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
-                return None
-            line = "this server wants its key: Authorization: Bearer KEY"
-            return RefusalError(401, line, {"WWW-Authenticate": "Bearer"})
-        origin = request.headers.get("origin")
-        if not is_local(host_of(f"//{request.headers.get('host', '')}")) or (
-            origin is not None and not is_local(host_of(origin) or origin)
-        ):
-            return RefusalError(403, "this server answers its own machine only")
-        return None
-
-
-def endpoint(service: Service, handler: Callable) -> Callable:
-    """A handler whose mistakes and refusals are answered in the shape of its API."""
+def endpoint(service: Service, served: Served) -> Callable:
+    """A route's handler, whose mistakes and refusals are answered in the shape of its API."""
 
     async def handle(request: Request) -> Response:
         try:
-            return await handler(service, request)
+            bodies = [await wire.read(request, served.body)] if served.body else []
+            return await served.handler(service, request, *bodies)
         except RefusalError as refusal:
             return refused(request.url.path, refusal)
         except UserError as error:
@@ -106,12 +68,13 @@ def endpoint(service: Service, handler: Callable) -> Callable:
     return handle
 
 
-async def metrics(service: Service, request: Request) -> Response:
-    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
 async def without_route(request: Request, error: HTTPException) -> Response:
-    return refused(request.url.path, RefusalError(error.status_code, str(error.detail), error.headers))
+    """What Ollama says of a path or method that is not there is a line of text; OpenAI's clients read an error."""
+    status, path = error.status_code, request.url.path
+    if path.startswith("/v1/"):
+        return refused(path, RefusalError(status, str(error.detail), error.headers))
+    line = "page not found" if status == 404 else str(error.detail).lower()
+    return Response(f"{status} {line}", status, {**(error.headers or {}), "Content-Type": "text/plain"})
 
 
 async def failed(request: Request, error: Exception) -> Response:
@@ -127,10 +90,7 @@ def application(service: Service, key: str | None = None) -> Starlette:
         yield
         service.close()
 
-    routes = [
-        Route(path, endpoint(service, handler), methods=[method])
-        for method, path, handler in [*ROUTES, ("GET", "/metrics", metrics)]
-    ]
+    routes = [Route(served.path, endpoint(service, served), methods=[served.method]) for served in ROUTES]
     return Starlette(
         routes=routes,
         middleware=[Middleware(Gate, key=key)],

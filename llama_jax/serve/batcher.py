@@ -13,12 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import jax
 import numpy as np
 
 from llama_jax.model.sampling import TracedSampler
 from llama_jax.serve.metrics import Metrics
-from llama_jax.serve.stepper import SIZES, State, Stepper
+from llama_jax.serve.stepper import SIZES, Made, Score, State, Stepper
 
 LOG = logging.getLogger(__name__)
 
@@ -30,13 +29,15 @@ class FullError(Exception):
 @dataclass(frozen=True)
 class News:
     """What a request hears. tokens: new ones. reason: "stop" or "length" with the last of them, "error" where it
-    failed. The times are the clock's at the first call of its prompt, its first token and its last, in ns."""
+    failed. The times are the clock's at the first call of its prompt, its first token and its last, in ns. scores: of
+    each token, where they were asked for."""
 
     tokens: list[int]
     reason: str = ""
     began_ns: int = 0
     first_ns: int = 0
     last_ns: int = 0
+    scores: Sequence[Score] = ()
 
 
 @dataclass
@@ -52,6 +53,11 @@ class Job:
     asked_ns: int = field(default_factory=time.perf_counter_ns)
     cancelled: bool = False
 
+    @property
+    def scored(self) -> bool:
+        """Whether log probabilities are wanted."""
+        return bool(self.sampler.scored)
+
     def cancel(self) -> None:
         """Nobody wants more of it. From any thread."""
         self.cancelled = True
@@ -61,6 +67,7 @@ class Job:
 class Slot:
     """A place for one request at a time. held: the tokens whose keys its cache has."""
 
+    number: int = 0
     job: Job | None = None
     state: State | None = None
     held: list[int] = field(default_factory=list)
@@ -75,8 +82,8 @@ class Slot:
     def answers(self) -> bool:
         return self.job is not None and not self.waiting
 
-    def news(self, tokens: list[int], reason: str = "") -> News:
-        return News(tokens, reason, self.began_ns, self.first_ns, self.last_ns)
+    def news(self, tokens: list[int], reason: str = "", scores: Sequence[Score] = ()) -> News:
+        return News(tokens, reason, self.began_ns, self.first_ns, self.last_ns, scores[: len(tokens)])
 
 
 def shared(a: Sequence[int], b: Sequence[int]) -> int:
@@ -84,18 +91,18 @@ def shared(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def kept(held: Sequence[int], ids: Sequence[int]) -> int:
+def kept(held: Sequence[int], ids: Sequence[int], sizes: Sequence[int] = SIZES) -> int:
     """Tokens of a prompt that need not run again where `held` are cached: as many as leave whole pieces to run, and at
     least one."""
-    rest = len(ids) - min(shared(held, ids), len(ids) - 1)
-    return max(len(ids) - -(-rest // SIZES[0]) * SIZES[0], 0)
+    rest, least = len(ids) - min(shared(held, ids), len(ids) - 1), min(sizes, default=1)
+    return max(len(ids) - -(-rest // least) * least, 0)
 
 
-def cut(ids: Sequence[int]) -> deque[np.ndarray]:
+def cut(ids: Sequence[int], sizes: Sequence[int] = SIZES) -> deque[np.ndarray]:
     """Tokens, a multiple of the smallest piece, in as few pieces as there may be."""
     pieces, at = deque(), 0
     while at < len(ids):
-        size = max(size for size in SIZES if size <= len(ids) - at)
+        size = max((size for size in sizes if size <= len(ids) - at), default=len(ids))
         pieces.append(np.array(ids[at : at + size], np.int32)[None])
         at += size
     return pieces
@@ -107,7 +114,7 @@ class Batcher(threading.Thread):
     def __init__(self, stepper: Stepper, slots: int, queue: int, metrics: Metrics):
         super().__init__(name="batcher", daemon=True)
         self.stepper, self.queue, self.metrics = stepper, queue, metrics
-        self.slots = [Slot() for _ in range(slots)]
+        self.slots = [Slot(number) for number in range(slots)]
         self.jobs: deque[Job] = deque()
         self.changed = threading.Condition()
         self.closed = False
@@ -162,11 +169,12 @@ class Batcher(threading.Thread):
 
     def enter(self, job: Job) -> None:
         """Give a job the free slot whose cache has most of its prompt."""
-        slot = max((s for s in self.slots if s.job is None), key=lambda s: (kept(s.held, job.ids), -len(s.held)))
+        sizes = self.stepper.sizes
+        slot = max((s for s in self.slots if s.job is None), key=lambda s: (kept(s.held, job.ids, sizes), -len(s.held)))
         slot.job, slot.made, slot.began_ns, slot.first_ns = job, 0, 0, 0
-        known = kept(slot.held, job.ids) if slot.state else 0
+        known = kept(slot.held, job.ids, sizes) if self.stepper.holds(slot.state) else 0
         if known:
-            slot.held, slot.waiting = list(job.ids[:known]), cut(job.ids[known:])
+            slot.held, slot.waiting = list(job.ids[:known]), cut(job.ids[known:], sizes)
         else:
             pieces, slot.pad = self.stepper.pieces(job.ids)
             slot.held, slot.waiting, slot.state = [], deque(pieces), None
@@ -178,47 +186,55 @@ class Batcher(threading.Thread):
         for slot in self.slots:
             if slot.job and slot.job.cancelled:
                 self.leave(slot, "cancelled")
-        started = [(slot, self.guarded(slot, self.step)) for slot in self.slots if slot.answers]
-        reading = min((s for s in self.slots if s.job and s.waiting), key=lambda s: s.job.asked_ns, default=None)
-        if reading:
-            started.append((reading, self.guarded(reading, self.read)))
+        started = []
+        for group in self.stepper.groups([slot for slot in self.slots if slot.answers]):
+            started += self.guarded(group, self.step)
+        if reading := [slot for slot in self.slots if slot.job and slot.waiting]:
+            started += self.guarded([min(reading, key=lambda slot: slot.job.asked_ns)], self.read)
         for slot, tokens in started:
-            if tokens is not None:
-                self.guarded(slot, self.hear, tokens)
+            self.guarded([slot], self.hear, tokens)
 
-    def guarded(self, slot: Slot, call: Callable, *arguments):
-        """What a call for a slot returns; one that fails ends the slot's request and no other."""
+    def guarded(self, slots: Sequence[Slot], call: Callable, *arguments):
+        """What a call for some slots returns; one that fails ends their requests and no other, and returns nothing."""
         try:
-            return call(slot, *arguments)
+            return call(slots, *arguments)
         except Exception:
             LOG.exception("a request failed")
-            slot.first_ns = 0  # what its cache holds is nobody's
-            self.leave(slot, "error")
-            return None
+            for slot in slots:
+                slot.first_ns = 0  # what its cache holds is nobody's
+                self.leave(slot, "error")
+            return []
 
-    def step(self, slot: Slot):
-        tokens, slot.state = self.stepper.step(slot.state, slot.job.sampler)
-        return tokens
+    def step(self, slots: Sequence[Slot]) -> list[tuple]:
+        """(slot, what its step makes) of slots that step together."""
+        made = self.stepper.step([slot.state for slot in slots], [slot.job.sampler for slot in slots])
+        started = []
+        for slot, (tokens, slot.state) in zip(slots, made, strict=True):
+            started.append((slot, tokens))
+        return started
 
-    def read(self, slot: Slot):
-        """The next piece of a slot's prompt; the token [1] after it, which is the answer's first after the last one."""
+    def read(self, slots: Sequence[Slot]) -> list[tuple]:
+        """(a slot, the token after the next piece of its prompt, which is its answer's first after the last one)."""
+        (slot,) = slots
         job, piece = slot.job, slot.waiting.popleft()
-        first = not slot.began_ns
+        first, last = not slot.began_ns, not slot.waiting
         if first:
             slot.began_ns = time.perf_counter_ns()
         if first and slot.state is None:
-            slot.state = self.stepper.begin(piece, slot.pad, job.seed, job.sampler)
+            slot.state = self.stepper.begin(slot.number, piece, slot.pad, job.seed, job.sampler, last)
         else:
-            before = self.stepper.rewound(slot.state, slot.held, job.seed) if first else slot.state
-            slot.state = self.stepper.extend(before, piece, job.sampler)
-        return slot.state.token
+            before = self.stepper.resume(slot.state, slot.held, job.seed, job.sampler) if first else slot.state
+            slot.state = self.stepper.extend(before, piece, job.sampler, last)
+        return [(slot, slot.state.made)]
 
-    def hear(self, slot: Slot, called: jax.Array) -> None:
-        """Wait for what a call made and hand it on, up to the token that ends the answer."""
-        tokens = self.stepper.fetch(called)
+    def hear(self, slots: Sequence[Slot], made: Made) -> None:
+        """Wait for what a call made for a slot and hand it on, up to the token that ends the answer."""
+        (slot,) = slots
+        tokens = self.stepper.fetch(made)
         if slot.waiting:  # within its prompt
             return
         job, now = slot.job, time.perf_counter_ns()
+        scores = self.stepper.scores(made) if job.scored else ()
         if not slot.first_ns:
             slot.first_ns, slot.held = now, list(job.ids)
             self.metrics.first_token.observe((now - job.asked_ns) / 1e9)
@@ -231,12 +247,12 @@ class Batcher(threading.Thread):
         slot.made += len(tokens)
         self.metrics.tokens.inc(len(tokens))
         if ends is not None or slot.made >= job.new_tokens:
-            self.leave(slot, "stop" if ends is not None else "length", tokens)
+            self.leave(slot, "stop" if ends is not None else "length", tokens, scores)
         else:
             slot.held += tokens
-            job.deliver(slot.news(tokens))
+            job.deliver(slot.news(tokens, scores=scores))
 
-    def leave(self, slot: Slot, reason: str, tokens: Sequence[int] = ()) -> None:
+    def leave(self, slot: Slot, reason: str, tokens: Sequence[int] = (), scores: Sequence[Score] = ()) -> None:
         """Free the slot. What it holds stays, for a request that begins alike."""
         job, slot.job = slot.job, None
         slot.waiting.clear()
@@ -245,4 +261,4 @@ class Batcher(threading.Thread):
         elif reason == "cancelled":
             slot.held.pop()  # the newest token is heard and not yet cached
         self.metrics.requests.labels(reason).inc()
-        job.deliver(slot.news(list(tokens), reason))
+        job.deliver(slot.news(list(tokens), reason, scores))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -14,18 +14,17 @@ from starlette.responses import JSONResponse, Response
 
 from llama_jax import boundary
 from llama_jax.errors import UserError
-from llama_jax.model.sampling import Sampler
-from llama_jax.serve import wire
-from llama_jax.serve.answers import Answer, End, unless_gone
-from llama_jax.serve.ollama import Stops, full_name
+from llama_jax.model.sampling import SCORED, Sampler
+from llama_jax.serve import logprobs, wire
+from llama_jax.serve.answers import Answer, End, Token, unless_gone
+from llama_jax.serve.ollama import full_name
 from llama_jax.serve.service import Service
+from llama_jax.serve.wire import Role, Stops
 
 numbers = itertools.count(1)  # of answers, for their ids
 NEUTRAL = {  # field: the values that ask for nothing
     "n": (1,),
     "best_of": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "echo": (False,),
     "suffix": ("",),
     "presence_penalty": (0, 0.0),
@@ -56,8 +55,6 @@ class Asked(boundary.Declared):
     max_completion_tokens: int | None = Field(None, ge=1)
     n: Any = None
     best_of: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
     echo: Any = None
     suffix: Any = None
     presence_penalty: Any = None
@@ -83,7 +80,7 @@ class Part(boundary.Declared):
 
 
 class Message(boundary.Declared):
-    role: str
+    role: Role
     content: str | list[Part]
 
     @property
@@ -94,10 +91,27 @@ class Message(boundary.Declared):
 
 class Chat(Asked):
     messages: list[Message] = Field(min_length=1, max_length=10_000)
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=SCORED)
+
+    def check(self, service: Service) -> None:
+        super().check(service)
+        if self.top_logprobs and not self.logprobs:
+            raise UserError("top_logprobs is given without logprobs; set logprobs to true.")
+
+    @property
+    def scored(self) -> bool:
+        return self.logprobs
 
 
 class Completion(Asked):
     prompt: str | list[int] | list[str]
+    logprobs: int | None = Field(None, ge=0, le=5)
+
+    @property
+    def scored(self) -> bool:
+        """Whether log probabilities are wanted, be it of the drawn tokens alone."""
+        return self.logprobs is not None
 
     def ids(self, tokenizer) -> list[int]:
         """Raises UserError for several prompts."""
@@ -127,41 +141,45 @@ async def absent(service: Service, request: Request) -> Response:
     raise wire.RefusalError(501, f"llama-jax serve answers chats and completions; {request.url.path} is not here")
 
 
-async def converse(service: Service, request: Request) -> Response:
+async def converse(service: Service, request: Request, asked: Chat) -> Response:
     """/v1/chat/completions"""
-    asked = await wire.read(request, Chat)
     asked.check(service)
     ids = service.conversation([message.plain for message in asked.messages])
     head = dict(id=f"chatcmpl-{next(numbers)}", object="chat.completion", created=int(time.time()), model=asked.model)
 
-    def choice(text: str, reason: str | None, streamed: bool) -> dict:
-        said = dict(role="assistant", content=text)
-        return dict(index=0, **{"delta" if streamed else "message": said}, finish_reason=reason)
+    def choice(text: str, reason: str | None, streamed: bool, tokens: Sequence[Token]) -> dict:
+        said = {"delta" if streamed else "message": dict(role="assistant", content=text)}
+        if asked.scored:
+            said["logprobs"] = logprobs.content(service.tokenizer, tokens, asked.top_logprobs)
+        return dict(index=0, **said, finish_reason=reason)
 
     return await answered(service, request, asked, ids, head, choice)
 
 
-async def complete(service: Service, request: Request) -> Response:
+async def complete(service: Service, request: Request, asked: Completion) -> Response:
     """/v1/completions"""
-    asked = await wire.read(request, Completion)
     asked.check(service)
     ids = asked.ids(service.tokenizer)
     head = dict(id=f"cmpl-{next(numbers)}", object="text_completion", created=int(time.time()), model=asked.model)
 
-    def choice(text: str, reason: str | None, streamed: bool) -> dict:
-        return dict(text=text, index=0, finish_reason=reason)
+    def choice(text: str, reason: str | None, streamed: bool, tokens: Sequence[Token]) -> dict:
+        said = dict(text=text, index=0)
+        if asked.scored:
+            before = len(service.tokenizer.decode(ids))
+            said["logprobs"] = logprobs.columns(service.tokenizer, tokens, asked.logprobs, before)
+        return said | dict(finish_reason=reason)
 
     return await answered(service, request, asked, ids, head, choice)
 
 
 async def answered(
-    service: Service, request: Request, asked: Asked, ids: list[int], head: dict, choice: Callable
+    service: Service, request: Request, asked: Chat | Completion, ids: list[int], head: dict, choice: Callable
 ) -> Response:
-    """An answer as events or in one piece. choice(text, reason, streamed): the choice in this API."""
+    """An answer as events or in one piece. choice(text, reason, streamed, tokens): the choice in this API."""
     stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop
     wanted = asked.max_completion_tokens or asked.max_tokens
     sampler = Sampler(asked.temperature, top_p=asked.top_p or 1.0)
-    answer = service.answer(ids, wanted, sampler, asked.seed, stops)
+    answer = service.answer(ids, wanted, sampler, asked.seed, stops, asked.scored)
     head["system_fingerprint"] = "llama-jax"
     if asked.stream:
         return wire.events(chunks(answer, asked, head, choice), answer.job.cancel)
@@ -170,12 +188,13 @@ async def answered(
 
 async def whole(answer: Answer, head: dict, choice: Callable) -> dict:
     """Raises RefusalError where the request failed."""
-    text = ""
+    text, tokens = "", []
     async for piece in answer.pieces():
         text += piece.text
+        tokens += piece.tokens
     if piece.end.reason == "error":
         raise wire.RefusalError(500, "the request failed; the server's log says why")
-    return head | dict(choices=[choice(text, piece.end.reason, False)], usage=usage(piece.end))
+    return head | dict(choices=[choice(text, piece.end.reason, False, tokens)], usage=usage(piece.end))
 
 
 async def chunks(answer: Answer, asked: Asked, head: dict, choice: Callable) -> AsyncIterator[dict]:
@@ -185,10 +204,10 @@ async def chunks(answer: Answer, asked: Asked, head: dict, choice: Callable) -> 
         if piece.end and piece.end.reason == "error":
             yield wire.error("/v1/", "the request failed; the server's log says why", 500)
             return
-        if piece.text:
-            yield head | dict(choices=[choice(piece.text, None, True)])
+        if piece.text or piece.tokens:
+            yield head | dict(choices=[choice(piece.text, None, True, piece.tokens)])
         if piece.end:
-            yield head | dict(choices=[choice("", piece.end.reason, True)])
+            yield head | dict(choices=[choice("", piece.end.reason, True, ())])
             if asked.stream_options.include_usage:
                 yield head | dict(choices=[], usage=usage(piece.end))
 

@@ -3,13 +3,16 @@ end; what runs then is finished, for GRACE_S at most."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 from collections.abc import Callable
 
 import uvicorn
 
 from llama_jax.errors import UserError
-from llama_jax.serve.app import application, is_loopback
+from llama_jax.serve.app import application
+from llama_jax.serve.gate import is_loopback
 from llama_jax.serve.service import Service
 
 GRACE_S = 30  # for what runs, once the server is told to end
@@ -53,6 +56,11 @@ class Server(uvicorn.Server):
         self.ready()
 
 
+def is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn's log says more than that a request was ended because the server ends."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def run(service: Service, bound: socket.socket, key: str | None, ready: Callable[[], None]) -> None:
     """Answer until SIGTERM or Ctrl-C, which is raised again once all is done."""
     config = uvicorn.Config(
@@ -64,4 +72,5 @@ def run(service: Service, bound: socket.socket, key: str | None, ready: Callable
         timeout_graceful_shutdown=GRACE_S,
         ws="none",
     )
+    logging.getLogger("uvicorn.error").addFilter(is_news)
     Server(config, ready).run(sockets=[bound])

@@ -6,8 +6,10 @@ import datetime
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from llama_jax import model
 from llama_jax.bench.guard import Guard
@@ -18,6 +20,7 @@ from llama_jax.model.sampling import Sampler
 from llama_jax.pipeline import Numbers
 from llama_jax.placement import parse
 from llama_jax.request import SEEDS, token_ids
+from llama_jax.serve import slots as slots_of
 from llama_jax.serve import stepper
 from llama_jax.serve.answers import Answer
 from llama_jax.serve.batcher import Batcher, FullError, Job
@@ -48,14 +51,23 @@ class About:
 
 
 class Service:
-    """A checkpoint under a placement, in slots. `start` compiles; until then nothing is answered."""
+    """A checkpoint under a placement, in slots. `start` compiles; until then nothing is answered. sizes: of pieces of
+    prompt, as `stepper.Stepper` has them."""
 
-    def __init__(self, loaded: Checkpoint, placement: str, slots: int, context: int | None = None, queue: int = QUEUE):
+    def __init__(
+        self,
+        loaded: Checkpoint,
+        placement: str,
+        slots: int,
+        context: int | None = None,
+        queue: int = QUEUE,
+        sizes: tuple[int, ...] = stepper.SIZES,
+    ):
         if not 1 <= slots <= MOST_SLOTS:
             raise UserError(f"--slots is {slots}; it must be 1 to {MOST_SLOTS}.")
         engine = build(loaded, stepper.check(parse(placement)))
         self.context = context or min(2048, loaded.config.max_position_embeddings)
-        self.stepper = stepper.build(engine, self.context, slots)
+        self.stepper = slots_of.build(engine, self.context, slots, sizes)
         self.tokenizer: Tokenizer | Numbers = loaded.tokenizer or Numbers()
         self.about, self.metrics, self.guard = about(loaded, engine.params), Metrics(), Guard()
         self.batcher = Batcher(self.stepper, slots, queue, self.metrics)
@@ -79,10 +91,11 @@ class Service:
         self.guard.__exit__()
 
     def check_model(self, name: str) -> None:
-        """Raises RefusalError where another model is asked for."""
+        """Raises RefusalError where another model is asked for; letters may be capital or not."""
         if not name:
             raise RefusalError(400, "model is required")
-        if name.removesuffix(":latest") != self.about.name.removesuffix(":latest"):
+        asked, ours = (each.strip().lower().removesuffix(":latest") for each in (name, self.about.name))
+        if asked != ours:
             raise RefusalError(404, f"model '{name[:200]}' not found")
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
@@ -92,9 +105,18 @@ class Service:
         return chat.encode(self.tokenizer, messages)
 
     def answer(
-        self, ids: Sequence[int], new_tokens: int | None, sampler: Sampler, seed: int | None, stops: Sequence[str]
+        self,
+        ids: Sequence[int],
+        new_tokens: int | None,
+        sampler: Sampler,
+        seed: int | None,
+        stops: Sequence[str],
+        scored: bool = False,
     ) -> Answer:
-        """A request on its way; new_tokens: None for as many as there is room for. Raises RefusalError, UserError."""
+        """A request on its way; new_tokens: None for as many as there is room for. scored: with log probabilities.
+
+        Raises RefusalError, UserError.
+        """
         if not len(ids):
             raise UserError("The prompt is empty; give at least one token.")
         if len(ids) >= self.context:
@@ -104,7 +126,7 @@ class Service:
         request = dict(
             ids=list(ids),
             new_tokens=min(new_tokens or room, room),
-            sampler=sampler.traced(),
+            sampler=replace(sampler.traced(), scored=np.bool_(scored)),
             seed=next(self.seeds) % SEEDS if seed is None else seed,
             stop=frozenset(self.tokenizer.stop),
         )

@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from starlette.requests import Request
+from pydantic import AfterValidator, Field
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, StreamingResponse
 
 from llama_jax import boundary
 from llama_jax.errors import UserError
 
 T = TypeVar("T")
+Role = Annotated[str, AfterValidator(str.lower)]
+Stops = str | Annotated[list[str], Field(max_length=16)]  # texts that end an answer
 LIMIT = 8 << 20  # bytes of a body: more text than any context here holds
 BODY_S = 30.0  # a body that is longer on its way than this is not waited for
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}  # OpenAI's, else api_error
+
+
+class Document(JSONResponse):
+    """A JSON document as Ollama labels it."""
+
+    media_type = "application/json; charset=utf-8"
 
 
 class RefusalError(Exception):
@@ -35,11 +44,12 @@ def error(path: str, line: str, status: int) -> dict:
 
 
 def refused(path: str, refusal: RefusalError) -> JSONResponse:
-    return JSONResponse(error(path, refusal.line, refusal.status), refusal.status, headers=refusal.headers)
+    kind = JSONResponse if path.startswith("/v1/") else Document
+    return kind(error(path, refusal.line, refusal.status), refusal.status, headers=refusal.headers)
 
 
 async def content(request: Request) -> bytes:
-    """A request's body. Raises RefusalError for one that is too long, or too long on its way."""
+    """A request's body. Raises RefusalError for one that is too long, too long on its way, or broken off."""
     found, declared = bytearray(), request.headers.get("content-length", "0")
     too_long = RefusalError(413, f"The body is longer than {LIMIT:,} bytes; send less.", {"Connection": "close"})
     if declared.isdecimal() and int(declared) > LIMIT:
@@ -50,6 +60,8 @@ async def content(request: Request) -> bytes:
                 found += part
                 if len(found) > LIMIT:
                     raise too_long
+    except ClientDisconnect:
+        raise RefusalError(400, "The client left before its body had come.") from None
     except TimeoutError:
         raise RefusalError(408, f"The body did not come within {BODY_S:g} s.", {"Connection": "close"}) from None
     return bytes(found)

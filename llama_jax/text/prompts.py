@@ -18,8 +18,7 @@ from llama_jax.text import chat
 from llama_jax.text.tokenizer import Tokenizer
 
 FILE = paths.ROOT / "data" / "prompts.json"
-
-
+REQUEST = "Write {count} different questions about science that a curious person would ask. Answer as JSON."
 REMEDY = 'A prompt pool is {"prompts": [text, …]}.'
 
 
@@ -45,18 +44,33 @@ def as_chat(tokenizer: Tokenizer, questions: Sequence[str]) -> tuple[str, ...]:
     return tuple(chat.render(tokenizer, chat.ask(question)) for question in questions)
 
 
+def wanted(count: int) -> dict:
+    """The JSON schema of a pool of so many prompts, of what a server's grammar of it can count."""
+    prompts = dict(type="array", items=dict(type="string"), minItems=count, maxItems=count)
+    return dict(type="object", properties=dict(prompts=prompts), required=["prompts"])
+
+
 def from_ollama(model: str, count: int = 20, path: Path = FILE, client=None) -> list[str]:
-    """Ask a running Ollama for `count` science questions and store them in `path`.
+    """Ask a running Ollama for `count` science questions and store them in `path`. Raises UserError as `written_by`."""
+    questions = written_by(model, count, client)
+    files.write(path, json.dumps({"prompts": questions}, indent=1, ensure_ascii=False) + "\n")
+    return questions
+
+
+def written_by(model: str, count: int, client=None, **options) -> list[str]:
+    """Science questions of a running Ollama. options: of its request; seed 0 alone where none are given.
 
     Raises UserError when no server answers, the model is missing, or the answer does not fit the schema.
     """
     import httpx
     import ollama
 
-    request = f"Write {count} different questions about science that a curious person would ask. Answer as JSON."
     try:
         answer = (client or ollama.Client()).chat(
-            model=model, messages=chat.ask(request), format=PromptPool.model_json_schema(), options={"seed": 0}
+            model=model,
+            messages=chat.ask(REQUEST.format(count=count)),
+            format=wanted(count),
+            options=options or {"seed": 0},
         )
         said = boundary.parse(answer.message.content or "", "Ollama's answer", REMEDY)
         pool = boundary.read(PromptPool, said, "Ollama's answer", f"{REMEDY} Try another model.")
@@ -68,6 +82,4 @@ def from_ollama(model: str, count: int = 20, path: Path = FILE, client=None) -> 
         raise UserError(f"Ollama refused: {error.error}; `ollama pull {model}` fetches a model.") from error
     if len(pool.prompts) < count:
         raise UserError(f"Ollama wrote {len(pool.prompts)} prompts instead of {count}; try again or another model.")
-    questions = pool.prompts[:count]
-    files.write(path, json.dumps({"prompts": questions}, indent=1, ensure_ascii=False) + "\n")
-    return questions
+    return pool.prompts[:count]

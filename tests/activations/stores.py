@@ -37,10 +37,11 @@ def unit(number, rows, dtype="bfloat16", shapes=SHAPES, seed=0):
     return values | {name: labels[name].astype(kind) for name, kind in LABELS.items()}, about, found
 
 
-def write(out, rows=ROWS, dtype="bfloat16", finish=True, skip=()):
+def write(out, rows=ROWS, dtype="bfloat16", finish=True, skip=(), claim=True):
     """A store of units with so many rows each; its columns as plain arrays."""
     folder = open_folder(out)
-    store.claim(folder, fingerprint(dtype), resume=True)
+    if claim:
+        store.claim(folder, fingerprint(dtype), resume=True)
     units = [unit(number, n, dtype) for number, n in enumerate(rows)]
     for number, (tensors, about, found) in enumerate(units):
         if number not in skip:

@@ -8,15 +8,28 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.activations import ActivationSpec, ActivationStore, Extractor, extract, extraction, flow, store
+from llama_jax.activations import (
+    ActivationSpec,
+    ActivationStore,
+    Extractor,
+    extract,
+    extraction,
+    finish,
+    flow,
+    pending,
+    store,
+)
+from llama_jax.activations.folder import LocalFolder
 from llama_jax.activations.folders import open_folder
 from llama_jax.cli.extract import line
 from llama_jax.errors import UserError
@@ -150,10 +163,11 @@ def test_progress_ends_with_the_report(extractor, tmp_path):
     assert {p.before for p in told} == {2 * UNIT}
     assert told[-1].before + told[-1].examples == len(EXAMPLES)
     assert told[-1].tokens == report.tokens
-    assert line(told[-1], len(EXAMPLES)).endswith("100%, 0:00:00 left")
-    half = told[-1]._replace(examples=5, before=5, seconds=10.0)
-    assert line(half, 20).endswith("50%, 0:00:20 left")
-    assert "left" not in line(half, None)
+    assert told[-1].total is None  # of a source that is read in order
+    assert line(told[-1]._replace(total=len(EXAMPLES))).endswith("100%, 0:00:00 left")
+    half = told[-1]._replace(examples=5, before=5, seconds=10.0, total=20)
+    assert line(half).endswith("50%, 0:00:20 left")
+    assert "left" not in line(half._replace(total=None))
 
 
 # Resume ---------------------------------------------------------------------------------------------------------------
@@ -179,16 +193,134 @@ def test_a_finished_run_is_left_as_it_is(extractor, unbroken, tmp_path):
 def test_shares_of_any_number_of_processes_make_one_store(extractor, unbroken, tmp_path):
     for count in (2, 4):
         out = tmp_path / str(count)
-        reports = [extract(extractor, Stream(), out, unit=UNIT, share=(i, count)) for i in range(count)]
+        reports = [extract(extractor, Stream(), out, unit=UNIT, shard=(i, count)) for i in range(count)]
         assert [r.complete for r in reports] == [False] * (count - 1) + [True]
         assert sum(r.written for r in reports) == 7
         assert contents(out) == unbroken
 
 
 def test_what_a_dead_worker_left_is_picked_up(extractor, unbroken, tmp_path):
-    extract(extractor, Stream(), tmp_path, unit=UNIT, share=(1, 4))
+    extract(extractor, Stream(), tmp_path, unit=UNIT, shard=(1, 4))
     extract(extractor, Stream(), tmp_path, unit=UNIT)
     assert contents(tmp_path) == unbroken
+
+
+# Units that an engine hands out ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def listed(extractor, tmp_path_factory):
+    """A store of the examples as a list, made in one go: its units can be done alone."""
+    out = tmp_path_factory.mktemp("listed")
+    extract(extractor, EXAMPLES, out, unit=UNIT)
+    return contents(out)
+
+
+def test_units_in_any_order_one_by_one_or_several_are_one_store(extractor, listed, tmp_path):
+    begun = extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=[])
+    assert (begun.units, begun.written, begun.complete) == (0, 0, False)
+    assert pending(tmp_path) == list(range(7))
+    for numbers in ([5], [2, 0], [5, 2], (np.int64(6), 1)):
+        report = extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=numbers)
+        assert report.units == len(numbers)
+        assert not finish(tmp_path)
+    assert report.written == 2
+    assert pending(tmp_path) == [3, 4]
+    assert extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=iter([3, 4])).compilations == 1
+    assert finish(tmp_path)
+    assert contents(tmp_path) == listed
+
+
+def test_shards_of_what_can_be_read_from_anywhere_are_one_store(extractor, listed, tmp_path):
+    for index in (2, 0, 1):
+        report = extract(extractor, EXAMPLES, tmp_path, unit=UNIT, shard=(index, 3))
+        assert report.complete == (index == 1)
+    assert contents(tmp_path) == listed
+
+
+def test_what_is_handed_out_is_committed_while_the_next_is_waited_for(extractor, listed, tmp_path):
+    """An engine that hands out a unit only once the one before it is committed: nothing waits for a full pipeline."""
+    committed = SimpleQueue()
+
+    def one_at_a_time():
+        for number in range(7):
+            yield number
+            assert committed.get(timeout=60) == number
+
+    told = []
+
+    def progress(done):
+        told.append(done)
+        if done.unit is not None:
+            committed.put(done.unit)
+
+    extract(extractor, EXAMPLES, tmp_path, depth=4, unit=UNIT, units=one_at_a_time(), progress=progress)
+    assert [done.unit for done in told] == [None, *range(7)]
+    assert finish(tmp_path)
+    assert contents(tmp_path) == listed
+    told.clear()
+    extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=[4, 4], progress=told.append)
+    assert [(done.unit, done.units) for done in told] == [
+        (None, 0),
+        (4, 0),
+        (4, 0),
+    ]  # said all the same
+
+
+def test_an_error_does_not_wait_for_an_engine_that_hands_out_no_more(extractor, tmp_path, monkeypatch):
+    def write_unit(*_):
+        raise UserError("No space left on the device")
+
+    def waits():
+        yield 0
+        threading.Event().wait()
+
+    monkeypatch.setattr(store, "write_unit", write_unit)
+    for writers in (0, 2):
+        with pytest.raises(UserError, match="No space left"):
+            extract(extractor, EXAMPLES, tmp_path, writers=writers, unit=UNIT, units=[0, *range(1, 7)])
+    with pytest.raises(UserError, match="No space left"):
+        extract(extractor, EXAMPLES, tmp_path, writers=0, unit=UNIT, units=waits())
+
+
+@pytest.mark.parametrize("wrong", [[7], [-1], ["1"], [1.0], [True], [None, 99]])
+def test_a_unit_that_there_is_not_is_one_line(wrong, extractor, tmp_path):
+    with pytest.raises(UserError, match=r"There is no unit|A unit is"):
+        extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=wrong)
+
+
+def test_units_of_what_is_read_in_order_are_refused_before_anything_is_written(extractor, tmp_path):
+    with pytest.raises(UserError, match="can be read in order only"):
+        extract(extractor, Stream(), tmp_path / "out", unit=UNIT, units=[0])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_call_for_one_unit_reads_no_other_commit(extractor, tmp_path, monkeypatch):
+    extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=range(6))
+    asked = []
+
+    def read(folder, name, *rest, original=LocalFolder.read):
+        asked.append(name)
+        return original(folder, name, *rest)
+
+    monkeypatch.setattr(LocalFolder, "read", read)
+    monkeypatch.setattr(LocalFolder, "sizes", None)  # nor a listing
+    source = extraction.open_source(EXAMPLES)
+    extract(extractor, source, tmp_path, unit=UNIT, units=[6])
+    assert set(asked) <= {"run.json", "plan.json", "units/000/000006.json"}
+
+
+def test_what_somebody_else_commits_meanwhile_is_passed_over(extractor, listed, tmp_path):
+    """Another process does units 4 and 5 while this one is at its first."""
+    other = []
+
+    def progress(done):
+        if done.unit is None:
+            other.append(extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=[5, 6]))
+
+    report = extract(extractor, EXAMPLES, tmp_path, unit=UNIT, progress=progress)
+    assert (report.units, report.written, other[0].written, report.complete) == (7, 5, 2, True)
+    assert contents(tmp_path) == listed
 
 
 @pytest.mark.parametrize(
@@ -272,9 +404,9 @@ def test_out_of_memory_is_one_line(extractor, tmp_path, monkeypatch):
 
 
 WRONG = [
-    *({name: value} for name in ("depth", "writers", "unit", "share") for value in (-1, 2**62, 1.0, "1", True)),
+    *({name: value} for name in ("depth", "writers", "unit", "shard") for value in (-1, 2**62, 1.0, "1", True)),
     *({name: None} for name in ("depth", "writers", "unit", "resume")),
-    *(dict(share=share) for share in ((0, 0), (2, 2), (-1, 2), (0, 1, 2), (0.0, 1), ("0", "1"), (0, None), [])),
+    *(dict(shard=shard) for shard in ((0, 0), (2, 2), (-1, 2), (0, 1, 2), (0.0, 1), ("0", "1"), (0, None), [])),
     dict(unit=0),
     dict(resume="yes"),
 ]
@@ -289,7 +421,7 @@ def test_wrong_numbers_are_refused(wrong, extractor, tmp_path):
 
 def test_numpy_s_numbers_are_numbers(extractor, unbroken, tmp_path):
     n = np.int64
-    extract(extractor, Stream(), tmp_path, depth=n(1), writers=np.uint8(1), unit=n(UNIT), share=(n(0), np.int32(1)))
+    extract(extractor, Stream(), tmp_path, depth=n(1), writers=np.uint8(1), unit=n(UNIT), shard=(n(0), np.int32(1)))
     assert contents(tmp_path) == unbroken
 
 
@@ -453,10 +585,10 @@ def test_extract_and_verify_by_command(call, texts, tmp_path):
     assert code == 0
     assert {"out", "units", "rows", "bytes", "compilations", "seconds", "tokens_per_second"} <= set(report)
     assert (report["units"], report["rows"], report["compilations"]) == (7, sum(map(len, EXAMPLES)), 1)
-    code, _, err = call(*arguments)
+    code, _, err = call(*arguments, "--no-resume")
     assert code == 2
-    assert "--resume" in err
-    code, out, _ = call(*arguments, "--resume")
+    assert "holds this run already" in err
+    code, out, _ = call(*arguments)
     assert code == 0
     assert json.loads(out.splitlines()[-1])["written"] == 0
 
@@ -510,7 +642,7 @@ def test_verify_of_no_store_is_one_line(call, tmp_path):
 
 def test_the_fingerprint_is_json_and_names_no_folder(extractor, tmp_path):
     source = extraction.open_source(EXAMPLES)
-    found = extraction.fingerprint(replace_name(extractor, str(tmp_path / "model.gguf")), source, UNIT)
+    found = extraction.fingerprint(replace_name(extractor, str(tmp_path / "model.gguf")), source.about, UNIT)
     assert json.loads(json.dumps(found)) is not None
     assert str(tmp_path) not in json.dumps(found)
 

@@ -1,6 +1,7 @@
 """Files appear whole or not at all: here, behind a URL, on a full disk, and when the writer is killed in between."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -136,7 +137,7 @@ def test_a_file_in_the_way_is_one_line(tmp_path):
         assert folder.read("run.json") is None
         with pytest.raises(UserError, match=r"Cannot write .*file.*no file in its way"):
             folder.write("units/a.json", b"{}")
-        with pytest.raises(UserError, match=r"Cannot write to .*file"), folder.lock():
+        with pytest.raises(UserError, match=r"Cannot write to .*file"), folder.writing():
             pass
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -155,35 +156,62 @@ def test_a_remote_failure_is_one_line(tmp_path):
 HOLD = """
 import sys
 from llama_jax.activations.folders import open_folder
-with open_folder(sys.argv[1]).lock(shared=len(sys.argv) > 2):
+folder = open_folder(sys.argv[1])
+with folder.writing():
+    folder.write("a/.b." + "0" * 32 + ".tmp", b"half")
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_second_run_is_refused_while_the_first_lives(shared, tmp_path):
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "out"), *["shared"] * shared],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+def test_nobody_tidies_while_another_process_writes(tmp_path):
+    folder = open_folder(tmp_path / "out")
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "out")]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"held\n"
-        folder = open_folder(tmp_path / "out")
-        with pytest.raises(UserError, match="Another run writes to"), folder.lock():
-            pass
-        if shared:
-            with folder.lock(shared=True):
-                pass
-        else:
-            with pytest.raises(UserError, match="Another run writes to"), folder.lock(shared=True):
-                pass
+        folder.tidy()
+        with folder.writing():  # any number may write
+            assert len(folder.leftovers()) == 1
     finally:
-        holder.kill()  # a killed run holds nothing
+        holder.kill()  # a killed one holds nothing
         holder.communicate()
-    with folder.lock():
-        assert list((tmp_path / "out").iterdir()) == []
+    folder.tidy()
+    assert folder.leftovers() == []
+
+
+def test_what_cannot_be_locked_is_not_tidied(tmp_path, monkeypatch):
+    folder = LocalFolder(tmp_path)
+    folder.write(temporary("a"), b"perhaps somebody is writing it")
+
+    def refuse(*_):
+        raise OSError(errno.EBADF, "NFS locks no folders")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    folder.tidy()
+    with folder.writing():
+        assert len(folder.leftovers()) == 1
+
+
+def test_only_the_first_creates_a_file(folder):
+    assert folder.create("run.json", b"first")
+    assert not folder.create("run.json", b"second")
+    assert folder.read("run.json") == b"first"
+    assert folder.leftovers() == []
+    folder.write("run.json", b"written over")
+    assert folder.read("run.json") == b"written over"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_is_created_where_there_are_no_links(number, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = LocalFolder(tmp_path)
+    assert folder.create("run.json", b"first")
+    assert not folder.create("run.json", b"second")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"run.json": b"first"}
 
 
 def test_a_write_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

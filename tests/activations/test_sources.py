@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from llama_jax.activations import readers, sources
-from llama_jax.activations.sources import open_source, units
+from llama_jax.activations import finding, hub, readers, sources
+from llama_jax.activations.sources import chunks, open_source
 from llama_jax.errors import UserError
 from llama_jax.text import corpus
 
@@ -162,16 +162,16 @@ def test_about_knows_the_contents_and_not_the_place(tmp_path):
 
 def test_units_are_fixed_ranges_and_their_digest_is_of_the_examples(tmp_path):
     texts = [f"text {i}" for i in range(10)]
-    found = list(units(open_source(texts), 4))
+    found = list(chunks(open_source(texts), 4))
     assert [(c.number, c.first, len(c.examples)) for c in found] == [(0, 0, 4), (1, 4, 4), (2, 8, 2)]
     assert [e for c in found for e in c.examples] == texts
     path = jsonl(tmp_path / "a.jsonl", [{"text": t} for t in texts])
-    assert [c.sha256 for c in units(open_source(path), 4)] == [c.sha256 for c in found]  # whatever carries them
+    assert [c.sha256 for c in chunks(open_source(path), 4)] == [c.sha256 for c in found]  # whatever carries them
     others = [["12"], [[1, 2]], [[12]], ["1", "2"], ["1\n2"], [["1", "2"]]]
     assert len({sources.Chunk(0, 0, examples).sha256 for examples in others}) == len(others)
-    assert [len(c.examples) for c in units(open_source(texts, limit=8), 4)] == [4, 4]
+    assert [len(c.examples) for c in chunks(open_source(texts, limit=8), 4)] == [4, 4]
     with says("A unit of 0 examples"):
-        next(units(texts, 0))
+        next(chunks(texts, 0))
 
 
 def test_python_iterables_hold_texts_ids_or_records():
@@ -323,8 +323,8 @@ def test_an_example_is_bounded(tmp_path):
 def test_a_unit_is_bounded():
     half = "x" * (readers.LONGEST // 2)
     with says("Unit 0 has more than 67,108,864 characters or token ids; make units smaller"):
-        list(units(open_source([half] * 40), 40))
-    assert [len(chunk.examples) for chunk in units(open_source([half] * 40), 20)] == [20, 20]
+        list(chunks(open_source([half] * 40), 40))
+    assert [len(chunk.examples) for chunk in chunks(open_source([half] * 40), 20)] == [20, 20]
 
 
 WAITING = """
@@ -377,7 +377,6 @@ for number in range(400):
     open(sys.argv[2], "wb").write(damaged)
     try:
         source = open_source(sys.argv[2])
-        source.total
         for example in source:
             assert isinstance(example, str)
     except UserError as error:
@@ -518,6 +517,27 @@ def test_a_dataset_by_name_is_streamed(datasets, tmp_path):
             open_source(name)
 
 
+def test_a_dataset_of_parquet_files_is_read_from_any_unit(datasets, tmp_path):
+    texts = [f"text {i}" for i in range(45)]
+    for i in range(3):
+        name = f"train-{i:05d}-of-00003.parquet"
+        (tmp_path / "mine" / "data").mkdir(parents=True, exist_ok=True)
+        table(tmp_path / "mine" / "data" / name, 5, text=texts[15 * i : 15 * (i + 1)])
+    source = open_source(f"hf:{tmp_path / 'mine'}")
+    assert list(source) == texts == [row["text"] for row in hub.load(f"hf:{tmp_path / 'mine'}").dataset]
+    parts = list(source.parts(10))
+    assert [source.chunk(part).examples for part in reversed(parts)][::-1] == [
+        texts[i : i + 10] for i in range(0, 45, 10)
+    ]
+    assert source.about["kind"] == "hub"
+    assert json.loads(json.dumps(source.stamp)) == source.stamp
+    jsonl(tmp_path / "lines" / "train.jsonl", [{"text": text} for text in texts])
+    with says("can be read in order only"):
+        open_source(f"hf:{tmp_path / 'lines'}").parts(10)
+    at_hand = open_source(datasets.Dataset.from_list([{"text": text} for text in texts]))
+    assert [at_hand.chunk(part).examples[0] for part in at_hand.parts(20)] == ["text 0", "text 20", "text 40"]
+
+
 def test_a_dataset_of_the_hub_is_known_by_its_revision(datasets, monkeypatch):
     asked = []
 
@@ -565,7 +585,7 @@ def test_a_network_that_fails_on_the_way_is_one_line(datasets):
 
 PEAK = """
 import sys
-from llama_jax.activations.sources import open_source, units
+from llama_jax.activations.sources import chunks, open_source
 from llama_jax.bench.environment import peak_rss
 
 def streamed(path):
@@ -575,7 +595,7 @@ def streamed(path):
 kind, path = sys.argv[1:]
 source = open_source({"hf": streamed, "generator": lambda path: (line for line in open(path))}.get(kind, str)(path))
 assert source.about
-print(sum(len(c.examples) + len(c.sha256) for c in units(source, 16)), peak_rss())
+print(sum(len(c.examples) + len(c.sha256) for c in chunks(source, 16)), peak_rss())
 """
 
 
@@ -606,25 +626,8 @@ def test_memory_does_not_grow_with_the_source(tmp_path, kind):
     assert found[1][1] - found[0][1] < 25e6, found  # what allocators keep differs by some megabytes
 
 
-def test_how_many_there_are_is_known_where_it_is_cheap(tmp_path):
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    lines, table, text = tmp_path / "a.jsonl", tmp_path / "b.parquet", tmp_path / "c.txt"
-    lines.write_bytes(b'"one"\n\n"two"\r\n\r\n"three"')
-    parquet.write_table(pa.table({"text": ["a", "b", "c", "d"]}), table)
-    text.write_text("one\n\ntwo")
-    assert open_source(lines).total == len(list(open_source(lines))) == 3
-    assert open_source(lines, limit=2).total == 2
-    assert open_source(table, limit=9).total == 4
-    assert open_source(["a", "b"]).total == 2
-    assert open_source("manual").total == len(list(open_source("manual")))
-    assert open_source(text).total is None
-    assert open_source(x for x in ["a"]).total is None
-
-
 def test_a_folder_without_end_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MOST", 20)
+    monkeypatch.setattr(finding, "MOST", 20)
     for i in range(3):
         (tmp_path / f"f{i}" / "deep").mkdir(parents=True)
         for j in range(5):

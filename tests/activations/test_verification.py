@@ -9,9 +9,10 @@ import shutil
 import numpy as np
 import pytest
 
-from llama_jax.activations import ActivationStore, moments, records, shards, store, verification, verify
+from llama_jax.activations import ActivationStore, moments, plan, records, shards, store, verification, verify
 from llama_jax.activations.folder import temporary
 from llama_jax.activations.folders import open_folder
+from llama_jax.activations.sources import open_source
 from llama_jax.activations.verification import Problem
 from llama_jax.errors import UserError
 from tests.activations import stores
@@ -367,3 +368,26 @@ def test_no_store_is_one_line(tmp_path):
     for where in (tmp_path, tmp_path / "none"):
         with pytest.raises(UserError, match="no activations in"):
             verify(where)
+
+
+def test_a_plan_is_part_of_the_store(tmp_path):
+    """Every flipped bit, another plan and none at all are found, in a finished run and in one that is not."""
+    (tmp_path / "a.jsonl").write_text("".join(f'"text {i}"\n' for i in range(14)))
+    source, out = open_source(tmp_path / "a.jsonl"), tmp_path / "out"
+    plan.begin(open_folder(out), source, 3, lambda about: stores.fingerprint() | {"source": about}, True)
+    path = out / "plan.json"
+    sound = path.read_bytes()
+    stores.write(out, claim=False, finish=False)
+    for finished in (False, True):
+        if finished:
+            store.finish(open_folder(out))
+            assert verify(out) == []
+        for at in range(0, len(sound), 37):
+            path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+            assert "plan.json" in {problem.file for problem in verify(out)}, at
+        path.unlink()
+        assert ("plan.json" in {problem.file for problem in verify(out)}) == finished
+        other = {name: value for name, value in json.loads(sound).items() if name != records.SEALED}
+        path.write_bytes(records.sealed(other | {"examples": 13}))
+        assert not finished or {problem.file for problem in verify(out)} == {"plan.json"}
+        path.write_bytes(sound)

@@ -1,6 +1,8 @@
-"""Past one process: the same bytes from any number of them, nothing lost with one that dies, and nobody left behind."""
+"""Past one process: the same bytes from any number of them, in any order, nothing lost with one that dies, nobody waits
+for a slow one, and nobody is left behind."""
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -13,22 +15,24 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import safe_open
 
 from llama_jax.activations import supervisor, workers
-from llama_jax.activations.extraction import Progress, RunReport
+from llama_jax.activations.run import Progress, RunReport
+from llama_jax.cli.extract import ranges
 from llama_jax.errors import UserError
+from tests.activations import stores
+from tests.activations.test_multihost import free_port
 
 MODEL = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
     "head_dim=16,vocab_size=97"
 )
 COMMAND = ["extract", "--model", MODEL, "--sites", "resid_post:all q:0", "--batch", "4", "--length", "32", "--json"]
+UNITS = 300
 REPORT = RunReport(
     out="out",
     units=10,
@@ -92,7 +96,10 @@ def finished(process):
 
 
 def content(folder):
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+    """A store's files; what a killed process was about to write has a name of its own, and is none of them."""
+    files = (p for p in Path(folder).rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files
+            if not (p.name.startswith(".") and p.suffix == ".tmp")}  # fmt: skip
 
 
 def commits(out):
@@ -100,11 +107,10 @@ def commits(out):
 
 
 def when_running(process, out, least=8):
-    """The two workers of a supervisor, in order, once each has committed something."""
+    """The workers of a supervisor, in order, once so much is committed."""
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
-        written = commits(out)
-        if len(written) >= least and {n % 2 for n in written} == {0, 1}:
+        if len(commits(out)) >= least:
             return sorted(psutil.Process(process.pid).children(), key=index_of)
         time.sleep(0.02)
     raise AssertionError(process.communicate())
@@ -118,6 +124,137 @@ def gone(processes):
     return not psutil.wait_procs(processes, timeout=20)[1]
 
 
+def pending(call, out, *options):
+    code, said, _ = call("extract", "--pending", "--out", out, "--json", *options)
+    assert code == 0
+    return json.loads(said.splitlines()[-1])["pending"]
+
+
+# Shards ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_shards_in_any_order_are_one_store_and_what_is_pending_is_said(source, unbroken, tmp_path, call):
+    """Some together, some later, one twice, one by a scheduler's variables; none needs another."""
+    out = tmp_path / "out"
+    together = [start(source, out, "--shard", f"{i}/5") for i in (3, 1)]
+    ended = [finished(process) for process in together]
+    assert [e.returncode for e in ended] == [0, 0], [e.err for e in ended]
+    assert [json.loads(e.out)["units"] for e in ended] == [60, 60]
+    assert pending(call, out) == [n for n in range(UNITS) if n % 5 not in (1, 3)]
+    assert pending(call, out, "--shard", "4/5") == list(range(4, UNITS, 5))
+    code, said, _ = call("extract", "--pending", "--out", out, "--shard", "0/5")
+    assert (code, said[:44]) == (0, f"{out}: 60 of 60 units pending: 0, 5, 10, 15"[:44])
+    by_scheduler = dict(SLURM_ARRAY_TASK_ID="9", SLURM_ARRAY_TASK_COUNT="5", SLURM_ARRAY_TASK_MIN="5")
+    for options, environment, written in (
+        (["auto"], by_scheduler, 60),
+        (["1/5"], {}, 0),
+        (["0/10"], {}, 30),
+        (["1/4", "--processes", "2"], {}, 30),
+    ):
+        done = finished(start(source, out, "--shard", *options, **environment))
+        assert done.returncode == 0, done.err
+        assert json.loads(done.out)["written"] == written
+        assert not json.loads(done.out)["complete"]
+    assert "shard 4/5, from SLURM_ARRAY_TASK_ID" in finished(start(source, out, "--shard", "auto", **by_scheduler)).err
+    left = pending(call, out)
+    last = json.loads(finished(start(source, out)).out)  # the same command does just what is missing
+    assert (last["written"], last["units"], last["complete"]) == (len(left), UNITS, True)
+    assert pending(call, out) == []
+    assert content(out) == content(unbroken)
+
+
+@pytest.mark.slow
+def test_two_that_start_at_once_do_the_same_units(source, unbroken, tmp_path):
+    """The very same command, on an empty folder: both claim it, both do what they find, and the bytes are the same."""
+    out = tmp_path / "out"
+    ended = [finished(process) for process in [start(source, out) for _ in range(2)]]
+    assert [e.returncode for e in ended] == [0, 0], [e.err for e in ended]
+    reports = [json.loads(e.out) for e in ended]
+    assert [r["units"] for r in reports] == [UNITS, UNITS]
+    assert sum(r["written"] for r in reports) >= UNITS
+    assert all(r["complete"] for r in reports)
+    assert content(out) == content(unbroken)
+
+
+@pytest.mark.slow
+def test_two_runs_that_start_at_once_in_one_folder(source, tmp_path):
+    out = tmp_path / "out"
+    ended = [finished(p) for p in [start(source, out, "--limit", "40", "--unit", n) for n in ("4", "5")]]
+    (refused,) = [e for e in ended if e.returncode]
+    assert re.fullmatch(r"error: .* holds another run: unit is \d there, \d here.*\n", refused.err), refused.err
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_shards_go_on(source, unbroken, tmp_path):
+    """Two shards at a time, one of which is killed, until nothing is missing."""
+    rng, out, killed = random.Random(0), tmp_path / "out", 0
+    for attempt in range(12):
+        both = [start(source, out, "--shard", f"{i}/2") for i in (0, 1)]
+        victim = both[attempt % 2]
+        enough = len(commits(out)) + rng.randrange(1, 20)
+        while len(commits(out)) < enough and victim.poll() is None:
+            time.sleep(0.01)
+        victim.kill()
+        killed += victim.wait() == -signal.SIGKILL
+        victim.communicate()
+        other = finished(both[1 - attempt % 2])
+        assert other.returncode == 0, other.err
+        if (out / "complete.json").exists():
+            break
+    assert killed
+    again = finished(start(source, out))
+    assert again.returncode == 0, again.err
+    assert content(out) == content(unbroken)
+
+
+@pytest.mark.slow
+def test_a_process_reads_its_own_part_of_the_source_only(source, unbroken, tmp_path):
+    """As the system counts the bytes that it reads. The first process makes the plan."""
+    wide = tmp_path / "wide.jsonl"
+    with wide.open("w") as file:
+        for row in source.read_text().splitlines():
+            file.write(json.dumps(json.loads(row) | {"more": "x" * 50_000}) + "\n")
+    out, spy = tmp_path / "out", tmp_path / "spy.py"
+    spy.write_text(SPY)
+    for shard, most in (("0/100", 2.3), ("1/100", 0.05)):
+        command = [sys.executable, str(spy), *COMMAND, "--unit", "4", "--source", str(wide), "--out", str(out)]
+        done = subprocess.run([*command, "--shard", shard], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert 0 < int(done.stderr.split()[-1]) < most * wide.stat().st_size
+    ours = {n: b for n, b in content(out).items() if n.endswith("safetensors")}
+    assert len(ours) == 6
+    assert ours.items() <= content(unbroken).items()
+
+
+SPY = """
+import io, os, sys
+from pathlib import Path
+from llama_jax.__main__ import main
+seen, original = [], Path.open
+
+class Spy(io.FileIO):
+    def readinto(self, buffer):
+        size = super().readinto(buffer)
+        seen.append(size)
+        return size
+
+def opened(path, mode="r", *rest, **options):
+    if path.name == "wide.jsonl":
+        return io.BufferedReader(Spy(path, mode))
+    return original(path, mode, *rest, **options)
+
+Path.open = opened
+try:
+    main()
+finally:
+    print(sum(seen), file=sys.stderr)
+"""
+
+
+# Workers of one command -----------------------------------------------------------------------------------------------
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_any_number_of_processes_writes_the_same_bytes(source, unbroken, tmp_path, processes):
@@ -125,42 +262,58 @@ def test_any_number_of_processes_writes_the_same_bytes(source, unbroken, tmp_pat
     assert done.returncode == 0, done.err
     report, *others = [json.loads(line) for line in done.out.splitlines()]
     assert not others
-    assert (report["units"], report["written"], report["compilations"], report["complete"]) == (
-        300,
-        300,
-        processes,
-        True,
-    )
+    assert (report["units"], report["written"], report["complete"]) == (UNITS, UNITS, True)
+    assert 1 <= report["compilations"] <= processes
     assert content(tmp_path / "out") == content(unbroken)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_worker_leaves_the_others_their_work_and_its_own_to_whoever_resumes(
-    source, unbroken, tmp_path, victim
-):
-    """The first one too, though it is the one that all of them meet at."""
+def test_what_a_killed_worker_had_is_done_by_the_other(source, unbroken, tmp_path, victim):
     out = tmp_path / "out"
     process = start(source, out, "--processes", "2")
     children = when_running(process, out)
     children[victim].kill()
     ended = finished(process)
-    assert ended.returncode == 2
-    assert not ended.out
-    line = (
-        f"error: Worker {victim} of 2 was killed by SIGKILL. What is committed stays valid: run the same"
-        " command again with --resume.\n"
-    )
-    assert ended.err == line
     assert gone(children)
-    mine, others = ({n for n in range(300) if n % 2 == index} for index in (victim, 1 - victim))
-    assert others <= commits(out)  # all of the survivor's units
-    assert not mine <= commits(out)
+    assert ended.returncode == 0, ended.err
+    assert ended.err.startswith(f"Worker {victim} was killed by SIGKILL; the others did its units.\n")
+    assert json.loads(ended.out)["complete"]
+    assert content(out) == content(unbroken)
+
+
+@pytest.mark.slow
+def test_a_slow_worker_is_overtaken(source, unbroken, tmp_path):
+    """One that does not get on at all: the other does what it has in hand."""
+    out = tmp_path / "out"
+    process = start(source, out, "--processes", "2")
+    children = when_running(process, out)
+    children[0].suspend()
+    ended = finished(process)
+    assert gone(children)
+    assert ended.returncode == 0, ended.err
+    assert json.loads(ended.out)["written"] == UNITS
+    assert content(out) == content(unbroken)
+
+
+@pytest.mark.slow
+def test_when_all_workers_die_it_is_one_line_and_can_be_gone_on_with(source, unbroken, tmp_path):
+    out = tmp_path / "out"
+    process = start(source, out, "--processes", "2")
+    children = when_running(process, out)
+    for child in children:
+        child.suspend()
+    for child in children:
+        child.kill()
+    ended = finished(process)
+    assert (ended.returncode, ended.out) == (2, "")
+    line = f"error: Worker 0 of 2 was killed by SIGKILL. So did 1 more. {supervisor.AGAIN}\n"
+    assert ended.err == line
     assert not (out / "complete.json").exists()
     found = len(commits(out))
-    again = finished(start(source, out, "--resume", "--processes", "3"))
+    again = finished(start(source, out, "--processes", "3"))
     assert again.returncode == 0, again.err
-    assert json.loads(again.out)["written"] == 300 - found
+    assert json.loads(again.out)["written"] == UNITS - found
     assert content(out) == content(unbroken)
 
 
@@ -183,61 +336,30 @@ def test_nobody_is_left_behind(source, unbroken, tmp_path, sign):
     assert not ended.out
     if sign != signal.SIGKILL:
         assert (ended.returncode, ended.err) == (130, f"interrupted. {supervisor.AGAIN}\n")
-    assert 0 < len(commits(out)) < 300
-    again = finished(start(source, out, "--resume"))
+    assert 0 < len(commits(out)) < UNITS
+    again = finished(start(source, out))
     assert again.returncode == 0, again.err
     assert content(out) == content(unbroken)
 
 
 @pytest.mark.slow
-def test_over_a_mesh_all_work_on_each_unit_and_one_writes_it(source, tmp_path):
-    """Two processes of two devices each make what one device makes, and one that dies ends the other."""
-    options = ("--limit", "60", "--keep", "float32", "--mesh", "2x2")
-    meshed, single = tmp_path / "meshed", tmp_path / "single"
-    done = finished(start(source, meshed, *options, "--processes", "2", JAX_NUM_CPU_DEVICES="2"))
-    assert done.returncode == 0, done.err
-    report = json.loads(done.out)
-    assert (report["units"], report["written"], report["compilations"], report["complete"]) == (15, 15, 2, True)
-    assert finished(start(source, single, *options[:4])).returncode == 0
-    for file in sorted(single.rglob("*.safetensors")):
-        with safe_open(file, "np") as one, safe_open(meshed / file.relative_to(single), "np") as two:
-            for name in one.keys():  # noqa: SIM118
-                a, b = one.get_tensor(name), two.get_tensor(name)
-                assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(a), (file, name)
-    out = tmp_path / "killed"
-    process = start(source, out, *options[2:], "--processes", "2", JAX_NUM_CPU_DEVICES="2")
-    children = when_running(process, out, least=4)
-    children[1].kill()
-    ended = finished(process)
-    assert gone(children)
+def test_an_example_that_is_none_ends_the_run_after_all_the_rest(source, tmp_path):
+    """Whoever is given its unit fails; everything else is done before the last worker does."""
+    rows = source.read_text().splitlines()
+    rows[5] = '{"text": 5}'
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("\n".join(rows))
+    ended = finished(start(broken, tmp_path / "out", "--processes", "2"))
     assert (ended.returncode, ended.out) == (2, "")
-    assert "Worker 1 of 2 was killed by SIGKILL" in ended.err
-    assert "--resume" in ended.err
-    assert ended.err.count("\n") == 1, ended.err
-
-
-@pytest.mark.slow
-def test_a_launcher_is_enough(source, unbroken, tmp_path):
-    """SLURM's variables, as srun sets them: each process finds its place, and the last to end completes the store."""
-    out = tmp_path / "out"
-    slurm = dict(
-        SLURM_JOB_ID="7",
-        SLURM_STEP_NODELIST="localhost",
-        SLURM_NTASKS="2",
-        JAX_COORDINATOR_PORT=str(supervisor.free_port()),
-    )
-    both = [start(source, out, "--distributed", **slurm, SLURM_PROCID=str(i), SLURM_LOCALID=str(i)) for i in range(2)]
-    ended = [finished(process) for process in both]
-    assert [e.returncode for e in ended] == [0, 0], [e.err for e in ended]
-    reports = [json.loads(e.out) for e in ended]
-    assert [r["written"] for r in reports] == [150, 150]
-    assert any(r["complete"] for r in reports)
-    assert content(out) == content(unbroken)
+    assert re.fullmatch(r"error: Worker \d of 2 ended with exit code 2: .*, line 6, field 'text' is.*\n", ended.err)
+    assert 1 not in commits(tmp_path / "out")
+    assert len(commits(tmp_path / "out")) > UNITS - 2 * 6
 
 
 @pytest.mark.slow
 def test_a_program_with_a_runtime_of_its_own_keeps_it(source, tmp_path):
-    """Two extractions one after the other, then something that needs the runtime."""
+    """Two extractions one after the other, each process its share of the units, then something that needs the
+    runtime."""
     code = """if True:
         import sys, jax, numpy
         from jax.experimental import multihost_utils
@@ -251,7 +373,7 @@ def test_a_program_with_a_runtime_of_its_own_keeps_it(source, tmp_path):
             assert written == 6, written
         assert multihost_utils.process_allgather(numpy.int32(index)).tolist() == [0, 1]
         """
-    given = (str(supervisor.free_port()), MODEL, str(source), str(tmp_path))
+    given = (str(free_port()), MODEL, str(source), str(tmp_path))
     both = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(i), *given],
@@ -268,27 +390,12 @@ def test_a_program_with_a_runtime_of_its_own_keeps_it(source, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_while_all_are_starting_ends_them_all(source, tmp_path):
-    process = start(source, tmp_path / "out", "--processes", "2")
-    end = time.monotonic() + 60
-    while len(children := psutil.Process(process.pid).children()) < 2 and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(0.5)  # both are importing, or meeting
-    children[1].kill()
-    ended = finished(process)
-    assert gone(children)
-    assert (ended.returncode, ended.out) == (2, "")
-    assert ended.err == f"error: Worker 1 of 2 was killed by SIGKILL. {supervisor.AGAIN}\n"
-    assert not commits(tmp_path / "out")
-
-
-@pytest.mark.slow
 def test_a_mistake_is_one_line_whoever_makes_it(source, unbroken, tmp_path):
     before = content(unbroken)
     for options, words in (
-        (("--out", str(unbroken)), "holds this run already"),
-        (("--out", str(unbroken), "--resume", "--length", "16"), "another run: batch is .* there"),
-        (("--mesh", "3x1"), "A mesh of 3 x 1 needs 3 devices; JAX sees 2"),
+        (("--out", str(unbroken), "--no-resume"), "holds a run already"),
+        (("--out", str(unbroken), "--length", "16"), "another run: batch is .* there"),
+        (("--source", str(tmp_path / "none.jsonl")), "No such source"),
     ):
         ended = finished(start(source, tmp_path / "out", "--processes", "2", *options))
         assert (ended.returncode, ended.out) == (2, "")
@@ -300,9 +407,14 @@ def test_a_mistake_is_one_line_whoever_makes_it(source, unbroken, tmp_path):
     ("options", "words"),
     [
         (("--processes", "2", "--source", "-"), "read by one process only"),
-        (("--processes", "2", "--distributed"), "give one of them"),
-        (("--distributed", "--source", "manual"), "No launcher is detected"),
-        (("--mesh", "two", "--source", "manual"), "write DATAxTENSOR"),
+        (("--processes", "2", "--mesh", "1x2"), "one process serves all devices"),
+        (("--shard", "0/2", "--mesh", "1x2"), "over a --mesh all processes run all units"),
+        (("--distributed",), "--distributed is for a --mesh"),
+        (("--distributed", "--mesh", "1x1"), "No launcher is detected"),
+        (("--mesh", "two"), "write DATAxTENSOR"),
+        (("--shard", "2/2"), "--shard is 2/2; the index goes from 0 on"),
+        (("--shard", "auto"), "--shard auto finds no scheduler here"),
+        (("--pending",), "holds no run yet"),
     ],
 )
 def test_options_that_do_not_go_together_are_one_line(tmp_path, options, words):
@@ -312,33 +424,10 @@ def test_options_that_do_not_go_together_are_one_line(tmp_path, options, words):
     assert not (tmp_path / "out").exists()
 
 
-def child(code):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        timeout=60,
-    )
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_who_does_not_come_is_waited_for_only_so_long(index):
-    """JAX's own runtime would abort with a core dump."""
-    port = supervisor.free_port()
-    ended = child(f"from llama_jax.activations import workers\nworkers.join('127.0.0.1:{port}', 2, {index}, seconds=2)")
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1].startswith(
-        f"error: 127.0.0.1:{port} or another process did not answer within 2 s"
-    )
-
-
-def test_a_port_in_use_is_said_so():
-    with contextlib.closing(supervisor.socket.create_server(("127.0.0.1", 0))) as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(UserError, match=f"Cannot listen on 127.0.0.1:{port}: Address already in use"):
-            workers.check_port("127.0.0.1", port)
-    workers.check_port("127.0.0.1", supervisor.free_port())
+def test_ranges_of_numbers():
+    assert ranges([]) == ""
+    assert ranges([7]) == "7"
+    assert ranges([0, 1, 2, 7, 9, 10]) == "0-2, 7, 9-10"
 
 
 @given(st.integers(1, 64), st.integers(1, 80))
@@ -354,103 +443,100 @@ def test_cores_are_shared_out_evenly(cores, count):
         assert max(map(used.count, used)) - min(map(used.count, used)) <= 1
 
 
-def test_alone_everything_goes_on_at_once():
-    seen = []
-    workers.first(lambda: seen.append(1))
-    workers.meet()
-    workers.part()
-    assert seen == [1]
-    assert not workers.joined()
-    with pytest.raises(ZeroDivisionError), workers.leaving():
-        raise ZeroDivisionError
-
-
 def test_a_place_is_in_the_environment(monkeypatch):
     monkeypatch.delenv(workers.VARIABLE, raising=False)
     assert workers.place() is None
-    monkeypatch.setenv(workers.VARIABLE, "3/8/127.0.0.1:4000")
-    assert workers.place() == workers.Place(3, 8, "127.0.0.1:4000")
-    for text in ("3", "3/8", "a/b/c", "3/8/nowhere", "-1/8/127.0.0.1:4000"):
+    monkeypatch.setenv(workers.VARIABLE, "3/8")
+    assert workers.place() == workers.Place(3, 8)
+    for text in ("3", "3/", "a/b", "3/8/1", "-1/8"):
         monkeypatch.setenv(workers.VARIABLE, text)
         with pytest.raises(UserError, match="LLAMA_JAX_WORKER is"):
             workers.place()
 
 
 def worker(index, code, error="", report=REPORT, progress=None, stopped=False):
-    process = SimpleNamespace(returncode=code, poll=lambda: code)
-    return supervisor.Worker(
-        index, process, progress or Progress(0, 0, 0, 0, 0.0, 0), report if code == 0 else None, error, stopped
-    )
+    process = SimpleNamespace(returncode=code, poll=lambda: code, stdin=io.StringIO())
+    report = report if code == 0 else None
+    return supervisor.Worker(index, process, progress or Progress(0, 0, 0, 0, 0.0, 0), report, error, stopped)
 
 
-def test_the_line_names_the_worker_that_was_the_cause():
-    supervisor.check([worker(0, 0), worker(1, 0)])
+def test_the_line_names_the_worker_that_was_the_cause(capsys):
+    supervisor.check([worker(0, 0), worker(1, 0)], done=True)
+    assert capsys.readouterr().err == ""
+    supervisor.check([worker(0, 0), worker(1, -9), worker(2, -9, stopped=True)], done=True)
+    assert capsys.readouterr().err == "Worker 1 was killed by SIGKILL; the others did its units.\n"
     for given_workers, line in (
-        ([worker(0, 0), worker(1, -9)], "Worker 1 of 2 was killed by SIGKILL. What"),
-        ([worker(0, -6), worker(1, -9)], "Worker 1 of 2 was killed by SIGKILL. So did 1 more."),
-        # it lost its connection at once
-        ([worker(0, 1), worker(1, -9)], "Worker 1 of 2 was killed by SIGKILL. So did 1 more."),
-        ([worker(0, -6), worker(1, 1)], "Worker 1 of 2 ended with exit code 1. So did 1 more."),
+        ([worker(0, -9), worker(1, -9)], "Worker 0 of 2 was killed by SIGKILL. So did 1 more."),
         (
-            [worker(0, -9, stopped=True), worker(1, 2, "Disk full.")],
-            "Worker 1 of 2 ended with exit code 2: Disk full. What",
+            [worker(0, -9), worker(1, 2, "Disk full.")],
+            "Worker 1 of 2 ended with exit code 2: Disk full. So did 1 more.",
         ),
         ([worker(0, 0), worker(1, 0, report=None)], "Worker 1 of 2 ended with exit code 0. What"),
     ):
         with pytest.raises(UserError, match=re.escape(line)):
-            supervisor.check(given_workers)
+            supervisor.check(given_workers, done=False)
     for each in (early := [worker(0, 2, "No such model."), worker(1, 2, "No such model.")]):
         each.progress = None
     with pytest.raises(UserError, match="^No such model.$"):
-        supervisor.check(early)
+        supervisor.check(early, done=False)
 
 
-def test_reports_are_summed():
-    other = replace(
-        REPORT, units=15, rows=150, bytes=1500, written=10, tokens=40, padding=0.5, seconds=4.0, complete=True
-    )
-    found = supervisor.summed([other, REPORT, replace(REPORT, tokens=0, written=0, padding=0.0)])
-    assert (found.units, found.rows, found.bytes, found.complete) == (15, 150, 1500, True)
+def test_a_pool_deals_out_what_is_pending_and_takes_back(monkeypatch):
+    monkeypatch.setattr(supervisor, "pending", lambda out, shard: list(range(8)))
+    monkeypatch.setattr(supervisor, "examples_of", lambda *_: (40, 10))
+    told, both = [], [worker(0, None), worker(1, None)]
+    pool = supervisor.Pool(both, "out", None, told.append)
+    assert not pool.done()
+    pool.heard(both[0])
+    pool.heard(both[1])
+    assert [w.process.stdin.getvalue().split() for w in both] == [list("012345"), list("67")]
+    both[0].progress = both[0].progress._replace(unit=0, units=1, examples=5)
+    pool.heard(both[0])
+    assert (told[-1].units, told[-1].examples, told[-1].total, told[-1].before) == (1, 5, 40, 10)
+    both[0].process.poll = lambda: -9
+    pool.lost(both[0])
+    assert both[1].process.stdin.getvalue().split() == list("671234")
+    for unit in (6, 7, 1, 2, 3, 4, 5):
+        both[1].progress = both[1].progress._replace(unit=unit)
+        pool.heard(both[1])
+    assert pool.done()
+    both[0].stopped, both[0].process.kill = True, lambda: None
+    pool.close()
+    assert both[1].process.stdin.getvalue().split() == [*"6712345", "end"]
+
+
+def test_reports_are_summed(tmp_path, monkeypatch):
+    stores.write(tmp_path)
+    monkeypatch.setattr(supervisor, "finish", lambda out: True)
+    told = Progress(5, 20, 60, 7, 2.0, 0)
+    slow = worker(1, -9, progress=Progress(5, 20, 40, 7, 4.0, 0))
+    other = worker(2, 0, report=replace(REPORT, tokens=40, padding=0.5), progress=told._replace(tokens=40))
+    found = supervisor.summed([worker(0, 0, progress=told), slow, other], tmp_path, None, 5)
+    assert (found.units, found.rows, found.complete) == (5, sum(stores.ROWS), True)
     assert (found.written, found.tokens, found.compilations, found.seconds, found.tokens_per_second) == (
-        15,
-        100,
-        3,
+        5,
+        140,
+        2,
         4.0,
-        25.0,
+        35.0,
     )
-    assert found.padding == pytest.approx(1 - 100 / (80 + 80))
+    assert found.padding == pytest.approx(1 - 100 / (80 + 80))  # of those that have said so
+    half = supervisor.summed([worker(0, 0, progress=told)], tmp_path, (1, 2), 2)
+    assert (half.units, half.rows) == (2, stores.ROWS[1] + stores.ROWS[3])
 
 
 def test_what_a_worker_says_is_heard(capsys):
     heard, one = [], worker(0, None)
-    one.hear(
-        '{"progress": {"units": 2, "examples": 8, "tokens": 90, "bytes": 7, "seconds": 1.5, "before": 4}}\n',
-        lambda: heard.append(one.progress),
-    )
+    said = {"units": 2, "examples": 8, "tokens": 90, "bytes": 7, "seconds": 1.5, "before": 4, "total": None, "unit": 3}
+    one.hear(json.dumps({"progress": said}) + "\n", lambda who: heard.append(who.progress))
     for line in ("no JSON at all\n", "7\n", "[]\n", '{"reports": 1}\n', '{"progress": {"uni'):
-        one.hear(line, lambda: heard.append("wrong"))
-    assert heard == [Progress(2, 8, 90, 7, 1.5, 4)]
-    one.hear(json.dumps({"report": vars(REPORT)}), lambda: heard.append("wrong"))
+        one.hear(line, lambda who: heard.append("wrong"))
+    assert heard == [Progress(2, 8, 90, 7, 1.5, 4, None, 3)]
+    one.hear(json.dumps({"report": vars(REPORT)}), lambda who: heard.append("wrong"))
     assert one.report == REPORT
-    one.overhear("error: Disk full.\n", quiet=False)
-    one.overhear("a warning\n", quiet=False)
-    one.overhear("core dumped\n", quiet=True)
+    one.overhear("error: Disk full.\n")
+    one.overhear("a warning\n")
     assert one.error == "Disk full."
     assert capsys.readouterr().err == "[0] a warning\n"
-
-
-def test_what_jax_says_of_another_workers_mistake_is_held_back(capsys):
-    def starting():
-        first, second = worker(0, 2, "No such model."), worker(1, -6)
-        first.progress = second.progress = None
-        second.overhear("F1122 another task died\n", quiet=False)
-        return [first, second]
-
-    with pytest.raises(UserError, match="^No such model.$"):
-        supervisor.check(starting())
-    assert capsys.readouterr().err == ""
-    silent = starting()
-    silent[0].error = ""
-    with pytest.raises(UserError, match="Worker 0 of 2 ended with exit code 2"):
-        supervisor.check(silent)
-    assert capsys.readouterr().err == "[1] F1122 another task died\n"
+    one.process.stdin.close()
+    one.give([1, 2])  # it has died: no error here

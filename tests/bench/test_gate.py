@@ -159,6 +159,31 @@ def test_tokens_of_another_sampler_are_not(other, reason):
     assert verdict.reason.startswith("wrong: ")
 
 
+@pytest.mark.parametrize(
+    ("rest", "passed"), [(1e-2, True), (2.5e-3, True), (1e-4, True), (1e-9, False), (1e-12, False)]
+)
+def test_a_rare_token_is_rare_and_not_wrong(rest, passed):
+    """One of two tokens is drawn with the probability `rest`: far from the mean in deviations, and that often met."""
+    logits, sampler = np.full((2, 10), -60.0, np.float32), Sampler(temperature=1.0)
+    logits[:, 0], logits[0, 1], logits[1, 2] = 0.0, np.log(rest), -1.0
+    assert gate.likely(np.array([0, 0]), 2, lambda: logits, sampler, PROMPT).passed
+    assert gate.likely(np.array([1, 0]), 2, lambda: logits, sampler, PROMPT).passed == passed
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_so_much_surprise_is_no_more_probable_than_the_bound_says(side):
+    random = np.random.default_rng(3)
+    p = random.dirichlet(np.full(12, 0.3), 4)
+    mine = -np.log(np.maximum(p, 1e-300))
+    drawn_mine = np.array([[random.choice(mine[i], p=p[i]) for i in range(4)] for _ in range(4000)]).sum(1)
+    middle = (p * mine).sum()
+    for far in (0.5, 1.0, 2.0, 3.0):
+        at = middle + side * far
+        often = (side * (drawn_mine - at) >= 0).mean()
+        assert often <= gate.chance(p, mine, at) + 0.02
+    assert gate.chance(p, mine, middle + side * 40) < 1e-6
+
+
 def test_too_few_tokens_or_none_of_the_vocabulary_are_not_likely():
     logits, sampler = text(5), Sampler(temperature=1.0)
     tokens = drawn(logits, sampler, 1)

@@ -8,6 +8,7 @@ import pytest
 
 from llama_jax.bench import record
 from llama_jax.bench.journal import Journal
+from llama_jax.bench.seal import ROW
 from llama_jax.errors import UserError
 from tests.bench.test_record import trial
 
@@ -77,6 +78,26 @@ def test_corrupted_lines_are_reported_by_number_and_skipped_only_when_asked(path
     trials, _ = record.read(path, skip_corrupt=True)
     assert [t.block for t in trials] == [0, 2, 4]
     assert [t.block for t in Journal(path, PLAN, skip_corrupt=True).trials] == [0, 2, 4]
+
+
+def test_an_edited_line_is_one_that_is_left_out_when_asked(path):
+    filled(path)
+    path.write_text(path.read_text().replace('"block": 1', '"block": 7'))
+    for attempt in (lambda: record.read(path), lambda: Journal(path, PLAN)):
+        with pytest.raises(UserError, match=r"line 3 changed since it was written; skip_corrupt \(--skip-corrupt\)"):
+            attempt()
+    assert [t.block for t in Journal(path, PLAN, skip_corrupt=True).trials] == [0, 2]
+
+
+def test_a_journal_of_an_earlier_version_goes_on(path):
+    """Its lines have no digest."""
+    filled(path)
+    first, *rows = path.read_text().splitlines()
+    bare = ({k: v for k, v in json.loads(row).items() if k != ROW} for row in rows)
+    path.write_text("".join(f"{line}\n" for line in (first, *map(json.dumps, bare))))
+    again = Journal(path, PLAN)
+    again.append(trial(block=3))
+    assert [t.block for t in record.read(path)[0]] == [0, 1, 2, 3]
 
 
 def test_a_finished_table_is_no_journal(path):

@@ -145,6 +145,21 @@ def test_warm_up_ends_when_the_guard_is_silent_three_times(loaded):
     assert not protocol.warm_up(altered(loaded, "always", lambda b: compile_at_first(b, until=10**6)), WORK)
 
 
+def test_warm_up_hears_one_whole_answer_and_then_short_ones(loaded):
+    for backend, expected in (("jax", [12, 8, 8]), ("peer", [12, 12, 12])):
+        runs = []
+
+        def run(ids, work, runs=runs):
+            runs.append(0)
+            for _ in range(work.new_tokens):
+                runs[-1] += 1
+                yield np.zeros((1, 1), np.int32)
+
+        first = protocol.subject(loaded, parse("step"))
+        assert protocol.warm_up(replace(first, backend=backend, run=run), replace(WORK, new_tokens=12))
+        assert runs == expected
+
+
 def test_every_row_of_a_batch_is_judged(loaded):
     reference = protocol.Reference(loaded, WORK)
     record, tokens = protocol.trial(

@@ -9,10 +9,11 @@ import pytest
 
 from llama_jax.bench import record, summary
 from llama_jax.bench.record import Trial
-from llama_jax.bench.seal import sealed
+from llama_jax.bench.seal import ROW, sealed, sealed_row
 from llama_jax.errors import UserError
 from llama_jax.experiments.jit_placement import finding as jit_placement_finding
 from llama_jax.experiments.text_generation import finding
+from tests.experiments.findings import plain_findings  # noqa: F401
 
 
 def trial(subject="step", block=0, times=(10, 20, 40), **changes):
@@ -135,7 +136,8 @@ def test_a_row_of_other_types_is_named(tmp_path, field, value):
     rows = [trial(), trial()]
     path = record.write(tmp_path / "t.jsonl", rows)
     first, second, last = path.read_text().splitlines()
-    path.write_text("\n".join([first, second, json.dumps({**json.loads(last), field: value})]) + "\n")
+    row = {name: was for name, was in json.loads(last).items() if name != ROW}
+    path.write_text("\n".join([first, second, sealed_row({**row, field: value})]) + "\n")
     if (field, value) in (
         ("valid", True),
         ("bytes_per_token", None),

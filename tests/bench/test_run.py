@@ -5,10 +5,11 @@ import json
 import pandas as pd
 import pytest
 
-from llama_jax.bench import record, recorded, run, summary
+from llama_jax.bench import provenance, record, recorded, run, summary
 from llama_jax.bench.phases import Plan
 from llama_jax.cli import console
 from llama_jax.errors import UserError
+from llama_jax.experiments.growth import measure
 from tests.bench.test_record import trial
 
 NOTE = dict(process=1, affinity=[0], blas=[], settings={"OMP_NUM_THREADS": "1"}, gflops=5.0)
@@ -42,6 +43,17 @@ def test_a_notebook_that_was_interrupted_goes_on(tmp_path):
     assert meta["environment"]["gflops"] == 5.0
     assert list((tmp_path / "out" / "journal").iterdir()) == []
     assert recorded.obtain("recorded", "77-x", tmp_path, {}, interrupted)[0] == trials
+
+
+def test_a_table_says_of_which_code_it_is(tmp_path):
+    def measured(journal):
+        return [trial("loop+fused")], {"doc": measure.__doc__}
+
+    _, meta = recorded.obtain("measure", "77-x", tmp_path, {"peers": ["llamacpp"]}, measured)
+    assert meta["code"]["roots"] == ["experiments.growth.measure", "kernels", "peers.llamacpp"]
+    assert provenance.changed(meta) == []
+    _, meta = recorded.obtain("measure", "77-y", tmp_path, {}, lambda journal: ([trial()], {}))
+    assert meta["code"] is None
 
 
 def test_other_parameters_start_anew(tmp_path):

@@ -6,6 +6,7 @@ from llama_jax.bench import AGAIN, footprints, quality, standings
 from llama_jax.experiments.ollama import finding, measure, table
 from tests.bench.test_quality import rows
 from tests.bench.test_record import trial
+from tests.experiments.findings import plain_findings  # noqa: F401
 
 # tokens/s
 RATES = {"loop": 60, "step": 50, "loop+bf16": 55, "transformers": 20, "torch": 30, "llamacpp": 150, "ollama": 120}
@@ -134,7 +135,8 @@ def test_the_finding_says_what_the_trials_say():
     made = contest(names)
     sentence = finding.versus(made, standings.ladder(made, names), quality.table(rows()), MISSING)
     assert sentence.startswith(
-        "Ollama was not measured here, llama.cpp, which it runs, was: the fastest float32 placement, loop, decodes "
+        "The fastest placement, loop, decodes 0.40 times as fast as llama.cpp, which Ollama runs. Ollama was not"
+        " measured here, llama.cpp, which it runs, was: the fastest float32 placement, loop, decodes "
     )
     for words in (
         "0.40x [",
@@ -161,7 +163,8 @@ def test_a_faster_placement_on_fewer_bits_comes_first_and_float32_after_it():
     gap = dict(name="torch-compile", reason="No compiler.", remedy="Install one.")
     sentence = finding.versus(made, standings.ladder(made, names), quality.table(apart), [gap])
     first, second, *rest = sentence.split("; ")
-    assert first.startswith("The fastest placement, loop+fused on gguf weights, decodes ")
+    assert first.startswith("The fastest placement, loop+fused, decodes 2.5 times as fast as Ollama. ")
+    assert " The fastest placement, loop+fused on the file's own blocks, decodes " in first
     assert "2.00x [" in first
     assert "2.50x [" in first
     assert "of Ollama (ollama on q4_1 weights)" in first
@@ -172,7 +175,8 @@ def test_a_faster_placement_on_fewer_bits_comes_first_and_float32_after_it():
     assert rest[-1] == "torch-compile was not measured here."
     alone = [t for t in made if t.subject not in ("llamacpp", "ollama")]
     unmet = finding.versus(alone, standings.ladder(alone, ["loop", "loop+fused", "torch"]), [], MISSING)
-    assert unmet.startswith("The fastest placement, loop+fused on gguf weights, decodes ")
+    assert unmet.startswith("Neither Ollama nor llama.cpp was measured; ")
+    assert " The fastest placement, loop+fused on the file's own blocks, decodes " in unmet
     assert unmet.endswith("ollama was not measured here.")
 
 

@@ -237,6 +237,31 @@ def test_the_note_names_just_what_is_missing(n):
     assert [name for name in ("p50", "p95", "p99") if name + " " in note] == given_none
 
 
+@pytest.mark.parametrize("processes", [2, 3, 5])
+def test_of_few_processes_the_medians_interval_covers_what_is_there(processes):
+    """95 %, and not what resampling so few would: 50 % of two processes, 75 of three, 94 of five."""
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(1000):
+        luck = rng.normal(0, 0.1, processes)
+        values = 100 * np.exp(np.repeat(luck, 4) + rng.normal(0, 0.05, 4 * processes))
+        found = statistics.summarise(values, clusters=np.repeat(np.arange(processes), 4))
+        covered += found.low <= 100 <= found.high
+        assert found.low <= found.median <= found.high
+    assert 0.93 <= covered / 1000 <= 0.98
+
+
+def test_of_few_values_the_interval_is_students_of_logarithms():
+    values = np.exp(logs(4))
+    expected = np.exp(stats.ttest_1samp(np.log(values), 0).confidence_interval())
+    found = statistics.summarise(values)
+    assert (found.low, found.high) == pytest.approx(tuple(expected))
+    assert statistics.centre([-1.0, 0.0, 1.0]) == pytest.approx(
+        tuple(stats.ttest_1samp([-1.0, 0.0, 1.0], 0).confidence_interval())
+    )
+    one = statistics.summarise([3.0])
+    assert np.isnan([one.low, one.high]).all()
+
+
 def test_an_unstable_sample_says_so():
     assert statistics.summarise([10, 20, 30, 40]).unstable
     assert not statistics.summarise([10, 10.1, 10.2, 10.1]).unstable

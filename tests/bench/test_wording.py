@@ -28,3 +28,64 @@ def test_what_has_no_interval_says_none():
     assert Ratio(1.5, NAN, NAN, 1).words == "1.50x"
     assert wording.with_n(Ratio(1.5, 1.4, 1.6, 2)) == "1.50x [1.40, 1.60] (n = 2)"
     assert wording.times(dict(value=1.5, low=1.4, high=1.6)) == "1.50x [1.40, 1.60]"
+
+
+@pytest.mark.parametrize(
+    ("finding", "complaint"),
+    [
+        ("Step is 1.5 times as fast as loop, 3 times in chunk8. Then 4, 5 and 6.", ""),
+        ("A takes 0.5 s. B takes 2.", ""),
+        ("From 1 to 2 layers it takes 3 ms. And more.", "3 numbers, more than 2"),
+        (" ".join(["word"] * 21) + ".", "21 words, more than 20"),
+        ("It ends nowhere", "does not end"),
+        ("GPT-2 under float32 and loop+q4_1 takes 1 of 2.", ""),
+    ],
+)
+def test_a_finding_that_does_not_begin_in_plain_words_is_seen(finding, complaint):
+    found = wording.complaints(finding)
+    assert complaint in " ".join(found)
+    assert bool(found) is bool(complaint)
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(2.54, "2.5"), (9.96, "10"), (55.4, "55"), (0.347, "0.35"), (1.0, "1.0")])
+def test_a_ratio_in_two_digits(ratio, said):
+    assert wording.round_ratio(ratio) == said
+
+
+def test_a_finding_begins_with_its_first_sentence():
+    assert wording.opening("It is 2x [1, 3]. The rest is 0.5 long.") == "It is 2x [1, 3]."
+    assert wording.opening("JAX 0.4.38 to v. 0.12 is slow. Then more.") == "JAX 0.4.38 to v. 0.12 is slow."
+    long = "It is 2x [1, 3] (n = 2, one process), " + "and so on, " * 40
+    assert wording.opening(long).endswith("and so on …")
+    assert len(wording.opening(long)) <= wording.ROOM + 2
+
+
+def test_no_clause_is_cut_within_its_brackets():
+    text = "a is 1 [1, 2], b is 2 (n = 3, here; there), c"
+    assert wording.clipped(text, 100) == text
+    assert wording.clipped(text, 20) == "a is 1 [1, 2] …"
+    assert wording.clipped(text, 1) == "a is 1 [1, 2] …"  # one at least
+    assert wording.clipped(text, 45) == "a is 1 [1, 2], b is 2 (n = 3, here; there) …"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (Ratio(2.8, 2.4, 3.2, 6), True),
+        (Ratio(4.0, 1.8, 9.1, 4), False),  # decided, and five times as wide as it is narrow
+        (Ratio(1.0, 0.99, 1.01, 20), True),
+        (Ratio(1.1, 0.9, 1.3, 6), False),
+        (Ratio(2.8, 2.4, 3.2, 6, spread=2.0), False),
+        (Ratio(NAN, NAN, NAN, 0), False),
+    ],
+)
+def test_a_ratio_is_said_alone_where_it_is_decided_and_narrow(ratio, said):
+    assert wording.settled(ratio) is said
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [(dict(kernels="avx2"), "kernels avx2"), (dict(kernels="none"), ""), ({}, "")],
+)
+def test_the_instruction_set_is_said_where_it_is_known(environment, words):
+    assert wording.instructions(environment) == words

@@ -25,9 +25,13 @@ def executable() -> str:
     pytest.skip("no Chromium: `apt-get install chromium`")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium():
-    """A headless browser, empty each session; a page is `chromium.new_page()`."""
+    """A headless browser, empty each time these tests are come to; a page is `chromium.new_page()`.
+
+    Playwright keeps an event loop running in this thread, beside which no other test could run one: so it ends with the
+    last test here, or before a worker goes on with another package's.
+    """
     from playwright.sync_api import sync_playwright
 
     path = executable()

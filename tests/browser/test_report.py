@@ -1,5 +1,6 @@
 """The report and the notebooks' pages in a real browser, opened from the disk as a reader opens them."""
 
+import base64
 import itertools
 import re
 from urllib.parse import unquote, urlparse
@@ -7,11 +8,15 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from llama_jax import figures, paths
+from llama_jax.figures import style
+from llama_jax.reporting import machines
+from tests.figures.drawn import META
+from tests.sharing import made
 
 pytestmark = pytest.mark.browser
 
 REPORT = paths.ROOT / "docs" / "index.html"
-PAGES = sorted((paths.ROOT / "docs" / "notebooks").glob("*.html"))
+PAGES = sorted([*(paths.ROOT / "docs" / "notebooks").glob("*.html"), *(paths.ROOT / "docs").glob("machines.html")])
 SCHEMES = ("light", "dark")
 READABLE = 4.5  # contrast of text that WCAG 2.2 asks for at level AA, https://www.w3.org/TR/WCAG22/#contrast-minimum
 # Contrast of every piece of text with what lies behind it: the relative luminances of
@@ -36,8 +41,15 @@ CONTRASTS = """() => {
 }"""
 NAMELESS = (
     "[...document.querySelectorAll('a,button,input,[role=region]')].filter(e => !e.textContent.trim() &&"
-    " !e.labels?.length).length"
+    " !e.labels?.length && !e.querySelector('img')?.alt.trim()).length"
 )
+# Brightness, 0 to 255, of what an image paints: of its corner, which is its paper
+CORNER = """async image => {
+  const canvas = Object.assign(document.createElement("canvas"), {width: 40, height: 40}), to = canvas.getContext("2d");
+  await image.decode();
+  to.drawImage(image, 0, 0, 40, 40);
+  return to.getImageData(1, 1, 1, 1).data[0];
+}"""
 WORDS = (
     "at => [...document.querySelector('#subjects').tBodies[0].rows].map(r => r.cells[at].dataset.value ??"
     " r.cells[at].textContent.trim())"
@@ -137,32 +149,50 @@ def test_the_filter_keeps_lines_with_all_words(visit):
     assert page.locator("#subjects tbody tr:visible").count() == 0
 
 
+def test_every_table_of_machines_sorts_and_can_be_read(visit, tmp_path):
+    for cpu, speed in (("A", 1.0), ("C", 3.0), ("B", 2.0)):
+        environment = {**made.ENVIRONMENT, "cpu": cpu}
+        path = made.contributed(tmp_path, made.rows(machine=speed), environment=environment)
+        (tmp_path / "machines").mkdir(exist_ok=True)
+        path.rename(tmp_path / "machines" / path.name)
+    page = visit(machines.write(tmp_path / "out", tmp_path / "machines"), width=1440)
+    speeds = page.locator("#shares tbody td[data-value]:nth-child(3)")
+    page.locator("#shares thead").get_by_role("button", name="GB/s").click()
+    assert speeds.all_inner_texts() == ["20.0", "40.0", "60.0"]
+    page.locator("#ratios thead").get_by_role("button", name="Machine").click()
+    assert [name[0] for name in page.locator("#ratios tbody th").all_inner_texts()] == ["a", "b", "c"]
+    assert page.locator("#shares [aria-sort]").count() == 1  # a table minds its own heads
+    assert page.locator("figure img").evaluate("image => image.naturalWidth") > 0
+
+
 def test_without_scripts_the_report_is_whole(visit):
     page = visit(REPORT, scripts=False)
     assert page.locator("#subjects tbody tr").count() > 200
     assert page.locator("#subjects button").count() == 0
     assert not page.locator("#filter").is_visible()
+    assert not page.locator("#search").is_visible()
 
 
 @pytest.mark.parametrize("path", [REPORT, *PAGES], ids=lambda path: path.stem)
 def test_a_page_is_whole_on_a_phone_and_can_be_read_in_the_light_and_in_the_dark(visit, path):
     page = visit(path, width=360, height=740)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.evaluate("[...document.images].forEach(image => { image.loading = 'eager'; })")
     page.wait_for_function("[...document.images].every(image => image.complete)")
     images = page.evaluate(
-        "[...document.images].map(i => [i.naturalWidth, i.alt.trim(),"
-        " i.closest('.wide').getBoundingClientRect().width])"
+        "[...document.images].map(i => [i.naturalWidth, i.closest('figure') ? i.alt.trim().length : 99,"
+        " i.getBoundingClientRect().width])"
     )
-    assert all(natural > 0 and len(alt) > 20 and 0 < width <= 360 for natural, alt, width in images)
+    assert all(natural > 0 and alt > 10 and 0 < width <= 360 for natural, alt, width in images)
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         contrasts = page.evaluate(CONTRASTS)
         assert len(contrasts) > 5
         assert not {kind: ratio for kind, ratio in contrasts.items() if ratio < READABLE}, scheme
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert max(map(int, re.findall(r"\d+", paper))) < 60  # it is dark in the dark, and the figures lie on white cards
+    assert max(map(int, re.findall(r"\d+", paper))) < 60
     cards = page.evaluate("[...document.querySelectorAll('figure img')].map(i => getComputedStyle(i).backgroundColor)")
-    assert set(cards) <= {"rgb(255, 255, 255)"}
+    assert set(cards) <= {paper}
 
 
 @pytest.mark.parametrize("path", [REPORT, *PAGES], ids=lambda path: path.stem)
@@ -188,6 +218,53 @@ def test_a_page_has_an_outline_and_its_links_lead_somewhere(visit, path):
     assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_figure_is_dark_where_its_reader_is(chromium, tmp_path, scheme):
+    """Drawn here, shown by an <img>, and looked at."""
+    drawn, _ = style.new()
+    file = figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["svg"]
+    context = chromium.new_context(color_scheme=scheme)
+    page = context.new_page()
+    source = base64.b64encode(file.read_bytes()).decode()  # a file's pixels may not be read
+    page.set_content(
+        f'<style>:root {{ color-scheme: light dark }}</style><img src="data:image/svg+xml;base64,{source}">'
+    )
+    corner = page.locator("img").evaluate(CORNER)
+    context.close()
+    assert (corner > 240) if scheme == "light" else (corner < 40)
+
+
+def test_the_search_leads_to_questions_figures_and_terms(visit):
+    page = visit(REPORT, width=390, height=844)
+    field = page.get_by_label("Search questions")
+    field.fill("MBU")
+    links = page.locator("#places a")
+    assert "MBU" in links.all_inner_texts()
+    told = page.locator("#hits").inner_text()
+    assert int(told.split()[0]) >= links.count() > 0
+    page.locator("#places a", has_text=re.compile("^MBU$")).click()
+    assert page.url.endswith("#mbu")
+    field.fill("kv cache buy")  # all words, of whatever case
+    assert links.first.get_attribute("href").startswith("#n05")
+    field.press("Enter")
+    assert page.url.endswith("#mbu")  # nothing is sent
+    field.fill("no such thing at all")
+    assert (links.count(), page.locator("#hits").inner_text()) == (0, "0 places")
+    field.fill("")
+    assert page.locator("#hits").inner_text() == ""
+
+
+def test_cards_come_first_and_lead_to_their_sections(visit):
+    page = visit(REPORT, width=390, height=844)
+    cards = page.locator(".cards a")
+    assert cards.count() == 5
+    for at in range(5):
+        assert page.locator(cards.nth(at).get_attribute("href")).count() == 1
+        assert cards.nth(at).locator("img").count() == 1
+        assert cards.nth(at).inner_text().strip().endswith("?")
+    assert page.locator(".cards").bounding_box()["y"] < 844  # on a phone's first screen
 
 
 def test_each_section_leads_to_its_notebook_and_back(visit):

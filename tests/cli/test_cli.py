@@ -14,7 +14,9 @@ from llama_jax import checkpoint, cli, doctor, paths
 from llama_jax.bench import Guard, protocol, record, roofline
 from llama_jax.cli.common import join_pairs
 from llama_jax.experiments.honest_measurement import selftest
+from llama_jax.peers import ollama_native
 from tests.conftest import save_llama
+from tests.peers.ollama_replay import Replay, Server
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +102,12 @@ BAD = {
     "parameter form": (["run", "03", "-p", "blocks"], "-p NAME VALUE"),
     "profile": (["run", "03", "--profile", "huge"], "quick or full"),
     "report": (["report", "--out", "{empty}"], "run `llama-jax run` first"),
+    "contribute nothing": (["contribute", "--results", "{empty}"], "measure first"),
+    "verify no results": (["verify", "results", "./none.jsonl"], "`llama-jax contribute` writes one"),
+    "verify two things": (["verify", "{empty}", "{not_gguf}"], "is one too many"),
+    "merge one": (["merge", "./a.jsonl", "--out", "x.csv"], "two journals or more"),
+    "merge nothing": (["merge", "./a.jsonl", "./b.jsonl", "--out", "x.csv"], "There is no file"),
+    "merge into what": (["merge", "./a.jsonl", "./b.jsonl", "--out", "x.xlsx"], "cannot export to .xlsx"),
 }
 
 
@@ -447,6 +455,20 @@ def test_doctor_says_of_each_runtime_what_its_peers_say(monkeypatch):
     assert remedies == ["torch: No CUDA. Run it where there is.", "llama.cpp: Not built. Run `make peers`."]
 
 
+def test_doctor_says_which_ollama_is_built_and_which_answers(monkeypatch, tmp_path):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path))
+    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
+    assert doctor.find_ollama() == {"built": None, "running": None}
+    path = tmp_path / "ollama" / ollama_native.VERSION / "ollama"
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    with Server(Replay(None)) as replayed:
+        monkeypatch.setenv("OLLAMA_HOST", replayed.url)
+        found = doctor.find_ollama()
+    assert found["built"] == f"{ollama_native.VERSION} at {path}"
+    assert found["running"].endswith(f" at {replayed.url}")
+
+
 def test_every_verb_has_help_with_an_example(call):
     verbs = get_command(cli.program()).commands
     assert {
@@ -462,6 +484,8 @@ def test_every_verb_has_help_with_an_example(call):
         "models",
         "placements",
         "doctor",
+        "contribute",
+        "merge",
     } <= set(verbs)
     for verb in verbs:
         code, out, _ = call(verb, "--help")

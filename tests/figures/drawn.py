@@ -1,8 +1,10 @@
 """What tests of charts share: a meta file, a run's trials, a figure's words, and that it is drawn the same twice."""
 
 import numpy as np
+from matplotlib.colors import to_hex
 
 from llama_jax import figures
+from llama_jax.figures import style
 from tests.bench.test_record import trial
 
 META = {
@@ -23,13 +25,33 @@ def trials():
     ]
 
 
+NEUTRAL = {"#000000", "#ffffff", to_hex(style.GREY), to_hex(style.LIMIT_COLOUR)}
+
+
 def words(figure):
-    return " ".join(text.get_text() for axes in figure.axes for text in [*axes.texts, axes.xaxis.label, axes.title])
+    around = [text.get_text().replace("\n", " ") for text in (figure._suptitle, figure._supxlabel) if text]
+    said = (text.get_text() for axes in figure.axes for text in [*axes.texts, axes.xaxis.label, axes.title])
+    return " ".join([*around, *said])
 
 
 def assert_same_twice(draw, folder):
     """That what `draw` draws is the same bytes twice; returns the text of the SVG."""
+    assert_in_style(draw())
     files = [figures.save(draw(), "x", "nb", META, {}, "alt", folder / str(i)) for i in range(2)]
     for kind in ("svg", "png"):
         assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
     return files[0]["svg"].read_text()
+
+
+def assert_in_style(figure):
+    """That a figure's title is a sentence within its width, and that each subject's label has the subject's colour."""
+    title = figure._suptitle
+    assert title is not None, "a figure without a headline"
+    assert title.get_text().count("\n") < 2, title.get_text()
+    assert len(title.get_text().split()) >= 3, title.get_text()
+    box = title.get_window_extent(figure.canvas.get_renderer())
+    assert box.width <= figure.bbox.width, title.get_text()
+    for text in (text for axes in figure.axes for text in axes.texts):
+        name = text.get_text().strip().partition(":")[0].partition(",")[0].partition(" ")[0]
+        if name in style.COLOURS and to_hex(text.get_color()) not in NEUTRAL:
+            assert to_hex(text.get_color()) == to_hex(figures.colour(name)), text.get_text()

@@ -2,17 +2,23 @@
 
 import itertools
 import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
 
 from llama_jax import figures
 from llama_jax.bench import summary
 from llama_jax.figures import marks, style
 from llama_jax.placement import LADDER
-from tests.figures.drawn import META, assert_same_twice, trials
+from tests.figures.drawn import META, assert_in_style, assert_same_twice, trials
 
 
 def plain():
     figure, axes = style.new()
     axes.plot([1, 2], [3, 4])
+    figures.headline(figure, "Three is less than four")
     return figure
 
 
@@ -21,6 +27,57 @@ def test_every_rung_has_a_colour_of_its_own():
     assert figures.colour("step (again)") == figures.colour("step")
     assert figures.colour("mine") == figures.colour("mine")
     assert figures.colour("mine") not in figures.COLOURS.values()
+
+
+def test_a_variant_has_the_colour_of_what_it_is_a_variant_of():
+    for name, of in {
+        "step+scan": "step",
+        "step exact": "step",
+        "loop+q4_1+fused": "fused",
+        "step+fused": "fused",
+        "step+gemv": "gemv",
+        "torch-compile+nocache": "torch",
+        "llamacpp+generate": "llamacpp",
+        "ik-llamacpp": "ik-llamacpp",
+        "flax-nnx+jit": "flax",
+        "step+donate": "step+donate",
+    }.items():
+        assert figures.colour(name) == style.COLOURS[of], name
+
+
+def test_no_part_of_time_has_a_subjects_colour():
+    assert not set(style.OTHERS) & set(style.COLOURS.values())
+    assert len(style.COLOURS) - 1 == len(set(style.COLOURS.values()))  # torch and transformers are one
+
+
+def test_charts_take_the_colours_of_subjects_from_the_table():
+    """A chart that names a colour of the palette itself would give a subject a second one."""
+    charts = [p for p in Path(figures.__file__).parents[1].glob("experiments/*/*.py") if "chart" in p.stem]
+    assert len(charts) > 15
+    named = re.compile(r"PALETTE\[|#[0-9A-Fa-f]{6}")
+    allowed = {"#999999", "#BBBBBB", "#B0B0B0", "#CCCCCC", "#222222", "#333333", "#777777", "#888888", "#7F7F7F"}
+    for path in charts:
+        found = set(named.findall(path.read_text())) - allowed
+        assert found <= ({"PALETTE["} if path.parent.name == "your_own_placement" else set()), path  # a marked row
+
+
+def test_a_headline_is_broken_where_the_figure_ends():
+    figure, _ = style.new(6, 3)
+    figures.headline(figure, "Each of these words is short and yet they are too many for one line of six inches")
+    lines = figure._suptitle.get_text().split("\n")
+    assert len(lines) == 2
+    assert_in_style(figure)
+
+
+def test_a_second_colour_and_a_title_that_says_nothing_are_seen():
+    figure, axes = style.new(6, 3)
+    figures.headline(figure, "Throughput")
+    with pytest.raises(AssertionError):
+        assert_in_style(figure)
+    figures.headline(figure, "loop is the fastest of all")
+    axes.text(0.5, 0.5, "loop", color=figures.colour("step"))
+    with pytest.raises(AssertionError, match="loop"):
+        assert_in_style(figure)
 
 
 def test_a_figure_is_the_same_bytes_twice(tmp_path):
@@ -33,6 +90,13 @@ def test_the_machine_and_the_note_are_in_the_figure(tmp_path):
     assert any("C, 2 cores" in t.get_text() and "random weights" in t.get_text() for t in figure.texts)
     entry = json.loads((tmp_path / "figures" / "manifest.json").read_text())["figures"]["x"]
     assert (entry["notebook"], entry["parameters"], entry["data_sha256"], entry["alt"]) == ("nb", {"n": 1}, "d", "alt")
+
+
+def test_what_is_drawn_side_by_side_is_all_listed(tmp_path):
+    names = [f"{i:02}" for i in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda name: figures.conclude(name, "?", "!", None, tmp_path), names)] == ["!"] * 20
+    assert [*figures.read_manifest(tmp_path)["notebooks"]] == names
 
 
 def test_a_busy_machine_is_flagged_in_the_figure(tmp_path):
@@ -58,3 +122,8 @@ def test_labels_do_not_overlap():
     heights = sorted(placed.values())
     assert all(b / a >= 1.15 for a, b in itertools.pairwise(heights))
     assert placed["d"] == 50.0
+    above = {str(i): 10.0 + i / 100 for i in range(8)}
+    assert max(marks.spread_labels(above, 1.2).values()) > 30
+    lowered = sorted(marks.spread_labels(above, 1.2, centred=True, top=12.0).values())
+    assert lowered[-1] <= 12.0 + 1e-9
+    assert all(b / a >= 1.2 - 1e-9 for a, b in itertools.pairwise(lowered))

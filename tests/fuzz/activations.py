@@ -81,7 +81,7 @@ def source(example, base: Path, folder: Path) -> str:
         hostile.put(folder / name, content)
     found = open_source(name if content is None else str(folder / name), field, limit)
     count = sum(1 for _ in itertools.islice(found, 5_000))
-    return f"{count} {found.total} {len(json.dumps(found.about))}"
+    return f"{count} {len(json.dumps(found.about))} {len(json.dumps(found.stamp))}"
 
 
 @st.composite

@@ -195,7 +195,6 @@ def product_frame(x, w, out, offset=0, **options):
     frame = Frame(**options)
     frame.buffers("args", (ffi.F32, x.ctypes.data + offset, x.shape), (ffi.U8, w.ctypes.data, w.shape))
     frame.buffers("rets", (ffi.F32, out.ctypes.data, out.shape))
-    frame.integers(0, w.shape[2])
     return frame
 
 

@@ -53,7 +53,8 @@ def test_any_shape_equals_the_reference(kind, n, k, m, seed):
     """Rows that 16 does not divide, columns that 32 does not, one row of activations, four together and what is left of
     fours."""
     x, blocks = activations(m, k, seed), weight(kind, n, k, seed)
-    close(gemv.product(x, blocks), x, blocks)
+    terms = np.abs(np.asarray(x)) @ np.abs(np.asarray(blocks.dequantised())).T  # a sum near 0 may be of large ones
+    close(gemv.product(x, blocks), x, blocks, 1e-6 * np.linalg.norm(terms, axis=-1).max())
 
 
 @pytest.mark.parametrize("kind", KINDS)

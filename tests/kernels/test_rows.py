@@ -1,6 +1,7 @@
 """Several rows in one call of the fused step: each gets the bits that it would get alone, whatever stands beside it."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -102,6 +103,36 @@ def test_each_sequence_of_a_batch_is_as_alone(pads, many, more, seed):
 SHARED: dict = {}
 
 
+@settings(max_examples=15, deadline=None)
+@given(
+    numbers=st.sets(st.integers(0, 4), min_size=1),
+    positions=st.lists(st.integers(0, 200), min_size=5, max_size=5),
+    many=st.integers(1, 3),
+)
+def test_some_sequences_of_a_cache_each_at_a_position_of_its_own(numbers, positions, many):
+    """As each alone; the others' keys and values stay as they are."""
+    cfg, kind = MODELS["llama"]
+    model, run = SHARED.setdefault(kind, (quantised(cfg, kind), rows_program(cfg, "all")))
+    some, heads = sorted(numbers), cfg.num_key_value_heads
+    alone = [random_cache(cfg, 256, position, 0, seed=i)[1] for i, position in enumerate(positions)]
+    entries = tuple(jnp.concatenate([cache.entries[i] for cache in alone], axis=1) for i in range(2))
+    ids = tokens(cfg, len(some), many)
+    first = jnp.array([positions[i] for i in some], jnp.int32)
+    program = jax.jit(partial(fused.rows, config=cfg, inverse=rope.frequencies(cfg), logits="all"))
+    logits, best, after = program(
+        with_packed_layers(model), jnp.asarray(ids, jnp.int32), first, jnp.array(some, jnp.int32), entries
+    )
+    for i, before in enumerate(alone):
+        kept = before
+        if i in some:
+            at = some.index(i)
+            values, chosen, kept = run(model, jnp.asarray(ids[at : at + 1], jnp.int32), before)
+            np.testing.assert_array_equal(np.asarray(logits)[at * many : (at + 1) * many], np.asarray(values))
+            np.testing.assert_array_equal(np.asarray(best)[at * many : (at + 1) * many], np.asarray(chosen))
+        for mine, expected in zip(after, kept.entries, strict=True):
+            np.testing.assert_array_equal(np.asarray(mine)[:, i * heads : (i + 1) * heads], np.asarray(expected))
+
+
 def test_logits_of_the_last_row_or_of_none_change_nothing_else(subject):
     cfg, _, run = subject
     cache = packed(np.concatenate([random_cache(cfg, 64, 20, 0, seed=i)[0] for i in (0, 1)], axis=2), 20, [0, 0])
@@ -168,14 +199,19 @@ def test_many_rows_in_every_kind_equal_few(kind):
     [
         (dict(ids=(2, 3), position=[0, 62]), "a position is outside the cache"),
         (
-            dict(ids=(2, 3), position=[-3, 0], rows=2),
+            dict(ids=(1, 3), position=[-3], rows=1),
             "a position is outside the cache, or logits are wanted of padding",
         ),
         (dict(ids=(2, 3), position=[0, 0], rows=3), "logits must be"),
         (dict(ids=(2, 3), position=[0, 0], rows=1), "logits must be"),
         (dict(ids=(2, 3), position=[0]), "tokens must be"),
         (dict(ids=(2, 3), position=[0, 0], angles=5), "tokens must be"),
-        (dict(ids=(3, 2), position=[0, 0, 0]), "keys must be"),
+        (dict(ids=(3, 2), position=[0, 0, 0]), "the sequences' numbers"),
+        (dict(ids=(2, 1), position=[0, 0], numbers=[1, 0]), "the sequences' numbers"),
+        (dict(ids=(2, 1), position=[0, 0], numbers=[1, 1]), "the sequences' numbers"),
+        (dict(ids=(2, 1), position=[0, 0], numbers=[0, 2]), "the sequences' numbers"),
+        (dict(ids=(2, 1), position=[0, 0], numbers=[-1, 0]), "the sequences' numbers"),
+        (dict(ids=(2, 1), position=[0, 0], numbers=[0]), "the sequences' numbers|tokens must be"),
         (dict(ids=(0, 2), position=[]), "tokens must be"),
         (dict(ids=(2, 0), position=[0, 0]), "tokens must be"),
     ],
@@ -185,18 +221,20 @@ def test_rows_that_do_not_fit_are_refused(change, words):
     cfg = small()
     cache = fused.create(cfg, jnp.zeros(2, jnp.int32), 64)
     ids = jnp.zeros(change["ids"], jnp.int32)
-    call = fused.operands(with_packed_layers(quantised(cfg)), ids, replace(cache, pad=jnp.zeros(len(ids), jnp.int32)),
-                          rope.frequencies(cfg))  # fmt: skip
+    model, first = with_packed_layers(quantised(cfg)), jnp.zeros(len(ids), jnp.int32)
+    numbers = jnp.asarray(change.get("numbers", range(len(ids))), jnp.int32)
+    call = fused.operands(model, ids, first, numbers, cache.entries, rope.frequencies(cfg))
     call[1] = jnp.asarray(change["position"], jnp.int32)
     if "angles" in change:
-        call[2] = jnp.zeros((change["angles"], call[2].shape[1]), jnp.float32)
+        call[3] = jnp.zeros((change["angles"], call[3].shape[1]), jnp.float32)
     rows = change.get("rows", ids.size)
     results = [
         jax.ShapeDtypeStruct((rows, cfg.vocab_size), jnp.float32),
         jax.ShapeDtypeStruct((rows,), jnp.int32),
         *(jax.ShapeDtypeStruct(e.shape, e.dtype) for e in cache.entries),
     ]
-    attributes = dict(bias=np.int64(0), eps=np.float32(1e-5), feed_forward=np.int64(96), heads=np.int64(4))
-    kernel = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={7: 2, 8: 3})
+    sizes = dict(feed_forward=np.int64(96), heads=np.int64(4), key_heads=np.int64(2))
+    attributes = dict(bias=np.int64(0), eps=np.float32(1e-5), **sizes)
+    kernel = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={8: 2, 9: 3})
     with pytest.raises(jax.errors.JaxRuntimeError, match=f"fused: {words}"):
         jax.block_until_ready(jax.jit(lambda *given: kernel(*given, **attributes))(*call))

@@ -1,4 +1,4 @@
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import jax
 import jax.numpy as jnp
@@ -189,3 +189,32 @@ def test_the_ends_of_the_ranges_make_tokens(setting, traced):
         assert set(found) == {3}
     if setting == dict(temperature=1e30):
         assert set(found) == {0, 1, 2, 3}
+
+
+def told(logits, sampler, seen=None):
+    """Scores of one draw from each row of logits."""
+    keys = jax.vmap(jax.random.key)(jnp.arange(len(logits), dtype=jnp.uint32))
+    return jax.jit(sampling.next_token)(jnp.asarray(logits), Draw(keys, jnp.int32(0), seen), sampler)
+
+
+def test_scores_are_of_the_logits_before_any_setting():
+    logits = np.random.default_rng(3).normal(0, 3, (4, 60)).astype(np.float32)
+    sampler = replace(Sampler(0.3, top_k=2, repetition_penalty=1.7).traced(), scored=jnp.bool_(True))
+    ids, draw = told(logits, sampler, jnp.ones(logits.shape, bool))
+    expected = torch.log_softmax(torch.tensor(logits.astype(np.float64)), -1)
+    best, which = torch.topk(expected, sampling.SCORED)
+    np.testing.assert_allclose(draw.scores.chosen, expected[np.arange(4), np.asarray(ids)], rtol=1e-5)
+    np.testing.assert_allclose(draw.scores.best, best, rtol=1e-5)
+    np.testing.assert_array_equal(draw.scores.ids, which)
+
+
+def test_who_does_not_ask_gets_no_scores_and_the_same_token():
+    logits = np.random.default_rng(4).normal(0, 3, (2, V)).astype(np.float32)
+    settings = Sampler(0.9).traced()
+    plain, draw = told(logits, settings, jnp.zeros(logits.shape, bool))
+    assert draw.scores is None
+    for wanted in (False, True):
+        ids, draw = told(logits, replace(settings, scored=jnp.bool_(wanted)), jnp.zeros(logits.shape, bool))
+        np.testing.assert_array_equal(ids, plain)
+        assert draw.scores.best.shape == (2, V)  # as many as there are
+        assert bool(np.any(draw.scores.chosen)) == wanted

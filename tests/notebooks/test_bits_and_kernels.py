@@ -78,7 +78,7 @@ def measured(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_fewer_bits(measured, tmp_path):
     found = measured("08", BITS)
-    assert found.startswith("At context 24 the fastest placement, loop")
+    assert "At context 24 the fastest placement, loop" in found
     assert found.endswith("llamacpp was not measured here.")
     trials, meta = record.read(tmp_path / "data" / "08-fewer-bits.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
@@ -94,7 +94,7 @@ def test_fewer_bits(measured, tmp_path):
 @pytest.mark.slow
 def test_compiled_kernels(measured, tmp_path):
     found = measured("17", KERNELS)
-    assert found.startswith("A token of loop takes ")
+    assert "A token of loop takes " in found
     assert found.endswith("; llamacpp was not measured here.")
     sized, _ = record.read(tmp_path / "data" / "17-compiled-kernels-sizes.csv")
     assert {(t.valid, t.prompt_tokens, t.new_tokens) for t in sized} == {(True, 18, 6), (True, 10, 1)}

@@ -50,6 +50,14 @@ def mine(drafts, chosen):
         n += 1
     return n + 1
 """
+WAITED = """
+def mine(due, needs):
+    free, found = 0.0, []
+    for at, need in zip(due, needs):
+        free = max(free, at) + need
+        found.append(free - at)
+    return np.array(found)
+"""
 TWO_LENGTHS = "mine = lambda n: dict(length=32 if n <= 32 else 48, slots=64)"
 TWO = "mine_2 = ll.Placement('two', jit=('ffn', 'head'))"
 BLOCK = """
@@ -75,6 +83,7 @@ ANSWERS = {  # notebook → (right, wrong) of each exercise, in order; a number,
     "15": (("'whether my program has such an operation'", "'the equal tokens'"), ("2**24 + 1", "2**24")),
     "17": (("7.22", "5.5"), (BLOCK, "mine = lambda numbers, scale, smallest, x, s: scale * s * (numbers * x).sum()")),
     "18": (("1.9", "8"), (ACCEPTED, "mine = lambda drafts, chosen: 1 + (drafts == chosen[:-1]).sum()")),
+    "19": (("0.453", "0.547"), (WAITED, "mine = lambda due, needs: needs")),
     "16": (("6", "8"), (PENALISED, "mine = lambda scores, buffer, count: scores")),
 }  # fmt: skip
 BLANK = re.compile(r"(?m)^(answer|mine|mine_2) = None.*$")

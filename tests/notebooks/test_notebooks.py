@@ -3,30 +3,38 @@
 import ast
 import hashlib
 import json
+import os
 import pkgutil
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import markupsafe
 import nbformat
 import pytest
 
-from llama_jax import figures, paths
+from llama_jax import figures, files, machine, paths
 from llama_jax.errors import UserError
-from llama_jax.reporting import notebooks, report
+from llama_jax.reporting import execution, notebooks, pages, readme, report
 
 SOURCES = notebooks.find()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def redrawn(tmp_path_factory):
     """All notebooks in recorded mode, into an empty folder. What is committed was drawn so by another process, at
-    another time."""
-    out = tmp_path_factory.mktemp("out")
-    results = notebooks.run(out_dir=out)
+    another time. Once for all of xdist's workers, who share the parent of their folders."""
+    base = tmp_path_factory.getbasetemp()
+    out = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "redrawn"
+    done = out / "results.json"
+    with files.alone(out):
+        if not done.is_file():
+            done.write_text(json.dumps(notebooks.as_json(notebooks.run(out_dir=out))))
+    results = [notebooks.Result(**found) for found in json.loads(done.read_text())["notebooks"]]
     assert all(r.ok for r in results), results
     return out, results
 
@@ -46,9 +54,9 @@ def test_redrawing_is_byte_identical_and_equals_what_is_recorded(redrawn):
     }
     assert drawn == hashes(out)
     assert figures.read_manifest(out) == figures.read_manifest(paths.ROOT)
-    pages = hashes(out, "docs/notebooks/*.html")
-    assert set(pages) == {f"{path.stem}.html" for path in SOURCES}
-    assert pages == hashes(paths.ROOT, "docs/notebooks/*.html")
+    written = hashes(out, "docs/notebooks/*.*")
+    assert set(written) == {f"{path.stem}.{kind}" for path in SOURCES for kind in ("html", "md")}
+    assert written == hashes(paths.ROOT, "docs/notebooks/*.*")
 
 
 @pytest.mark.slow
@@ -111,13 +119,14 @@ def test_the_report_is_whole(redrawn):
     out, _ = redrawn
     page = report.write(out).read_text()
     for name, entry in figures.read_manifest(out)["figures"].items():
-        assert f'alt="{markupsafe.escape(entry["alt"])}"' in page, name
-    assert page.count("<figure>") == len(figures.read_manifest(out)["figures"])
+        assert str(markupsafe.escape(entry["alt"])) in page, name
+        assert (out / "docs" / f"../figures/{name}.svg").is_file()
+        assert f'<img src="../figures/{name}.svg"' in page, name
+    assert page.count("<figure ") == len(figures.read_manifest(out)["figures"])
     assert all(f'href="notebooks/{path.stem}.html"' in page for path in SOURCES)
     assert page.count('<th scope="row">') > 200  # its own data are the repository's: nothing was measured
     addresses = set(re.findall(r"https?://[^\s\"'<>)]*", page))
-    # the namespace of an embedded image, a name that nobody requests
-    assert addresses == {"http://www.w3.org/2000/svg"}
+    assert not addresses
     assert not re.search("<script [^>]*src|<link [^>]*stylesheet", page)
 
 
@@ -129,11 +138,12 @@ def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
     shutil.copy(paths.ROOT / "README.md", tmp_path)
     report.write(tmp_path)
     assert (tmp_path / "README.md").read_text() == (paths.ROOT / "README.md").read_text()
-    assert (tmp_path / "docs" / "index.html").read_text() == (paths.ROOT / "docs" / "index.html").read_text()
-    readme = (tmp_path / "README.md").read_text()
+    for page in ("index.html", "machines.html"):
+        assert (tmp_path / "docs" / page).read_text() == (paths.ROOT / "docs" / page).read_text()
+    said = (tmp_path / "README.md").read_text()
+    main = notebooks.saying("headline")
     for name, manifest in figures.read_manifest(paths.ROOT)["notebooks"].items():
-        assert manifest["question"] in readme
-        assert (manifest["finding"] in readme) == (name in notebooks.saying("in_readme"))
+        assert (manifest["question"] in said) == (name not in main)  # the claim answers that one
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
@@ -143,6 +153,8 @@ def test_sources_are_clean(path):
     assert nb.metadata.kernelspec.name == "python3"
     assert nb.cells[0].source.startswith("# ")
     assert nb.cells[0].source.splitlines()[0].endswith("?")
+    (line,) = [line for line in nb.cells[0].source.splitlines() if line.startswith(pages.EXECUTED)]
+    assert f"](../docs/notebooks/{path.stem}.md)" in line
     assert not any(c.get("outputs") or c.get("execution_count") for c in nb.cells if c.cell_type == "code")
     known = notebooks.defaults(path)
     assert {"model", "seed", "source", "out_dir"} <= set(known)
@@ -269,7 +281,7 @@ def test_progress_names_notebook_cell_and_elapsed(own):
 
 
 def test_a_long_cell_says_how_far_it_is(own, monkeypatch):
-    monkeypatch.setattr(notebooks, "EVERY_S", 0.2)
+    monkeypatch.setattr(execution, "EVERY_S", 0.2)
     code = "import time\nfrom llama_jax.bench.progress import announce\n"
     code += "for i in range(4):\n    announce('measuring', i, 4)\n    time.sleep(0.6)"
     _, said = own(code)
@@ -297,6 +309,29 @@ def test_parameters_reach_the_notebook(own, tmp_path):
     assert result.finding == "42"
     with pytest.raises(UserError, match="add --measure"):
         notebooks.run(("77",), {"n": "21"}, out_dir=tmp_path)
+
+
+WRITES = "import llama_jax as ll\nout_dir = out_dir or ll.machine.home(source)\nprint(out_dir)"
+
+
+def test_a_measurement_goes_to_this_machines_results_and_a_redraw_to_the_repository(tmp_path, monkeypatch):
+    """Unless another folder is named, which may be the repository itself."""
+    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
+    monkeypatch.setattr(machine, "FOLDER", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path / "results" / machine.name()
+    make(tmp_path, WRITES, parameters='source: str = "recorded"  # x\nout_dir: str = ""  # x')
+    for given, source, out, expected in (
+        ({}, "measure", None, here),
+        ({"source": "measure"}, "recorded", None, here),
+        ({}, "measure", tmp_path / "x", tmp_path / "x"),
+        ({"out_dir": str(tmp_path / "y")}, "measure", None, tmp_path / "y"),
+        ({}, "recorded", here, here),
+        ({}, "measure", ".", tmp_path),
+    ):
+        (result,) = notebooks.run(("77",), given, source, out_dir=out)
+        assert (result.ok, result.finding) == (True, str(expected))
+        assert (expected / "docs" / "notebooks" / "77-made.html").is_file()
 
 
 def test_a_child_that_complains_a_lot_does_not_block(own):
@@ -351,6 +386,46 @@ def test_what_sums_up_the_others_runs_after_them(tmp_path, monkeypatch):
     assert [(r.name, r.finding) for r in results] == [("88-made", ""), ("77-made", "True")]
 
 
+def test_two_are_drawn_side_by_side_and_measured_one_after_the_other(tmp_path, monkeypatch):
+    for name, other in (("77", "78"), ("78", "77")):
+        make(
+            tmp_path,
+            f"""import os, time
+there = lambda: os.path.exists(out_dir + "/{other}")
+open(out_dir + "/{name}", "w")
+end = time.time() + 60
+while source == "recorded" and not there() and time.time() < end:
+    time.sleep(0.05)
+print(there())
+if source == "measure":
+    os.remove(out_dir + "/{name}")""",
+        )
+        (tmp_path / "77-made.ipynb").rename(tmp_path / f"{name}-one.ipynb")
+    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
+    for source, found in (("measure", "False"), ("recorded", "True")):
+        results = notebooks.run(source=source, out_dir=tmp_path)
+        assert [(r.name, r.finding) for r in results] == [("77-one", found), ("78-one", found)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("The disk is full.")])
+def test_what_is_drawn_beside_one_that_is_interrupted_is_stopped(error):
+    beside = threading.Event()
+
+    def one(number, children):
+        if number == 0:
+            beside.wait(60)
+            raise error
+        child = subprocess.Popen(["sleep", "600"])
+        children.append(child), begun.append(child), beside.set()
+        return child.wait()
+
+    begun = []
+    with pytest.raises(type(error)):
+        notebooks.side_by_side(one, [(number,) for number in range(9)])
+    assert 1 <= len(begun) <= 3
+    assert all(child.poll() == -signal.SIGKILL for child in begun)
+
+
 def test_one_may_be_read_after_another_than_its_number_says(tmp_path, monkeypatch):
     def named(name, **own):
         make(tmp_path, "1")
@@ -381,8 +456,9 @@ def test_each_notebook_links_to_the_one_before_it_and_the_one_after():
 def test_a_question_without_data_is_in_the_report_without_a_date(tmp_path):
     figures.conclude("77-made", "Is it so?", "Nobody has measured it yet.", None, tmp_path)
     (section,) = report.sections(tmp_path)
-    assert report.findings([section | dict(name="08-fewer-bits")]) == "**Is it so?** Nobody has measured it yet."
-    assert report.findings([section]) == "And:\n\n- [Is it so?](docs/index.html#n77)"
+    link = "[Is it so?](docs/index.html#n77)"
+    assert readme.block([section | dict(name="08-fewer-bits")], [], tmp_path) == f"- {link} Nobody has measured it yet."
+    assert readme.block([section], [], tmp_path) == f"Asked as well: {link}"
     page = report.write(tmp_path).read_text()
     assert "Nobody has measured it yet." in page
     assert "Measured None" not in page

@@ -81,9 +81,9 @@ def test_replayed_request_states_everything_that_matters(loaded, server):
     assert not unload.get("prompt")
     options = request["options"]
     assert (request["raw"], request["stream"]) == (True, True)
-    assert options["temperature"] == 0
     assert options["num_predict"] == WORK.new_tokens
     assert options["num_thread"] == len(allowed_cores())
+    assert (options["temperature"], options["repeat_penalty"]) == (0, 1.0)
     assert options["num_ctx"] >= WORK.length + WORK.new_tokens
     assert options["num_gpu"] == 0  # the tests run where JAX has no GPU
     assert options["seed"] == WORK.seed

@@ -15,7 +15,7 @@ from llama_jax import checkpoint, peers
 from llama_jax.bench import protocol
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
-from llama_jax.peers import ollama, ollama_native
+from llama_jax.peers import native, ollama, ollama_native
 
 GO = """#!/bin/sh
 echo "$@" > "$SEEN"; echo "$CGO_CPPFLAGS" >> "$SEEN"
@@ -47,7 +47,7 @@ def tools(tmp_path, monkeypatch):
 def archive(monkeypatch):
     """pip's part: an archive that holds the headers and other things."""
 
-    def fetch(command, settings, folder, real=ollama_native.run):
+    def fetch(command, settings, folder, real=native.run):
         if "pip" not in command:
             return real(command, settings, folder)
         with tarfile.open(f"{folder}/llama_cpp_python-9.tar.gz", "w:gz") as made:
@@ -56,12 +56,17 @@ def archive(monkeypatch):
                 member.size = 1
                 made.addfile(member, io.BytesIO(b"\n"))
 
-    monkeypatch.setattr(ollama_native, "run", fetch)
+    monkeypatch.setattr(native, "run", fetch)
+
+
+def make():
+    """What `make ollama` calls."""
+    native.make(f"Ollama {ollama_native.VERSION}", ollama_native.binary, ollama_native.build)
 
 
 def test_the_build_lies_in_the_cache_with_native_flags_and_the_missing_headers(cache, tools, archive, tmp_path, capsys):
     assert ollama_native.binary() is None
-    ollama_native.main()
+    make()
     said = capsys.readouterr().out
     asked, flags = (tmp_path / "seen").read_text().splitlines()
     assert asked.startswith("install ")
@@ -73,14 +78,14 @@ def test_the_build_lies_in_the_cache_with_native_flags_and_the_missing_headers(c
     assert f"{path.stat().st_size:,} bytes" in said
     assert f"Ollama {ollama_native.VERSION}" in said
     assert "built in" in said
-    ollama_native.main()  # what is there is not built again
+    make()  # what is there is not built again
     assert "built in" not in capsys.readouterr().out
 
 
 def test_a_machine_without_go_gets_one_line(cache, tools, monkeypatch, capsys):
-    monkeypatch.setattr(ollama_native.shutil, "which", lambda name: None if name == "go" else name)
+    monkeypatch.setattr(native.shutil, "which", lambda name: None if name == "go" else name)
     with pytest.raises(SystemExit) as stopped:
-        ollama_native.main()
+        make()
     error = capsys.readouterr().err
     assert stopped.value.code == 2
     assert error.startswith("error: go is missing")
@@ -108,10 +113,12 @@ def test_the_one_that_was_built_is_used_unless_another_is_named(cache, monkeypat
 def test_a_server_that_dies_at_once_says_its_last_words(cache):
     path = cache / "ollama" / ollama_native.VERSION / "ollama"
     path.parent.mkdir(parents=True, mode=0o700)
-    path.write_text("#!/bin/sh\necho Error: no such luck\nexit 1\n")
+    path.write_text("#!/bin/sh\necho Error: $OLLAMA_NUM_PARALLEL is no luck\nexit 1\n")
     path.chmod(0o755)
-    with pytest.raises(UserError, match="did not start: Error: no such luck"):
+    with pytest.raises(UserError, match="did not start: Error: 1 is no luck"):
         ollama_native.start()
+    with pytest.raises(UserError, match="did not start: Error: 4 is no luck"):  # settings of a caller's own
+        ollama_native.start(OLLAMA_NUM_PARALLEL="4")
 
 
 CHILD = (
@@ -127,14 +134,14 @@ def test_the_server_ends_with_the_process_that_started_it(how):
 
     child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
     host = child.stdout.readline().strip().removeprefix("http://")
-    assert ollama_native.listening(host)
+    assert native.listening(host)
     child.send_signal(how)
     child.wait()
     for _ in range(100):
-        if not ollama_native.listening(host):
+        if not native.listening(host):
             break
         time.sleep(0.1)
-    assert not ollama_native.listening(host)
+    assert not native.listening(host)
 
 
 @pytest.mark.ollama

@@ -165,6 +165,15 @@ def test_links_of_a_notebook_lead_to_the_same_place_from_its_page(target, leads_
     assert f'href="{leads_to}"' in text
 
 
+def test_a_page_does_not_lead_to_itself(page):
+    line = f"{pages.EXECUTED}as a page](../docs/notebooks/77-made.md)."
+    text = page(new_markdown_cell(f"# Is it so?\n\nWords.\n\n{line}\n\n[next](78-x.ipynb)"))
+    assert "Executed, with" not in text
+    assert "<p>Words.</p>" in text
+    assert 'href="78-x.html"' in text
+    assert '<a href="77-made.md">' in text  # for forges, among the facts
+
+
 def test_markup_in_a_notebook_is_text(page):
     text = page(
         new_markdown_cell("# Is it so?\n\n<script>alert(1)</script>"),

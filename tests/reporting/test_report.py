@@ -1,74 +1,33 @@
 """The report's own parts; that it is whole is tested with the notebooks that fill it."""
 
-import re
-import urllib.parse
-import xml.etree.ElementTree as ElementTree
-
 import pytest
 
 from llama_jax import figures, paths
 from llama_jax.bench import record
 from llama_jax.bench.statistics import Ratio
 from llama_jax.errors import UserError
-from llama_jax.figures.svg import compact
-from llama_jax.reporting import overview, report
+from llama_jax.reporting import notebooks, overview, report
 
-PICTURES = sorted((paths.ROOT / "figures").glob("0[389]-*.svg"))
-LARGEST = 5_000_000  # bytes of a page that opens at once from a disk or a mail
-
-
-def parts(svg):
-    """(how many elements of each kind, their styles, ids asked for, ids there are)."""
-    elements = list(ElementTree.fromstring(svg).iter())
-    kinds = [e.tag.rpartition("}")[2] for e in elements]
-    drawn = {kind: kinds.count(kind) for kind in ("path", "use", "g", "clipPath", "rect")}
-    styles = [e.get("style") for e in elements if e.get("style")]
-    asked = set(re.findall(r"(?:href=\"|url\()#([\w-]+)", svg))
-    return drawn, styles, asked, {e.get("id") for e in elements if e.get("id")}
-
-
-@pytest.mark.parametrize("path", PICTURES, ids=[p.stem for p in PICTURES])
-def test_a_compact_picture_draws_the_same(path):
-    before = path.read_text(encoding="utf-8")
-    after = compact(before)
-    (drawn, styles, _, _), (drawn_after, styles_after, asked, there) = parts(before), parts(after)
-    assert drawn == drawn_after
-    plain = [re.sub(r"url\(#[^)]*\)", "url", " ".join(s.split())) for s in styles]
-    assert plain == [re.sub(r"url\(#[^)]*\)", "url", s) for s in styles_after]  # colours begin with # as ids do
-    assert asked <= there
-    assert len(after) < 0.8 * len(before)
-    places, places_after = (
-        [float(n) for d in re.findall(r' d="([^"]*)"', svg) for n in re.findall(r"-?\d+(?:\.\d+)?", d)]
-        for svg in (before, after)
-    )
-    assert len(places) == len(places_after)
-    assert max(abs(a - b) for a, b in zip(places, places_after, strict=True)) <= 0.0501
-
-
-def test_letters_keep_their_places():
-    text = (
-        '<svg><use xlink:href="#a-1" transform="translate(61.28125 0)"/><use xlink:href="#a-1"'
-        ' transform="translate(3 0.0625)"/>'
-    )
-    expected = '<svg><use href="#0_" x="61.3"/><use href="#0_" transform="translate(3 0.0625)"/>'
-    assert compact(text + '<path id="a-1"/></svg>') == expected + '<path id="0_"/></svg>'
-
-
-def test_an_embedded_picture_is_the_compact_one():
-    address = report.embed(PICTURES[0])
-    assert '"' not in address
-    assert "<" not in address
-    assert ElementTree.fromstring(urllib.parse.unquote(address.partition(",")[2])).tag.endswith("svg")
+LARGEST = 2_000_000  # bytes of a page that opens at once; its figures lie beside it
 
 
 def test_the_page_stays_small():
-    assert sum(len(report.embed(path)) for path in (paths.ROOT / "figures").glob("*.svg")) < LARGEST
     assert (paths.ROOT / "docs" / "index.html").stat().st_size < LARGEST
+
+
+@pytest.mark.parametrize(("text", "expected"), [("<svg width='1'></svg>", "without viewBox"), (b"\xff\xfe", "damaged")])
+def test_a_damaged_picture_is_named(tmp_path, text, expected):
+    path = tmp_path / "a.svg"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=expected):
+        report.size(path)
+    path.write_text('<svg xmlns:xlink="x" width="794.3pt" viewBox="0 0 794.34 492.6" version="1.1">')
+    assert report.size(path) == (794, 493)
 
 
 def test_a_missing_picture_is_named(tmp_path):
     with pytest.raises(UserError, match=r"gone.svg is listed in manifest.json but missing"):
-        report.embed(tmp_path / "gone.svg")
+        report.size(tmp_path / "gone.svg")
 
 
 def test_a_notebook_shows_first_what_it_names_first():
@@ -96,25 +55,70 @@ def section(name="03-jit-placement", **more):
     )
 
 
-def test_a_picture_of_the_readme_is_told_to_those_who_cannot_see_it():
-    pictures = [
-        dict(name="03-jit-placement-a", alt="What a shows [1, 2]."),
-        dict(name="03-jit-placement-b", alt="What b shows."),
-    ]
-    assert report.findings([section(figures=pictures)]).endswith(
-        "\n\n![What a shows [1, 2].](figures/03-jit-placement-a.svg)"
-    )
-    assert report.findings([section(figures=pictures)], "figures/03-jit-placement-a.svg").endswith(
-        "![What b shows.](figures/03-jit-placement-b.svg)"
-    )
-
-
 def test_a_caption_is_the_first_sentence_of_a_description():
     assert (
         report.caption("Seconds against depth, over llama.cpp's. step 61 ms.")
         == "Seconds against depth, over llama.cpp's."
     )
     assert report.caption("Rate 5.24x [4.62, 5.95].") == "Rate 5.24x [4.62, 5.95]."
+
+
+def test_results_are_the_caption_and_long_ones_open(tmp_path):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "77-made-a.svg").write_text('<svg width="9pt" viewBox="0 0 90 45">')
+    long = "Rates of many. " + "; ".join(f"subject {i} makes {i}.5 tokens/s [1, 2]" for i in range(20)) + "."
+    for name, alt in (("77-made-a", "Rates, tokens/s. With a <b> it is 2x [1, 3]."), ("77-made-b", long)):
+        (tmp_path / "figures" / f"{name}.svg").write_text('<svg width="9pt" viewBox="0 0 90 45">')
+        entry = dict(notebook="77-made", parameters={}, data_sha256="", sha256=dict(png="", svg=""), alt=alt)
+        figures.update_manifest(tmp_path, "figures", name, entry)
+    figures.conclude("77-made", "Is it so?", "It is.", None, tmp_path)
+    page = report.write(tmp_path).read_text()
+    assert "Rates, tokens/s. With a &lt;b&gt; it is 2x [1, 3].\n" in page
+    assert 'width="90" height="45" alt="Rates, tokens/s."' in page
+    assert page.count("<details>") == 1
+    shown = page.partition("Rates of many. ")[2].partition("<details>")[0]
+    assert shown.endswith(" …")
+    assert len(shown) <= report.CAPTION
+    assert f"<summary>All of it</summary>{long}</details>" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("Jitting makes it 7.61x as fast.", "7.61x"),
+        ("Of 8 findings, 54% show.", "54%"),
+        ("On 2 cores loop+fused decodes 1,328.6 tokens/s [1, 2].", "1,328.6 tokens/s"),
+        ("It takes 30 ms.", "30 ms"),
+        ("It waits for 2 subjects.", ""),
+    ],
+)
+def test_a_card_shows_the_first_number_that_has_a_unit(text, number):
+    assert report.key_number(text) == number
+
+
+def test_cards_are_the_findings_of_the_readme():
+    pictures = [dict(name="first"), dict(name="second")]
+    found = [
+        section(figures=pictures, finding="It is 2.5x [2, 3] of it. And so on."),
+        section("06-compile-time", figures=pictures),
+        section("08-fewer-bits", figures=[]),
+    ]
+    (card,) = report.cards(found)
+    assert (card["number"], card["key"], card["picture"]) == ("03", "2.5x", "first")
+    assert card["begins"] == "It is 2.5x [2, 3] of it."
+
+
+def test_five_findings_are_shown_first():
+    assert len(notebooks.saying("in_readme")) == 5
+
+
+def test_terms_are_those_of_the_document():
+    found = {t["term"]: t for t in report.terms()}
+    assert {"MBU", "TTFT", "Gate", "Verdicts", "A/A control"} <= set(found)
+    assert "<em>faster</em>" in found["Verdicts"]["meaning"]
+    assert found["A/A control"]["id"] == "a-a-control"
+    assert all(t["meaning"].endswith(".") and "\n" not in t["meaning"] for t in found.values())
+    assert len({t["id"] for t in found.values()}) == len(found)
 
 
 def test_every_picture_has_words():
@@ -140,14 +144,14 @@ def test_every_picture_has_words():
     ],
 )
 def test_numbers_are_short_and_never_powers(number, words):
-    assert report.short(number) == words
+    assert overview.short(number) == words
 
 
 def test_a_number_of_one_trial_has_no_interval():
-    assert report.value(35.34, Ratio(35.34, float("nan"), float("nan"), 1)) == dict(
+    assert overview.value(35.34, Ratio(35.34, float("nan"), float("nan"), 1)) == dict(
         value="35.34", words="35.3", interval=""
     )
-    assert report.value(5.236, Ratio(5.236, 4.62, 5.95, 6))["interval"] == "[4.62, 5.95]"
+    assert overview.value(5.236, Ratio(5.236, 4.62, 5.95, 6))["interval"] == "[4.62, 5.95]"
 
 
 def test_a_table_of_ones_own_replaces_the_recorded_one(tmp_path):
@@ -218,3 +222,9 @@ def test_a_damaged_manifest_is_one_line_and_stays_as_it_is(tmp_path, text, words
             use()
         assert words in str(caught.value)
     assert path.read_text() == text
+
+
+def test_a_finding_that_does_not_begin_in_plain_words_is_told():
+    long = " ".join(["word"] * 30) + "."
+    found = [dict(name="01-a", finding=long), dict(name="02-b", finding="Short it is."), dict(name="03-c", finding="")]
+    assert report.unplain(found) == ["01-a's finding: its first sentence has 30 words, more than 20"]

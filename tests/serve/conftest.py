@@ -9,8 +9,9 @@ from llama_jax import checkpoint, config, generate
 from llama_jax.serve.app import application
 from llama_jax.serve.service import Service
 from tests.conftest import build
+from tests.serve.small import NAME
 
-NAME = "tiny"
+ENDLESS = dict(model=NAME, prompt="a", raw=True, options=dict(temperature=0, num_predict=250))
 
 
 @pytest.fixture(scope="package")
@@ -65,3 +66,7 @@ def events(answer):
     parts = [part.removeprefix("data: ") for part in answer.text.split("\n\n") if part]
     assert parts[-1] == "[DONE]"
     return [json.loads(part) for part in parts[:-1]]
+
+
+def count(service, name, **labels):
+    return service.metrics.registry.get_sample_value(f"llama_jax_{name}", labels)

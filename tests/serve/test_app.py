@@ -1,8 +1,8 @@
-"""Who may use the server, what it does not read, who leaves, and what it counts."""
+"""Who may use the server, what it does not read, and what it counts."""
 
 import asyncio
 import json
-import time
+import logging
 
 import pytest
 from hypothesis import given, settings
@@ -10,26 +10,16 @@ from hypothesis import strategies as st
 
 from llama_jax.errors import UserError
 from llama_jax.serve import process, wire
-from llama_jax.serve.app import application, is_local, is_loopback
+from llama_jax.serve.app import application
+from llama_jax.serve.gate import is_local, is_loopback, is_own_page
 from llama_jax.serve.service import Service
-from tests.serve.conftest import NAME, Client, lines
+from tests.serve.conftest import ENDLESS, NAME, Client, count, lines
 
-ENDLESS = dict(model=NAME, prompt="a", raw=True, options=dict(temperature=0, num_predict=250))
+LEAVE = "access-control-allow-origin"
 
 
 def send(client, *request, **rest):
     return asyncio.run(client.send(*request, **rest))
-
-
-def count(service, name, **labels):
-    return service.metrics.registry.get_sample_value(f"llama_jax_{name}", labels)
-
-
-def wait_until(so):
-    deadline = time.monotonic() + 30
-    while not so():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 def test_without_the_key_nothing_is_answered(service):
@@ -49,21 +39,50 @@ def test_without_the_key_nothing_is_answered(service):
         {"Host": "evil.example:11434"},
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://192.168.1.5"},
+        {"Origin": "https://localhost.evil.example"},
+        {"Origin": "ftp://localhost"},
     ],
 )
 def test_a_page_of_another_site_is_refused(client, headers):
-    assert send(client, "GET", "/api/tags", headers=headers).status_code == 403
+    for method in ("GET", "OPTIONS"):
+        answer = send(client, method, "/api/tags", headers=headers)
+        assert answer.status_code == 403
+        assert LEAVE not in answer.headers
 
 
-@pytest.mark.parametrize("headers", [{"Host": "localhost:1"}, {"Host": "[::1]:1"}, {"Origin": "http://localhost:3000"}])
+@pytest.mark.parametrize("headers", [{"Host": "localhost:1"}, {"Host": "[::1]:1"}])
 def test_this_machine_is_answered(client, headers):
-    assert send(client, "GET", "/api/tags", headers=headers).status_code == 200
+    answer = send(client, "GET", "/api/tags", headers=headers)
+    assert answer.status_code == 200
+    assert LEAVE not in answer.headers
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:3000", "https://127.0.0.1", "http://0.0.0.0:8080", "app://notes"])
+def test_a_page_of_this_machine_may_read_what_it_is_answered(client, origin):
+    asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    first = send(client, "OPTIONS", "/api/chat", headers=asked)
+    assert (first.status_code, first.headers[LEAVE]) == (204, origin)
+    assert "POST" in first.headers["access-control-allow-methods"]
+    answer = send(client, "GET", "/api/tags", headers={"Origin": origin})
+    assert (answer.status_code, answer.headers[LEAVE], answer.headers["vary"]) == (200, origin, "Origin")
+
+
+def test_a_page_is_told_that_a_key_is_wanted_and_may_ask_first_without_one(service):
+    guarded, page = Client(application(service, "secret")), {"Origin": "http://localhost:3000"}
+    assert send(guarded, "OPTIONS", "/api/chat", headers=page).status_code == 204
+    assert send(guarded, "OPTIONS", "/api/chat", headers={"Origin": "https://evil.example"}).status_code == 401
+    refused = send(guarded, "GET", "/api/tags", headers=page)
+    assert (refused.status_code, refused.headers[LEAVE]) == (401, page["Origin"])
 
 
 def test_addresses_are_told_apart():
     assert all(map(is_loopback, ("127.0.0.1", "127.3.2.1", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "")))
     assert not any(map(is_local, ("8.8.8.8", "example.org", "localhost.example.org")))
+    assert is_own_page("http://box.local:11434", "box.local:11434")  # the page came from here
+    assert not is_own_page("http://box.local:3000", "box.local:11434")
+    assert not is_own_page("http://[", "localhost")
 
 
 @pytest.mark.parametrize(("host", "key"), [("0.0.0.0", None), ("::", None), ("example.org", None), ("127.0.0.1", ""),
@@ -76,6 +95,15 @@ def test_a_server_that_others_reach_has_a_key(host, key):
 def test_a_key_or_loopback_will_do():
     process.check_key("0.0.0.0", "k")
     process.check_key("127.0.0.1", None)
+
+
+def test_only_what_ended_with_the_server_is_no_news():
+    def record(error):
+        return logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "x", None, error and (type(error), error, None))
+
+    assert not process.is_news(record(asyncio.CancelledError()))
+    assert process.is_news(record(ValueError()))
+    assert process.is_news(record(None))
 
 
 def test_a_taken_port_is_one_line():
@@ -111,9 +139,10 @@ def test_a_body_that_is_no_object_is_refused(client, content, words):
 
 
 def test_a_path_or_method_that_is_not_there_has_the_shape_of_its_api(client):
-    assert send(client, "GET", "/nowhere").json() == {"error": "Not Found"}
+    assert send(client, "GET", "/nowhere").text == "404 page not found"
     assert send(client, "GET", "/v1/nowhere").json()["error"]["type"] == "not_found_error"
-    assert send(client, "GET", "/api/chat").status_code == 405
+    wrong = send(client, "GET", "/api/chat")
+    assert (wrong.status_code, wrong.text, wrong.headers["allow"]) == (405, "405 method not allowed", "POST")
 
 
 JSON = st.recursive(
@@ -139,47 +168,6 @@ def test_a_malformed_body_is_never_the_servers_mistake(client_of_package, path, 
 @pytest.fixture(scope="module")
 def client_of_package(service):
     return Client(application(service))
-
-
-class Leaving:
-    """A client that reads so many parts and is gone then, at the level of ASGI."""
-
-    def __init__(self, app, path, body, parts):
-        self.app, self.path, self.body, self.parts = app, path, json.dumps(body).encode(), parts
-
-    async def run(self):
-        sent, heard, left = False, 0, asyncio.Event()
-
-        async def receive():
-            nonlocal sent
-            if not sent:
-                sent = True
-                return dict(type="http.request", body=self.body, more_body=False)
-            if self.parts:
-                await left.wait()
-            return dict(type="http.disconnect")
-
-        async def send(message):
-            nonlocal heard
-            heard += message["type"] == "http.response.body"
-            if heard >= self.parts:
-                left.set()
-
-        headers = [(b"host", b"localhost")]
-        scope = dict(type="http", method="POST", path=self.path, raw_path=self.path.encode(), headers=headers,
-                     query_string=b"", asgi={"spec_version": "2.3"}, http_version="1.1", scheme="http",
-                     server=("localhost", 1), client=("127.0.0.1", 1), root_path="")  # fmt: skip
-        await self.app(scope, receive, send)
-
-
-@pytest.mark.parametrize(("stream", "parts"), [(True, 3), (True, 0), (False, 0)])
-def test_a_client_that_leaves_frees_its_slot(service, stream, parts):
-    before, made = count(service, "requests_total", reason="cancelled"), count(service, "tokens_total")
-    asyncio.run(Leaving(application(service), "/api/generate", ENDLESS | dict(stream=stream), parts).run())
-    wait_until(lambda: not any(slot.job for slot in service.batcher.slots) and not service.batcher.jobs)
-    assert count(service, "requests_total", reason="cancelled") + (parts == 0) > before
-    wait_until(lambda: count(service, "requests_running") == 0)
-    assert count(service, "tokens_total") - made < 250
 
 
 def test_too_many_are_told_to_come_again_and_the_others_are_answered(service, client):

@@ -1,27 +1,41 @@
 """Requests that join and leave: each one's tokens are those it gets alone, under any placement that steps."""
 
 import threading
+from dataclasses import replace
 from queue import SimpleQueue
 
+import jax
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llama_jax import generate
 from llama_jax.bench import Guard
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
+from llama_jax.serve import slots as slots_of
 from llama_jax.serve import stepper
 from llama_jax.serve.answers import Stops
 from llama_jax.serve.batcher import Batcher, FullError, Job, cut, kept
 from llama_jax.serve.metrics import Metrics
+from llama_jax.serve.rows import among
+from tests.kernels.models import random_model, small
 
 CONTEXT = 160
 
 
+FUSED = small(max_position_embeddings=512)  # a model that the fused kernel computes
+
+
+def model_for(tiny, placement):
+    return (FUSED, random_model(FUSED)) if placement.endswith("fused") else tiny
+
+
 def started(tiny, placement, slots=2, queue=50):
-    cfg, params = tiny
+    cfg, params = model_for(tiny, placement)
     engine = generate.bind(cfg, params, stepper.check(parse(placement)))
-    made = stepper.build(engine, CONTEXT, slots)
+    made = slots_of.build(engine, CONTEXT, slots)
     made.warm()
     batcher = Batcher(made, slots, queue, Metrics())
     batcher.start()
@@ -31,18 +45,19 @@ def started(tiny, placement, slots=2, queue=50):
 class Reader:
     """Hears one request to its end."""
 
-    def __init__(self, batcher, ids, n=8, sampler=generate.GREEDY, seed=0, stop=()):
+    def __init__(self, batcher, ids, n=8, sampler=generate.GREEDY, seed=0, stop=(), scored=False):
         self.news = SimpleQueue()
-        self.job = Job(ids, n, sampler.traced(), seed, frozenset(stop), self.news.put)
+        settings = replace(sampler.traced(), scored=np.bool_(scored))
+        self.job = Job(ids, n, settings, seed, frozenset(stop), self.news.put)
         batcher.submit(self.job)
 
     def all(self):
-        """(tokens, reason)."""
-        tokens, last = [], self.news.get(timeout=60)
-        while not last.reason:
-            tokens, last = tokens + last.tokens, self.news.get(timeout=60)
-        self.last = last
-        return tokens + last.tokens, last.reason
+        """(tokens, reason); then `scores` has those of each token."""
+        heard = [self.news.get(timeout=60)]
+        while not heard[-1].reason:
+            heard.append(self.news.get(timeout=60))
+        self.last, self.scores = heard[-1], [score for news in heard for score in news.scores]
+        return [token for news in heard for token in news.tokens], self.last.reason
 
 
 def asked(seed, count=8):
@@ -56,10 +71,18 @@ def asked(seed, count=8):
         yield dict(ids=ids[: CONTEXT - 20], n=int(random.integers(1, 16)), sampler=sampler, seed=i)
 
 
-@pytest.mark.parametrize("placement", ["step+donate", "chunk8", "step+kvint8", "split", "step+aot"])
-def test_each_request_gets_the_tokens_that_it_gets_alone(tiny, placement):
-    alone = generate.bind(*tiny, parse(placement))
-    batcher = started(tiny, placement)
+@pytest.mark.parametrize(
+    ("placement", "slots"),
+    [
+        *((name, 2) for name in ("step+donate", "chunk8", "step+kvint8", "split", "step+aot")),
+        ("step+fused", 1),
+        ("step+fused", 3),  # a call of four rows is one of three
+        ("chunk4+q8_0+fused", 4),
+    ],
+)
+def test_each_request_gets_the_tokens_that_it_gets_alone(tiny, placement, slots):
+    alone = generate.bind(*model_for(tiny, placement), parse(placement))
+    batcher = started(tiny, placement, slots)
     try:
         with Guard() as guard:
             readers = [(request, Reader(batcher, **request)) for request in asked(5)]
@@ -76,6 +99,37 @@ def test_each_request_gets_the_tokens_that_it_gets_alone(tiny, placement):
         assert reason == "length"
     assert again[0] == again[1]  # the second from what the first left in its slot
     assert batcher.metrics.registry.get_sample_value("llama_jax_prompt_tokens_reused_total") > 0
+
+
+@pytest.mark.parametrize(
+    ("placement", "slots"),
+    [("step+donate", 2), ("chunk8", 2), ("split", 2), ("step+fused", 3), ("chunk4+q8_0+fused", 4)],
+)
+def test_log_probabilities_are_those_of_the_logits_and_cost_others_nothing(tiny, placement, slots):
+    alone = generate.bind(*model_for(tiny, placement), parse(placement))
+    batcher = started(tiny, placement, slots)
+    try:
+        with Guard() as guard:
+            readers = [Reader(batcher, **request, scored=bool(i % 4)) for i, request in enumerate(asked(6))]
+            answers = [(reader, *reader.all()) for reader in readers]
+    finally:
+        batcher.close()
+    assert not guard.fired, guard.reason
+    for i, (reader, request, (_, tokens, _)) in enumerate(zip(readers, asked(6), answers, strict=True)):
+        (expected,) = generate.answer(
+            alone, [request["ids"]], request["n"], sampler=request["sampler"], seeds=request["seed"]
+        )
+        assert tuple(tokens) == expected.token_ids
+        assert len(reader.scores) == (len(tokens) if i % 4 else 0)
+        if i % 4:
+            logits = generate.logits(alone, [*request["ids"], *tokens[:-1]])[-len(tokens) :]
+            values = np.asarray(jax.nn.log_softmax(logits))
+            chosen = [score.chosen for score in reader.scores]
+            np.testing.assert_allclose(chosen, values[np.arange(len(tokens)), tokens], atol=1e-3)
+            best = [[value for _, value in score.best] for score in reader.scores]
+            np.testing.assert_allclose(best, np.sort(values)[:, : -len(best[0]) - 1 : -1], atol=1e-3)
+            ids = np.array([[i for i, _ in score.best] for score in reader.scores])
+            np.testing.assert_allclose(np.take_along_axis(values, ids, -1), best, atol=1e-3)
 
 
 def test_an_answer_ends_at_its_stop_token(tiny):
@@ -122,6 +176,42 @@ def test_a_request_that_fails_ends_alone(tiny, monkeypatch):
     assert batcher.stepper.engine.fetch is real
 
 
+def test_a_call_that_fails_under_rows_ends_those_in_it_and_the_next_are_served(tiny, monkeypatch):
+    """All slots are one state there, which a failed call takes with it."""
+    batcher = started(tiny, "step+fused", 3)
+    programs = batcher.stepper.programs
+    try:
+        expected = Reader(batcher, [5] * 40, 6).all()
+        readers = [Reader(batcher, [4, i], 100) for i in (5, 6)]
+        for reader in readers:
+            reader.news.get(timeout=60)
+
+        def failing(params, slots, *rest):
+            programs.step(params, slots, *rest)  # so that what it was given is gone
+            raise ValueError
+
+        monkeypatch.setattr(batcher.stepper, "programs", replace(programs, step=failing))
+        assert [reader.all()[1] for reader in readers] == ["error", "error"]
+        monkeypatch.undo()
+        assert Reader(batcher, [5] * 40, 6).all() == expected
+        assert batcher.metrics.registry.get_sample_value("llama_jax_prompt_tokens_reused_total") == 0
+    finally:
+        batcher.close()
+
+
+@given(
+    st.integers(1, 20).flatmap(lambda count: st.tuples(st.just(count), st.sets(st.integers(0, count - 1), min_size=1)))
+)
+def test_rows_are_those_asked_for_and_as_many_more_as_a_shape_needs(drawn):
+    count, wanted = drawn
+    numbers, live = among(sorted(wanted), count)
+    assert len(numbers) in {1, 2, 4, 8, 16, count}
+    assert len(wanted) <= len(numbers) < 2 * len(wanted)
+    assert (np.diff(numbers) > 0).all()
+    assert set(numbers[live].tolist()) == wanted
+    assert set(numbers.tolist()) <= set(range(count))
+
+
 def test_closing_ends_what_runs_and_the_thread(tiny):
     before = threading.active_count()
     batcher = started(tiny, "step", 1)
@@ -161,6 +251,12 @@ def test_what_is_cached_need_not_run_again(held, ids, known):
     pieces = cut(ids[known:]) if known else []
     assert not known or [i for piece in pieces for i in piece[0].tolist()] == ids[known:]
     assert all(piece.shape[1] in stepper.SIZES for piece in pieces)
+
+
+def test_exact_lengths_keep_all_that_is_shared_and_run_the_rest_in_one_piece():
+    assert kept([1] * 30, [1] * 30 + [2] * 7, ()) == 30
+    assert kept([1] * 30, [1] * 30, ()) == 29
+    assert [piece.shape for piece in cut([2] * 7, ())] == [(1, 7)]
 
 
 def test_stops_are_found_across_pieces_and_what_may_begin_one_is_held_back():

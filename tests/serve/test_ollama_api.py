@@ -2,6 +2,7 @@
 
 import asyncio
 
+import ollama
 import pytest
 
 from llama_jax.model.sampling import Sampler
@@ -97,6 +98,25 @@ def test_the_model_is_described_where_clients_look(client, service):
     assert "im_start" in shown["template"]
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_log_probabilities_are_told_token_by_token(client, path):
+    body = dict(messages=QUESTION, prompt="Hi", options=dict(temperature=0, num_predict=7), logprobs=True)
+    *parts, last = lines(ask(client, path, **body, top_logprobs=3))
+    kind = ollama.ChatResponse if path == "/api/chat" else ollama.GenerateResponse
+    whole = ask(client, path, **body, top_logprobs=3, stream=False).json()
+    assert [one for part in parts for one in part["logprobs"]] == whole["logprobs"]
+    assert "logprobs" not in last
+    assert len(kind.model_validate(whole).logprobs) == 7
+    for one in whole["logprobs"]:
+        assert list(one) == ["token", "logprob", "bytes", "top_logprobs"]
+        assert one["top_logprobs"][0] == {name: one[name] for name in ("token", "logprob", "bytes")}  # it is greedy
+        assert len(one["top_logprobs"]) == 3
+    spelt = b"".join(bytes(one["bytes"]) for one in whole["logprobs"]).decode(errors="replace")
+    assert whole.get("response", whole.get("message", {}).get("content")) == spelt
+    alone = ask(client, path, **body, stream=False).json()
+    assert all(list(one) == ["token", "logprob", "bytes"] for one in alone["logprobs"])
+
+
 @pytest.mark.parametrize(
     ("path", "body", "reason"),
     [
@@ -104,6 +124,8 @@ def test_the_model_is_described_where_clients_look(client, service):
         ("/api/generate", dict(keep_alive=0), "unload"),
         ("/api/chat", dict(messages=[]), "load"),
         ("/api/chat", dict(messages=[], keep_alive="5m"), "load"),
+        ("/api/chat", dict(messages=[], keep_alive="0m0s"), "unload"),
+        ("/api/chat", dict(messages=[], keep_alive=-1), "load"),
     ],
 )
 def test_an_empty_request_loads_what_is_loaded(client, path, body, reason):
@@ -122,6 +144,10 @@ BAD = {
     "an option that is not here": (dict(options=dict(presence_penalty=0.5)), 400, "presence_penalty is 0.5"),
     "too large a context": (dict(options=dict(num_ctx=4096)), 400, "contexts have 256 tokens"),
     "too many stops": (dict(options=dict(stop=["x"] * 17)), 400, "stop"),
+    "no time": (dict(keep_alive="soon"), 400, "keep_alive"),
+    "no strength of thought": (dict(think="much"), 400, "think"),
+    "too many log probabilities": (dict(top_logprobs=21), 400, "top_logprobs is 21"),
+    "half a token": (dict(options=dict(num_predict=1.5)), 400, "options.num_predict is 1.5"),
 }
 
 
@@ -152,6 +178,14 @@ def test_what_this_model_does_not_have_is_refused(client, path, body, words):
     answer = ask(client, path, **body)
     assert answer.status_code == 400
     assert words in answer.json()["error"]
+
+
+def test_a_name_and_a_role_may_be_in_capitals_and_a_whole_number_have_a_point(client):
+    said = [dict(role="User", content="Hi")]
+    body = dict(model=NAME.upper() + ":latest", messages=said, stream=False, options=dict(num_predict=2.0))
+    answer = asyncio.run(client.send("POST", "/api/chat", body)).json()
+    assert answer["eval_count"] == 2
+    assert answer["model"] == body["model"]
 
 
 def test_what_ollama_does_and_this_does_not_is_said_plainly(client):

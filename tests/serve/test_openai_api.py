@@ -2,10 +2,15 @@
 
 import asyncio
 
+import jax
+import numpy as np
 import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from llama_jax import generate
 from llama_jax.text import chat
-from tests.serve.conftest import NAME, events
+from tests.serve.conftest import NAME, count, events
 from tests.serve.test_ollama_api import QUESTION
 
 
@@ -65,9 +70,75 @@ def test_models_are_listed(client):
     assert asyncio.run(client.send("GET", "/v1/models/gpt-5")).status_code == 404
 
 
+def test_a_chats_log_probabilities_fit_the_clients_types_whole_and_in_pieces(client, loaded, service):
+    body = dict(messages=QUESTION, temperature=0, max_tokens=9, logprobs=True, top_logprobs=20)
+    before = count(service, "compilations_in_service")
+    whole = ChatCompletion.model_validate(ask(client, "/v1/chat/completions", **body).json(), strict=True)
+    told = whole.choices[0].logprobs.content
+    parts = events(ask(client, "/v1/chat/completions", **body, stream=True))
+    chunks = [ChatCompletionChunk.model_validate(part, strict=True).choices[0] for part in parts]
+    assert [one.model_dump() for chunk in chunks for one in chunk.logprobs.content] == [
+        one.model_dump() for one in told
+    ]
+    without = ask(client, "/v1/chat/completions", **body | dict(top_logprobs=0)).json()
+    assert [one["top_logprobs"] for one in without["choices"][0]["logprobs"]["content"]] == [[]] * 9
+    assert count(service, "compilations_in_service") == before  # what `generate` compiles here comes later
+    assert b"".join(bytes(one.bytes) for one in told).decode(errors="replace") == whole.choices[0].message.content
+    assert [len(one.top_logprobs) for one in told] == [20] * 9
+    engine, prompt = generate.build(loaded, "step"), chat.encode(loaded.tokenizer, QUESTION)
+    ids = generate.answer(engine, [prompt], 9)[0].token_ids
+    logits = generate.logits(engine, [*prompt, *ids[:-1]])[-9:]
+    values = np.asarray(jax.nn.log_softmax(logits))
+    np.testing.assert_allclose([one.logprob for one in told], values[np.arange(9), ids], atol=1e-4)
+    best = [[each.logprob for each in one.top_logprobs] for one in told]
+    np.testing.assert_allclose(best, np.sort(values)[:, :-21:-1], atol=1e-4)
+
+
+@pytest.mark.parametrize("most", [0, 1, 5])
+def test_a_completions_log_probabilities_are_columns(client, most):
+    body = dict(prompt="Once upon", max_tokens=8, temperature=1.5, seed=2, logprobs=most)
+    whole = Completion.model_validate(ask(client, "/v1/completions", **body).json(), strict=True)
+    told = whole.choices[0].logprobs
+    parts = events(ask(client, "/v1/completions", **body, stream=True))
+    columns = [part["choices"][0]["logprobs"] for part in parts]
+    assert columns.pop() == {name: [] for name in told.to_dict()}  # the reason stands alone
+    for name, values in told.to_dict().items():
+        assert [each for part in columns for each in part[name]] == values
+    assert len(told.tokens) == 8
+    for at, token, value, best in zip(
+        told.text_offset, told.tokens, told.token_logprobs, told.top_logprobs, strict=True
+    ):
+        assert best[token] == value
+        assert len(best) in (most, most + 1)
+        assert len(best) == most + 1 or value >= min(best.values())
+        if "bytes:" not in "".join(told.tokens):
+            assert ("Once upon" + whole.choices[0].text)[at:].startswith(token)
+
+
+def test_a_stop_ends_the_log_probabilities_too(client):
+    body = dict(prompt="Once upon", max_tokens=12, temperature=0, logprobs=0)
+    free = ask(client, "/v1/completions", **body).json()["choices"][0]
+    stop = free["logprobs"]["tokens"][5]
+    cut = ask(client, "/v1/completions", **body, stop=[stop]).json()["choices"][0]
+    assert cut["finish_reason"] == "stop"
+    n = len(cut["logprobs"]["tokens"])
+    assert cut["logprobs"]["tokens"] == free["logprobs"]["tokens"][:n]
+    assert all(at < len("Once upon" + cut["text"]) for at in cut["logprobs"]["text_offset"])
+
+
+@pytest.mark.parametrize("most", [-1, 6, True, "2"])
+def test_a_completion_tells_no_more_than_five(client, most):
+    answer = ask(client, "/v1/completions", prompt="Once", logprobs=most)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert "logprobs" in answer.json()["error"]["message"]
+
+
 BAD = {
     "another model": (dict(model="gpt-5"), 404, "not_found_error"),
-    "log probabilities": (dict(logprobs=True), 400, "invalid_request_error"),
+    "log probabilities as a number": (dict(logprobs=2), 400, "invalid_request_error"),
+    "too many log probabilities": (dict(logprobs=True, top_logprobs=21), 400, "invalid_request_error"),
+    "fewer than none": (dict(logprobs=True, top_logprobs=-1), 400, "invalid_request_error"),
+    "likely tokens without log probabilities": (dict(top_logprobs=2), 400, "invalid_request_error"),
     "several answers": (dict(n=2), 400, "invalid_request_error"),
     "tools": (dict(tools=[dict(type="function")]), 400, "invalid_request_error"),
     "json": (dict(response_format=dict(type="json_object")), 400, "invalid_request_error"),

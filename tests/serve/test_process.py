@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,9 @@ import urllib.request
 import pytest
 
 from llama_jax import generate
+from llama_jax.peers import ollama_native
 from llama_jax.text import chat
+from tests.serve import small
 
 pytestmark = pytest.mark.slow
 NAME = "smollm2-135m-instruct"
@@ -64,6 +67,32 @@ def test_ollamas_client_gets_generates_answer(server, said):
     assert caught.value.status_code == 404
 
 
+@pytest.mark.ollama
+def test_ollamas_own_command_line_is_answered(server, tmp_path):
+    def ollama(*words):
+        settings = os.environ | dict(OLLAMA_HOST=server, HOME=str(tmp_path))
+        return subprocess.run(
+            [ollama_native.binary(), *words],
+            env=settings,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            stdin=subprocess.DEVNULL,
+        )
+
+    assert f"{NAME}:latest" in ollama("list").stdout
+    shown = ollama("show", NAME).stdout
+    assert "completion" in shown
+    assert re.search(r"architecture +llama", shown)
+    said = ollama("run", NAME, "Say one word.")
+    assert (said.returncode, bool(said.stdout.strip())) == (0, True), said.stderr
+    assert NAME in ollama("ps").stdout
+    assert ollama("stop", NAME).returncode == 0
+    refused = ollama("run", "another", "Hi")
+    assert refused.returncode == 1
+    assert "holds one model" in refused.stderr
+
+
 def test_openais_client_gets_the_same(server, said):
     import openai
 
@@ -77,8 +106,24 @@ def test_openais_client_gets_the_same(server, said):
     assert client.completions.create(model=NAME, prompt="Once", max_tokens=2).usage.completion_tokens == 2
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="other", messages=QUESTION)
-    with pytest.raises(openai.BadRequestError, match="logprobs"):
-        client.chat.completions.create(**asked, logprobs=True)
+    told = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    assert "".join(one.token for one in told) == said
+    assert all(one.top_logprobs[0].logprob == one.logprob <= 0 for one in told)
+    with pytest.raises(openai.BadRequestError, match="top_logprobs"):
+        client.chat.completions.create(**asked, logprobs=True, top_logprobs=21)
+
+
+def test_langchains_client_gets_the_same_whole_and_in_pieces(server, said):
+    from langchain_ollama import ChatOllama
+
+    model = ChatOllama(model=NAME, base_url=server, temperature=0, num_predict=24)
+    whole = model.invoke([("human", QUESTION[0]["content"])])
+    assert whole.content == said
+    assert whole.response_metadata["done_reason"] == "length"
+    assert whole.usage_metadata["output_tokens"] == 24
+    parts = list(model.stream([("human", QUESTION[0]["content"])]))
+    assert "".join(part.content for part in parts) == said
+    assert len(parts) > 2
 
 
 def test_curl_reads_lines_as_they_come_and_leaves_when_it_likes(server):
@@ -147,6 +192,18 @@ def test_what_runs_is_finished_when_the_server_is_told_to_end():
     assert json.loads(rest[-1])["eval_count"] > 1
     assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
     assert process.stderr.read() == ""
+
+
+def test_what_does_not_end_is_not_waited_for_longer_than_the_grace():
+    with small.server("--grace", "1", "--patience", "600") as (process, port):
+        with socket.create_connection(("127.0.0.1", port)) as half:
+            half.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/version").close()  # the half one has arrived, too
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        assert process.stderr.read().splitlines() == [
+            "ERROR:    Cancel 1 running task(s), timeout graceful shutdown exceeded"
+        ]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from llama_jax.bench.statistics import Ratio
 from llama_jax.bench.wording import within
-from llama_jax.experiments.activation_extraction import probing
+from llama_jax.experiments.activation_extraction import finding, probing
 from llama_jax.experiments.activation_extraction import table as extraction_table
 from llama_jax.experiments.activation_extraction.plan import Extraction
 from llama_jax.experiments.activation_extraction.rungs import (
@@ -35,7 +35,8 @@ from llama_jax.experiments.activation_extraction.rungs import (
     TORCH,
     VMAPPED,
 )
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
+from llama_jax.figures.labels import readable
+from llama_jax.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, plain_ticks, rows, styled
 
 LABELS = {
     EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)",
@@ -43,6 +44,7 @@ LABELS = {
     STACKED: "N0 jit, layers stacked, one copy",
     BASE: "N1 jit, every layer, blocking\n(the denominator)",
     SPREAD: "N1, every fourth layer\n(nothing to cut)",
+    TORCH: "N2 torch, output_hidden_states",
     FIRST: "N1, first quarter of the layers\n(the rest never runs)",
     FIXED: "  + fixed shapes",
     SCANNED: "     (in a lax.scan over batches)",
@@ -51,18 +53,21 @@ LABELS = {
     ASYNC: "  + async copies",
     PRODUCT: "  + writer threads = `extract`",
     PINNED: "  + pinned host memory",
-    TORCH: "N2 torch, output_hidden_states",
     CUT: "N2 torch, cut after the quarter",
     FORWARD: "ceiling: forward only",
     DISK: "ceiling: disk only",
 }
 SHADES = {
-    **dict.fromkeys((EAGER, COPIES, STACKED), "#7F7F7F"),
-    BASE: PALETTE["black"],
-    **dict.fromkeys(RIVALS, PALETTE["vermilion"]),
+    **dict.fromkeys((EAGER, COPIES, STACKED, BASE), GREY),
+    **dict.fromkeys(RIVALS, colour("transformers")),
     **dict.fromkeys(CEILINGS, LIMIT_COLOUR),
 }
-OURS, GREY = PALETTE["blue"], "#555555"
+OURS = OTHERS[0]
+GROUPS = {
+    EAGER: "every layer goes to the disk",
+    FIRST: "the first quarter of the layers does",
+    FORWARD: "half of the work",
+}
 
 
 @styled
@@ -76,7 +81,7 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
     gaps = {gap["name"]: gap["reason"] for gap in missing}
     known = {e["subject"]: e for e in table}
     names = [name for name in LABELS if name in known or name in gaps]
-    figure, axes = new(13, 1.9 + 0.5 * len(names))
+    figure, axes = new(11.5, 2.1 + 0.45 * len(names))
     heights = rows(axes, names)
     axes.set_yticks(list(heights.values()), [LABELS[name] for name in heights], fontsize=9.5)
     base = known[BASE]["rate"].median if BASE in known else math.nan
@@ -96,6 +101,11 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
                 linewidth=1,
                 alpha=0.7,
             )
+    for first, words in GROUPS.items():  # rates compare within a group only
+        if first in heights:
+            axes.axhline(heights[first] + 0.5, color="black", linewidth=0.8)
+            place = dict(transform=axes.get_yaxis_transform(), ha="right", va="top", fontsize=9, style="italic")
+            axes.text(0.995, heights[first] + 0.48, words, **place)
     seen = [value / base for e in table for value in e["values"] if math.isfinite(base)]
     axes.set_xscale("log")
     # an interval of very few passes may go on beyond
@@ -109,7 +119,7 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
         " interval of the"
         f" ratio; n = {n}; dotted: torch, dashed: ceilings)"
     )
-    axes.set_title("What each addition is worth")
+    headline(figure, finding.claim(trials, seed))
     return figure
 
 
@@ -153,7 +163,7 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     of processes."""
     table = {e["subject"]: e for e in extraction_table.table(trials, seed)}
     scaled, found = extraction_table.scaled(trials, seed), extraction_table.overlap(trials, seed=seed)
-    figure, (left, right) = new(14, 4.4, columns=2, width_ratios=(3, 2))
+    figure, (left, right) = new(11.5, 4.6, columns=2, width_ratios=(3, 2.2))
     names = [name for name in (PACKED, ASYNC, PRODUCT, *CEILINGS) if name in table and table[name]["rate"].n]
     heights = rows(left, names)
     left.set_yticks(list(heights.values()), [LABELS[name].strip() for name in heights], fontsize=9.5)
@@ -172,11 +182,12 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     left.set_xscale("log")
     left.margins(x=0.1)
     plain_ticks(left.xaxis)
-    left.xaxis.set_minor_formatter("")
-    left.set_xlabel("tokens/s, log scale (point: one pass; bar: median; band: 95 % interval)")
-    left.set_title(
-        f"Overlap: {share_of(found)} of the slower ceiling" if found.n else "Overlap: not measured", fontsize=12
+    readable(left.xaxis)
+    left.set_xlabel("tokens/s, log scale (point: one pass;\nbar: median; band: 95 % interval)")
+    reached = (
+        f"`extract` reaches {share_of(found)} of the slower of its two ceilings" if found.n else "Overlap: not measured"
     )
+    headline(figure, reached)
     processes(right, scaled)
     return figure
 
@@ -190,7 +201,6 @@ def share_of(found: Ratio) -> str:
 
 def processes(axes, scaled: Sequence[dict]) -> None:
     """Tokens/s by number of processes, each run a point, the line of exact proportion beside."""
-    axes.set_title("Processes on this machine", fontsize=12)
     if not scaled:
         axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes)
         return
@@ -203,7 +213,7 @@ def processes(axes, scaled: Sequence[dict]) -> None:
         axes.annotate(
             f"{e['rate'].median:,.0f}{words} (n = {e['rate'].n})",
             (e["workers"], e["rate"].median),
-            (0, 12),
+            (0, -22),
             textcoords="offset points",
             ha="center",
             fontsize=8.5,
@@ -227,6 +237,7 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
     figure, axes = new(9, 5)
     if not entries:
         axes.text(0.5, 0.5, "no linear probe: not asked for, or too few tokens", ha="center", transform=axes.transAxes)
+        headline(figure, "No linear probe was fitted")
         return figure
     layers = [e["layer"] for e in entries]
     shuffled = f"fitted on shuffled labels (band: 95 % of {probing.SHUFFLES} shuffles)"
@@ -248,21 +259,24 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
     about = (
         f"{first['tokens']:,} tokens of {first['examples']} examples, {share}; {probing.FOLDS} folds of whole examples"
     )
-    axes.set_title(f"A linear probe by layer: “{first['property']}”")
-    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5, title=about, title_fontsize=9.5)
+    best = max(entries, key=lambda e: e["auc"])
+    said = f"A linear probe reads “{first['property']}” best after layer {best['layer']}"
+    headline(figure, f"{said} (area {best['auc']:.2f}, 0.5 is chance)")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5, title=about, title_fontsize=9.5)
     return figure
 
 
 @styled
 def extraction_budget(found: Sequence[dict[str, float]]) -> Figure:
     """Milliseconds of one batch by stage, one stacked bar of medians. found: `table.budget`."""
-    figure, axes = new(11, 2.6)
+    figure, axes = new(10, 2.6)
     if not found:
         axes.text(0.5, 0.5, "The budget of a batch is not recorded.", ha="center", va="center")
         axes.axis("off")
+        headline(figure, "The budget of a batch is not recorded")
         return figure
-    at, shades = 0.0, [PALETTE[name] for name in ("blue", "sky", "orange", "yellow", "vermilion")]
-    for stage, shade, hatch in zip(found[0], shades, ("", "//", "..", "xx", "\\\\"), strict=True):
+    at, shades = 0.0, OTHERS
+    for stage, shade, hatch in zip(found[0], shades, ("", "//", "..", "xx", "\\\\"), strict=False):
         width = max(0.0, float(np.median([entry[stage] for entry in found])))
         axes.barh(0, width, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.6,
                   label=f"{stage} {width:.1f} ms")  # fmt: skip
@@ -271,5 +285,7 @@ def extraction_budget(found: Sequence[dict[str, float]]) -> Figure:
     axes.set_ylim(-0.5, 0.5)
     axes.set_xlabel(f"milliseconds a batch, each stage waited for (medians of {len(found)} units)")
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.45), ncols=5, fontsize=9.5)
-    axes.set_title("Where the time of a batch goes")
+    middles = {stage: max(0.0, float(np.median([entry[stage] for entry in found]))) for stage in found[0]}
+    most = max(middles, key=middles.get)
+    headline(figure, f"Of a batch's {at:.0f} ms {most} takes {middles[most] / at if at else 0:.0%}")
     return figure

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_jax.bench.statistics import Ratio
-from llama_jax.bench.wording import listed, with_n, within
+from llama_jax.bench.wording import listed, round_ratio, with_n, within
 from llama_jax.experiments.activation_extraction import table as extraction_table
 from llama_jax.experiments.activation_extraction.plan import Extraction
-from llama_jax.experiments.activation_extraction.rungs import BASE, PINNED, PRODUCT
+from llama_jax.experiments.activation_extraction.rungs import BASE, CUT, PINNED, PRODUCT
 
 NAMES = {
-    "N2 torch": "transformers' `output_hidden_states`",
+    "N2 torch": "transformers' output_hidden_states",
     "N2 torch cut": "the same cut after the last layer that is kept",
 }
 
@@ -26,8 +26,8 @@ def extraction(rows: Sequence[Extraction], missing: Sequence[dict] = (), seed: i
     mine = table.get(PRODUCT)
     if mine is None or not mine["rate"].n:
         why = "; ".join(mine["reasons"]) if mine else "it was not asked for"
-        return f"`extract` has no valid pass, so there is nothing to compare ({why})."
-    said = [f"`extract` puts {mine['rate'].median:,.0f} tokens/s of a quarter of the layers on the disk"]
+        return f"extract has no valid pass, so there is nothing to compare ({why})."
+    said = [f"It puts {mine['rate'].median:,.0f} tokens/s of a quarter of the layers on the disk"]
     if (alike := extraction_table.like_for_like(rows, seed)).n:
         said.append(over(alike, "of a careful first version that keeps the same layers"))
     if BASE in table and mine["ratio"].n:
@@ -36,7 +36,26 @@ def extraction(rows: Sequence[Extraction], missing: Sequence[dict] = (), seed: i
     if (found := extraction_table.overlap(rows, seed=seed)).n:
         share = f"{found.value:.0%}{within(found, '.0%')} of the slower of its two ceilings"
         said.append(share + (" (n = 1)" if found.n == 1 else ""))
-    return "; ".join([", ".join(said), *steps(rows, seed), *processes(rows, seed), *left_out(table, missing)]) + "."
+    return (
+        f"{claim(rows, seed)} "
+        + "; ".join([", ".join(said), *steps(rows, seed), *processes(rows, seed), *left_out(table, missing)])
+        + "."
+    )
+
+
+def claim(rows: Sequence[Extraction], seed: int = 0) -> str:
+    """How many times as fast `extract` is as others that keep the same layers; what is undecided is left out."""
+    found = {"a careful first version": extraction_table.like_for_like(rows, seed)}
+    found["transformers"] = extraction_table.rivals(rows, seed).get(CUT)
+    decided = {who: r for who, r in found.items() if r and r.n and r.verdict in ("faster", "slower")}
+    if not decided:
+        return (
+            "Whether `extract` writes the same layers faster than a careful first version, these passes do not decide."
+        )
+    words = [
+        f"{round_ratio(r.value)} times as{' fast as' * (not i)} {who}" for i, (who, r) in enumerate(decided.items())
+    ]
+    return f"Keeping the same layers, `extract` is {listed(words)}."
 
 
 def over(found: Ratio, of: str) -> str:

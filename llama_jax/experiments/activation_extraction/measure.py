@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import gc
 import itertools
-import json
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -28,14 +25,14 @@ import jax
 from llama_jax.activations import ActivationStore, batches, program
 from llama_jax.activations.program import Extractor
 from llama_jax.activations.spec import ActivationSpec
-from llama_jax.bench import AGAIN, process, protocol
+from llama_jax.bench import AGAIN, protocol
 from llama_jax.bench.guard import Guard, Region, TorchCounter
 from llama_jax.bench.job import Job, opened, watched, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.order import shuffled
 from llama_jax.checkpoint import Checkpoint, load, load_config
 from llama_jax.config import ModelConfig
-from llama_jax.experiments.activation_extraction import probing, rungs
+from llama_jax.experiments.activation_extraction import command, probing, rungs
 from llama_jax.experiments.activation_extraction.gate import NOTHING_WRITTEN, Reference
 from llama_jax.experiments.activation_extraction.pipeline import (
     Example,
@@ -157,12 +154,10 @@ def by_command(
     job: Job, plan: Plan, loaded: Checkpoint, asked: Sequence[Example], workers: int, folder: Path
 ) -> tuple[dict, str]:
     """(the report of `llama-jax extract --json`, "") or ({}, why there is none)."""
-    source = folder / "examples.jsonl"
-    source.write_text("".join(json.dumps({"text": example}) + "\n" for example in asked), encoding="utf-8")
     layers = ",".join(map(str, rungs.quarter(loaded.config.num_hidden_layers)))
     options = dict(
         model=job.model,
-        source=source,
+        source=command.write_source(folder / "examples.jsonl", list(asked)),
         sites=f"resid_post:{layers}",
         out=folder / "store",
         keep=plan.dtype,
@@ -172,28 +167,8 @@ def by_command(
         unit=plan.unit,
         processes=workers,
     )
-    command = [
-        sys.executable,
-        "-m",
-        "llama_jax",
-        "extract",
-        "--json",
-        *(f"--{name}={value}" for name, value in options.items()),
-    ]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=job.limit,
-            env=process.clean_environment(len(process.allowed_cores())),
-        )
-    except subprocess.TimeoutExpired:
-        return {}, f"stopped after {job.limit:g} s"
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return {}, last[0].removeprefix("error: ")[:200]
-    return json.loads(done.stdout.strip().splitlines()[-1]), ""
+    report, why, _ = command.extracted(options, job.limit)
+    return report, why
 
 
 def scaled_row(passes: Passes, workers: int, report: dict, why: str, out: Path, identity: dict) -> Extraction:

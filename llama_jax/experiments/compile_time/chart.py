@@ -17,32 +17,26 @@ from llama_jax.experiments.compile_time import table
 from llama_jax.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
 from llama_jax.experiments.compile_time.starts import WAYS
 from llama_jax.experiments.compile_time.table import NEVER, BreakEven
+from llama_jax.figures import style
+from llama_jax.figures.labels import readable
 from llama_jax.figures.marks import spread_labels
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, new, plain_ticks, rows, scatter_row, styled
+from llama_jax.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, plain_ticks, rows, scatter_row, styled
 
-SHADES = {
-    "trace": PALETTE["sky"],
-    "lower": PALETTE["orange"],
-    "compile": PALETTE["blue"],
-    "first_run": PALETTE["green"],
-}
+SHADES = dict(zip((*STAGES, "first_run"), style.STAGES.values(), strict=True))
 MARKS = {"trace": "s", "lower": "^", "compile": "o", "first_run": "D"}
 LINES = {
-    "step": dict(color=PALETTE["blue"], marker="o"),
-    "step+scan": dict(color=PALETTE["vermilion"], marker="s", linestyle="--"),
-    "step+donate": dict(color=PALETTE["sky"], marker="^"),
-    "step+scan+donate": dict(color=PALETTE["orange"], marker="D", linestyle="--"),
+    name: dict(color=colour(name), marker=marker, linestyle="--" if "scan" in name else "-")
+    for name, marker in {"step": "o", "step+scan": "s", "step+donate": "^", "step+scan+donate": "D"}.items()
 }
 TITLES = dict(zip(LAYOUTS, ("layers unrolled", "layers scanned"), strict=True))
 PART_SHADES = dict(
     zip(
         table.PARTS,
-        ("#BBBBBB", "#888888", PALETTE["sky"], PALETTE["orange"], PALETTE["blue"], PALETTE["purple"], PALETTE["green"]),
+        ("#BBBBBB", "#888888", *list(SHADES.values())[:3], style.OTHERS[4], style.OTHERS[5]),
         strict=True,
     )
 )
 PART_HATCHES = dict(zip(table.PARTS, ("", "..", "", "//", "", "xx", "\\\\"), strict=True))
-GREY = "#555555"
 
 
 def with_interval(found: table.Slope, digits: int = 0) -> str:
@@ -73,7 +67,7 @@ def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -
 def compile_stages(data: Sequence[Compilation]) -> Figure:
     """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale. data: rows of the run
     `depth`."""
-    figure, both = new(11.5, 4.6, columns=2, sharey=True)
+    figure, both = new(10, 4.6, columns=2, sharey=True)
     mine = table.of(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     for axes, layout in zip(both, LAYOUTS, strict=True):
@@ -85,14 +79,16 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
             ):
                 ends[stage] = middle[max(middle)]
                 words[stage] = f"{stage.replace('_', ' ')}: {with_interval(table.per_layer(data, layout, field), 1)}"
-        for stage, height in spread_labels(ends, 1.75).items():
+        for stage, height in spread_labels(ends, 1.28).items():
             axes.text(deepest * 1.03, height, words[stage], color=SHADES[stage], fontsize=8.5, va="center")
         processes = len({(r.block, r.depth) for r in kept})
         axes.set(xlabel=f"layers (point: one fresh process, {processes} in all)", xlim=(0, deepest * 1.02))
         axes.set_xticks(sorted({r.depth for r in kept}))
-        axes.set_title(f"{TITLES[layout]}: {with_interval(table.per_layer(data, layout))}", fontsize=11.5)
+        axes.set_title(f"{TITLES[layout]}: {with_interval(table.per_layer(data, layout))}", fontsize=10)
         logarithmic(axes)
     both[0].set_ylabel("seconds, log scale")
+    unrolled, scanned = (f"{1e3 * table.per_layer(data, layout).slope:.0f} ms" for layout in LAYOUTS)
+    headline(figure, f"A layer more adds {unrolled} to compiling when unrolled, {scanned} when scanned")
     figure.get_layout_engine().set(wspace=0.28)
     return figure
 
@@ -100,7 +96,7 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
 @styled
 def compile_sizes(data: Sequence[Compilation]) -> Figure:
     """Instructions, temporaries and warm rate of the decode program against depth. data: rows of the run `depth`."""
-    figure, panels = new(12, 4.2, columns=3)
+    figure, panels = new(10.5, 4.4, columns=3)
     mine = table.of(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     values = {
@@ -125,35 +121,38 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
             dict(xytext=(0, -9), textcoords="offset points", va="top"),
         )
         panels[1].annotate(words, (deepest, layer / 1e6), ha="right", fontsize=9, color=GREY, **below)
-    limits = table.medians([r for r in mine if r.bandwidth_gbps], lambda r: r.bandwidth_gbps * 1e9 / r.bytes_per_token)
-    panels[2].plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=(0, (5, 3)), linewidth=1.3)
+    probed = [r.bandwidth_gbps for r in mine if r.bandwidth_gbps]  # one limit of all: a single probe is too noisy
+    limits = {r.depth: np.median(probed) * 1e9 / r.bytes_per_token for r in mine} if probed else {}
+    panels[2].plot(sorted(limits), [limits[d] for d in sorted(limits)], color=LIMIT_COLOUR, linestyle=(0, (5, 3)))
     if limits:
-        panels[2].annotate(
-            "memory-bandwidth limit",
-            (min(limits), limits[min(limits)]),
-            (8, 4),
-            textcoords="offset points",
-            color=LIMIT_COLOUR,
-            fontsize=9,
-        )
+        note = dict(textcoords="offset points", color=LIMIT_COLOUR, fontsize=9)
+        panels[2].annotate("memory-bandwidth\nlimit", (min(limits), limits[min(limits)]), (26, -8), **note)
     for layout in LAYOUTS:
         panels[0].plot([], [], label=TITLES[layout], **LINES[layout])
     n = min(
         (sum((r.placement, r.depth) == key for r in mine) for key in {(r.placement, r.depth) for r in mine}), default=0
     )
-    figure.legend(
-        loc="outside upper center",
-        ncols=2,
-        fontsize=9.5,
-        title=f"one decode program, batch 1 (point: one of {n} processes)",
-    )
+    counted = f"point: one of {n} processes a depth" if n > 1 else "n = 1 process a depth, so no interval"
+    figure.legend(loc="outside lower center", ncols=2, fontsize=10, title=f"one decode program, batch 1 ({counted})")
+    headline(figure, what_scanning_does(mine, deepest))
     return figure
+
+
+def what_scanning_does(data: Sequence[Compilation], deepest: int) -> str:
+    """Instructions and rate of the deepest program, scanned beside unrolled."""
+    unrolled, scanned = ([r for r in data if (r.placement, r.depth) == (layout, deepest)] for layout in LAYOUTS)
+    if not unrolled or not scanned:
+        return "The decode program was not compiled both ways"
+    sizes = [np.median([r.instructions for r in each]) for each in (scanned, unrolled)]
+    rates = [np.median([r.rate for r in each if r.rate] or [np.nan]) for each in (scanned, unrolled)]
+    said = f"Scanning {deepest} layers leaves {sizes[0]:,.0f} of {sizes[1]:,.0f} instructions"
+    return said + (f" and {rates[0] / rates[1]:.0%} of the rate" if np.isfinite(rates).all() else "")
 
 
 @styled
 def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
     """From process start to first token, by its parts: mean of the processes as a bar, each process as a point."""
-    figure, axes = new(11, 4.2)
+    figure, axes = new(10, 4.4)
     found = {way: list(table.of_start(trials, placement, way).values()) for way in WAYS}
     heights = rows(axes, [f"{way} (n = {len(found[way])})" for way in WAYS])
     furthest = max((s.to_first_ns / 1e9 for each in found.values() for s in each), default=1.0)
@@ -191,8 +190,10 @@ def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
     ]
     axes.set_xlim(0, furthest * 1.1)
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
-    figure.legend(handles=keys, loc="outside upper center", ncols=4, fontsize=9)
-    axes.set_title(f"What a fresh process does before its first token ({placement})")
+    figure.legend(handles=keys, loc="outside lower center", ncols=4, fontsize=9)
+    took = {way: float(np.mean([t.to_first_ns / 1e9 for t in each])) for way, each in found.items() if each}
+    said = ", ".join(f"{seconds:.1f} s {way}" for way, seconds in took.items()) or "not measured"
+    headline(figure, f"From process start to first token under {placement}: {said}")
     return figure
 
 
@@ -213,68 +214,62 @@ def paid_back(
     pairs: Sequence[tuple[tuple[str, str], tuple[str, str]]],
     seed: int = 0,
 ) -> Figure:
-    """Seconds until n tokens are made by each way of starting (left), and where pairs of them cross (right).
+    """Seconds until n tokens are made by each way of starting, over those of the quickest at that n; who is ahead of
+    whom, and from when on, is the title.
 
     ways: (placement, cold or cached or serialised). pairs: (ours, the other).
     """
-    figure, (left, right) = new(12.5, 4.6, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
-    longest, ends, styles = 3000, {}, {"cold": "-", "cached": "--", "serialised": ":"}
+    figure, axes = new(9.5, 5)
+    longest, styles = 3000, {"cold": "-", "cached": "--", "serialised": ":"}
     n = np.unique(np.geomspace(1, longest, 300).round())
-    for who in ways:
-        seconds = table.seconds_for(trials, who, n)
-        if np.isfinite(seconds[-1]):
-            left.plot(n, seconds, color=colour(who[0]), linestyle=styles[who[1]], linewidth=2)
-            ends[who] = float(seconds[-1])
-    for (name, way), at in spread_labels(ends, 1.3).items():
-        left.text(longest * 1.06, at, f"{name}, {way}", color=colour(name), fontsize=9, va="center")
-    left.set(
-        xscale="log",
-        yscale="log",
-        xlabel="tokens made by the process, log scale",
-        xlim=(5, longest),
-        ylabel="seconds since weights were loaded,\nmean start + mean time a token, log scale",
-    )
-    plain_ticks(left.xaxis, left.yaxis)
-    left.set_title("The race, start included")
-    found = {f"{a[0]}, {a[1]}\nagainst {b[0]}, {b[1]}": (a, table.break_even(trials, a, b, seed)) for a, b in pairs}
-    heights = rows(right, list(found))
-    for label, (who, even) in found.items():
-        height, shade = heights[label], colour(who[0])
-        low, high, point = (np.clip(x, 1, longest) for x in (even.low, even.high, even.tokens))
-        if np.isfinite(low) and np.isfinite(high):
-            right.plot([low, high], [height] * 2, color=shade, linewidth=5, alpha=0.4, solid_capstyle="butt")
-        if np.isfinite(point):
-            marker = "<" if even.tokens < 1 else ">" if even.tokens > longest else "o"
-            right.plot(point, height, marker, color=shade, markersize=8)
-        right.text(
-            1.02,
-            height,
-            f"{tokens_words(even)}\nn = {even.n} starts each",
-            va="center",
-            fontsize=9,
-            transform=right.get_yaxis_transform(),
-        )
-    right.set(
-        xscale="log",
-        xlim=(0.9, longest * 1.1),
-        xlabel="tokens until the first is ahead, log scale\n(band: interval; < at once, > never)",
-    )
-    plain_ticks(right.xaxis)
-    right.tick_params(axis="y", labelsize=9)
-    right.set_title("Break-even")
+    took = {who: seconds for who in ways if np.isfinite((seconds := table.seconds_for(trials, who, n))[-1])}
+    least = np.min(list(took.values()), axis=0) if took else np.ones(len(n))
+    ends = {who: float((seconds / least)[-1]) for who, seconds in took.items()}
+    for (name, way), seconds in took.items():
+        axes.plot(n, seconds / least, color=colour(name), linestyle=styles[way], linewidth=2,
+                  marker="s" * ("scan" in name), markevery=30)  # fmt: skip
+    for (name, way), at in spread_labels(ends, 1.1).items():
+        axes.plot([longest, longest * 1.1], [ends[name, way], at], color=colour(name), linewidth=0.8, clip_on=False)
+        words = f"{name}, {way}: {took[name, way][-1]:.0f} s"
+        axes.text(longest * 1.13, at, words, color=colour(name), fontsize=9, va="center")
+    few = min(filter(None, (table.break_even(trials, *pair, seed).n for pair in pairs)), default=0)
+    axes.set(xscale="log", yscale="log", xlim=(5, longest), ylim=(0.95, None))
+    axes.set_xlabel(f"tokens made by the process, log scale (n ≥ {few} starts each; right: seconds for {longest:,})")
+    axes.set_ylabel("mean seconds since weights were loaded,\nover the quickest's, log scale")
+    readable(axes.xaxis, axes.yaxis)
+    headline(figure, ahead(trials, pairs, seed))
     return figure
+
+
+def ahead(trials: Sequence[Start], pairs: Sequence[tuple[tuple[str, str], tuple[str, str]]], seed: int) -> str:
+    """Who is ahead of whom at once, and who from when on."""
+    evens = {(a, b): table.break_even(trials, a, b, seed) for a, b in pairs}
+    at_once = [(a, b) for (a, b), even in evens.items() if tokens_words(even) == "at once"]
+    others = {b for _, b in at_once}
+    said = (
+        [f"{len(at_once)} of {len(pairs)} ways are ahead of {next(iter(others))[0]} at once"]
+        if len(others) == 1
+        else []
+    )
+    rest = [
+        (pair, even) for pair, even in evens.items() if not np.isnan(even.tokens) and not (said and pair in at_once)
+    ]
+    for (a, b), even in rest:
+        words, other = tokens_words(even), b[0] if a[1] == b[1] else f"{b[0]} {b[1]}"
+        when = words if words.startswith(("never", "at once")) else f"after {words}"
+        said.append(f"{a[0]} {a[1]} is ahead of {other} {when}")
+    return "; ".join(said[:2]) or "No two ways of starting were measured"
 
 
 @styled
 def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed: int = 0) -> Figure:
-    """What a scan over layers copies (left), what that costs (middle), and where bfloat16 weights are converted
-    (right)."""
-    figure, (left, middle, right) = new(15, 4.6, columns=3, gridspec_kw={"width_ratios": [1.15, 1, 1.15]})
+    """What a scan over layers copies (left), and what that costs (right)."""
+    figure, (left, right) = new(11, 4.8, columns=2, gridspec_kw={"width_ratios": [1.1, 1]})
     sizes = [r for r in table.of(data, "slots") if r.temp_bytes is not None]
     lengths = sorted((r for r in sizes if r.placement == "step"), key=lambda r: r.cache_slots)
-    for name, style in LINES.items():
+    for name, line in LINES.items():
         mine = sorted((r for r in sizes if r.placement == name), key=lambda r: r.cache_slots)
-        left.plot([r.cache_slots for r in mine], [r.temp_bytes / 1e6 for r in mine], label=name, linewidth=1.8, **style)
+        left.plot([r.cache_slots for r in mine], [r.temp_bytes / 1e6 for r in mine], label=name, linewidth=1.8, **line)
     left.plot(
         [r.cache_slots for r in lengths],
         [r.kv_bytes / 1e6 for r in lengths],
@@ -290,13 +285,27 @@ def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed
     left.set_xscale("log", base=2)
     left.set_xticks([r.cache_slots for r in lengths], [f"{r.cache_slots}" for r in lengths])
     plain_ticks(left.yaxis)
-    left.legend(fontsize=8.5, loc="upper center", bbox_to_anchor=(0.45, -0.18), ncols=2)
-    left.set_title("What a scan copies")
-    figure.get_layout_engine().set(wspace=0.06)
-    rates(middle, trials, list(LINES), seed)
-    middle.set_title("and what that costs")
-    rates(right, trials, ["step", "chunk8", "loop", "step+bf16", "chunk8+bf16", "loop+bf16"], seed, temporaries=True)
-    right.set_title("Where bfloat16 is converted")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9.5)
+    rates(right, trials, list(LINES), seed)
+    ratio = summary.paired_ratio(trials, "step+scan", "step", seed)
+    said = "Scanning over layers copies a layer's weights at every step"
+    sentences = {"slower": f" and decodes at {ratio.value:.2f} times the rate", "faster": " and is faster all the same"}
+    headline(figure, said + (sentences.get(ratio.verdict, "; what that costs is undecided") if ratio.n else ""))
+    return figure
+
+
+@styled
+def bfloat16(trials: Sequence[Start], seed: int = 0) -> Figure:
+    """Where bfloat16 weights are converted: warm rates and temporaries, by placement."""
+    figure, axes = new(9.5, 4.8)
+    names = ["step", "chunk8", "loop", "step+bf16", "chunk8+bf16", "loop+bf16"]
+    rates(axes, trials, names, seed, temporaries=True)
+    gain, inside = (summary.paired_ratio(trials, f"{name}+bf16", name, seed) for name in ("step", "loop"))
+    said = [
+        f"{ratio.value:.2f} times" if ratio.n and ratio.verdict in ("faster", "slower") else "not decidedly"
+        for ratio in (gain, inside)
+    ]
+    headline(figure, f"Half the bytes a weight decode {said[0]} as fast under step, {said[1]} under loop")
     return figure
 
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from llama_jax.bench.cold import Start
 from llama_jax.bench.statistics import Ratio
-from llama_jax.bench.wording import within
+from llama_jax.bench.wording import listed, within
 from llama_jax.experiments.compile_time import table
 from llama_jax.experiments.compile_time.measure import LAYOUTS, Compilation
+from llama_jax.experiments.compile_time.starts import WAYS
 from llama_jax.experiments.compile_time.table import BreakEven, Slope
 
 
@@ -32,12 +33,30 @@ def compiling(rows: Sequence[Compilation], trials: Sequence[Start], placement: s
             f" {share(read)}, which is {share(both)} of the cached one"
             f" (n = {min(cached.n, read.n, both.n)} process pairs)"
         )
+    when: dict[str, list[str]] = {}
     for name in (placement, "loop"):
         found = table.break_even(trials, (name, "cold"), ("eager", "cold"), seed)
         if not np.isnan(found.tokens):
-            said.append(f"{name} compiled from nothing is ahead of eager {after(found)}")
+            when.setdefault(after(found), []).append(name)
+    for words, names in when.items():
+        verb = "is" if len(names) == 1 else "are"
+        said.append(f"{listed(names)} compiled from nothing {verb} ahead of eager {words}")
     text = "; ".join(said)
-    return f"{text[0].upper()}{text[1:]}." if said else "No start and no depth has valid trials to compare."
+    if not said:
+        return "No start and no depth has valid trials to compare."
+    return f"{claim(trials, placement, seed)} {text[0].upper()}{text[1:]}."
+
+
+def claim(trials: Sequence[Start], placement: str = "step", seed: int = 0) -> str:
+    """What programs kept on disk leave of a start's compiling."""
+    ways = (table.start_ratio(trials, placement, w, "cold", lambda t: t.compile_part, seed) for w in WAYS[1:])
+    known = sorted((r for r in ways if r.n), key=lambda r: r.value)
+    if not known:
+        return "No start has valid trials, so what programs kept on disk save is not known."
+    if not all(r.n == 1 or r.high < 1 for r in known):
+        return "These starts do not decide what keeping compiled programs on disk saves."
+    left = " to ".join(dict.fromkeys(f"{r.value:.0%}" for r in (known[0], known[-1])))
+    return f"Keeping compiled programs on disk leaves {left} of what compiling takes at a start."
 
 
 def milliseconds(found: Slope) -> str:

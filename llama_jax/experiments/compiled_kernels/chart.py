@@ -8,81 +8,62 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from llama_jax.experiments.compiled_kernels import where
+from llama_jax.experiments.compiled_kernels import finding, where
 from llama_jax.figures.labels import readable
 from llama_jax.figures.marks import look, spread_labels
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, rows, styled
+from llama_jax.figures.style import LIMIT_COLOUR, colour, headline, new, rows, styled
 
-PART_STYLES = {
-    "layers": (PALETTE["blue"], ""),
-    "attention": (PALETTE["orange"], "//"),
-    "head": (PALETTE["green"], ".."),
-    "rest": ("#BBBBBB", "xx"),
-}
 LINES = ("-", "--", ":", "-.")
 
 
 @styled
 def token_parts(entries: Sequence[dict], context: int) -> Figure:
-    """Milliseconds of a token at a context, split into layers, attention, head and the rest, a bar a placement; below
-    each part its
-    95 % interval.
+    """Milliseconds of a token at a context and of its parts, each by what its absence saves, with 95 % intervals; a
+    panel a placement.
 
-    entries: `precision.where.table`.
+    entries: `where.table`.
     """
-    figure, axes = new(11.5, 0.8 * max(len(entries), 1) + 2.2)
-    heights = rows(axes, [e["name"] for e in entries])
-    for e in entries:
-        bar(axes, e, heights[e["name"]], e is entries[0])
-    axes.set_xlim(0, 1.75 * max((sum(max(e[part], 0.0) for part in where.PARTS) for e in entries), default=1.0))
-    n = min((e["n"] for e in entries), default=0)
-    axes.set_xlabel(
-        f"ms a token at context {context} (mean of n ≥ {n} blocks; lines below: 95 % intervals of where the"
-        " parts end;\n"
-        "black: a whole token, shorter than the bar where noise made a part negative; red: bandwidth's limit)"
-    )
-    if entries:
-        figure.legend(loc="outside upper center", ncols=len(where.PARTS), fontsize=9)
-    else:
-        axes.text(
-            0.5,
-            0.5,
-            "no placement has all of its differences",
-            transform=axes.transAxes,
-            ha="center",
-            color=LIMIT_COLOUR,
+    figure, panels = new(max(7.0, 4.9 * len(entries)), 3.6, columns=max(1, len(entries)), squeeze=False)
+    for axes, e in zip(panels[0], entries, strict=False):
+        heights, tint = rows(axes, ["a token", *(where.WORDS[part] for part in where.PARTS)]), colour(e["name"])
+        for i, part in enumerate(where.PARTS):
+            height = len(where.PARTS) - 1 - i
+            axes.barh(height, e[part], height=0.5, color=tint, alpha=0.35)
+            axes.plot([e[f"{part}_low"], e[f"{part}_high"]], [height] * 2, color="black", linewidth=1.8)
+            end = np.nanmax([e[part], e[f"{part}_high"], 0])
+            axes.text(end, height, f" {part_words(e, part)}", va="center", fontsize=9)
+        top = heights["a token"]
+        axes.barh(top, e["total"], height=0.5, color=tint)
+        axes.text(e["total"], top, f" {e['total']:.1f} ms", va="center", fontsize=9, fontweight="bold")
+        axes.plot([e["limit"]] * 2, [top - 0.35, top + 0.35], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_xlim(right=1.45 * e["total"])
+        axes.set_title(e["name"], color=tint)
+        axes.set_xlabel(
+            f"ms at context {context} (mean,\nn = {e['n']} blocks; line: 95 %;\nred: the bandwidth's limit)"
         )
-    axes.set_title("Where a token's time goes, by differences", fontsize=12)
+    for axes in panels[0][1:]:
+        axes.set_yticklabels([])
+    if not entries:
+        words = "no placement has all of its differences"
+        panels[0][0].text(0.5, 0.5, words, transform=panels[0][0].transAxes, ha="center", color=LIMIT_COLOUR)
+    headline(figure, most_of_a_token(entries))
     return figure
 
 
-def bar(axes, entry: dict, height: float, named: bool) -> None:
-    """One placement's parts side by side; named: in the legend. A part that noise made negative has no width, but its
-    number."""
-    left = 0.0
-    for i, part in enumerate(where.PARTS):
-        (colour, hatch), width = PART_STYLES[part], max(entry[part], 0.0)
-        axes.barh(
-            height,
-            width,
-            left=left,
-            height=0.5,
-            color=colour,
-            hatch=hatch,
-            edgecolor="white",
-            linewidth=0.5,
-            label=where.WORDS[part] if named else None,
-        )
-        if np.isfinite(entry[f"{part}_low"]):
-            ends = [max(0.0, left + entry[f"{part}_{end}"]) for end in ("low", "high")]
-            axes.plot(ends, [height - 0.3 - 0.055 * i] * 2, color=colour, linewidth=2.2, solid_capstyle="butt")
-        left += width
-    split = ", ".join(f"{part} {entry[part]:.2f}" for part in where.PARTS)
-    axes.plot([entry["total"]] * 2, [height - 0.25, height + 0.32], color="black", linewidth=1.5)
-    axes.plot(
-        [entry["limit"]] * 2, [height - 0.25, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1))
-    )
-    axes.text(max(left, entry["total"]), height, f"  {entry['total']:.2f} ms: {split}", va="center", fontsize=8.5)
+def part_words(entry: dict, part: str) -> str:
+    """`6.1 ms`, or that noise hides it."""
+    hidden = not entry[f"{part}_low"] > 0 and np.isfinite(entry[f"{part}_low"])
+    return "hidden by noise" if hidden else f"{entry[part]:.1f} ms"
+
+
+def most_of_a_token(entries: Sequence[dict]) -> str:
+    """The largest part of a token under the first placement, and what it takes under each."""
+    if not entries:
+        return "Where a token's time goes was not measured"
+    most = max(where.PARTS, key=lambda part: entries[0][part])
+    said = (f"{e[most]:.1f} of {e['total']:.1f} ms under {e['name']}" for e in entries)
+    return f"Of a token the {most} take most: {', '.join(said)}"
 
 
 TITLES = {"context": "Tokens in the cache", "threads": "Threads"}
@@ -113,6 +94,8 @@ def scaling(axes_points: dict[str, dict[str, list[dict]]], backends: dict[str, s
         if not found:
             axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
     panels[0][0].set_ylabel("decode rate, tokens/s (log scale)")
+    said = "".join(finding.kept(axes_points.get("context", {}))) or "how rates go with the context was not measured"
+    headline(figure, said[0].upper() + said[1:])
     return figure
 
 
@@ -127,13 +110,13 @@ def lines(axes, found: dict[str, list[dict]], places: dict[str, float], backends
     """Each subject's answers and medians, its name at the end of its line."""
     ends = {}
     for i, (name, points) in enumerate(found.items()):
-        (colour, marker), xs = look(name, backends[name]), [places[p["value"]] for p in points]
+        (tint, marker), xs = look(name, backends[name]), [places[p["value"]] for p in points]
         each = [(x, v) for x, p in zip(xs, points, strict=True) for v in p["points"]]
-        axes.scatter(*zip(*each, strict=True), s=12, color=colour, alpha=0.4, linewidths=0)
+        axes.scatter(*zip(*each, strict=True), s=12, color=tint, alpha=0.4, linewidths=0)
         axes.plot(
             xs,
             [p["rate"].median for p in points],
-            color=colour,
+            color=tint,
             linewidth=1.8,
             linestyle=LINES[i % len(LINES)],
             marker=marker,
@@ -141,9 +124,9 @@ def lines(axes, found: dict[str, list[dict]], places: dict[str, float], backends
             markeredgecolor="white",
         )
         first, last = points[0]["rate"].median, points[-1]["rate"].median
-        ends[name] = (xs[-1], last, colour, f"{name}  {last / first:.2f}x")
+        ends[name] = (xs[-1], last, tint, f"{name}  {last / first:.2f}x")
     for name, height in spread_labels({name: y for name, (_, y, _, _) in ends.items()}, 1.13, centred=True).items():
-        x, _, colour, words = ends[name]
+        x, _, tint, words = ends[name]
         axes.annotate(
             words,
             (x, height),
@@ -151,6 +134,6 @@ def lines(axes, found: dict[str, list[dict]], places: dict[str, float], backends
             textcoords="offset points",
             va="center",
             fontsize=8.5,
-            color=colour,
+            color=tint,
             annotation_clip=False,
         )

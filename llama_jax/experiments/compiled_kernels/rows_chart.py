@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from llama_jax.bench.available import backend_of
+from llama_jax.experiments.compiled_kernels import finding
 from llama_jax.experiments.compiled_kernels.rows import BATCH, KINDS, SEQUENCE
 from llama_jax.figures.marks import look, spread_labels
-from llama_jax.figures.style import LIMIT_COLOUR, new, styled
+from llama_jax.figures.style import LIMIT_COLOUR, headline, new, styled
 
 TITLES = {SEQUENCE: "Tokens of one sequence", BATCH: "One token of each of several"}
 DASHES = ("-", "--", ":", "-.")
@@ -22,7 +23,7 @@ def costs(entries: Sequence[dict]) -> Figure:
 
     entries: `rows.table`.
     """
-    figure, panels = new(12, 4.9, columns=2, sharey=True)
+    figure, panels = new(11, 4.9, columns=2, sharey=True)
     contexts = sorted({e["context"] for e in entries})
     for axes, kind in zip(panels, KINDS, strict=True):
         axes.set_xscale("log", base=2)
@@ -53,9 +54,11 @@ def costs(entries: Sequence[dict]) -> Figure:
         axes.set_yticks(ticks, ticks)
         axes.yaxis.set_minor_locator(NullLocator())
         n = min((e["ratio"].n for e in mine), default=0)
-        axes.set_xlabel(f"rows in one pass (log scale; n ≥ {n} processes, bars: 95 % intervals)")
+        axes.set_xlabel(f"rows in one pass (log scale;\nn ≥ {n} processes, bars: 95 % intervals)")
         axes.set_title(TITLES[kind], fontsize=12)
     panels[0].set_ylabel("time of a pass, over one row's (log scale)")
+    said = "".join(finding.together(entries)) or "what rows cost was not measured"
+    headline(figure, said[0].upper() + said[1:])
     return figure
 
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from llama_jax.experiments.compiled_kernels import finding
 from llama_jax.figures.labels import readable
 from llama_jax.figures.marks import look
-from llama_jax.figures.style import LIMIT_COLOUR, new, plain_ticks, styled
+from llama_jax.figures.style import LIMIT_COLOUR, headline, new, plain_ticks, styled
 
 TITLES = {"decode": "Decode, {tokens:,} tokens in the cache", "prefill": "A prompt of {tokens:,} tokens"}
 NOUNS = {"decode": "decode rate", "prefill": "prompt tokens a second"}
@@ -24,7 +25,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     """
     mine = [e for e in entries if e["what"] == what and e["ratio"] is not None and e["ratio"].n]
     sizes = sorted({e["tokens"] for e in mine}) or [0]
-    figure, panels = new(1.4 + 3.6 * len(sizes), 4.6, columns=len(sizes), squeeze=False, sharey=True)
+    figure, panels = new(max(8.0, 1 + 3.2 * len(sizes)), 4.9, columns=len(sizes), squeeze=False, sharey=True)
     for axes, tokens in zip(panels[0], sizes, strict=True):
         here = [e for e in mine if e["tokens"] == tokens]
         panel(axes, here)
@@ -36,17 +37,20 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     panels[0][0].set_ylabel(f"{NOUNS[what]} over the best peer's\non the same file (log scale)")
     handles, names = legend(panels[0])
     if handles:
-        figure.legend(handles, names, loc="outside upper center", ncols=min(len(names), 6), fontsize=9)
+        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 6), fontsize=9.5)
     else:
         axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
+    headline(figure, finding.claim(entries, what) or "No size was measured")
     return figure
 
 
 def panel(axes, entries: Sequence[dict]) -> None:
     """The points of one context or length."""
     axes.axhline(1, color=LIMIT_COLOUR, linewidth=1.2, linestyle=(0, (2, 1)))
+    names = list(dict.fromkeys(e["name"] for e in entries))
     for e in entries:
-        (colour, marker), ratio, x = look(e["name"], e["backend"]), e["ratio"], e["bytes"] / 1e6
+        apart = 1.035 ** (names.index(e["name"]) - (len(names) - 1) / 2)  # so that no interval hides another
+        (colour, marker), ratio, x = look(e["name"], e["backend"]), e["ratio"], apart * e["bytes"] / 1e6
         axes.plot([x, x], [ratio.low, ratio.high], color=colour, linewidth=4, alpha=0.35, solid_capstyle="butt")
         axes.plot(x, ratio.value, marker, color=colour, markersize=8, markeredgecolor="white", label=e["name"])
     axes.set_xscale("log")
@@ -54,9 +58,12 @@ def panel(axes, entries: Sequence[dict]) -> None:
     plain_ticks(axes.xaxis)
     axes.xaxis.set_minor_locator(NullLocator())
     readable(axes.yaxis)
-    places = sorted({round(e["bytes"] / 1e6) for e in entries})
-    if places:
-        axes.set_xticks([p for i, p in enumerate(places) if not i or p > 1.6 * places[i - 1]])
+    sizes = {}
+    for e in entries:  # a file's size by the placement's bytes: another engine may read some more
+        sizes[e["file"]] = min(round(e["bytes"] / 1e6), sizes.get(e["file"], 10**9))
+    places = sorted(sizes.values())
+    close = [i > 0 and p < 1.6 * places[i - 1] for i, p in enumerate(places)]
+    axes.set_xticks(places, ["\n" * near + f"{p:,}" for p, near in zip(places, close, strict=True)])
     axes.margins(0.12)
 
 

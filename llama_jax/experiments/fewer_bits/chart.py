@@ -10,15 +10,8 @@ from matplotlib.figure import Figure
 from llama_jax.bench import quality
 from llama_jax.experiments.fewer_bits.reading import ALL
 from llama_jax.figures.labels import labelled, readable
-from llama_jax.figures.marks import GREY, distance_words, gap_words, look, marked, shade
-from llama_jax.figures.style import LIMIT_COLOUR, new, styled
-
-
-def footnote(axes, missing: Sequence[dict], depth: float = -0.2) -> None:
-    """What is missing, and what would fill the gap, below a chart."""
-    if missing:
-        lines = "\n".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
-        axes.text(0.0, depth, lines, transform=axes.transAxes, fontsize=8, va="top", color=GREY)
+from llama_jax.figures.marks import distance_words, fastest_and_near, gaps_words, look, marked, shade
+from llama_jax.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new, styled
 
 
 @styled
@@ -28,7 +21,7 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
 
     entries: `precision.table.ladder`. texts: what was read, in words.
     """
-    figure, axes = new(12, 6.4)
+    figure, axes = new(10.5, 6.4)
     shown = [(e, e["distance"][ALL]) for e in entries if e["decode"].n and ALL in e["distance"]]
     heights = [max(d["kl"], quality.EXACT) for _, d in shown]
     rates = [e["decode"].median for e, _ in shown] or [1.0]
@@ -44,22 +37,12 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
     for (e, d), height in zip(shown, heights, strict=True):
         rate = e["decode"]
         bands += marked(axes, e, height, d if d["kl"] > quality.EXACT else None, 3.5)
-        labels.append(
-            (f"{e['name']} ({e['dtype']}): {rate.median:.0f} tok/s, {distance_words(d)}", rate.median, height, shade(e))
-        )
+        labels.append((f"{e['name']}: {rate.median:.0f} tok/s, {distance_words(d)}", rate.median, height, shade(e)))
     labelled(axes, labels, bands)
     axes.axhline(quality.EXACT, color=GREY, linewidth=0.8, linestyle=":")
     words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
-    axes.text(
-        0.995,
-        quality.EXACT,
-        words,
-        ha="right",
-        va="top",
-        fontsize=8.5,
-        color=GREY,
-        transform=axes.get_yaxis_transform(),
-    )
+    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="top")
+    axes.annotate(words, (0.995, quality.EXACT), (0, -2), fontsize=8.5, color=GREY, **note)
     if not shown:
         axes.text(
             0.5,
@@ -75,8 +58,8 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
     axes.set_ylabel(
         f"mean KL divergence from float32, nats a token\n({texts};\nlog scale, linear in the lowest decade)"
     )
-    axes.set_title("Faster to the right, further from the float32 model upwards")
-    footnote(axes, missing, -0.13)
+    headline(figure, fastest_and_near(shown))
+    footnote(figure, gaps_words(missing))
     return figure
 
 
@@ -87,7 +70,7 @@ def roofline(entries: dict[int, Sequence[dict]], bandwidths: dict[int, float]) -
 
     bandwidths: GB/s as probed, by context.
     """
-    figure, panels = new(max(10.0, 7.0 * len(entries)), 5.6, columns=len(entries), sharey=True, squeeze=False)
+    figure, panels = new(max(9.5, 5.7 * len(entries)), 5.6, columns=len(entries), sharey=True, squeeze=False)
     rates = [e["decode"].median for found in entries.values() for e in found if e["decode"].n] or [1.0]
     for axes, (context, found) in zip(panels[0], entries.items(), strict=True):
         roof(axes, [e for e in found if e["decode"].n and e["bytes"]], bandwidths[context], 0.6 * min(rates))
@@ -95,6 +78,12 @@ def roofline(entries: dict[int, Sequence[dict]], bandwidths: dict[int, float]) -
         words = f", {min(intensity):.1f} to {max(intensity):.1f} operations a byte" if intensity else ""
         axes.set_title(f"Context {context}{words}", fontsize=11.5)
     panels[0][0].set_ylabel("decode rate, tokens/s (log scale)\nlabels: rate, share of what the bandwidth allows")
+    near = max(
+        (e for found in entries.values() for e in found if e["mbu"].n), key=lambda e: e["mbu"].median, default=None
+    )
+    share = f": {near['name']} comes nearest with {near['mbu'].median:.0%}" if near else ""
+    beaten = near and near["mbu"].median > 1
+    headline(figure, f"{'A subject passes' if beaten else 'Nothing reaches'} what the memory's bandwidth allows{share}")
     return figure
 
 
@@ -117,4 +106,4 @@ def roof(axes, shown: Sequence[dict], bandwidth: float, bottom: float) -> None:
     labelled(axes, labels, taken)
     readable(axes.xaxis, axes.yaxis)
     n = min((e["decode"].n for e in shown), default=0)
-    axes.set_xlabel(f"MB that a token must read (log scale; n ≥ {n} answers; bands: 95 % intervals)")
+    axes.set_xlabel(f"MB that a token must read (log scale;\nn ≥ {n} answers; bands: 95 % intervals)")

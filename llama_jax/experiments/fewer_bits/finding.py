@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import standings
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import standing, within
+from llama_jax.bench.wording import round_ratio, settled, standing, weights, within
 from llama_jax.experiments.fewer_bits import table
 from llama_jax.experiments.fewer_bits.reading import ALL
 
@@ -23,8 +23,8 @@ def fewer_bits(
     if mine is None:
         return "No placement has a valid trial, so there is nothing to compare."
     rate, ratios = mine["decode"], []
-    sentence = (
-        f"At context {context} the fastest placement, {mine['name']} on {mine['dtype']} weights, decodes"
+    sentence = claim(trials, entries, seed) + (
+        f" At context {context} the fastest placement, {mine['name']} on {weights(mine['dtype'])}, decodes"
         f" {rate.median:.1f} tokens/s"
     )
     sentence += within(rate, ".1f") + (
@@ -49,3 +49,22 @@ def fewer_bits(
     if absent := [gap["name"] for gap in missing]:
         parts.append(f"{', '.join(absent)} {'was' if len(absent) == 1 else 'were'} not measured here")
     return "; ".join([sentence, *filter(None, parts)]) + "."
+
+
+def claim(trials: Sequence[Trial], entries: dict[int, Sequence[dict]], seed: int = 0) -> str:
+    """The fastest placement beside llama.cpp on the same file."""
+    context = min(entries)
+    mine, other = table.fastest(entries[context]), table.rival(entries[context], True)
+    if mine is None or other is None:
+        return f"Of what was measured here {mine['name']} decodes fastest." if mine else "Nothing has a valid trial."
+    return against_llamacpp(mine["name"], table.ratio(trials, mine["name"], other["name"], context, seed))
+
+
+def against_llamacpp(name: str, ratio) -> str:
+    """The fastest placement's rate over llama.cpp's, in a sentence."""
+    if not settled(ratio):
+        return (
+            f"Whether {name}, the fastest placement, decodes faster than llama.cpp on the same file is undecided here."
+        )
+    times = round_ratio(ratio.value)
+    return f"The fastest placement, {name}, decodes {times} times as fast as llama.cpp on the same file."

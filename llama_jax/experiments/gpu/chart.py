@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import (
     LIMIT_COLOUR,
-    PALETTE,
+    OTHERS,
     colour,
+    headline,
     limit_line,
     model_label,
     new,
@@ -21,7 +22,7 @@ from llama_jax.figures.style import (
     styled,
 )
 
-MARKS = ((PALETTE["blue"], "o"), (PALETTE["vermilion"], "s"), (PALETTE["green"], "^"))  # one a model
+MARKS = tuple(zip(OTHERS, ("o", "s", "^"), strict=False))  # one a model
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 
@@ -71,7 +72,11 @@ def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
             " the limit)"
         )
         axes.set_title(model_label(model).removesuffix(", random weights"), pad=18, fontsize=12)
-    figure.suptitle("Decode rate by who starts the programs", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    best = [(max(found, key=lambda r: r["rate"].median), model) for model, found in rates.items() if found]
+    said = [
+        f"{r['subject']} decodes {model_label(model).removesuffix(', random weights')} fastest" for r, model in best
+    ]
+    headline(figure, "; ".join(said[-2:]) or "No decode rate was measured")
     return figure
 
 
@@ -131,8 +136,19 @@ def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figu
         axes.minorticks_off()
         plain_ticks(axes.yaxis)
     panels[0][0].set_ylabel("ms to the first token, log scale")
-    figure.suptitle("Time to first token by prompt length", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    headline(figure, soonest(found))
     return figure
+
+
+def soonest(found: dict[str, dict[str, dict[int, list[float]]]]) -> str:
+    """Whose first token of the last model comes first after the longest prompt."""
+    subjects = next((lengths for lengths in reversed(found.values()) if lengths), {})
+    if not subjects:
+        return "No first token was measured"
+    longest = max(n for lengths in subjects.values() for n in lengths)
+    took = {name: float(np.median(lengths[longest])) for name, lengths in subjects.items() if longest in lengths}
+    best = min(took, key=took.get)
+    return f"After {longest:,} prompt tokens the first token comes soonest under {best}, in {took[best]:.3g} ms"
 
 
 @styled
@@ -174,7 +190,8 @@ def gpu_starts(found: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
         "MB beside the shared weights, log scale above 1\n(JAX: largest program, XLA's count; PyTorch: its"
         " allocator's peak)"
     )
-    left.set_title("The first answer")
-    right.set_title("Device memory")
-    figure.legend(loc="outside upper center", ncols=len(found), fontsize=9.5)
+    figure.legend(loc="outside lower center", ncols=max(1, len(found)), fontsize=9.5)
+    seconds = {s["subject"]: s["seconds"] for starts in found.values() for s in starts if s["seconds"] is not None}
+    worst = max(seconds, key=seconds.get, default=None)
+    headline(figure, f"A first answer costs {worst} most: {seconds[worst]:.3g} s" if worst else "No start was measured")
     return figure

@@ -23,7 +23,7 @@ from llama_jax.experiments.gpu.suite import BASELINE, NAME
 ALL = "all"  # models
 DECODE, FIRST_TOKEN = "decode", "first token "  # how `run` begins
 NOT_RECORDED = (
-    "No GPU run is recorded yet: on a machine with an NVIDIA GPU, `make gpu` records one in eight minutes"
+    "No GPU run is recorded yet. On a machine with an NVIDIA GPU, `make gpu` records one in eight minutes"
     " and draws it here."
 )
 

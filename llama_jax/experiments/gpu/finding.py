@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_jax.bench import wording
+from llama_jax.bench.wording import round_ratio
 from llama_jax.experiments.gpu import data
 from llama_jax.experiments.gpu.data import GpuTrial
 
@@ -16,11 +17,23 @@ def gpu(rows: Sequence[GpuTrial], seed: int = 0) -> str:
         return data.NOT_RECORDED
     parts = [one_on_gpu(data.rates(rows, model, seed), wording.short_model(model)) for model in data.models(rows)]
     where = rows[0].device if data.is_gpu(rows) else f"{rows[0].device}, which is no GPU, in a rehearsal on tiny shapes"
-    return (
-        f"On {where}, {'; '.join(filter(None, parts))}."
-        if any(parts)
-        else f"On {where} no placement has a valid trial."
-    )
+    if not any(parts):
+        return f"On {where} no placement has a valid trial."
+    return f"{claim(rows, seed)} On {where}, {'; '.join(filter(None, parts))}."
+
+
+def claim(rows: Sequence[GpuTrial], seed: int = 0) -> str:
+    """Who decodes the last model fastest, and how many times as fast as the baseline."""
+    model = [m for m in data.models(rows) if one_on_gpu(data.rates(rows, m, seed), m)][-1]
+    rates = data.rates(rows, model, seed)
+    best, base = rates[0], next((r for r in rates if r["subject"] == data.BASELINE), None)
+    where = "the GPU" if data.is_gpu(rows) else "the rehearsal's processor"
+    if base is None or base is best:
+        return f"On {where} {best['subject']} decodes fastest."
+    ratio = data.between(best, base)
+    if not ratio.excludes_one:
+        return f"Whether anything decodes faster than {base['subject']} on {where}, these trials do not decide."
+    return f"On {where} {best['subject']} decodes {round_ratio(ratio.value)} times as fast as {base['subject']}."
 
 
 def one_on_gpu(rates: Sequence[dict], model: str) -> str:

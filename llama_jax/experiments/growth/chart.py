@@ -4,103 +4,85 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib import pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
 
+from llama_jax.experiments.growth import finding
+from llama_jax.figures.labels import labelled, readable
 from llama_jax.figures.marks import label
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, plain_ticks, styled
+from llama_jax.figures.style import LIMIT_COLOUR, OTHERS, footnote, headline, new, styled
 
-TITLES = {
-    "layers": "Layers",
-    "width": "Width",
-    "context": "Cache slots",
-    "batch": "Batch rows",
-    "model": "Whole models",
-}
+LINES = {"layers": "o-", "width": "s-", "context": "^-", "model": "D:"}
+NOUNS = {"layers": "layers", "width": "width", "context": "cache slots", "model": "whole models"}
+MEASURED = dict(zip((*LINES, "batch"), OTHERS, strict=False))  # a colour a size that was varied
 
 
 @styled
 def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
-    """Milliseconds a step against each size: every answer a point, medians joined, the bandwidth and arithmetic limits
-    beside.
+    """Milliseconds a step against the bytes that it reads, a line a size that was varied (left), and against the rows
+    of a batch (right), beside what bandwidth and arithmetic allow.
 
     axes_points: axis → `measure.axis_of`.
     """
-    columns = min(3, len(axes_points))
-    lines = -(-len(axes_points) // columns)
-    figure, panels = plt.subplots(lines, columns, figsize=(4.6 * columns, 4.1 * lines + 0.6), squeeze=False)
-    for axes in panels.flat[len(axes_points) :]:
-        axes.axis("off")
-    for axes, (axis, points) in zip(panels.flat, axes_points.items(), strict=False):
-        x = range(len(points)) if axis == "model" else [int(p["value"]) for p in points]
-        axes.scatter(
-            [at for at, p in zip(x, points, strict=True) for _ in p["ms"]],
-            [ms for p in points for ms in p["ms"]],
-            s=16,
-            color=PALETTE["blue"],
-            alpha=0.5,
-            linewidths=0,
-            zorder=3,
-        )
-        axes.plot(
-            x,
-            [p["median"] for p in points],
-            color=PALETTE["blue"],
-            linewidth=2,
-            label="measured (median; point: one answer)",
-        )
-        axes.plot(
-            x,
-            [p["bytes_ms"] for p in points],
-            color=LIMIT_COLOUR,
-            linestyle="--",
-            linewidth=1.5,
-            label="bytes / bandwidth",
-        )
-        if all(p["flops_ms"] for p in points):
-            axes.plot(
-                x,
-                [p["flops_ms"] for p in points],
-                color=PALETTE["green"],
-                linestyle=":",
-                linewidth=1.8,
-                label="operations / arithmetic",
-            )
-        for at, p in zip(x, points, strict=True):
-            bound = max(p["bytes_ms"], p["flops_ms"] or 0)
-            axes.annotate(
-                f"{p['median'] / bound:.1f}x",
-                (at, p["median"]),
-                (0, 7),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8.5,
-            )
-        axes.set_ylim(bottom=0)
-        if axis == "model":
-            names = [label(p["value"].partition(" ")[0]) + own(p["value"]) for p in points]
-            axes.set_xticks(list(x), names, fontsize=8.5)
-            axes.margins(x=0.2)
-        else:
-            spread = max(x) / min(x) > 20
-            axes.set_xscale("log" if spread else "linear")
-            axes.set_xticks(x, [str(at) for at in x], fontsize=9, rotation=0 if len(x) < 4 else 45)
-            axes.minorticks_off()
-        plain_ticks(axes.yaxis)
-        axes.set_title(TITLES[axis], fontsize=12)
-        counts = sorted({p["n"] for p in points})
-        processes = "one process" if points[0]["processes"] == 1 else f"{points[0]['processes']} processes"
-        axes.set_xlabel(
-            f"n = {'-'.join(str(n) for n in (counts[0], counts[-1])[: len(counts)])} a point, {processes}", fontsize=9
-        )
-    for axes in panels[:, 0]:
-        axes.set_ylabel("ms a step (one token for each row)")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    words = "2.0x over a point: twice the larger of the two limits"
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=9.5, title=words, title_fontsize=9.5)
+    both = "batch" in axes_points
+    figure, panels = new(10.5, 5.2, columns=1 + both, squeeze=False, gridspec_kw={"width_ratios": [1.5, 1][: 1 + both]})
+    by_bytes(panels[0][0], {axis: points for axis, points in axes_points.items() if axis in LINES and points})
+    if both:
+        by_rows(panels[0][1], axes_points["batch"])
+    every = [p for points in axes_points.values() for p in points]
+    counts = sorted({p["n"] for p in every}) or [0]
+    processes = sorted({p["processes"] for p in every}) or [0]
+    n = "-".join(str(n) for n in (counts[0], counts[-1])[: len(counts)])
+    footnote(
+        figure,
+        f"Mark: median of n = {n} answers in {processes[0]} process{'es' * (processes[0] != 1)}; line: all of them.",
+    )
+    headline(figure, finding.claim(axes_points) or "A step grows with the rows of its batch")
     return figure
 
 
-def own(value: str) -> str:
-    """A model's own placement, on a line below its name; "" for the one that all others run under."""
-    return f"\n{name}" if (name := value.partition(" ")[2]) else ""
+def by_bytes(axes, found: dict[str, Sequence[dict]]) -> None:
+    """Every size on one scale: what it reads and how long it takes."""
+    marks, lines = [], []
+    for axis, points in found.items():
+        tint, x = MEASURED[axis], [p["bytes"] / 1e6 for p in points]
+        axes.plot(x, [p["median"] for p in points], LINES[axis], color=tint, linewidth=1.6, label=NOUNS[axis])
+        axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=tint, alpha=0.5)
+        shown = points if axis == "model" else (points[0], points[-1])
+        marks += [(name_of(axis, p["value"]), p["bytes"] / 1e6, p["median"], tint) for p in shown]
+        lines.append((x, [p["median"] for p in points]))
+    points = [p for each in found.values() for p in each]
+    if points:
+        bandwidth = np.median([p["bytes"] / p["bytes_ms"] for p in points])  # of all probes: a single one is too noisy
+        ends = np.array([min(p["bytes"] for p in points), max(p["bytes"] for p in points)])
+        axes.plot(ends / 1e6, ends / bandwidth, color=LIMIT_COLOUR, linestyle="--", label="bytes / bandwidth")
+    axes.set(xscale="log", yscale="log")
+    axes.margins(x=0.1, y=0.12)
+    axes.set(xlabel="MB that a token reads (log scale)", ylabel="ms a token (log scale)")
+    readable(axes.xaxis, axes.yaxis)
+    axes.legend(fontsize=9, loc="upper left")
+    labelled(axes, marks, lines)
+
+
+def by_rows(axes, points: Sequence[dict]) -> None:
+    """A step against the rows of its batch, with both limits."""
+    x = [int(p["value"]) for p in points]
+    axes.plot(x, [p["median"] for p in points], "o-", color=MEASURED["batch"], linewidth=1.6, label="measured")
+    axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=MEASURED["batch"], alpha=0.5)
+    limits = {"bytes / bandwidth": ("bytes_ms", "--"), "operations / arithmetic": ("flops_ms", ":")}
+    for words, (key, line) in limits.items():
+        if all(p[key] for p in points):
+            axes.plot(x, [p[key] for p in points], line, color=LIMIT_COLOUR, label=words)
+    axes.set(xscale="log", yscale="log", xlabel="rows of a batch (log scale)", ylabel="ms a step (log scale)")
+    axes.set_xticks(x, [str(at) for at in x])
+    axes.minorticks_off()
+    readable(axes.yaxis)
+    axes.legend(fontsize=9, loc="upper left")
+
+
+def name_of(axis: str, value: str) -> str:
+    """A size; of a whole model its name, and below it the placement that is its own."""
+    if axis != "model":
+        return str(value)
+    model, _, placement = value.partition(" ")
+    return label(model).replace("\n", "") + (f"\n{placement}" if placement else "")

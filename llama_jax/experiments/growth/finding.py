@@ -19,7 +19,7 @@ def growth(points: dict[str, Sequence[dict]], crossing: float) -> str:
                 f" and its time {more[1]:.1f} times as long"
             )
     sentence = "; ".join(said) if said else "no size was varied"
-    sentence = sentence[0].upper() + sentence[1:]
+    sentence = " ".join(filter(None, [claim(points), sentence[0].upper() + sentence[1:]]))
     batch = points.get("batch", ())
     if len(batch) > 1:
         first, last = batch[0], batch[-1]
@@ -30,3 +30,17 @@ def growth(points: dict[str, Sequence[dict]], crossing: float) -> str:
         if np.isfinite(crossing):
             sentence += f", arithmetic being the limit from about {crossing:.0f} rows on"
     return sentence + "."
+
+
+def claim(points: dict[str, Sequence[dict]]) -> str:
+    """How much longer a token takes that reads more; "" where no size was varied."""
+    for axis, noun in (
+        ("layers", "through more layers"),
+        ("width", "in wider layers"),
+        ("context", "of a longer text"),
+    ):
+        if len(points.get(axis, ())) > 1:
+            first, last = points[axis][0], points[axis][-1]
+            more, longer = last["bytes"] / first["bytes"], last["median"] / first["median"]
+            return f"A token that reads {more:.1f} times as many bytes, {noun}, takes {longer:.1f} times as long."
+    return "Of what a token's cost grows with only the batch was varied." if len(points.get("batch", ())) > 1 else ""

@@ -8,11 +8,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_jax.bench.wording import interval
+from llama_jax.experiments.honest_measurement import finding
 from llama_jax.figures.marks import interval_words
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
+from llama_jax.figures.style import (
+    GREY,
+    LIMIT_COLOUR,
+    OTHERS,
+    colour,
+    footnote,
+    headline,
+    new,
+    plain_ticks,
+    rows,
+    styled,
+)
 
-WITH, WITHOUT, BAD, GOOD = PALETTE["blue"], PALETTE["orange"], PALETTE["vermilion"], PALETTE["green"]
-GREY = "#555555"
+WITH, WITHOUT, BAD = colour("step"), OTHERS[1], OTHERS[5]
 
 
 @styled
@@ -22,7 +33,7 @@ def speed_ups(found: Sequence[dict], limit: float) -> Figure:
 
     found: as `measure.speed_ups` returns it. limit: tokens/s that the memory bandwidth allows.
     """
-    figure, axes = new(11.5, 3.4)
+    figure, axes = new(10, 3.8)
     heights = rows(axes, [f["label"] for f in found])
     for f in found:
         height = heights[f["label"]]
@@ -63,8 +74,8 @@ def speed_ups(found: Sequence[dict], limit: float) -> Figure:
     axes.set_xlabel("tokens/s over a whole answer of 15 tokens, log scale (point: one answer)")
     axes.scatter([], [], color=WITH, marker="o", label="growing KV cache, jitted")
     axes.scatter([], [], color=WITHOUT, marker="s", label="no cache, jitted")
-    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5)
-    axes.set_title("What a KV cache gains, by what was warmed up before timing", pad=18)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
+    headline(figure, finding.claim(found))
     return figure
 
 
@@ -74,14 +85,14 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
 
     found: as `measure.first_tokens` returns it. limit_ms: what the machine's arithmetic allows for this prompt.
     """
-    figure, (left, right) = new(11.5, 3.9, columns=2, gridspec_kw={"width_ratios": [1, 2.4]})
+    figure, (left, right) = new(10.5, 4.2, columns=2, gridspec_kw={"width_ratios": [1, 2.4]})
     left.bar([0, 1], [found["published_mean"], found["published_p99"]], color=[BAD, WITH], width=0.6)
     left.set_xticks([0, 1], ["mean of\n5 cold", "P99 of\n100 warm"])
     for x, value in enumerate((found["published_mean"], found["published_p99"])):
         left.text(x, value, f"{value:.2f}", ha="center", va="bottom", fontsize=10)
     left.set_ylabel("time to first token, ms")
     left.grid(axis="x", visible=False)
-    left.set_title("As published")
+    left.set_title("as published", pad=18)
     heights = rows(right, ["5 cold requests", f"{len(found['warm'])} warm requests"])
     spread = np.random.default_rng(0)
     for name, shade, height in zip(("cold", "warm"), (BAD, WITH), heights.values(), strict=True):
@@ -116,7 +127,10 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
     right.xaxis.set_minor_formatter("")
     right.set_xlim(min(limit_ms, *found["warm"]) / 1.4, max(*found["cold"], *found["warm"]) * 1.4)
     right.set_xlabel("time to first token, ms, log scale (point: one request)")
-    right.set_title("Measured here", pad=18)
+    right.set_title("measured here", pad=18)
+    over = found["cold_mean"] / found["naive_p99"]
+    warm = f"the 99th percentile of {len(found['warm']):,} warm ones"
+    headline(figure, f"The mean of {len(found['cold'])} cold requests is {over:.1f} times {warm}")
     return figure
 
 
@@ -126,10 +140,10 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
 
     published: what was claimed on the strength of the first way.
     """
-    figure, both = new(11.5, 0.22 * len(rounds) + 2.2, columns=2, sharex=True, sharey=True)
+    figure, both = new(10, 0.22 * len(rounds) + 2.6, columns=2, sharex=True, sharey=True)
     titles = {
-        "sequential": "As published: all of A, then all of B",
-        "interleaved": "This protocol: pairs in random order",
+        "sequential": "as published: all of A, then all of B",
+        "interleaved": "this protocol: pairs in random order",
     }
     for axes, (way, title) in zip(both, titles.items(), strict=True):
         apart = 0
@@ -149,9 +163,10 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
         axes.set_yticks(range(len(rounds)), [str(i + 1) for i in range(len(rounds))])
         axes.grid(axis="y", visible=False)
     both[0].set_ylabel("round (a process each)")
-    figure.suptitle(
-        f"Published one after the other: {published}. Here A and B are one program:", fontsize=10.5, x=0.01, ha="left"
-    )
+    apart = {way: sum(found[way].excludes_one for found in rounds) for way in titles}
+    said = f"Timed against itself a program differs in {apart['sequential']} of {len(rounds)} rounds"
+    headline(figure, f"{said} one after the other, in {apart['interleaved']} interleaved")
+    footnote(figure, f"Published one after the other: {published}. Here A and B are one program.")
     both[0].invert_yaxis()
     return figure
 
@@ -166,7 +181,7 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
         "aa_false_positive_rate": "equal called different",
         "power": "3 % effect found",
     }
-    figure, panels = new(12, 0.42 * len(scenarios) + 1.9, columns=3, sharey=True)
+    figure, panels = new(11, 0.4 * len(scenarios) + 2.3, columns=3, sharey=True)
     heights = rows(panels[0], scenarios)
     for axes, (key, title) in zip(panels, measures.items(), strict=True):
         axes.grid(axis="y", visible=False)
@@ -190,5 +205,11 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
         axes.set_title(title, pad=18)
     panels[0].plot([], [], "o", color=WITH, label="this protocol: interleaved blocks, pairs, bootstrap of processes")
     panels[0].plot([], [], "X", color=BAD, label="one after the other, unpaired (Welch)")
-    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5)
+    figure.legend(loc="outside lower center", ncols=1, fontsize=9.5)
+    held = {r["protocol"]: r["coverage"] for r in table if r["scenario"] == scenarios[0]}
+    others = [share for protocol, share in held.items() if protocol != "ours"]
+    said = f"This protocol's intervals hold the truth in {held['ours']:.0%} of simulated runs" if "ours" in held else ""
+    headline(
+        figure, said + f", those of one after the other in {others[0]:.0%}" * bool(others) or "Nothing was simulated"
+    )
     return figure

@@ -10,16 +10,19 @@ from matplotlib.figure import Figure
 
 from llama_jax.bench import summary
 from llama_jax.bench.wording import times
-from llama_jax.experiments.host_loop import measure
+from llama_jax.experiments.host_loop import finding, measure
 from llama_jax.experiments.host_loop.clock import HostTrial
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, colour, interval_bar, new, plain_ticks, rows, styled
-
-GREY = "#555555"
-
-
-def shade(name: str) -> str:
-    """A strategy's colour: that of the placement it drives."""
-    return colour(name.partition("+")[0].removesuffix(" (again)"))
+from llama_jax.figures.style import (
+    GREY,
+    LIMIT_COLOUR,
+    colour,
+    headline,
+    interval_bar,
+    new,
+    plain_ticks,
+    rows,
+    styled,
+)
 
 
 @styled
@@ -30,7 +33,7 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
     panels: (label, the model's trials, its `measure.table`).
     """
     most = max(len(table) for *_, table in panels)
-    figure, all_axes = new(7.2 * len(panels), 0.5 * most + 2.0, columns=len(panels), squeeze=False)
+    figure, all_axes = new(5.5 * len(panels), 0.46 * most + 2.0, columns=len(panels), squeeze=False)
     for axes, (label, trials, table) in zip(all_axes[0], panels, strict=True):
         heights = rows(axes, [line["name"] for line in table])
         for line in table:
@@ -46,7 +49,7 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
         axes.text(
             1.0,
             1.0,
-            f"memory-bandwidth limit {limit:,.0f} tokens/s{place}",
+            f"bandwidth limit {limit:,.0f}{place}",
             color=LIMIT_COLOUR,
             ha="right",
             va="bottom",
@@ -55,6 +58,9 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
         )
         axes.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
         axes.set_title(label, pad=18)
+    ends = {label: finding.gain(table, label) for label, _, table in (panels[0], panels[-1])}
+    said = "; ".join(ends.values())
+    headline(figure, said[0].upper() + said[1:])
     return figure
 
 
@@ -72,7 +78,7 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
         )
         return
     spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(rates))
-    axes.scatter(rates, height + spread, s=12, alpha=0.45, color=shade(line["name"]), linewidths=0, zorder=2)
+    axes.scatter(rates, height + spread, s=12, alpha=0.45, color=colour(line["name"]), linewidths=0, zorder=2)
     rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
     interval_bar(axes, rate["low"], rate["median"], rate["high"], height)
     words = (
@@ -93,9 +99,9 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     figure, axes = new(9.5, 5)
     weights = np.array([p["weights"] for p in points])
     series = {
-        "dispatch": ("in calls that start programs (step)", PALETTE["vermilion"], "o-", -1),
-        "wait": ("waiting for their tokens (step)", PALETTE["blue"], "s-", 1),
-        "alone": ("device alone: whole loop / tokens", "black", "^:", 1),
+        "dispatch": ("step: in calls that start programs", colour("step"), "o--", -1),
+        "wait": ("step: waiting for their tokens", colour("step"), "s-", 1),
+        "alone": ("loop, whole / tokens: the device alone", colour("loop"), "^:", 1),
     }
     for key, (label, tint, form, _) in series.items():
         middle = np.array([p[key].median for p in points])
@@ -127,63 +133,64 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     plain_ticks(axes.yaxis)
     axes.set_xlabel("weights that a token reads, log scale (n: answers of step, of loop)")
     axes.legend(fontsize=9.5, loc="upper center", bbox_to_anchor=(0.5, -0.28), ncols=3)
-    axes.set_title("Where a token's time goes when the host starts every one")
+    size = f"{cross / 1e6:.2g} M" if cross else ""
+    below = f"In models below about {size} weights a token waits longer for Python than for the model"
+    headline(figure, below if cross else finding.claim(points))
     return figure
 
 
 @styled
 def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cores: int, seed: int = 0) -> Figure:
-    """Processor cores kept busy, one panel a model (hatched: by the reader's thread), and the last one's gaps between
-    tokens.
+    """Processor cores kept busy by every strategy, a mark a model (left), and the last model's gaps between tokens
+    (right).
 
     panels: as for `host_strategies`. cores: those that the processes might use.
     """
     table = panels[-1][2]
-    figure, (*busy, gaps) = new(4.6 * len(panels) + 5, 0.5 * len(table) + 1.9, columns=len(panels) + 1, sharey=True)
-    heights = rows(gaps, [line["name"] for line in table])
-    for axes, (label, trials, lines) in zip(busy, panels, strict=True):
+    figure, (busy, gaps) = new(10.5, 0.46 * len(table) + 2.1, columns=2, sharey=True)
+    heights = rows(busy, [line["name"] for line in table])
+    marks = dict(zip([label for label, *_ in panels], ("o", "s", "^", "D"), strict=False))
+    for i, (label, trials, lines) in enumerate(panels):
         for line in (line for line in lines if line["valid_trials"] and line["name"] in heights):
-            cores_row(axes, line, [t.cores for t in summary.warm(trials, line["name"])], heights[line["name"]], seed)
-        axes.axvline(cores, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-        axes.text(
-            cores,
-            1.0,
-            f"all {cores} cores ",
-            color=LIMIT_COLOUR,
-            ha="right",
-            va="bottom",
-            fontsize=9,
-            transform=axes.get_xaxis_transform(),
-        )
-        axes.set_xlim(0, 1.3 * max(cores, *(t.cores for t in trials if t.valid)))
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel(
-            "cores busy, host and device together\n(bar: median; hatched: reader's thread;\npoint: one answer)",
-            fontsize=10,
-        )
-        axes.set_title(label, pad=18)
+            at = heights[line["name"]] + 0.2 - 0.4 * i / max(1, len(panels) - 1)
+            cores_row(busy, line, [t.cores for t in summary.warm(trials, line["name"])], at, marks[label], i > 0)
+    for i, (label, mark) in enumerate(marks.items()):
+        busy.plot([], [], mark, color=GREY, markerfacecolor=GREY if i else "white", linestyle="", label=label)
+    busy.axvline(cores, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+    note = dict(color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9)
+    busy.text(cores, 1.0, f"all {cores} cores ", transform=busy.get_xaxis_transform(), **note)
+    least = min((line["valid_trials"] for *_, lines in panels for line in lines if line["valid_trials"]), default=0)
+    busy.set_xlim(0, 1.15 * max(cores, *(t.cores for _, trials, _ in panels for t in trials if t.valid)))
+    busy.set_xlabel(
+        f"cores busy, host and device together\n(mark: median; line: all of n ≥ {least} answers)", fontsize=10
+    )
+    gaps.grid(axis="y", visible=False)
     for line in (line for line in table if line["valid_trials"]):
         name, height = line["name"], heights[line["name"]]
         low, middle, high = np.percentile(summary.itl_pooled(summary.warm(panels[-1][1], name)) * 1e3, [5, 50, 95])
-        gaps.plot([low, high], [height] * 2, color=shade(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
-        gaps.plot(middle, height, "|", color="black", markersize=18, markeredgewidth=2)
-        gaps.annotate(f"{middle:.2g}", (middle, height), (0, 9), textcoords="offset points", fontsize=8.5, ha="center")
+        gaps.plot([low, high], [height] * 2, color=colour(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
+        gaps.plot(middle, height, "|", color="black", markersize=16, markeredgewidth=2)
+        gaps.annotate(f"{middle:.2g}", (middle, height), (5, 8), textcoords="offset points", fontsize=8.5, ha="left")
     gaps.set_xscale("symlog", linthresh=0.1)
     gaps.set_xlim(left=-0.02)
     plain_ticks(gaps.xaxis)
     gaps.set_xlabel(
-        "gap between tokens at the reader, ms\n(log scale above 0.1; bar: median;\nband: 5th to 95th percentile)",
+        f"gap between tokens, ms, {panels[-1][0]}\n(log scale above 0.1; bar: median; band: 5th to 95th percentile)",
         fontsize=10,
     )
-    gaps.set_title(f"{panels[-1][0]}: how tokens arrive", pad=18)
+    figure.legend(loc="outside lower center", ncols=len(panels), fontsize=10)
+    used = [line["cores"] for line in table if line["valid_trials"]]
+    said = (
+        f"Every strategy keeps {min(used):.1f} to {max(used):.1f} of {cores} cores busy"
+        if used
+        else "No strategy counts"
+    )
+    headline(figure, f"{said} on {panels[-1][0]}; they differ in how tokens arrive")
     return figure
 
 
-def cores_row(axes, line: dict, cores: Sequence[float], height: float, seed: int) -> None:
-    """One strategy's busy cores: every answer, the median, and the share of the reader's thread."""
-    tint = shade(line["name"])
-    axes.barh(height, line["cores"], color=tint, alpha=0.35, height=0.62)
-    axes.barh(height, line["reader_cores"], color="none", edgecolor=tint, hatch="////", height=0.62, linewidth=0)
-    spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(cores))
-    axes.scatter(cores, height + spread, s=10, color="black", alpha=0.5, linewidths=0, zorder=3)
-    axes.text(max(cores), height, f"  {line['cores']:.2f}, n = {len(cores)}", va="center", fontsize=9)
+def cores_row(axes, line: dict, cores: Sequence[float], height: float, mark: str, filled: bool) -> None:
+    """One strategy's busy cores on one model: the range of its answers, and the median."""
+    tint = colour(line["name"])
+    axes.plot([min(cores), max(cores)], [height] * 2, color=tint, linewidth=1.5, alpha=0.6)
+    axes.plot(line["cores"], height, mark, color=tint, markerfacecolor=tint if filled else "white", markersize=7)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_jax.bench.wording import within
 from llama_jax.experiments.host_loop import flax_twin
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
+from llama_jax.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, plain_ticks, rows, styled
 
 LABELS = {
     flax_twin.UNJITTED: "Linen apply, not jitted",
@@ -19,7 +19,6 @@ LABELS = {
     flax_twin.JITTED: "Linen, jax.jit(apply)",
     flax_twin.STEP: "ours: step",
 }
-HOST, TOKEN = PALETTE["orange"], PALETTE["blue"]
 
 
 @styled
@@ -64,17 +63,21 @@ def call_cost(table: Sequence[dict]) -> Figure:
             pad=18,
         )
     panels[0][0].set_ylim(bottom=-0.75)
-    panels[0][0].plot([], [], "D", color=HOST, label="the call returns: Python and dispatch")
+    panels[0][0].plot([], [], "D", color=GREY, label="the call returns: Python and dispatch")
     panels[0][0].plot(
         [], [], "|", color="black", markersize=13, markeredgewidth=2.2, label="the token is there (band: 95 % interval)"
     )
     figure.legend(
         *panels[0][0].get_legend_handles_labels(),
-        loc="outside upper center",
+        loc="outside lower center",
         ncols=2,
         fontsize=9.5,
-        title="What one decode call costs, by the way it is made",
-        title_fontproperties=dict(weight="bold", size=13),
+    )
+    at = {e["subject"]: e["over_step"].value for e in table if e["model"] == models[-1] and e["over_step"]}
+    words = {flax_twin.UNJITTED: "not jitted", flax_twin.JITTED: "jitted"}
+    said = [f"{how} {short(at[way])} times" for way, how in words.items() if way in at]
+    headline(
+        figure, f"A token under Flax takes, {', '.join(said)} as long as ours" if said else "Flax was not measured"
     )
     n, calls = min(e["complete_us"].n for e in table), table[0]["calls"]
     for axes in panels[0]:
@@ -98,7 +101,13 @@ def draw_way(axes, entry: dict, height: float) -> None:
         return
     spread = np.linspace(-0.14, 0.14, len(entry["points"]))
     axes.scatter(
-        [c / 1e3 for _, c in entry["points"]], height + spread, s=12, color=TOKEN, alpha=0.55, linewidths=0, zorder=2
+        [c / 1e3 for _, c in entry["points"]],
+        height + spread,
+        s=12,
+        color=colour("step" if entry["subject"] == flax_twin.STEP else "flax"),
+        alpha=0.55,
+        linewidths=0,
+        zorder=2,
     )
     axes.plot(
         [token.low / 1e3, token.high / 1e3],
@@ -114,7 +123,7 @@ def draw_way(axes, entry: dict, height: float) -> None:
         returned.median / 1e3,
         height,
         "D",
-        color=HOST,
+        color=GREY,
         markersize=6.5,
         markeredgecolor="white",
         markeredgewidth=0.7,
@@ -131,7 +140,7 @@ def draw_way(axes, entry: dict, height: float) -> None:
         va="center",
         color="#333333",
         zorder=6,
-        bbox=dict(facecolor="white", alpha=0.8, linewidth=0, pad=0.8),
+        bbox=dict(facecolor="white", linewidth=0, pad=0.8),
         transform=axes.get_yaxis_transform(),
     )
 

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from llama_jax.bench import summary
+from llama_jax.bench import AGAIN, statistics, summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import times
+from llama_jax.experiments.jit_placement import finding
 from llama_jax.experiments.jit_placement.table import Cost
+from llama_jax.figures.labels import readable
 from llama_jax.figures.marks import spread_labels
 from llama_jax.figures.style import (
+    GREY,
     LIMIT_COLOUR,
-    PALETTE,
+    STAGES,
     colour,
+    headline,
     interval_bar,
     limit_line,
     new,
@@ -52,12 +55,12 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
     limit_line(axes, limit)
     axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm" and t.tg > 0)))
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
-    axes.set_title("Decode rate by placement of jax.jit", pad=18)
+    headline(figure, finding.claim(trials, table))
     return figure
 
 
 def ratio_words(line: dict) -> str:
-    """`46.1 tok/s · 1.02x [1.00, 1.03] of step, n = 20`."""
+    """`46.1 tok/s · 1.02x [1.00, 1.03], n = 20`, over the baseline."""
     rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
     words = f"{rate['median']:.1f} tok/s"
     if ratio["verdict"] == "baseline":
@@ -68,36 +71,28 @@ def ratio_words(line: dict) -> str:
 
 
 @styled
-def pipelines(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
-    """Distribution of tokens/s of a few placements, as the original notebook drew it. names: subject → label."""
-    import seaborn as sns
-
-    figure, axes = new(9, 4.2)
-    series = {label: [t.tg for t in summary.warm(trials, subject)] for subject, label in names.items()}
-    edges = np.histogram_bin_edges(
-        np.concatenate(list(series.values())), bins=int(np.clip(max(map(len, series.values())), 4, 16))
-    )
-    for (subject, label), hatch in zip(names.items(), ("", "//", ".."), strict=False):
-        values = series[label]
-        text = (
-            f"{label}: median {np.median(values):.1f}, sd {np.std(values, ddof=1) if len(values) > 1 else 0:.1f},"
-            f" n = {len(values)}"
-        )
-        sns.histplot(
-            x=values,
-            bins=edges,
-            ax=axes,
-            color=colour(subject),
-            alpha=0.5,
-            label=text,
-            hatch=hatch,
-            edgecolor=colour(subject),
-        )
-        axes.axvline(np.median(values), color=colour(subject), linewidth=2)
-    axes.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), fontsize=10)
-    axes.set_title("The original's pipelines 1 and 2 on the same prompts")
+def pipelines(trials: Sequence[Trial], names: dict[str, str], seed: int = 0) -> Figure:
+    """The original notebook's two pipelines: every answer (left), and block by block the second over the first (right).
+    names: two subjects → labels, the baseline first."""
+    figure, (left, right) = new(9.5, 3.4, columns=2, width_ratios=(3, 2))
+    (base, label), (other, other_label) = names.items()
+    heights = rows(left, [label, other_label])
+    for subject, said in names.items():
+        rates = list(summary.rates(trials, subject).values())
+        found = statistics.summarise(rates, seed)
+        scatter_row(left, rates, heights[said], subject, seed)
+        interval_bar(left, found.low, found.median, found.high, heights[said])
+        left.text(found.median, heights[said] + 0.36, f"{found.median:.1f}", ha="center", fontsize=9)
+    left.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
+    ratio, of = summary.paired_ratio(trials, other, base, seed), (summary.rates(trials, n) for n in (other, base))
+    theirs, mine = of
+    scatter_row(right, [theirs[at] / mine[at] for at in sorted(theirs.keys() & mine.keys())], 0, other, seed)
+    interval_bar(right, ratio.low, ratio.value, ratio.high, 0)
+    right.axvline(1, color=GREY, linewidth=0.9)
+    right.set(yticks=[], ylim=(-1, 1), xlabel=f"{other} over {base} in the same block\n(n = {ratio.n} blocks)")
+    words = {"faster": "is faster than its first", "slower": "is slower than its first"}.get(ratio.verdict)
+    words = words or ("is as fast as" if ratio.verdict.startswith("equal") else "is not told apart from") + " its first"
+    headline(figure, f"The original's second pipeline ({other}) {words}: {ratio.words}")
     return figure
 
 
@@ -113,13 +108,11 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
         words = f"{a.median:+.2f} ms · {cost.ratio.value:.2f}x the rate, n = {cost.ratio.n}"
         axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
     axes.axvline(0, color="#888888", linewidth=0.8)
-    axes.set_xscale("symlog", linthresh=1)
-    plain_ticks(axes.xaxis)
     axes.set_xlabel(
-        "milliseconds added to a token, log scale beyond ±1\n"
+        "milliseconds added to a token\n"
         "(point: a sampled and a greedy answer of one block; bar: median; band: its 95 % interval)"
     )
-    axes.set_title(f"What sampling adds: {settings}", pad=18)
+    headline(figure, f"{finding.added(costs)} ({settings})")
     return figure
 
 
@@ -137,7 +130,7 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
         left.annotate(
             f"{np.median(ttft):.0f}",
             (np.median(ttft), height),
-            (0, 9),
+            (0, 11),
             textcoords="offset points",
             fontsize=8.5,
             ha="center",
@@ -146,15 +139,16 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
         low, middle, high = np.percentile(gaps, [5, 50, 95])
         right.plot([low, high], [height] * 2, color=colour(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
         right.plot(middle, height, "|", color="black", markersize=18, markeredgewidth=2)
-        right.annotate(f"{middle:.1f}", (middle, height), (0, 9), textcoords="offset points", fontsize=8.5, ha="center")
+        right.annotate(
+            f"{middle:.1f}", (middle, height), (0, 11), textcoords="offset points", fontsize=8.5, ha="center"
+        )
     left.set(xscale="log", xlabel="time to first token, ms, log scale\n(point: one answer; bar: median)")
     right.set_xscale("symlog", linthresh=1)
     right.set_xlim(left=-0.15)
     plain_ticks(left.xaxis, right.xaxis)
     left.xaxis.set_minor_formatter("{x:g}")
     right.set_xlabel("inter-token latency, ms, log scale above 1\n(bar: median; band: 5th to 95th percentile)")
-    left.set_title("Time to first token")
-    right.set_title("Gap between tokens")
+    headline(figure, soonest(table))
     n = min((r["valid_trials"] for r in table), default=0)
     right.text(
         1.0,
@@ -164,7 +158,7 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
         va="bottom",
         transform=right.transAxes,
         fontsize=8.5,
-        color="#555555",
+        color=GREY,
     )
     return figure
 
@@ -175,9 +169,9 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
     figure, (left, right) = new(11, 0.5 * len(names) + 1.8, columns=2, sharey=True)
     heights = rows(left, names)
     right.grid(axis="y", visible=False)
-    stages = {"trace": ("trace_ns", PALETTE["sky"], ""), "lower": ("lower_ns", PALETTE["orange"], "//"),
-              "compile (XLA)": ("backend_ns", PALETTE["blue"], "")}  # fmt: skip
-    n = 0
+    stages = {"trace": ("trace_ns", STAGES["trace"], ""), "lower": ("lower_ns", STAGES["lower"], "//"),
+              "compile (XLA)": ("backend_ns", STAGES["compile"], "")}  # fmt: skip
+    n, found = 0, {}
     for name in names:
         cold = sorted(
             (t for t in trials if t.subject == name and t.phase == "cold" and t.valid), key=summary.compile_seconds
@@ -199,6 +193,7 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
             at += seconds
         left.text(at, height, f" {at:.2f} s", va="center", fontsize=9)
         programs = int(np.median([t.compiled for t in cold]))
+        found[name] = (at, programs)
         right.barh(height, programs, color=colour(name), height=0.6)
         right.text(programs, height, f" {programs}", va="center", fontsize=9)
     left.set_xlabel(
@@ -208,46 +203,57 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
     left.margins(x=0.15)
     right.margins(x=0.15)
     left.legend(fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
-    left.set_title("Compile time")
-    right.set_title("Compilations")
+    ends = [
+        f"{name} for {found[name][0]:.1f} s ({found[name][1]} programs)"
+        for name in (max(found, key=found.get), min(found, key=found.get))
+    ]
+    headline(figure, f"Before its first answer a process compiles longest under {ends[0]}, shortest under {ends[1]}")
     return figure
+
+
+def soonest(table: list[dict]) -> str:
+    """From when to when the first token comes under jit, and when without."""
+    took = {r["name"]: r["ttft_ms"] for r in table if r["valid_trials"]}
+    jitted = [ms for name, ms in took.items() if name != "eager"]
+    if not jitted:
+        return "No placement has a valid first token"
+    said = f"The first token takes {min(jitted):.0f} to {max(jitted):.0f} ms under jit"
+    return said + (f", {took['eager']:.0f} ms without" if "eager" in took else "")
 
 
 @styled
-def break_even(table: list[dict], against: str = "eager", longest: int = 2000) -> Figure:
-    """Time to make n tokens in a fresh process, compilation included: where a line crosses, its compilation has
-    paid."""
+def break_even(table: list[dict], longest: int = 2000) -> Figure:
+    """Seconds until a fresh process has made n tokens, compilation included, over those of the quickest at that n."""
     figure, axes = new(9.5, 5)
     n = np.unique(np.geomspace(1, longest, 200).round())
-    drawn = [r for r in table if r["compile"] and r["valid_trials"]]
-    ends = {}
-    for line in drawn:
-        seconds = line["compile"]["seconds"] + line["ttft_ms"] / 1e3 + (n - 1) / line["tokens_per_second"]["median"]
-        axes.plot(n, seconds, color=colour(line["name"]), linewidth=2)
-        ends[line["name"]] = float(seconds[-1])
-    for name, at in spread_labels(ends, 1.18, centred=True).items():
-        crossing = next(
-            (
-                summary.break_even(r, base)
-                for r in drawn
-                for base in drawn
-                if r["name"] == name and base["name"] == against
-            ),
-            None,
-        )
-        words = name + (
-            "" if name == against or crossing is None else f": {crossing:.0f} tokens" if crossing else ": ahead at once"
-        )
-        # from line to label
+    drawn = [r for r in table if r["compile"] and r["valid_trials"] and not r["name"].endswith(AGAIN)]
+    took = {
+        r["name"]: r["compile"]["seconds"] + r["ttft_ms"] / 1e3 + (n - 1) / r["tokens_per_second"]["median"]
+        for r in drawn
+    }
+    least = np.min(list(took.values()), axis=0)
+    for name, seconds in took.items():
+        axes.plot(n, seconds / least, color=colour(name), linewidth=2)
+    ends = {name: float((seconds / least)[-1]) for name, seconds in took.items()}
+    for name, at in spread_labels(ends, 1.09).items():
         axes.plot([longest, longest * 1.12], [ends[name], at], color=colour(name), linewidth=0.8, clip_on=False)
+        words = f"{name}: {took[name][-1]:.0f} s"
         axes.text(longest * 1.15, at, words, va="center", fontsize=9, color=colour(name))
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlim=(1, longest),
-        xlabel="tokens made by the process, log scale",
-        ylabel="seconds, compilation included,\nlog scale",
-    )
-    plain_ticks(axes.xaxis, axes.yaxis)
-    axes.set_title(f"Tokens until compilation has paid for itself against {against}")
+    axes.set(xscale="log", yscale="log", xlim=(1, longest), ylim=(0.95, None))
+    axes.set_xlabel(f"tokens made by a fresh process, log scale (right: seconds for {longest:,} tokens)")
+    axes.set_ylabel("seconds, compilation included,\nover the quickest placement's, log scale")
+    readable(axes.xaxis, axes.yaxis)
+    headline(figure, first_by_tokens({name: seconds <= least for name, seconds in took.items()}, n))
     return figure
+
+
+def first_by_tokens(leads: dict[str, np.ndarray], n: np.ndarray) -> str:
+    """Who has made n tokens first, from the fewest to the most."""
+    order = [next(name for name, lead in leads.items() if lead[i]) for i in range(len(n))]
+    until = {name: int(n[i]) for i, name in enumerate(order)}
+    *early, last = until.items()
+    said = [f"{name} up to {tokens:,} tokens" for name, tokens in early]
+    return (
+        f"A fresh process that compiles first is done soonest under {', '.join([*said, last[0]])}"
+        + " after that" * bool(early)
+    )

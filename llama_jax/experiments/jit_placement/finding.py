@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import AGAIN, summary
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import interval, listed
+from llama_jax.bench.wording import interval, listed, round_ratio
 from llama_jax.experiments.jit_placement.table import Cost
 
 
@@ -17,8 +17,8 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
         return "No placement has a valid trial, so there is nothing to compare."
     best = max(valid, key=lambda r: r["tokens_per_second"]["median"])
     rate, baseline = best["tokens_per_second"], summary.baseline_of(table)
-    sentence = (
-        f"With {best['name']} the model decodes {rate['median']:.1f} tokens/s {interval(rate, '.1f')},"
+    sentence = claim(trials, table) + (
+        f" With {best['name']} the model decodes {rate['median']:.1f} tokens/s {interval(rate, '.1f')},"
         f" {best['mbu']:.0%} of the memory-bandwidth limit"
     )
     slowest = next(
@@ -35,6 +35,33 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
         sentence += f"; against {', '.join(undecided)} the pairs do not decide"
     wrong = [r["name"] for r in table if summary.tokens_word(r) == "WRONG"]
     return sentence + (f"; {', '.join(wrong)} made other tokens and has no time." if wrong else ".")
+
+
+def claim(trials: Sequence[Trial], table: list[dict]) -> str:
+    """What one program a token gains over none, and whether more tokens a program add to that."""
+    valid = {r["name"]: r["tokens_per_second"]["median"] for r in table if r["valid_trials"] and r["tokens_equal"]}
+    if not {"eager", "step"} <= valid.keys():
+        best = max(valid, key=valid.get, default=None)
+        return f"The model decodes fastest under {best}." if best else "No placement has a valid trial."
+    gain = summary.paired_ratio(trials, "step", "eager")
+    if gain.verdict != "faster":
+        return "These trials do not decide whether compiling a token as one program makes the model faster."
+    said = f"Compiling each token as one program makes the model {round_ratio(gain.value)} times as fast"
+    several = [name for name in valid if name == "loop" or name.startswith("chunk")]
+    if not several:
+        return said + "."
+    more = summary.paired_ratio(trials, max(several, key=valid.get), "step")
+    adds = {"faster": f"adds {more.value - 1:.0%}", "slower": f"loses {1 - more.value:.0%}"}
+    return f"{said}; compiling several at once {adds.get(more.verdict, 'adds nothing sure')}."
+
+
+def added(costs: Sequence[Cost]) -> str:
+    """Between what and what sampling adds to a token, where that shows."""
+    shown = sorted(c.added.median for c in costs if c.added.low > 0)
+    if not shown:
+        return "What sampling adds to a token does not show"
+    ends = [f"{ms:.0f}" for ms in (shown[0], shown[-1])]
+    return f"Sampling adds {' to '.join(dict.fromkeys(ends))} ms to a token"
 
 
 def sampling(costs: Sequence[Cost], settings: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import statistics
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import round_ratio
 from llama_jax.experiments.kv_cache import measure
 
 
@@ -29,7 +30,19 @@ def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequenc
     small = next((e for e in quality if e["kv"] == "int8"), None)
     if small:
         parts.append(f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens")
-    return "; ".join(parts) + "."
+    return f"{claim(contexts)} {'; '.join(parts)}."
+
+
+def claim(contexts: dict[int, statistics.Ratio]) -> str:
+    """What a cache gains after few tokens and after many."""
+    known = {n: r for n, r in contexts.items() if r.n}
+    if not known:
+        return "What a KV cache gains was not measured."
+    first, last = known[min(known)], known[max(known)]
+    if any(r.verdict != "faster" for r in (first, last)):
+        return "These trials do not decide at every length of text what a KV cache gains."
+    said = f"With a KV cache a token comes {round_ratio(first.value)} times as fast"
+    return said + (f" in a short text, {round_ratio(last.value)} times in a long." if last is not first else ".")
 
 
 def growth(trials: Sequence[Trial], model: str, contexts: Sequence[int], seed: int = 0) -> str:

@@ -11,18 +11,17 @@ from llama_jax.bench import quality, standings
 from llama_jax.bench.statistics import Ratio
 from llama_jax.figures.labels import labelled, readable
 from llama_jax.figures.marks import (
-    GREY,
     HATCHES,
-    SHADES,
     WIDE,
     distance_words,
-    gap_words,
+    fastest_and_near,
+    gaps_words,
     interval_words,
     look,
     marked,
     shade,
 )
-from llama_jax.figures.style import LIMIT_COLOUR, interval_bar, new, rows, styled
+from llama_jax.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headline, interval_bar, new, rows, styled
 
 
 @styled
@@ -34,7 +33,7 @@ def tokens_per_second(
     entries: of the ladder, our placement first. ratio: of the first over the second; None where there is no second.
     published: system → (tokens/s, ± as published). missing: peers of which there is no histogram.
     """
-    figure, (left, right) = new(11.5, 4.3, columns=2, gridspec_kw={"width_ratios": [1, 2.6]})
+    figure, (left, right) = new(10.5, 4.6, columns=2, gridspec_kw={"width_ratios": [1, 2.4]})
     for x, (rate, spread) in enumerate(published.values()):
         left.bar(
             x,
@@ -42,14 +41,14 @@ def tokens_per_second(
             yerr=spread,
             width=0.6,
             capsize=6,
-            color=SHADES[standings.JAX if x else standings.OLLAMA],
+            color=colour("step" if x else "ollama"),
             alpha=0.6,
         )
         left.text(x, 0.5, f"{rate:g} ± {spread:g}", ha="center", va="bottom", fontsize=10)
     left.set_xticks(range(len(published)), list(published))
     left.set(ylabel="tokens/s")
     left.grid(axis="x", visible=False)
-    left.set_title("As published (M1 Max)", pad=20)
+    left.set_title("as published (M1 Max)", pad=20)
     series = [e["points"]["decode"] for e in entries]
     edges = np.histogram_bin_edges(
         np.concatenate([[], *series]), bins=int(np.clip(2 * max(map(len, series), default=0), 12, 40))
@@ -84,21 +83,15 @@ def tokens_per_second(
         right.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
     else:
         right.text(0.5, 0.5, "no valid trial", transform=right.transAxes, ha="center", color=LIMIT_COLOUR)
-    alone = " and ".join(e["name"] for e in entries) or "nothing counts"
-    title = "Here: " + (f"{entries[0]['name']} over {entries[1]['name']} {interval_words(ratio)}" if ratio else alone)
-    right.set_title(title, pad=20)
-    if missing:
-        lines = "\n".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
-        right.text(
-            0.0,
-            -0.24 - 0.07 * len(entries),
-            lines,
-            transform=right.transAxes,
-            fontsize=8,
-            va="top",
-            color=GREY,
-            wrap=True,
-        )
+    alone = " and ".join(e["name"] for e in entries) or "Nothing counts"
+    right.set_title("here", pad=20)
+    headline(
+        figure,
+        f"{entries[0]['name']} over {entries[1]['name']}: {interval_words(ratio)}"
+        if ratio
+        else f"Measured here: {alone}",
+    )
+    footnote(figure, gaps_words(missing))
     return figure
 
 
@@ -111,14 +104,13 @@ def peer_ladder(
 
     entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows.
     """
-    names = [e["name"] for e in entries] + [gap["name"] for gap in missing]
     figure, panels = new(
-        13.5, 0.48 * len(names) + 1.9, columns=3, sharey=True, gridspec_kw={"width_ratios": [1.5, 1, 1]}
+        11.5, 0.44 * len(entries) + 2.2, columns=3, sharey=True, gridspec_kw={"width_ratios": [1.5, 1, 1]}
     )
-    heights = rows(panels[0], names)
+    heights = rows(panels[0], [e["name"] for e in entries])
     titles = {
         "decode": "Decode, tokens/s",
-        "prefill": f"Prefill, prompt tokens/s ({prompt_tokens} tokens)",
+        "prefill": f"Prefill of {prompt_tokens}, tokens/s",
         "ttft": "Time to first token, ms",
     }
     for axes, (what, title) in zip(panels, titles.items(), strict=True):
@@ -132,10 +124,6 @@ def peer_ladder(
         if not e["decode"].n:
             words = "; ".join(e["reasons"])[:WIDE] or "not measured"
             across(panels[0], heights[e["name"]], f"no valid trial: {words}", LIMIT_COLOUR)
-    panels[0].set_zorder(1)  # words of a gap go on over the panels beside it
-    panels[0].patch.set_visible(False)
-    for gap in missing:
-        across(panels[0], heights[gap["name"]], f"not measured: {gap_words(gap)}", GREY)
     if prefill_limit:  # of those that multiply in float32; 8-bit products may pass it
         for e in entries:
             if e["dtype"] == "float32":
@@ -156,13 +144,19 @@ def peer_ladder(
         "red: what the memory bandwidth allows for the subject's\nown bytes a token (point: one answer; bar:"
         f" median; n ≥ {n})"
     )
+    ours = standings.best(entries, lambda e: e["backend"] == standings.JAX)
+    theirs = standings.best(entries, lambda e: e["backend"] != standings.JAX)
+    said = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
+    said += [f"{theirs['name']}, the fastest of the others, {theirs['decode'].median:.0f}"] if theirs else []
+    headline(figure, "; ".join(said) or "Nothing was measured")
+    footnote(figure, gaps_words(missing))
     return figure
 
 
-def across(axes, height: float, words: str, colour: str) -> None:
+def across(axes, height: float, words: str, shade: str) -> None:
     """Words in a row that has nothing else, as far to the right as they go."""
     axes.text(
-        0.02, height, words, va="center", fontsize=8.5, color=colour, transform=axes.get_yaxis_transform(), zorder=9
+        0.02, height, words, va="center", fontsize=8.5, color=shade, transform=axes.get_yaxis_transform(), zorder=9
     ).set_in_layout(False)
 
 
@@ -179,11 +173,11 @@ def tick(axes, limit: float, height: float) -> None:
 
 def row(axes, entry: dict, what: str, height: float) -> None:
     """One subject's trials, median and interval in one panel, and in the first its own limit."""
-    found, values, colour = entry[what], entry["points"][what], shade(entry)
+    found, values, tint = entry[what], entry["points"][what], shade(entry)
     if not found.n:
         return
     spread, marker = np.linspace(-0.16, 0.16, len(values)), look(entry["name"], entry["backend"])[1]
-    axes.scatter(values, height + spread, s=13, color=colour, marker=marker, alpha=0.45, linewidths=0, zorder=2)
+    axes.scatter(values, height + spread, s=13, color=tint, marker=marker, alpha=0.45, linewidths=0, zorder=2)
     interval_bar(axes, found.low, found.median, found.high, height, 15)
     words = f"{found.median:.0f}" if found.median >= 100 else f"{found.median:.1f}"
     if what == "decode" and entry["limit"]:
@@ -201,7 +195,7 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     distances: `quality.table`. What rounding explains stands on a line of its own below the log scale, what has no
     logits above it.
     """
-    figure, axes = new(11, 4.8)
+    figure, axes = new(10.5, 5)
     known, tokens = {d["subject"]: d for d in distances}, max((d["tokens"] for d in distances), default=0)
     shown = [(e, known.get(e["arithmetic"])) for e in entries if e["decode"].n]
     positive = [d["kl"] for _, d in shown if d and d["kl"] and d["kl"] > quality.EXACT]
@@ -212,22 +206,20 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     for e, d in shown:
         height = place(d, bottom, top)
         bands += marked(axes, e, height, d if bottom < height < top else None, 4)
-        labels.append((f"{e['name']}: {distance_words(d)}", e["decode"].median, height, shade(e)))
+        exact = height == bottom and d["top1"] == 1
+        labels.append(
+            (e["name"] if exact else f"{e['name']}: {distance_words(d)}", e["decode"].median, height, shade(e))
+        )
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
-    axes.text(
-        0.995,
-        bottom,
-        f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)",
-        ha="right",
-        va="top",
-        fontsize=8.5,
-        color=GREY,
-        transform=axes.get_yaxis_transform(),
+    words = (
+        f"float32's own distribution, to rounding (below {quality.EXACT:g} nats); without a number: all best tokens too"
     )
+    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="top")
+    axes.annotate(words, (0.995, bottom), (0, -2), fontsize=8.5, color=GREY, **note)
     axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
     axes.set_ylabel(f"mean KL divergence from float32, nats a token\n(log scale, {tokens:,} tokens of English)")
-    axes.set_title("Faster to the right, further from the float32 model upwards")
+    headline(figure, fastest_and_near(shown))
     labelled(axes, labels, bands)
     return figure
 

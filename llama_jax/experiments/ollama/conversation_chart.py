@@ -9,20 +9,29 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from llama_jax.bench import standings
+from llama_jax.bench.wording import UNDECIDED
 from llama_jax.figures.marks import HATCHES, interval_words, look, spread_labels
-from llama_jax.figures.style import new, plain_ticks, rows, styled
+from llama_jax.figures.style import headline, new, plain_ticks, rows, styled
 
 
 @styled
 def conversation(
-    found: dict[str, dict], backends: dict[str, str], history: Sequence[int], new_tokens: int, reference: str
+    found: dict[str, dict],
+    backends: dict[str, str],
+    history: Sequence[int],
+    new_tokens: int,
+    reference: str,
+    heading: str = "Each turn reads all that was said before",
 ) -> Figure:
     """Seconds of each turn of a conversation (left), and of the whole (right), times as long as the reference's in
     words.
 
-    found: `table.talks`. history: prompt tokens of each turn.
+    found: `table.talks`. history: prompt tokens of each turn. heading: of the left part.
     """
-    figure, (left, right) = new(12.5, 4.4, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
+    figure, (left, right) = new(10.5, 4.6, columns=2, gridspec_kw={"width_ratios": [1.1, 1]})
+    if not found:
+        headline(figure, "Nobody was asked to hold this conversation")
+        return figure
     ends: dict[str, tuple[float, float]] = {}
     for name, f in found.items():
         colour, marker = look(name, backends[name])
@@ -54,7 +63,7 @@ def conversation(
     left.yaxis.set_minor_formatter("")
     left.set_xlabel(f"tokens of history and question (turns 1 to {len(history)})")
     left.set_ylabel(f"seconds until {new_tokens} tokens are there (log scale)")
-    left.set_title("Each turn reads all that was said before", fontsize=11.5)
+    left.set_title(heading, fontsize=10)
     heights = rows(right, list(found))
     for name, f in found.items():
         total, colour = f["total"], look(name, backends[name])[0]
@@ -85,5 +94,17 @@ def conversation(
     right.set_xlabel(
         f"seconds of the whole conversation (bar: median, line: 95 % interval;\nx: times as long as {reference})"
     )
-    right.set_title("The whole conversation", fontsize=11.5)
+    right.set_title("the whole conversation", fontsize=10)
+    mine = found.get(reference)
+    others = {
+        name: f for name, f in found.items() if name != reference and f["total"].n and backends[name] != standings.JAX
+    }
+    if mine is None or not mine["total"].n or not others:
+        headline(figure, f"{reference} or every other runtime lacks a whole conversation")
+        return figure
+    next_best = min(others, key=lambda name: others[name]["total"].median)
+    ratio = others[next_best]["ratio"]
+    open_ = ratio.verdict in UNDECIDED
+    said = "is not decided to take longer than" if open_ else f"takes {ratio.value:.1f} times as long as"
+    headline(figure, f"A conversation of {len(history)} turns {said} {reference} under {next_best}")
     return figure

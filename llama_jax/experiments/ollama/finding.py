@@ -6,15 +6,24 @@ from collections.abc import Sequence
 
 from llama_jax.bench import quality, standings
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import standing, within
+from llama_jax.bench.wording import round_ratio, settled, standing, weights, within
 from llama_jax.experiments.ollama import table
+from llama_jax.experiments.ollama.kept import KEPT, OLLAMA
+
+IK = "ik_llama.cpp"
+NATIVE = {standings.OLLAMA: "Ollama", standings.LLAMACPP: "llama.cpp, which Ollama runs"}
 
 
 def versus(
-    trials: Sequence[Trial], entries: Sequence[dict], distances: Sequence[dict], missing: Sequence[dict], seed: int = 0
+    trials: Sequence[Trial],
+    entries: Sequence[dict],
+    distances: Sequence[dict],
+    missing: Sequence[dict],
+    seed: int = 0,
+    served: Sequence[str] = (),
 ) -> str:
-    """Where the fastest placement, and the fastest in float32, stand against llama.cpp, Ollama and PyTorch, and what
-    fewer bits cost.
+    """Where the fastest placement, and the fastest in float32, stand against the native engines and PyTorch, what
+    fewer bits cost, and how long a conversation takes with servers that keep it.
 
     entries: `standings.ladder`. distances: `quality.table`. missing: peers that did not run, each with a reason.
     """
@@ -23,6 +32,7 @@ def versus(
         return "No placement has a valid trial, so there is nothing to compare."
     native = {
         "llama.cpp's strongest mode": lambda e: e["backend"] == standings.LLAMACPP,
+        IK: lambda e: e["backend"] == IK,
         "Ollama": lambda e: e["backend"] == standings.OLLAMA,
     }
     torch = {
@@ -50,7 +60,40 @@ def versus(
         parts.append(f"{', '.join(others)} {'was' if len(others) == 1 else 'were'} not measured here")
     wrong = [e["name"] for e in entries if not e["decode"].n and e["wrong"]]
     parts += [f"{', '.join(wrong)} made other tokens and has no time"] if wrong else []
-    return "; ".join(parts) + "."
+    lead, rest = claim(trials, entries, seed), kept(trials, served, seed)
+    return " ".join(filter(None, (lead, "; ".join(parts) + ".", rest)))
+
+
+def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> str:
+    """The fastest placement beside Ollama, or beside llama.cpp where Ollama was not measured."""
+    mine = standings.fastest(entries)
+    theirs = {backend: standings.best(entries, lambda e, b=backend: e["backend"] == b) for backend in NATIVE}
+    backend = next((b for b in NATIVE if theirs[b]), None)
+    if mine is None or backend is None:
+        return (
+            f"Neither Ollama nor llama.cpp was measured; {mine['name']} is fastest."
+            if mine
+            else "Nothing was measured."
+        )
+    ratio, who = standings.ratio(trials, mine["name"], theirs[backend]["name"], seed), NATIVE[backend]
+    if not settled(ratio):
+        return f"Whether {mine['name']}, the fastest placement, decodes faster than {who} is undecided here."
+    return f"The fastest placement, {mine['name']}, decodes {round_ratio(ratio.value)} times as fast as {who}."
+
+
+def kept(trials: Sequence[Trial], served: Sequence[str], seed: int = 0) -> str:
+    """How long a conversation takes with each server that keeps what was said, ours first."""
+    found = table.talks(trials, served, served[0], seed, KEPT) if served else {}
+    words = [
+        f"{f['total'].median:.2f} s{within(f['total'], '.2f')} from "
+        + ("Ollama" if name == OLLAMA else f"`llama-jax serve` under {name}")
+        for name, f in found.items()
+        if f["total"].n
+    ]
+    if not words:
+        return ""
+    turns = len(found[served[0]]["turns"]) if served[0] in found else max(len(f["turns"]) for f in found.values())
+    return f"With the history kept between its {turns} turns, a conversation takes {', '.join(words)}."
 
 
 def against(trials: Sequence[Trial], entries: Sequence[dict], mine: dict, groups: dict, seed: int) -> str:
@@ -59,7 +102,7 @@ def against(trials: Sequence[Trial], entries: Sequence[dict], mine: dict, groups
 
     groups: words → whether an entry belongs to them.
     """
-    kind = "" if mine["arithmetic"] == quality.REFERENCE else f" on {mine['dtype']} weights"
+    kind = "" if mine["arithmetic"] == quality.REFERENCE else f" on {weights(mine['dtype'])}"
     best = {label: standings.best(entries, wanted) for label, wanted in groups.items()}
     ratios = [
         standing(standings.ratio(trials, mine["name"], e["name"], seed), label, e) for label, e in best.items() if e

@@ -1,11 +1,12 @@
 """How far from the peers: placements, PyTorch, llama.cpp and Ollama on the same weights, asked the same, in interleaved
 blocks.
 
-Three measurements, one `run` name each in the table:
+Four measurements, one `run` name each in the table:
 
 main    answers to science questions: decode rate, prefill rate, time to first token
 memory  one answer in a process that holds nothing but its subject: peak resident memory (`phase` cold)
 chat    the turns of one conversation, each with all that was said before: seconds a turn. `prompt` is the turn
+kept    the same of servers that may keep what was said before (`kept`)
 """
 
 from __future__ import annotations
@@ -15,55 +16,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llama_jax import checkpoint, generate
+from llama_jax import checkpoint
 from llama_jax.bench import available, passages, phases, protocol, roofline, summary
 from llama_jax.bench import run as suite
 from llama_jax.bench.available import built
 from llama_jax.bench.footprints import file_bytes, memory
 from llama_jax.bench.job import Job, check, opened, watched, whole
 from llama_jax.bench.journal import Journal
-from llama_jax.bench.order import shuffled
 from llama_jax.bench.phases import Plan
 from llama_jax.bench.record import Trial
 from llama_jax.bench.standings import MAIN
-from llama_jax.bench.workload import Workload, encoder
-from llama_jax.checkpoint import Checkpoint
+from llama_jax.bench.workload import encoder
 from llama_jax.errors import UserError, near
+from llama_jax.experiments.ollama import kept
+from llama_jax.experiments.ollama.turns import TALK, ask, conversation, turn
 from llama_jax.placement import parse
-from llama_jax.text import chat as template
+from llama_jax.serve import stepper
 from llama_jax.text import prompts
 
 CHAT = "chat"
-SYSTEM = "You answer questions about science for a curious reader."
-TALK = (  # what was asked, and the answer that stands in the history whoever is asked, so that all read the same tokens
-    (
-        "Why is the sky blue?",
-        "Sunlight holds all colours. Molecules of air scatter short waves far more than long ones, so blue"
-        " light reaches us from every"
-        " direction of the sky while red light passes nearly straight through.",
-    ),
-    (
-        "And why is it red in the evening?",
-        "In the evening the light crosses much more air before it reaches you. By then most of the blue has"
-        " been scattered out of the"
-        " beam, and what is left, and lights the clouds from below, is orange and red.",
-    ),
-    (
-        "Would it look the same on Mars?",
-        "No. The air of Mars is thin and full of fine dust. The dust absorbs blue and scatters red light"
-        " widely, so that the day sky is"
-        " butterscotch. Close to the setting sun, where dust scatters forward, the sky turns blue.",
-    ),
-    (
-        "How do we know what the air of a distant planet is made of?",
-        "When a planet passes in front of its star, a little starlight goes through its air. Each gas absorbs"
-        " at wavelengths of its own,"
-        " so lines that appear in the spectrum only during the passage name the gases, and their depth says"
-        " how much there is.",
-    ),
-    ("Which gas would make you think of life there?", ""),
-)
-FIRST_IDS, MORE_IDS = 40, 70  # lengths of the turns for a model without a tokenizer
+TALKS = (CHAT, kept.KEPT)
 
 
 @dataclass(frozen=True)
@@ -71,7 +43,7 @@ class Contest:
     """What is measured against what. The first placement is the baseline, which runs twice in each block.
 
     rivals: the subjects of `memory` and `chat`, out of placements and peers. prompts, turns: of the science questions
-    and of `TALK`.
+    and of `TALK`. served: servers that may keep the history, placements of ours or Ollama.
     chats: conversations with each rival. starts: processes a rival for `memory`.
     """
 
@@ -86,6 +58,7 @@ class Contest:
     turns: int
     turn_tokens: int
     chats: int
+    served: tuple[str, ...] = ()
     starts: int = 1
     seed: int = 0
 
@@ -98,6 +71,9 @@ class Contest:
         if not self.placements:
             raise UserError("No placement is named; name one or more.")
         available.check_baseline(names[0])
+        for name in self.served:
+            if name != kept.OLLAMA:
+                stepper.check(parse(name))
         for name in self.rivals:
             if name not in names:
                 raise UserError(f"The rival {name!r} is not among placements and peers.{near(name, names)}")
@@ -141,11 +117,15 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
     able = [name for name in contest.rivals if summary.warm(main, name)]
     memory(job, able, contest.starts)
     talk(replace(job, workload=turns), able, contest.chats)
+    if loaded.tokenizer is not None:  # what a server keeps is known by its text
+        keep(job, contest)
     gaps += phases.missing(journal)
     rest = whole([t for t in journal.trials if t.run != MAIN])
     subjects = [name for name in (*placements, *others) if name not in {gap["name"] for gap in gaps}]
     length = int(np.median([t.prompt_tokens for t in main if t.token_times_ns]))
-    return phases.judge_starts(main + [t for t in rest if t.run != CHAT]) + [t for t in rest if t.run == CHAT], dict(
+    return phases.judge_starts(main + [t for t in rest if t.run not in TALKS]) + [
+        t for t in rest if t.run in TALKS
+    ], dict(
         weights_hash=loaded.weights_hash,
         baseline=plan.baseline,
         subjects=subjects,
@@ -154,30 +134,6 @@ def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
         prefill=dict(tokens=length, flops=roofline.prefill_flops(loaded.config, length)),
         history=[len(encoder(loaded)(prompt)) for prompt in turns.prompts],
     )
-
-
-def conversation(loaded: Checkpoint, turns: int, new_tokens: int, seed: int = 0) -> Workload:
-    """The prompts of a conversation's turns, each the whole history and the next question; random ids where there is no
-    tokenizer.
-
-    Its `length` is the longest one's: for one turn use `turn`.
-    """
-    if loaded.tokenizer is None:
-        ids = passages.random_prompts(loaded.config.vocab_size, FIRST_IDS + MORE_IDS * (turns - 1), seed, 1)[0]
-        texts = tuple(ids[: FIRST_IDS + MORE_IDS * i] for i in range(turns))
-    else:
-        said, texts = [{"role": "system", "content": SYSTEM}], ()
-        for question, answer in TALK[:turns]:
-            texts += (template.render(loaded.tokenizer, [*said, *template.ask(question)]),)
-            said += [*template.ask(question), {"role": "assistant", "content": answer}]
-    longest = max(len(encoder(loaded)(text)) for text in texts)
-    return Workload(texts, new_tokens, generate.bucket(longest), seed=seed)
-
-
-def turn(work: Workload, number: int, encode: Callable) -> Workload:
-    """One turn of a conversation as a workload of its own, padded no further than its own bucket."""
-    prompt = work.prompts[number]
-    return replace(work, prompts=(prompt,), length=generate.bucket(len(encode(prompt))))
 
 
 def talk(job: Job, names: Sequence[str], chats: int) -> None:
@@ -192,6 +148,16 @@ def talk(job: Job, names: Sequence[str], chats: int) -> None:
             names=list(names),
             chats=chats,
         )
+
+
+def keep(job: Job, contest: Contest) -> None:
+    """The conversations with servers that may keep the history."""
+    names = available.present(job, contest.served)
+    if names:
+        job.progress("conversations with servers", 0, 1)
+        asked = dict(chats=contest.chats, turns=contest.turns, new_tokens=contest.turn_tokens, seed=contest.seed)
+        expected = contest.chats * contest.turns * len(names)
+        job.child(kept.KEPT, contest.chats - 1, f"{kept.__name__}:conversations", expected, names=names, **asked)
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -213,11 +179,5 @@ def conversations(say: Callable, job: dict, identity: dict, names: Sequence[str]
         for chat in range(chats):
             bandwidth = probe.bandwidth()
             for k, work in enumerate(works):
-                drawn = shuffled(subjects, workload.seed, chat, k)
-                for order, who in enumerate(drawn):
-                    say("starting", {})
-                    place = identity | dict(block=chat, order=k * len(drawn) + order, phase="warm")
-                    record, tokens = protocol.trial(who, work, 0, **place)
-                    judged = references[k].judge(record, tokens)
-                    say("trial", judged.model_copy(update=dict(prompt=k, bandwidth_gbps=bandwidth)).model_dump())
+                ask(say, subjects, work, references[k], identity, bandwidth, chat, k)
     return {}

@@ -11,6 +11,7 @@ from llama_jax.bench import quality, statistics, summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.standings import JAX, OLLAMA, best, fastest, of, ratio
 from llama_jax.bench.statistics import Ratio
+from llama_jax.experiments.ollama.kept import KEPT
 from llama_jax.experiments.ollama.measure import CHAT
 
 
@@ -31,15 +32,18 @@ def histogram(entries: Sequence[dict]) -> list[dict]:
     return list({e["name"]: e for e in chosen if e}.values())
 
 
-def talks(trials: Sequence[Trial], names: Sequence[str], reference: str, seed: int = 0) -> dict[str, dict]:
+def talks(
+    trials: Sequence[Trial], names: Sequence[str], reference: str, seed: int = 0, run: str = CHAT
+) -> dict[str, dict]:
     """Subject → {turns: seconds of each valid answer, a list a turn; total: Summary of whole conversations; ratio: how
-    many times as long a conversation takes as the reference's, paired}.
+    many times as long a conversation takes as the reference's, paired}. run: CHAT, or KEPT for servers that may keep
+    the history.
 
     A conversation with a turn that is void, or whose answer ended early, has no total.
     """
-    asked = max((t.new_tokens for t in of(trials, CHAT)), default=0)
-    chat = [t for t in of(trials, CHAT) if t.valid and t.new_tokens == asked]
-    count, found = max((t.prompt for t in of(trials, CHAT)), default=-1) + 1, {}
+    asked = max((t.new_tokens for t in of(trials, run)), default=0)
+    chat = [t for t in of(trials, run) if t.valid and t.new_tokens == asked]
+    count, found = max((t.prompt for t in of(trials, run)), default=-1) + 1, {}
     totals = {name: whole_talks([t for t in chat if t.subject == name], count) for name in {*names, reference}}
     for name in names:
         turns = [[t.seconds for t in chat if t.subject == name and t.prompt == k] for k in range(count)]
@@ -58,6 +62,28 @@ def whole_talks(trials: Sequence[Trial], turns: int) -> dict[tuple[int, int], fl
     for t in trials:
         seconds.setdefault((t.process, t.block), []).append(t.seconds)
     return {key: float(np.sum(values)) for key, values in seconds.items() if len(values) == turns}
+
+
+def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
+    """Median seconds of each turn with the history kept, and of the same subject that reads it all again (NaN where it
+    was not asked so), a pandas.DataFrame."""
+    import pandas as pd
+
+    again, kept = (talks(trials, names, next(iter(names), ""), seed, run) for run in (CHAT, KEPT))
+    rows = []
+    for name, found in kept.items():
+        for k, seconds in enumerate(found["turns"]):
+            before = again[name]["turns"][k] if name in again else []
+            rows.append(
+                {
+                    "server": name,
+                    "turn": k + 1,
+                    "kept, s": float(np.median(seconds)) if seconds else np.nan,
+                    "read again, s": float(np.median(before)) if before else np.nan,
+                    "n": len(seconds),
+                }
+            )
+    return pd.DataFrame(rows, columns=["server", "turn", "kept, s", "read again, s", "n"]).round(3)
 
 
 def as_frame(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0):

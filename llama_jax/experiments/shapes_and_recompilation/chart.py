@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_jax.bench.statistics import Ratio
+from llama_jax.experiments.shapes_and_recompilation import finding
 from llama_jax.experiments.shapes_and_recompilation.table import Account, middle
-from llama_jax.figures.style import PALETTE, new, rows, styled
+from llama_jax.figures.style import GREY, OTHERS, footnote, headline, new, rows, styled
 
-LOST, FIRST, WORK, WASTE = PALETTE["vermilion"], PALETTE["orange"], PALETTE["green"], PALETTE["sky"]
-GREY = "#555555"
+LOST, FIRST, WORK, WASTE = OTHERS[5], OTHERS[1], OTHERS[4], OTHERS[0]  # parts of time: no subject's
 PARTS = {
     "useful work": (WORK, ""),
     "padding": (WASTE, "xx"),
@@ -39,7 +39,7 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
 
     lanes: `table.by_request` of each subject. accounts: of the same subjects.
     """
-    figure, axes = new(11, 0.78 * len(lanes) + 1.7)
+    figure, axes = new(10, 0.72 * len(lanes) + 2.2)
     heights, most = rows(axes, list(lanes)), max(step["seconds"] for lane in lanes.values() for step in lane)
     for a in accounts:
         height = heights[a.subject]
@@ -59,16 +59,9 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
     axes.set_xlabel("request, in the order they came to a fresh process; below it the tokens of its prompt")
     n = min(len(a.blocks) for a in accounts)
     middles = f"Medians of n = {n} processes; in brackets the least and the most" if n > 1 else "n = 1 process a policy"
-    axes.set_title("Which requests wait for a compilation", pad=26)
-    axes.text(
-        0,
-        1.02,
-        f"Number: programs compiled. Area: seconds lost (largest {most:.1f} s). Tick: nothing compiled. {middles}.",
-        fontsize=9,
-        color=GREY,
-        va="bottom",
-        transform=axes.transAxes,
-    )
+    headline(figure, finding.claim(accounts))
+    marks = f"Number: programs compiled. Area: seconds lost (largest {most:.1f} s). Tick: nothing compiled."
+    footnote(figure, f"{marks} {middles}.")
     return figure
 
 
@@ -80,7 +73,7 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
     parts: `table.parts` of each subject that has any. ratios: each subject's total over the fastest one's.
     """
     figure, (axes, warm) = new(
-        12, 0.72 * len(accounts) + 2.0, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.5, 1]}
+        11.5, 0.62 * len(accounts) + 2.4, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.2, 1]}
     )
     heights = rows(axes, [a.subject for a in accounts])
     warm.grid(axis="y", visible=False)
@@ -100,7 +93,7 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
             warm.text(sum(each), height, f"  {sum(each):.0f} ms, {a.padding:.0%} padding", va="center", fontsize=9.5)
     for name, (shade, hatch) in PARTS.items():
         axes.barh(0, 0, color=shade, hatch=hatch, edgecolor="white", label=LABELS.get(name, name))
-    figure.legend(loc="outside upper center", ncols=4, fontsize=9.5)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9.5)
     axes.margins(x=0.45)
     warm.margins(x=0.85)
     n = min(len(a.blocks) for a in accounts)
@@ -109,9 +102,25 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
         served + "\nbar: a middle one; x: over the fastest" + (", with its 95 % interval)" if n > 1 else ")")
     )
     warm.set_xlabel("ms a request, the same stream again\n(padding: share of prompt positions)")
-    axes.set_title("From a fresh process")
-    warm.set_title("Once warm")
+    axes.set_title("from a fresh process", fontsize=10)
+    warm.set_title("once warm", fontsize=10)
+    headline(figure, once_warm(parts, accounts))
     return figure
+
+
+def once_warm(parts: dict[str, dict[str, float]], accounts: Sequence[Account]) -> str:
+    """Who serves the same stream fastest once nothing compiles, and who from a fresh process."""
+    warm = {
+        a.subject: sum(parts[a.subject][name] for name in ("useful work", "padding"))
+        for a in accounts
+        if a.subject in parts
+    }
+    cold = {a.subject: middle(a.total) for a in accounts if np.isfinite(middle(a.total))}
+    if not warm or not cold:
+        return "No policy has a time"
+    return (
+        f"{min(cold, key=cold.get).capitalize()} serves a fresh process fastest, {min(warm, key=warm.get)} a warm one"
+    )
 
 
 def total_words(a: Account, ratio: Ratio | None) -> str:
@@ -131,7 +140,7 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
     pairs: as `table.surprises` gives them.
     """
     names = [a.subject for pair in pairs.values() for a in pair]
-    figure, axes = new(12, 0.62 * len(names) + 1.9)
+    figure, axes = new(11, 0.58 * len(names) + 2.2)
     heights = rows(axes, names)
     for i, (title, pair) in enumerate(pairs.items()):
         for a in pair:
@@ -155,11 +164,15 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
     axes.set_ylim(top=len(names) - 0.1)
     axes.barh(0, 0, color=FIRST, label="first request of the process")
     axes.barh(0, 0, color=LOST, hatch="//", edgecolor="white", label="later requests: the surprise")
-    figure.legend(loc="outside upper center", ncols=2, fontsize=9.5)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
     axes.set_xlim(0, 2.3 * max(max(a.lost) for pair in pairs.values() for a in pair))
     n = min(len(a.blocks) for pair in pairs.values() for a in pair)
     axes.set_xlabel(f"seconds lost to compiling (point: one process, n = {n}; bar: median)")
-    axes.set_title("Three more ways to compile again, and their cures")
+    again = sum(bad.surprises for bad, _ in pairs.values())
+    left = sum(cured.surprises for _, cured in pairs.values())
+    headline(
+        figure, f"In one shape later requests compile {again} more programs for three surprises, {left} once cured"
+    )
     return figure
 
 

@@ -16,7 +16,9 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
     """
     lost = ", ".join(f"{a.programs} programs in {middle(a.lost):.1f} s with {a.subject}" for a in policies)
     n = min(len(a.blocks) for a in policies)
-    sentence = f"The first {policies[0].requests} requests of a process compile {lost} (n = {n} each)"
+    sentence = (
+        f"{claim(policies, seed)} The first {policies[0].requests} requests of a process compile {lost} (n = {n} each)"
+    )
     best = table.fastest(policies)
     if best is None:
         sentence += "; no policy's tokens are all right, so none has a time"
@@ -43,4 +45,21 @@ def shapes(policies: Sequence[Account], pairs: dict[str, tuple[Account, Account]
         sentence
         + f"; at one shape, later requests still compile {again}"
         + (f"; {', '.join(wrong)} made other tokens." if wrong else ".")
+    )
+
+
+def claim(policies: Sequence[Account], seed: int = 0) -> str:
+    """Which shape policy serves a new process's requests fastest, and what the slowest takes beside it."""
+    best, ratios = table.fastest(policies), table.ratios(policies, seed)
+    if best is None:
+        return "No way of shaping requests made the right tokens, so none has a time."
+    others = [a for a in policies if a is not best and ratios[a.subject].n]
+    if not others:
+        return f"Only {best.subject} made the right tokens."
+    slowest = max(others, key=lambda a: middle(a.total))
+    ratio, more = ratios[slowest.subject], ", compiling more programs" * (slowest.programs > best.programs)
+    if ratio.n > 1 and not ratio.low > 1:
+        return "These trials do not decide which way of shaping requests serves them fastest."
+    return (
+        f"A new server is fastest with {best.subject}; {slowest.subject} takes {ratio.value:.1f} times as long{more}."
     )

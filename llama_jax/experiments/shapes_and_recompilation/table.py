@@ -199,7 +199,8 @@ def repays_words(a: Account, b: Account, seed: int = 0) -> str:
         return f"loses more to first calls than {b.subject} and is slower once warm: that is never paid back"
     if not warm.high < 1:
         return (
-            f"loses more to first calls than {b.subject}; not shown to be faster once warm ({warm.words}, n = {warm.n})"
+            f"loses more to first calls than {b.subject}; not shown to be faster once warm"
+            f" (takes {warm.words} as long, n = {warm.n})"
         )
     return f"is level with {b.subject} once the same requests have come about {times:.0f} more times"
 

@@ -10,7 +10,9 @@ from matplotlib.ticker import MaxNLocator
 
 from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
-from llama_jax.figures.style import colour, new, plain_ticks, styled
+from llama_jax.experiments.text_generation import finding
+from llama_jax.experiments.text_generation.measure import CACHED, UNCACHED
+from llama_jax.figures.style import colour, headline, new, plain_ticks, styled
 
 
 @styled
@@ -46,7 +48,8 @@ def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
         title="typical answer (median of n)",
         alignment="left",
     )
-    axes.set_title("When the tokens of one answer arrive")
+    both = all(summary.warm(trials, name) for name in (CACHED, UNCACHED))
+    headline(figure, finding.claim(trials, CACHED, UNCACHED) if both else "When the tokens of one answer arrive")
     return figure
 
 
@@ -67,5 +70,5 @@ def attention(words: Sequence[str], weights: np.ndarray, title: str) -> Figure:
     axes.tick_params(length=0)
     axes.grid(False)
     axes.set(xlabel="looked at", ylabel="the token that looks")
-    axes.set_title(title)
+    headline(figure, title)
     return figure

@@ -10,29 +10,20 @@ from matplotlib.ticker import LogLocator
 
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
-from llama_jax.experiments.time_to_first_token import table
-from llama_jax.figures.marks import spread_labels
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, new, plain_ticks, rows, styled
+from llama_jax.experiments.time_to_first_token import finding, table
+from llama_jax.figures.labels import readable
+from llama_jax.figures.marks import MARKERS, spread_labels
+from llama_jax.figures.style import LIMIT_COLOUR, STAGES, colour, headline, new, plain_ticks, rows, styled
 
-BACKENDS = {  # the best subject of each is drawn in colour: shade, marker, line
-    "jax": (PALETTE["blue"], "o", "-"),
-    "torch": (PALETTE["vermilion"], "s", "--"),
-    "llama.cpp": (PALETTE["green"], "^", "-."),
-    "ollama": (PALETTE["purple"], "D", ":"),
-    "flax": (PALETTE["orange"], "v", "--"),
-}
-CROWDED = 6  # more ticks than this stand aslant
-OTHER, GREY = "#B0B0B0", "#555555"
-PARTS = (
-    ("usual_ms", "as a warm request", PALETTE["blue"], ""),
-    ("compile_ms", "trace, lower, compile (as JAX reports them)", PALETTE["orange"], "//"),
-    ("once_ms", "other first-time work (PyTorch's compiling included)", PALETTE["vermilion"], "xx"),
-)
+LINES = {"jax": "-", "torch": "--", "llama.cpp": "-.", "ollama": ":", "flax": "--"}
+TICKS_APART = 1.3  # as a factor, on a log axis of lengths
+OTHER = "#B0B0B0"
 
 
 def look(trials: Sequence[Trial], subject: str) -> tuple[str, str, str]:
-    """(colour, marker, line style) of a subject: those of its backend."""
-    return BACKENDS.get(next((t.backend for t in trials if t.subject == subject), ""), (GREY, "o", "-"))
+    """(colour, marker, line style) of a subject, the latter two its backend's."""
+    backend = next((t.backend for t in trials if t.subject == subject), "")
+    return colour(subject), MARKERS.get(backend, "v"), LINES.get(backend, "-")
 
 
 @styled
@@ -44,12 +35,17 @@ def ttft_by_length(
 
     limits: length → ms, `table.limits`. reading: label → ms to read other weight formats once.
     """
-    figure, (left, right) = new(13.5, 6.2, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
+    figure, (left, right) = new(11, 5.8, columns=2, gridspec_kw={"width_ratios": [1.2, 1]})
     shown = table.highlighted(trials)
     names = [name for name in table.placements(trials) + table.rivals(trials) if name not in shown] + shown
     looks = {name: look(trials, name) if name in shown else (OTHER, "", look(trials, name)[2]) for name in names}
     by_length(left, trials, looks, shown, limits, reading, seed)
     peers_over_best(right, trials, looks, shown, seed)
+    at = table.everybodys(trials)
+    ratios = [r for r in table.ratios(trials, seed) if r["tokens"] in at]
+    headline(
+        figure, finding.claim(trials, ratios) if ratios else "No placement and no peer have first tokens at one length"
+    )
     return figure
 
 
@@ -91,21 +87,26 @@ def by_length(
     least = min([*limits.values(), *reading.values(), lowest])
     axes.set_ylim(0.55 * least, 2.5 * highest)  # room for words below the limit and labels at the ends
     of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
-    for name, at in spread_labels(ends, apart(axes), centred=True).items():
+    named_ends(axes, {name: y for name, y in ends.items() if name in shown}, last, looks, asked)
+    few, others = min((e["n"] for e in entries if e["n"]), default=0), len(ends) - len([n for n in ends if n in shown])
+    grey = f"; grey: {others} others, in the table" if others else ""
+    axes.set_ylabel("time to first token, ms (log scale)")
+    axes.set_title(f"median, 95 % interval, n ≥ {few}{grey}", fontsize=10)
+
+
+def named_ends(axes, ends: dict, last: dict, looks: dict, asked: Sequence[int]) -> None:
+    """Subjects' names at the ends of their lines, in their colours, none over another."""
+    for name, at in spread_labels(ends, apart(axes), centred=True, top=axes.get_ylim()[1] / apart(axes)).items():
         axes.annotate(
             name,
             (last[name], ends[name]),
             (asked[-1] * 1.16, at),
-            fontsize=9.5 if name in shown else 8.5,
+            fontsize=9,
             va="center",
-            color=looks[name][0] if name in shown else GREY,
-            fontweight="bold" if name in shown else "normal",
-            arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7),
+            color=looks[name][0],
+            arrowprops=dict(arrowstyle="-", color=looks[name][0], linewidth=0.6),
             annotation_clip=False,
         )
-    few = min((e["n"] for e in entries if e["n"]), default=0)
-    axes.set_ylabel("time to first token, ms (log scale)")
-    axes.set_title(f"First token by prompt length (median, 95 % interval, n ≥ {few})", fontsize=11.5)
 
 
 def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float], top: float) -> None:
@@ -128,10 +129,18 @@ def of_length(axes, asked: Sequence[int], right: float) -> None:
     """Both axes logarithmic, a tick at each length."""
     axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)", xlim=(asked[0] / 1.12, right))
     axes.minorticks_off()
-    axes.set_xticks(asked, [str(n) for n in asked], fontsize=9, rotation=45 if len(asked) > CROWDED else 0)
+    axes.set_xticks(asked, [str(n) if n in thinned(asked) else "" for n in asked], fontsize=9)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(LogLocator(subs=()))
     plain_ticks(axes.yaxis)
+
+
+def thinned(asked: Sequence[int]) -> list[int]:
+    """Those lengths whose ticks are written: none closer to the one after it than can be read."""
+    kept = []
+    for n in sorted(asked, reverse=True):
+        kept += [n] if not kept or kept[-1] >= TICKS_APART * n else []
+    return kept
 
 
 def of_time(axes) -> None:
@@ -161,7 +170,7 @@ def peers_over_best(
     found = [(r["peer"], r["tokens"], r["ratio"]) for r in table.ratios(trials, seed)]
     ratios_by_length(axes, found, table.lengths(trials), looks, shown)
     axes.set_ylabel("peer's time over that of the placement best there\n(log scale; below 1 the peer is sooner)")
-    axes.set_title(f"Peers over the best placement (n ≥ {pairs(found)} pairs)", fontsize=11.5)
+    axes.set_title(f"peers over the best placement, n ≥ {pairs(found)} pairs", fontsize=10)
 
 
 def pairs(found: Sequence[tuple[str, int, Ratio]]) -> int:
@@ -201,17 +210,7 @@ def ratios_by_length(
         )
         last[name], ends[name] = max(here), here[max(here)].value
     of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
-    for name, at in spread_labels(ends, apart(axes), centred=True).items():
-        axes.annotate(
-            name,
-            (last[name], ends[name]),
-            (asked[-1] * 1.16, at),
-            fontsize=8.5,
-            va="center",
-            annotation_clip=False,
-            color=looks[name][0] if name in shown else GREY,
-            arrowprops=dict(arrowstyle="-", color=OTHER, linewidth=0.7),
-        )
+    named_ends(axes, {name: y for name, y in ends.items() if name in shown}, last, looks, asked)
     axes.axhline(1, color="black", linewidth=1)
 
 
@@ -224,42 +223,55 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
     if not found:
         return nothing("There is no valid cold start.")
     figure, (axes, memory) = new(
-        13, 0.52 * len(found) + 2.0, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.6, 1]}
+        10.5, 0.4 * len(found) + 2.2, columns=2, sharey=True, gridspec_kw={"width_ratios": [3.4, 1]}
     )
     ordered = sorted(found, key=lambda e: e["median"])
     heights = rows(axes, [e["subject"] for e in ordered])
     memory.grid(axis="y", visible=False)
     for e in ordered:
-        height, at = heights[e["subject"]], 0.0
-        for key, _, shade, hatch in PARTS:
-            length = e[key] / 1e3
-            axes.barh(height, length, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.55)
-            at += length
-        axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=4)
-        warm = (
-            f"{times(e['median'] / e['warm_ms'])} of a warm one ({milli(e['warm_ms'])})"
-            if np.isfinite(e["warm_ms"])
-            else "never warm"
-        )
-        axes.text(
-            max(at, max(e["cold"]) / 1e3), height, f"  {e['median'] / 1e3:.2f} s, {warm}", va="center", fontsize=9
-        )
+        cold_row(axes, e, heights[e["subject"]])
         if e["peak_rss_bytes"]:
-            memory.barh(height, e["peak_rss_bytes"] / 1e9, color=PALETTE["sky"], edgecolor="white", height=0.55)
-            memory.text(
-                e["peak_rss_bytes"] / 1e9, height, f"  {e['peak_rss_bytes'] / 1e9:.2f}", va="center", fontsize=9
-            )
-    for _, label, shade, hatch in PARTS:
-        axes.barh(0, 0, color=shade, hatch=hatch, edgecolor="white", label=label)
-    figure.legend(loc="outside upper center", ncols=3, fontsize=9)
-    axes.margins(x=0.5)
-    memory.margins(x=0.25)
+            gigabytes = e["peak_rss_bytes"] / 1e9
+            memory.barh(heights[e["subject"]], gigabytes, color=colour(e["subject"]), alpha=0.6, height=0.5)
+            memory.text(gigabytes, heights[e["subject"]], f" {gigabytes:.2f}", va="center", fontsize=9)
+    axes.plot([], [], "o", color="black", markerfacecolor="white", label="a warm request (median)")
+    axes.plot([], [], color=STAGES["compile"], linewidth=6, label="trace, lower, compile (as JAX reports them)")
+    axes.plot([], [], color=STAGES["run"], linewidth=6, label="other first-time work (PyTorch's compiling too)")
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlim(right=30 * axes.get_xlim()[1])
+    readable(axes.xaxis)
+    memory.margins(x=0.35)
     n = min(e["n"] for e in found)
-    axes.set_xlabel(f"seconds to the first token, weights loaded (point: one process, n = {n} each; bar: median)")
-    memory.set_xlabel("peak RSS of that process, GB")
-    axes.set_title(f"First request of a fresh process, {found[0]['tokens']} tokens")
-    memory.set_title("Memory")
+    axes.set_xlabel(f"seconds to the first token, weights loaded\n(log scale; point: one process, n = {n} each)")
+    memory.set_xlabel("peak resident\nmemory, GB")
+    headline(figure, worst_start(found))
     return figure
+
+
+def cold_row(axes, e: dict, height: float) -> None:
+    """One subject's first request, from a warm one over compiling to the whole, and every process."""
+    warm = e["warm_ms"] if np.isfinite(e["warm_ms"]) else e["usual_ms"]
+    at = max(1e-3, min(warm, e["median"]) / 1e3)
+    for key, part in (("compile_ms", "compile"), ("once_ms", "run")):
+        end = min(at + e[key] / 1e3, e["median"] / 1e3)
+        axes.plot([at, end], [height] * 2, color=STAGES[part], linewidth=6, alpha=0.8, solid_capstyle="butt")
+        at = end
+    axes.plot(max(1e-3, warm / 1e3), height, "o", color="black", markerfacecolor="white", markersize=6, zorder=4)
+    axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=5)
+    of = f"{times(e['median'] / e['warm_ms'])} of warm" if np.isfinite(e["warm_ms"]) else "never warm"
+    axes.text(max(e["cold"]) / 1e3 * 1.25, height, f"{e['median'] / 1e3:.2f} s, {of}", va="center", fontsize=9)
+
+
+def worst_start(found: Sequence[dict]) -> str:
+    """Whose first request takes the most of a warm one, and what it takes the quickest placement."""
+    over = {e["subject"]: e["median"] / e["warm_ms"] for e in found if np.isfinite(e["warm_ms"])}
+    if not over:
+        return "No subject has a cold and a warm request"
+    worst = max(over, key=over.get)
+    mine = next((name for name in over if name.startswith("step") and name != worst), None)
+    said = f"A first request takes {times(over[worst])[:-1]} times a warm one under {worst}"
+    return said + (f", {times(over[mine])[:-1]} times under {mine}" if mine else "")
 
 
 def nothing(words: str) -> Figure:
@@ -267,58 +279,45 @@ def nothing(words: str) -> Figure:
     figure, axes = new(9, 1.5)
     axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes)
     axes.set_axis_off()
+    headline(figure, "There is nothing to draw")
     return figure
 
 
 @styled
 def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]], loop: int) -> Figure:
-    """What one cold request in a loop of `loop` does to a mean: published means and P99 (left), the same made from our
-    trials (right).
+    """What one cold request in a loop of `loop` does to a mean: published means and P99 (above), the same made from our
+    trials (below).
 
     found: `first_requests.mixing`. published: case → (mean, P99), ms.
     """
-    figure, (left, right) = new(13, 0.45 * len(found) + 2.3, columns=2, gridspec_kw={"width_ratios": [1, 1.9]})
-    heights = rows(left, list(published))
+    ordered = sorted(found, key=lambda e: e["mixed"] / e["largest"], reverse=True)
+    names = [*(f"published: {case}" for case in published), *(e["subject"] for e in ordered)]
+    figure, axes = new(10, 0.38 * len(names) + 2.2)
+    heights = rows(axes, names)
     for case, (mean, p99) in published.items():
-        pair(left, heights[case], p99, mean, f"mean {mean / p99:.2f}x of P99")
-    left.set_xlim(0, 1.5 * max(mean for mean, _ in published.values()))
-    left.set_xlabel("time to first token, ms")
-    left.set_title("As published: mean above its own P99", fontsize=11.5)
-    heights = rows(right, [e["subject"] for e in found])
-    for e in found:
-        pair(
-            right,
-            heights[e["subject"]],
-            e["largest"],
-            e["mixed"],
-            f"mean {times(e['mixed'] / e['largest'])} of the largest",
-            marker="|",
-        )
-        right.plot(e["warm"], heights[e["subject"]], "o", color=PALETTE["blue"], markersize=7, zorder=4)
+        pair(axes, heights[f"published: {case}"], p99, mean, f"mean {mean / p99:.2f}x of P99")
+    for e in ordered:
+        words = f"mean {times(e['mixed'] / e['largest'])} of the largest"
+        pair(axes, heights[e["subject"]], e["largest"], e["mixed"], words, marker="|")
+        axes.plot(e["warm"], heights[e["subject"]], "o", color=colour(e["subject"]), markersize=7, zorder=4)
     if not found:
-        right.text(
-            0.5, 0.5, f"no subject has a cold and {loop - 1} warm requests", ha="center", transform=right.transAxes
-        )
-    right.margins(x=0.3)
-    of_time(right)
-    right.set_xlabel("time to first token, ms (log scale)")
-    right.set_title(f"Here: mean of 1 cold and {loop - 1} warm requests", fontsize=11.5)
-    left.plot(
-        [], [], "X", color=PALETTE["vermilion"], markersize=9, linestyle="", label="mean of a loop with a cold request"
+        words = f"no subject has a cold and {loop - 1} warm requests"
+        axes.text(0.5, 0.3, words, ha="center", transform=axes.transAxes)
+    axes.axhline(len(ordered) - 0.5, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_xlim(right=8 * axes.get_xlim()[1])
+    of_time(axes)
+    axes.set_xlabel(f"time to first token, ms (log scale; here {loop} requests, the first of them cold)")
+    key = dict(linestyle="", color="black")
+    axes.plot([], [], "X", **key, markersize=9, label="mean of a loop with a cold request")
+    axes.plot([], [], "D", **key, markerfacecolor="none", label="P99 of the published warm loop")
+    axes.plot([], [], "o", **key, label="mean of the warm requests")
+    axes.plot([], [], "|", **key, markersize=12, markeredgewidth=2, label="largest of them: no percentile is above it")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+    above = sum(e["mixed"] > e["largest"] for e in found)
+    headline(
+        figure, f"One cold request in {loop} lifts the mean above every warm one for {above} of {len(found)} subjects"
     )
-    left.plot([], [], "D", color="black", markerfacecolor="none", linestyle="", label="P99 of the warm loop")
-    right.plot([], [], "o", color=PALETTE["blue"], linestyle="", label="mean of the warm requests")
-    right.plot(
-        [],
-        [],
-        "|",
-        color="black",
-        markersize=12,
-        markeredgewidth=2,
-        linestyle="",
-        label="largest of them: no percentile is above it",
-    )
-    figure.legend(loc="outside upper center", ncols=4, fontsize=9)
     return figure
 
 
@@ -334,5 +333,5 @@ def pair(axes, height: float, below: float, mean: float, words: str, marker: str
         markersize=7 if marker == "D" else 16,
         markeredgewidth=1.8,
     )
-    axes.plot(mean, height, "X", color=PALETTE["vermilion"], markersize=9)
+    axes.plot(mean, height, "X", color="black", markersize=8)
     axes.annotate(words, (max(mean, below), height), (9, 0), textcoords="offset points", va="center", fontsize=9)

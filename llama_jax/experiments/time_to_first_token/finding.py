@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import standings
 from llama_jax.bench.cold import Start
-from llama_jax.bench.wording import with_n
+from llama_jax.bench.wording import weights, with_n
 from llama_jax.experiments.time_to_first_token import table
 
 
@@ -27,21 +27,55 @@ def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int 
     behind = [n for n, here in at.items() if any(r["ratio"].verdict == "slower" for r in here)]
     unclear = [n for n in at if n not in ahead + behind]
     peers = ", ".join(dict.fromkeys(r["peer"] for r in ratios))
-    kinds = " or ".join(sorted({t.dtype for t in trials if t.backend == standings.JAX}))
-    sentence = f"At {tokens(ahead) or 'no length'} the best {kinds} placement's first token comes before every peer's"
-    sentence += f" ({peers})"
+    mine = f"the best {kinds(trials)} placement's first token"
+    sentence = f"{claim(trials, ratios)} "
+    sentence += f"At {tokens(ahead)} {mine} comes" if ahead else f"At no length does {mine} come"
+    sentence += f" before every peer's ({peers})"
     if behind:
-        quicker = {n: ", ".join(r["peer"] for r in at[n] if r["ratio"].verdict == "slower") for n in behind}
+        quicker = {n: ", ".join(named(trials, r) for r in at[n] if r["ratio"].verdict == "slower") for n in behind}
         sentence += "; " + " and ".join(f"at {n} that of {names} comes before it" for n, names in quicker.items())
     if unclear:
         sentence += f"; these trials do not decide it at {tokens(unclear)}"
     for n in [n for n in (10, 400) if n in at] or sorted({min(at), max(at)}):
         nearest = min(at[n], key=lambda r: r["ratio"].value)
         sentence += (
-            f"; at {n} the quickest peer, {nearest['peer']}, takes {with_n(nearest['ratio'])} as long as"
+            f"; at {n} the quickest peer, {named(trials, nearest)}, takes {with_n(nearest['ratio'])} as long as"
             f" {nearest['best']}"
         )
     return sentence + (f"; not measured: {table.shortened(missing)}." if missing else ".")
+
+
+def kinds(trials: Sequence[Start]) -> str:
+    """What the placements' weights are, `float32`."""
+    return " or ".join(sorted({t.dtype for t in trials if t.backend == standings.JAX}))
+
+
+def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> str:
+    """At how many lengths somebody else's first token comes before that of the best placement, of those who compute on
+    weights of the same type where there are some. ratios: of `table.ratios`."""
+    alike = [r for r in ratios if not fewer(trials, r["peer"])]
+    ratios, others = alike or ratios, f"other {kinds(trials)} runtime" if alike else "other runtime"
+    verdicts = {n: [r["ratio"].verdict for r in ratios if r["tokens"] == n] for n in {r["tokens"] for r in ratios}}
+    behind = sum("slower" in here for here in verdicts.values())
+    ahead = sum(set(here) == {"faster"} for here in verdicts.values())
+    mine, of = f"the best {kinds(trials)} placement", f"of {len(verdicts)} prompt lengths"
+    if behind:
+        return f"An{others} makes the first token before {mine} at {behind} {of}."
+    if ahead:
+        return f"{mine[0].upper()}{mine[1:]} makes the first token before every {others} at {ahead} {of}."
+    return f"Whether {mine} makes the first token before every {others}, these trials do not decide."
+
+
+def fewer(trials: Sequence[Start], peer: str) -> str:
+    """The type of a peer's weights where no placement has it; "" else."""
+    dtype = next(t.dtype for t in trials if t.subject == peer)
+    return "" if dtype in {t.dtype for t in trials if t.backend == standings.JAX} else dtype
+
+
+def named(trials: Sequence[Start], r: dict) -> str:
+    """A peer, with the type of its weights where that is another one."""
+    kind = fewer(trials, r["peer"])
+    return f"{r['peer']} ({weights(kind)})" if kind else r["peer"]
 
 
 def tokens(counts: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from llama_jax.bench import statistics
 from llama_jax.bench.cold import Start
 from llama_jax.bench.published import COLD_LOOP, figure_of
+from llama_jax.experiments.time_to_first_token.plan import TAIL
 from llama_jax.experiments.time_to_first_token.table import middle, milliseconds, placements, rivals, warm
 
 
@@ -90,9 +91,8 @@ def mixing(trials: Sequence[Start], at: int) -> list[dict]:
     """
     found = []
     for e in cold(trials, at):
-        values = milliseconds(
-            sorted(warm(trials, e["subject"], e["tokens"]), key=lambda t: (t.process, t.run, t.block))
-        )
+        here = [t for t in warm(trials, e["subject"], e["tokens"]) if t.run != TAIL]  # of which there may be hundreds
+        values = milliseconds(sorted(here, key=lambda t: (t.process, t.run, t.block)))
         if len(values) >= COLD_LOOP - 1:
             mixed = float(np.mean([e["median"], *values[: COLD_LOOP - 1]]))
             found.append(

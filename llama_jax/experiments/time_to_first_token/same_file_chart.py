@@ -12,7 +12,7 @@ from llama_jax.bench.record import Trial
 from llama_jax.experiments.time_to_first_token import same_file, table
 from llama_jax.experiments.time_to_first_token.chart import by_length, nothing, pairs, ratios_by_length
 from llama_jax.figures.marks import kind, look
-from llama_jax.figures.style import new, styled
+from llama_jax.figures.style import headline, new, styled
 
 LINES = {"XLA": "--", "gemv": "-", "fused": ":"}
 
@@ -29,7 +29,7 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
     names = [name for name in table.placements(trials) + table.rivals(trials) if name in backends]
     if not names:
         return nothing("No first token counts.")
-    figure, (left, right) = new(13.5, 5.6, columns=2, gridspec_kw={"width_ratios": [1.25, 1]})
+    figure, (left, right) = new(11, 5.6, columns=2, gridspec_kw={"width_ratios": [1.2, 1]})
     looks = {name: (*look(name, backends[name]), style(name, backends[name])) for name in names}
     by_length(left, trials, looks, names, limits, reading, seed)
     asked = table.lengths(trials)
@@ -44,7 +44,15 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
     if max(values) < 10 * min(values):
         right.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))  # a ratio of some tenths shall be read
     right.set_ylabel(f"time over that of {others or 'llama.cpp'}\n(log scale; below 1 the placement is sooner)")
-    right.set_title(f"Over llama.cpp on the same file (95 % interval, n ≥ {pairs(found)} pairs)", fontsize=11.5)
+    right.set_title(f"over llama.cpp on the same file, n ≥ {pairs(found)} pairs", fontsize=10)
+    best = min(found, key=lambda f: f[2].value, default=None)
+    sooner = {n for name, n, ratio in found if best and name == best[0] and ratio.verdict == "slower"}
+    said = (
+        f"{best[0]} makes the first token before llama.cpp at {len(sooner)} of {len(asked)} prompt lengths"
+        if best
+        else ""
+    )
+    headline(figure, said or "First tokens of the kernels, llama.cpp not measured")
     return figure
 
 

@@ -127,6 +127,15 @@ def tails(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     return [e for e in entries if e["subject"] in long]
 
 
+def tails_words(entries: Sequence[dict]) -> str:
+    """`tails` in words: of each subject and length the percentiles that its requests are enough for."""
+    found = []
+    for e in entries:
+        kept = ", ".join(f"{key.upper()} {e[key]:.0f}" for key in ("p50", "p95", "p99") if e[key] is not None)
+        found.append(f"{e['subject']} at {e['tokens']}: {kept} ms, n = {e['n']}")
+    return "; ".join(found)
+
+
 # Ratios ---------------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from llama_jax.bench import statistics
 from llama_jax.bench.record import Trial
 from llama_jax.experiments.time_to_first_token import table
 from llama_jax.experiments.time_to_first_token.chart import look, milli, nothing, of_time
-from llama_jax.figures.style import new, plain_ticks, rows, styled
+from llama_jax.figures.style import headline, new, plain_ticks, rows, styled
 
 
 @styled
@@ -21,7 +21,7 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
     entries = sorted((e for e in table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
     if not entries:
         return nothing(f"There is no valid warm request at {n} tokens.")
-    figure, axes = new(11.5, 0.52 * len(entries) + 1.8)
+    figure, axes = new(10, 0.4 * len(entries) + 2)
     heights, spread = rows(axes, [e["subject"] for e in entries]), np.random.default_rng(seed)
     for e in entries:
         height, values = heights[e["subject"]], table.milliseconds(table.warm(trials, e["subject"], n))
@@ -40,9 +40,14 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
     few = min((e["n"] for e in entries), default=0)
     note = f"; no P99 below n = {statistics.enough(99):,}" if few < statistics.enough(99) else ""
     axes.set_xlabel(
-        f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval; diamond: P99{note})"
+        f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval;\ndiamond: P99{note})"
     )
-    axes.set_title(f"Warm first tokens at {n} tokens")
+    best = entries[0]
+    mine = next((e for e in entries if e["subject"] in table.placements(trials)), best)
+    said = f"At {n} prompt tokens {best['subject']} is soonest, {milli(best['p50'])}"
+    headline(
+        figure, said + (f"; of the placements {mine['subject']}, {milli(mine['p50'])}" if mine is not best else "")
+    )
     return figure
 
 
@@ -53,7 +58,7 @@ def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
     names = list(dict.fromkeys(e["subject"] for e in entries))
     if not names:
         return nothing(f"No subject was asked {statistics.enough(95):,} times at any length, so there is no P95.")
-    figure, panels = new(4.3 * len(names) + 0.6, 5.2, columns=len(names), sharey=True, squeeze=False)
+    figure, panels = new(max(7.0, 3.5 * len(names) + 0.4), 5.4, columns=len(names), sharey=True, squeeze=False)
     for axes, name in zip(panels[0], names, strict=True):
         here, shade = (
             sorted((e for e in entries if e["subject"] == name), key=lambda e: e["tokens"]),
@@ -78,4 +83,7 @@ def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
     figure.supxlabel(f"tokens of the prompt (log scale), and requests there (n)\n{short}".strip(), fontsize=9.5)
     panels[0][0].set_ylabel("time to first token, ms (log scale)")
     panels[0][0].legend(loc="upper left", fontsize=9.5)
+    over = [e[key] / e["p50"] for e in entries for key in ("p95",) if e[key] is not None]
+    ends = " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (min(over), max(over))))
+    headline(figure, f"One first token in twenty takes {ends} times the median or longer")
     return figure

@@ -8,12 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_jax.bench.record import Trial
-from llama_jax.experiments.upgrading_jax import table
+from llama_jax.experiments.upgrading_jax import finding, table
 from llama_jax.figures.labels import readable
 from llama_jax.figures.marks import spread_labels
-from llama_jax.figures.style import LIMIT_COLOUR, OTHERS, colour, new, styled
-
-SCAN_COLOUR = OTHERS[0]
+from llama_jax.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
 
 
 @styled
@@ -25,7 +23,8 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     figure, axes = new(10, 5)
     ends: dict[str, tuple[float, str]] = {}
     for placement in placements:
-        own = SCAN_COLOUR if placement == "step+scan" else colour(placement)
+        own, scanned = colour(placement), "+scan" in placement
+        line = dict(marker="s" if scanned else "o", linestyle="--" if scanned else "-")
         found = [(names.index(name), table.rate(trials, name, placement), name) for name in present]
         found = [(x, summary, name) for x, summary, name in found if summary.n]
         if not found:
@@ -33,7 +32,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         x, middle = [x for x, _, _ in found], np.array([s.median for _, s, _ in found])
         low, high = (np.array([getattr(s, end) for _, s, _ in found]) for end in ("low", "high"))
         reach = np.clip(np.nan_to_num(np.stack([middle - low, high - middle])), 0, None)
-        axes.errorbar(x, middle, reach, color=own, linewidth=1.8, marker="o", markersize=5, capsize=3, zorder=3)
+        axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, capsize=3, zorder=3)
         ends[placement] = (float(middle[-1]), own)
         bad = [(at, s.median) for at, s, name in found if table.wrong(trials, meta, name)]
         axes.plot(
@@ -55,7 +54,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         )
     for name in names:
         if name not in present:
-            where = dict(rotation=90, ha="center", va="center", color="#555555")
+            where = dict(rotation=90, ha="center", va="center", color=GREY)
             axes.annotate("not measured", (names.index(name), 0.5), xycoords=("data", "axes fraction"), **where)
     axes.set_yscale("log")
     readable(axes.yaxis)
@@ -67,8 +66,8 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
     counted = f"n = {most} answers in {meta['parameters']['processes']} processes"
     axes.set_xlabel(
-        f"release of JAX, as shipped or with our flag (red cross: computes wrong values or crashes) · {counted}"
+        f"release of JAX, as shipped or with our flag (red cross: computes wrong values or crashes)\n{counted}"
     )
     axes.set_ylabel("decode, tokens/s")
-    axes.set_title("The same decode under each release of JAX")
+    headline(figure, finding.claim(trials, meta))
     return figure

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.pyplot import subplots
 
 from llama_jax.experiments.what_may_be_jitted.measure import DEVICE, HOST, Traced
-from llama_jax.figures.style import PALETTE, styled
+from llama_jax.figures.style import OTHERS, headline, styled
 
-LANES = {HOST: PALETTE["orange"], DEVICE: PALETTE["blue"]}
+LANES = {HOST: OTHERS[1], DEVICE: OTHERS[3]}
 
 
 @styled
@@ -39,7 +39,8 @@ def token(rows: Sequence[Traced]) -> Figure:
             f"{row.subject}: {calls(row)} from Python, {len(row.spans(DEVICE))} operations computed", fontsize=11
         )
     panels[-1, 0].set(xlim=(0, longest * 1.02), xlabel="ms since the token began (one trace each, under the profiler)")
-    figure.suptitle("One token: " + ", ".join(f"{calls(row)} under {row.subject}" for row in rows), fontweight="bold")
+    said = ", ".join(f"{calls(row)} from Python under {row.subject}" for row in rows)
+    headline(figure, f"One token takes {said}")
     return figure
 
 

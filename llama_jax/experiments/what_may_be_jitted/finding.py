@@ -18,7 +18,7 @@ def token(rows: Sequence[Traced]) -> str:
         )
     void = "".join(f"; {row.subject} compiled while it was traced" for row in rows if not row.valid)
     return (
-        "While jit traces it sees shapes and no values: what depends on values must be computed by JAX, what is fixed"
+        "While jit traces, it sees shapes and no values. What depends on values must be computed by JAX, what is fixed"
         f" may be a static argument. A token through {rows[0].layers} layers takes {'; '.join(parts)}"
         f" (one trace each, so no interval){void}."
     )

@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from llama_jax.experiments.xla_cpu.measure import Told
-from llama_jax.figures.style import PALETTE, new, plain_ticks, rows, styled
-
-GREY = "#555555"
+from llama_jax.figures.style import GREY, colour, headline, new, plain_ticks, rows, styled
 
 
 def amount(value: int, unit: str) -> str:
@@ -37,7 +35,7 @@ def cut_off(axes, found: Sequence[Told]) -> None:
         for end, marker, beyond in ((low, "<", told.ratio.low < low), (high, ">", told.ratio.high > high)):
             if beyond:
                 axes.plot(
-                    end, height, marker, color=PALETTE["blue"] if told.holds else GREY, markersize=9, clip_on=False
+                    end, height, marker, color=colour("step") if told.holds else GREY, markersize=9, clip_on=False
                 )
 
 
@@ -48,7 +46,7 @@ def xla_findings(found: Sequence[Told]) -> Figure:
     figure, axes = new(11.5, 1.6 + 0.95 * max(1, len(found)))
     labels = [f"{t.finding.name}\n{t.finding.slow.words}\nagainst {t.finding.fast.words}" for t in found]
     for told, (_, height) in zip(found, rows(axes, labels).items(), strict=True):
-        shade = PALETTE["blue"] if told.holds else GREY
+        shade = colour("step") if told.holds else GREY
         spread = np.random.default_rng(0).uniform(-0.12, 0.12, len(told.pairs))
         axes.scatter(told.pairs, height + spread, s=16, color=shade, alpha=0.5, linewidths=0)
         words = "void: other numbers" if told.wrong and not told.pairs else "not measured"
@@ -78,5 +76,9 @@ def xla_findings(found: Sequence[Told]) -> Figure:
     axes.xaxis.set_minor_formatter(NullFormatter())
     plain_ticks(axes.xaxis)
     axes.tick_params(axis="y", labelsize=9)
-    axes.set_title("The same numbers by two programs, as XLA compiles them for the CPU")
+    seen = [t.ratio.value for t in found if t.holds and np.isfinite(t.ratio.value)]
+    said = (
+        f"up to {max(seen):.0f} times as long by one program as by another" if seen else "equally fast by both programs"
+    )
+    headline(figure, f"XLA computes the same numbers {said}")
     return figure

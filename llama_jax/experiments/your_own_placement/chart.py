@@ -10,8 +10,18 @@ from matplotlib.figure import Figure
 from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import times
-from llama_jax.experiments.your_own_placement import measure
-from llama_jax.figures.style import LIMIT_COLOUR, PALETTE, interval_bar, limit_line, new, rows, scatter_row, styled
+from llama_jax.experiments.your_own_placement import finding, measure
+from llama_jax.figures.style import (
+    LIMIT_COLOUR,
+    PALETTE,
+    headline,
+    interval_bar,
+    limit_line,
+    new,
+    rows,
+    scatter_row,
+    styled,
+)
 
 WIDEST = 110  # characters of a reason; they may run on into the margin
 
@@ -46,7 +56,8 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
             transform=axes.get_yaxis_transform(),
         )
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
-    axes.set_title(f"Where {mine} stands, and what was caught", pad=18)
+    fates = [measure.fate(e) for e in table if e["name"] in finding.KINDS]
+    headline(figure, finding.claim(fates))
     return figure
 
 

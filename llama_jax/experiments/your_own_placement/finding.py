@@ -17,7 +17,16 @@ def own_placement(table: Sequence[dict], mine: str, said: str) -> str:
     """
     entries = {e["name"]: e for e in table}
     outcomes = [outcome(measure.fate(entries[name]), kind) for name, kind in KINDS.items() if name in entries]
-    return f"With one line, {said}: {placed(entries[mine])}; {'; '.join(outcomes)}."
+    fates = [measure.fate(entries[name]) for name in KINDS if name in entries]
+    return f"{claim(fates)} With one line, {said}: {placed(entries[mine])}; {'; '.join(outcomes)}."
+
+
+def claim(fates: Sequence[measure.Fate]) -> str:
+    """How many of the specimens that must not pass were caught."""
+    caught = sum(bool(fate.caught) for fate in fates)
+    if not fates:
+        return "A placement of your own takes one line."
+    return f"A placement of your own takes one line, and {caught} of {len(fates)} made to mislead were caught."
 
 
 def placed(entry: dict) -> str:

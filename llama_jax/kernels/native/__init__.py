@@ -3,14 +3,14 @@
 
 machine    single values in memory, atomics, calls through pointers, text constants
 lanes      16 floats, 16 integers or 64 bytes as one value, on whatever instruction set the compiling process was told
-           to use
+           to use; sums, a block of them in registers
 ffi        XLA's call frame: buffers, their checks, errors, its thread pool
 team       threads that share the parts of a piece of work
 products   activations rounded to int8; quantised matrices times one row of them or several
 attention  attention of new tokens over cached keys and values
 gemv       the handler of `kernels.gemv`
 fused      the handler of `kernels.fused`; operands, what it is given; layout, what it keeps; step, its phases; heads,
-           those of attention
+           those of attention; vocabulary, that of the head; rows, what several of them do
 
 All code is free of exceptions and of Python objects, addresses are int64, and no address of this process is in it: the
 result is plain object code that any later process can load.

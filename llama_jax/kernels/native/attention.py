@@ -21,11 +21,11 @@ from llama_jax.kernels.native.lanes import (
     splat,
     store,
     store_half,
-    sums,
     total,
 )
 from llama_jax.kernels.native.lanes import first as first_lane
 from llama_jax.kernels.native.machine import copy_i16, function, load_f32, stack, store_f32
+from llama_jax.kernels.native.sums import sums
 
 CHUNK, LANES, HEADS = 128, 16, 4  # positions a piece, positions a tile of keys, query heads done at once
 TILES, COLUMNS = (2, 4) if ISA == "avx512vnni" else (1, 1)  # tiles, vectors of values that 32 registers have room for

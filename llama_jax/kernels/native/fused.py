@@ -35,6 +35,7 @@ from llama_jax.kernels.native.operands import (
     bias_of,
     feed_forward,
     heads_of,
+    key_heads_of,
     matrix,
     problem,
     sequences_of,
@@ -113,7 +114,7 @@ def describe_call(frame, state, skipped):
         size(argument(frame, NORM), 0),
         feed_forward(frame),
         heads_of(frame),
-        size(keys, 1) // sequences_of(frame),
+        key_heads_of(frame),
         size(keys, 3),
         size(keys, 0),
         size(keys, 2) * ROWS,
@@ -130,6 +131,7 @@ def describe_call(frame, state, skipped):
         data(argument(frame, TOKENS)) + 4 * skipped,
         data(argument(frame, COS)) + 4 * half * skipped,
         data(argument(frame, SIN)) + 4 * half * skipped,
+        size(keys, 1),
     )
     for i in range(len(sizes)):
         team.set_parameter(state, i, sizes[i])

@@ -1,7 +1,6 @@
 """`llama_jax_gemv`: x float32 [M, K] and a weight in, x times the weight's rows float32 [M, N] out.
 
-The weight is uint8 blocks [G, K/32, bytes], or a part of an array [bytes] that holds several. Attributes, in order of
-their names: place int64, where it begins, and size int64, bytes of the 16 rows of a block.
+The weight is uint8 blocks [G, K/32, bytes of the 16 rows of a block].
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from numba import types
 from llama_jax.kernels.native import team
 from llama_jax.kernels.native.ffi import (
     F32,
-    S64,
     U8,
     argument,
     counts,
@@ -19,25 +17,20 @@ from llama_jax.kernels.native.ffi import (
     executes,
     failure,
     fits,
-    integer,
-    is_scalar,
     result,
     size,
 )
 from llama_jax.kernels.native.machine import address_of, entry, function, load_f32, stack, store_f32, text
-from llama_jax.kernels.native.products import COLUMNS, ROWS, activation_bytes, holds, known, multiply, round_blocks
+from llama_jax.kernels.native.products import COLUMNS, ROWS, activation_bytes, known, multiply, round_blocks
 
 WORTH_HELP = 1 << 19  # bytes of weights times rows below which waking a helper takes longer than its share
 PARTS = 4  # parts a thread
 last_block = stack(4 * COLUMNS)
 p = team.parameter  # short: every line reads some
 helper_address = address_of("llama_jax_gemv_help")
-bad_counts = text("gemv takes two operands, gives one result and has two attributes, place and size int64")
+bad_counts = text("gemv takes two operands, gives one result and has no attributes")
 bad_x = text("gemv: x must be float32 [M, K], aligned to 4 bytes")
-bad_weights = text(
-    "gemv: the weight must be uint8 [N/16, K/32, 288, 320 or 544]: blocks of Q4_0, Q4_1 or Q8_0; or"
-    " [bytes] that hold such"
-)
+bad_weights = text("gemv: the weight must be uint8 [N/16, K/32, 288, 320 or 544]: blocks of Q4_0, Q4_1 or Q8_0")
 bad_result = text("gemv: the result must be float32 [M, N], N within the weight's last group of 16 rows")
 bad_columns = text("gemv: x and the weight have different numbers of columns")
 no_memory = text("gemv: out of memory")
@@ -48,21 +41,18 @@ X, W, OUT, M, K, N, BLOCKS, SIZE, ROUNDED, ROW_PARTS, GROUP_PARTS = range(11)  #
 @function
 def problem(frame):
     """Address of what is wrong with the call; 0 where nothing is."""
-    if not counts(frame, 2, 1, 2) or not is_scalar(frame, 0, S64) or not is_scalar(frame, 1, S64):
+    if not counts(frame, 2, 1, 0):
         return bad_counts()
     x, w, out = argument(frame, 0), argument(frame, 1), result(frame, 0)
     if not fits(x, F32, 2, 4):
         return bad_x()
-    place, kind, whole = integer(frame, 0), integer(frame, 1), fits(w, U8, 3, 1)
-    if not known(kind) or (not whole and not fits(w, U8, 1, 1)) or (whole and (size(w, 2) != kind or place != 0)):
+    if not fits(w, U8, 3, 1) or not known(size(w, 2)):
         return bad_weights()
     rows = size(out, 1) if fits(out, F32, 2, 4) else -1
     groups, blocks = (rows + ROWS - 1) // ROWS, (size(x, 1) + COLUMNS - 1) // COLUMNS
-    if rows < 1 or size(out, 0) != size(x, 0) or (whole and size(w, 0) != groups):
+    if rows < 1 or size(out, 0) != size(x, 0) or size(w, 0) != groups:
         return bad_result()
-    if whole:
-        return 0 if size(w, 1) == blocks else bad_columns()
-    return 0 if holds(size(w, 0), place, groups, blocks, kind) else bad_weights()
+    return 0 if size(w, 1) == blocks else bad_columns()
 
 
 @function
@@ -121,13 +111,13 @@ def handler(frame):
     if wrong != 0:
         return failure(frame, wrong)
     x, w, out = argument(frame, 0), argument(frame, 1), result(frame, 0)
-    m, k, n, kind = size(x, 0), size(x, 1), size(out, 1), integer(frame, 1)
+    m, k, n, kind = size(x, 0), size(x, 1), size(out, 1), size(w, 2)
     groups, blocks = (n + ROWS - 1) // ROWS, (k + COLUMNS - 1) // COLUMNS
     state = team.assembled(2, activation_bytes(m, blocks))
     if state == 0:
         return failure(frame, no_memory())
     team.set_parameter(state, X, data(x))
-    team.set_parameter(state, W, data(w) + integer(frame, 0))
+    team.set_parameter(state, W, data(w))
     team.set_parameter(state, OUT, data(out))
     team.set_parameter(state, M, m)
     team.set_parameter(state, K, k)

@@ -10,7 +10,7 @@ from llama_jax.kernels.native.ffi import argument, data
 from llama_jax.kernels.native.lanes import splat, store
 from llama_jax.kernels.native.layout import p
 from llama_jax.kernels.native.machine import function, square_root
-from llama_jax.kernels.native.operands import KEYS, VALUES
+from llama_jax.kernels.native.operands import KEYS, VALUES, number_of
 
 f4 = types.float32
 
@@ -43,7 +43,8 @@ def attend_piece(state, layer, head, piece, hidden):
     last = position + tokens - 1
     if start > last:  # another sequence has more pieces
         return
-    cache = (layer * p(state, layout.SEQUENCES) * kv + head) * p(state, layout.SLOTS) * dim * 2
+    cached = layer * p(state, layout.CACHED_HEADS) + number_of(frame, sequence) * kv + head % kv
+    cache = cached * p(state, layout.SLOTS) * dim * 2
     keys, values = data(argument(frame, KEYS)) + cache, data(argument(frame, VALUES)) + cache
     new = hidden + 4 * dim * heads * tokens
     begin = max(start - position, 0)  # rows before see nothing of it

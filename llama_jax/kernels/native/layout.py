@@ -27,7 +27,8 @@ p = team.parameter  # short: every line reads some
 (FRAME, D, FF, HEADS, KV, DIM, LAYERS, SLOTS, V, BIAS) = range(10)
 SEQUENCES, TOKENS, WANTED, PIECES_EACH, EPS, GROUPS, TEAM, THREADS = range(10, 18)
 ID, COS_AT, SIN_AT = range(18, 21)  # of the first row
-X0, X1, QKV, PIECES, ACT, BEST, WEIGHTS = range(21, 28)
+CACHED_HEADS = 21  # key heads that the cache has a layer, of all its sequences
+X0, X1, QKV, PIECES, ACT, BEST, WEIGHTS = range(22, 29)
 ATTENTION_NORM, FFN_NORM = range(2)
 MATRIX_QKV, MATRIX_O, GATE_UP, DOWN = range(MATRICES)
 

@@ -1,14 +1,16 @@
 """What the fused step is given, and whether it is what it must be. Nothing is read before its type, rank and place are
 known.
 
-Operands: tokens int32 [B, T], position int32 [B] of each sequence's first, below 0 for padding, cos and sin float32
-[B T, h/2] of all positions, embedding and head as blocks, final norm float32 [D], keys float16 [L, B K, S/16, h, 16]
-and values float16 [L, B K, S, h], by position; then of all layers norms float32 [L, 2, D] (attention's,
+Operands: tokens int32 [B, T], position int32 [B] of each sequence's first, below 0 for padding, its number in the
+cache int32 [B], rising, cos and sin float32 [B T, h/2] of all positions, embedding and head as blocks, final norm
+float32 [D], keys float16 [L, C K, S/16, h, 16] and values float16 [L, C K, S, h] of C sequences, by position; then of
+all layers norms float32 [L, 2, D] (attention's,
 feed-forward's), blocks uint8 [bytes], a table int32 [L, 4, 4] of what each layer's qkv, o, gate_up and down are within
 them (where it begins in units of 64 bytes; its sizes [N/16, K/32, bytes]), and qkv biases float32 [L, N].
-Results: logits float32 [M, V], of every row (M = B T), of each sequence's last (M = B) or of none (M = 0), the best of
-each int32 [M], keys and values, the operands themselves.
-Attributes, in order of their names: bias int64 0 or 1, eps float32, feed_forward int64 F, heads int64 H.
+Results: logits float32 [M, V], of every row (M = B T), of each sequence's last (M = B) or of none (M = 0), which mean
+nothing for padding; the best of each int32 [M]; keys and values, the operands themselves.
+Attributes, in order of their names: bias int64 0 or 1, eps float32, feed_forward int64 F, heads int64 H, key_heads
+int64 K.
 """
 
 from __future__ import annotations
@@ -34,18 +36,20 @@ from llama_jax.kernels.native.ffi import (
 from llama_jax.kernels.native.machine import function, load_i32, text
 from llama_jax.kernels.native.products import COLUMNS, ROWS, holds, known
 
-FIXED = 12  # operands, biases apart
+FIXED = 13  # operands, biases apart
 MATRICES, ENTRIES, UNIT = 4, 4, 64  # a layer's matrices; numbers of one in the table; bytes of its place's unit
 MOST = 1 << 20  # heads, and rows: with more, products of sizes could overflow and fit by chance
-TOKENS, POSITION, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE = range(FIXED)
+TOKENS, POSITION, CACHED, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE = range(FIXED)
 BIASES = FIXED  # where there are some
 bad_counts = text("fused: wrong number of operands, results or attributes")
 bad_attributes = text(
-    "fused: the attributes must be bias int64 0 or 1, eps float32, feed_forward int64 and heads int64"
+    "fused: the attributes must be bias int64 0 or 1, eps float32, and feed_forward, heads and key_heads int64"
 )
-bad_scalars = text("fused: tokens must be int32 [B, T], position int32 [B]; cos and sin float32 [B T, h/2]")
+bad_scalars = text(
+    "fused: tokens must be int32 [B, T], position and number in the cache int32 [B]; cos and sin float32 [B T, h/2]"
+)
 bad_cache = text(
-    "fused: keys must be float16 [L, B K, S/16, h, 16] and values float16 [L, B K, S, h], h a multiple of 16,"
+    "fused: keys must be float16 [L, C K, S/16, h, 16] and values float16 [L, C K, S, h], h a multiple of 16,"
     " overwritten in place"
 )
 bad_sizes = text(
@@ -66,13 +70,14 @@ bad_matrix = text(
 )
 bad_logits = text("fused: logits must be float32 [M, V] and the best of them int32 [M], M = B T, B or 0")
 bad_token = text("fused: a token is outside the vocabulary")
+bad_number = text("fused: the sequences' numbers in the cache must rise and be within it")
 bad_position = text("fused: a position is outside the cache, or logits are wanted of padding")
 
 
 @function
 def problem(frame):
     """Address of what is wrong with the call; 0 where nothing is."""
-    if argument_count(frame) < FIXED or not counts(frame, argument_count(frame), 4, 4):
+    if argument_count(frame) < FIXED or not counts(frame, argument_count(frame), 4, 5):
         return bad_counts()
     if not attributes_fit(frame):
         return bad_attributes()
@@ -89,7 +94,7 @@ def problem(frame):
     if not logits_fit(frame):
         return bad_logits()
     d, dim, heads = size(argument(frame, NORM), 0), size(argument(frame, KEYS), 3), heads_of(frame)
-    kv = size(argument(frame, KEYS), 1) // sequences_of(frame)
+    kv = key_heads_of(frame)
     if (
         d < COLUMNS
         or d % COLUMNS != 0
@@ -111,10 +116,10 @@ def problem(frame):
 
 @function
 def attributes_fit(frame):
-    whole = (
-        is_scalar(frame, 0, S64) and is_scalar(frame, 1, F32) and is_scalar(frame, 2, S64) and is_scalar(frame, 3, S64)
-    )
-    return whole and 0 <= integer(frame, 0) <= 1
+    for i in range(5):
+        if not is_scalar(frame, i, F32 if i == 1 else S64):
+            return False
+    return 0 <= integer(frame, 0) <= 1
 
 
 @function
@@ -131,6 +136,11 @@ def feed_forward(frame):
 @function
 def heads_of(frame):
     return integer(frame, 3)
+
+
+@function
+def key_heads_of(frame):
+    return integer(frame, 4)
 
 
 @function
@@ -156,7 +166,10 @@ def rows_fit(frame):
             return False
         if size(argument(frame, i), 0) != sequences * tokens:
             return False
-    return fits(argument(frame, POSITION), S32, 1, 4) and size(argument(frame, POSITION), 0) == sequences
+    for i in (POSITION, CACHED):
+        if not fits(argument(frame, i), S32, 1, 4) or size(argument(frame, i), 0) != sequences:
+            return False
+    return True
 
 
 @function
@@ -179,7 +192,8 @@ def cache_fits(frame):
         or size(keys, 3) % ROWS != 0
         or size(keys, 3) < ROWS
         or size(keys, 1) < 1
-        or size(keys, 1) % sequences_of(frame) != 0
+        or key_heads_of(frame) < 1
+        or size(keys, 1) % key_heads_of(frame) != 0
     ):
         return False
     for i in range(2):
@@ -253,6 +267,12 @@ def matrix(frame, layer, i, j):
 
 
 @function
+def number_of(frame, sequence):
+    """Which of the cache's sequences one of the call's is."""
+    return types.int64(load_i32(data(argument(frame, CACHED)) + 4 * sequence))
+
+
+@function
 def bad_values(frame):
     sequences, tokens, v = sequences_of(frame), tokens_of(frame), size(result(frame, 0), 1)
     for row in range(sequences * tokens):
@@ -260,8 +280,14 @@ def bad_values(frame):
         if token < 0 or token >= v:
             return bad_token()
     room, wanted = size(argument(frame, VALUES), 2), size(result(frame, 0), 0)
+    before, held = types.int64(-1), size(argument(frame, KEYS), 1) // key_heads_of(frame)
+    for sequence in range(sequences):
+        number = number_of(frame, sequence)
+        if number <= before or number >= held:
+            return bad_number()
+        before = number
     for sequence in range(sequences):
         end = types.int64(load_i32(data(argument(frame, POSITION)) + 4 * sequence)) + tokens
-        if end > room or (wanted > 0 and end < 1):
+        if end > room or (wanted > 0 and end < 1 and sequences == 1):
             return bad_position()
     return 0

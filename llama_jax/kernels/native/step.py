@@ -1,8 +1,8 @@
 """The phases of a step, each shared by a team: R rows of tokens through all layers and the head.
 
-A layer has five: qkv, attention (`heads`), o, gate_up, down; the head is the last. What is short (norms, rounding of
-activations, joining pieces of attention) every thread does for itself, which costs less than waiting for one that does
-it for all.
+A layer has five: qkv, attention (`heads`), o, gate_up, down; the head (`vocabulary`) comes last. What is short (norms,
+rounding of activations, joining pieces of attention) every thread does for itself, which costs less than waiting for
+one that does it for all.
 """
 
 from __future__ import annotations
@@ -10,65 +10,20 @@ from __future__ import annotations
 from numba import types
 
 from llama_jax.kernels.native import layout, team
-from llama_jax.kernels.native.ffi import argument, data, result, size
+from llama_jax.kernels.native.ffi import argument, data, size
 from llama_jax.kernels.native.heads import attention_parts, attention_phase, mixed
-from llama_jax.kernels.native.lanes import exponential, fma, largest, load, prefetch, splat, store, total
+from llama_jax.kernels.native.lanes import exponential, load, splat, store
 from llama_jax.kernels.native.layout import p, rows_of, weight
-from llama_jax.kernels.native.machine import free, function, load_f32, malloc, square_root, store_f32, store_i32
-from llama_jax.kernels.native.operands import BIASES, HEAD, NORM
+from llama_jax.kernels.native.machine import free, function, malloc
+from llama_jax.kernels.native.operands import BIASES, HEAD
 from llama_jax.kernels.native.products import COLUMNS, ROWS, multiply, round_blocks
+from llama_jax.kernels.native.rows import ask, begins, first_part, normalised_rows, parts_of
+from llama_jax.kernels.native.vocabulary import head_phase
 
 PHASES_PER_LAYER = 5
 f4 = types.float32
 # lines of 64 bytes that a waiting thread asks for: its first of the next product, well within its second-level cache
-AHEAD, FIRST = (512, 32)
-
-
-@function
-def normalised(x, w, d, eps, to):
-    """RMS norm (norm.py)."""
-    squares = splat(f4(0))
-    for i in range(0, 4 * d, 64):
-        value = load(x + i)
-        squares = fma(value, value, squares)
-    scale = splat(f4(1) / square_root(total(squares) / f4(d) + eps))
-    for i in range(0, 4 * d, 64):
-        store(to + i, load(x + i) * scale * load(w + i))
-
-
-@function
-def normalised_rows(state, x, w, hidden, scratch):
-    """All rows of a hidden vector, normalised and rounded into a thread's scratch."""
-    d, rows = p(state, layout.D), rows_of(state)
-    blocks = d // COLUMNS
-    for row in range(rows):
-        normalised(x + 4 * d * row, w, d, layout.eps_of(state), hidden)
-        round_blocks(hidden, blocks, 0, blocks, scratch, rows, row)
-
-
-@function
-def begins(state, me, buffer):
-    """Where in a weight the me-th thread begins to read."""
-    groups = size(buffer, 0)
-    return data(buffer) + team.share(groups, p(state, layout.THREADS), me) * size(buffer, 1) * size(buffer, 2)
-
-
-@function
-def ask(address):
-    """Have memory at work while this thread computes something short."""
-    for line in range(0, 64 * FIRST, 64):
-        prefetch(address + line)
-
-
-@function
-def parts_of(state, groups):
-    return min(groups, p(state, layout.TEAM))
-
-
-@function
-def first_part(state, me, parts):
-    """The part that is meant for the me-th thread before others."""
-    return parts * me // p(state, layout.THREADS)
+AHEAD = 512
 
 
 @function
@@ -162,54 +117,6 @@ def down_phase(state, me, phase, layer):
     after = argument(p(state, layout.FRAME), HEAD) if last else weight(state, layer + 1, layout.MATRIX_QKV)
     buffer, at = weight(state, layer, layout.DOWN), p(state, layout.ACT)
     product_phase(state, me, phase, buffer, d, at, blocks, x, 4 * d, p(state, layout.X0), after)
-
-
-@function
-def head_phase(state, me, phase, hidden, scratch):
-    """Logits of the rows that are wanted, all or the last of each sequence, and the best of each part."""
-    d, frame, wanted = p(state, layout.D), p(state, layout.FRAME), p(state, layout.WANTED)
-    parts, v = p(state, layout.GROUPS), p(state, layout.V)
-    if wanted == 0 or team.over(state, phase, parts):
-        return
-    buffer, blocks, groups = argument(frame, HEAD), d // COLUMNS, (v + ROWS - 1) // ROWS
-    ask(begins(state, me, buffer))
-    each = rows_of(state) // wanted
-    for row in range(wanted):
-        x = p(state, layout.X0) + 4 * d * (each * (row + 1) - 1)
-        normalised(x, data(argument(frame, NORM)), d, layout.eps_of(state), hidden)
-        round_blocks(hidden, blocks, 0, blocks, scratch, wanted, row)
-    logits, w, kind = data(result(frame, 0)), data(buffer), size(buffer, 2)
-    while True:
-        part = team.take_own(state, phase, parts, first_part(state, me, parts))
-        if part >= parts:
-            break
-        begin, end = team.share(groups, parts, part), team.share(groups, parts, part + 1)
-        for g in range(begin, end):
-            out, kept = logits + 4 * ROWS * g, min(v - ROWS * g, ROWS)
-            multiply(w + g * blocks * kind, kind, blocks, scratch, wanted, 0, 0, out, 4 * v, kept)
-        for row in range(wanted):
-            mine, to = logits + 4 * v * row, p(state, layout.BEST) + 8 * (wanted * part + row)
-            best = best_of(mine, ROWS * begin, min(ROWS * end, v))
-            store_i32(to, best)
-            store_f32(to + 4, load_f32(mine + 4 * best))
-        team.done(state, phase)
-    team.wait(state, phase, parts, 0, 0)
-
-
-@function
-def best_of(logits, begin, end):
-    """The first of the largest of logits begin…end-1."""
-    top, best, at = load_f32(logits + 4 * begin), begin, begin
-    while at + ROWS <= end:
-        if largest(load(logits + 4 * at)) > top:
-            for i in range(at, at + ROWS):
-                if load_f32(logits + 4 * i) > top:
-                    top, best = load_f32(logits + 4 * i), i
-        at += ROWS
-    for i in range(at, end):
-        if load_f32(logits + 4 * i) > top:
-            top, best = load_f32(logits + 4 * i), i
-    return best
 
 
 @function

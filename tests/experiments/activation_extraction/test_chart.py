@@ -80,7 +80,7 @@ def test_a_ladder_without_its_denominator_or_with_one_block_is_drawn():
 
 def test_the_limits_say_the_share_and_what_processes_gain():
     drawn = words(chart.extraction_limits(measured()))
-    for text in ("Overlap: 9", "of the slower ceiling", "(n = 3)", "1.2"):
+    for text in ("`extract` reaches 9", "of the slower ceiling", "(n = 3)", "1.2"):
         assert text in drawn, text
     assert "not measured" in words(chart.extraction_limits(measured(scaling=())))
 

@@ -173,7 +173,7 @@ def test_the_finding_says_what_the_rows_say():
     for words in (
         "puts 1,1",
         "of one jit of every layer with blocking copies (N1)",
-        "transformers' `output_hidden_states`",
+        "transformers' output_hidden_states",
         "of the slower of its two ceilings",
         "“fixed shapes” 0.7",
         "alone costs time",
@@ -194,8 +194,8 @@ def test_what_the_rows_do_not_decide_is_not_claimed():
     assert "what gains" not in sentence
     assert "nan" not in sentence
     nothing = [r.model_copy(update=dict(valid=False, reason="compiled")) for r in measured(2)]
-    assert finding.extraction(nothing).startswith("`extract` has no valid pass")
-    assert finding.extraction([]).startswith("`extract` has no valid pass")
+    assert finding.extraction(nothing).startswith("extract has no valid pass")
+    assert finding.extraction([]).startswith("extract has no valid pass")
 
 
 def test_promises_stand_beside_what_was_measured():

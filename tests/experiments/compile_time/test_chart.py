@@ -7,6 +7,7 @@ from llama_jax.experiments.compile_time import chart, table
 from tests.experiments.compile_time.test_measure import row, slots, sweep
 from tests.experiments.compile_time.test_starts import trials
 from tests.figures.drawn import assert_same_twice
+from tests.figures.drawn import words as drawn_words
 
 WAYS = [("step", "cold"), ("step", "serialised"), ("eager", "cold"), ("layer", "cold")]
 PAIRS = [
@@ -20,13 +21,13 @@ DRAW = {
     "starts": lambda r, t: chart.compile_starts(t),
     "break-even": lambda r, t: chart.paid_back(t, WAYS, PAIRS),
     "surprises": lambda r, t: chart.compile_surprises(r, t),
+    "bfloat16": lambda r, t: chart.bfloat16(t),
 }
 
 
 def words(figure):
-    texts = [t.get_text() for axes in figure.axes for t in [*axes.texts, axes.xaxis.label, axes.yaxis.label]]
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    return " ".join([*texts, *titles, *(label.get_text() for axes in figure.axes for label in axes.get_yticklabels())])
+    labels = (label.get_text() for axes in figure.axes for label in (*axes.get_yticklabels(), axes.yaxis.label))
+    return " ".join([drawn_words(figure), *(axes.get_title(loc="left") for axes in figure.axes), *labels])
 
 
 @pytest.mark.parametrize("name", DRAW)
@@ -56,7 +57,7 @@ def test_the_charts_say_what_the_rows_say():
     for text in ("cold (n = 3)", "3.10 s", "2.35 s", "2.20 s"):
         assert text in drawn
     drawn = words(chart.paid_back(trials(), WAYS, PAIRS))
-    for text in ("19 tokens [", "never", "not measured", "n = 3 starts each", "step, serialised"):
+    for text in ("19 tokens [", "never", "n ≥ 3 starts each", "step, serialised"):
         assert text in drawn
     drawn = words(chart.compile_surprises(rows, trials()))
     for text in ("no valid trial", "0.67x [", "of step", "n = 4"):

@@ -48,25 +48,30 @@ def test_each_chart_draws_where_there_is_little(tmp_path, name, count):
 
 def test_where_says_each_parts_milliseconds():
     figure = chart.token_parts(where.table(ANSWERS, MODEL, SHORT, FAR), FAR)
-    drawn = words(figure)
-    first, second = where.table(ANSWERS, MODEL, SHORT, FAR)
-    assert f"{first['total']:.2f} ms: layers {first['layers']:.2f}" in drawn
-    assert f"{second['total']:.2f} ms: layers {second['layers']:.2f}" in drawn
-    assert "at context 1024" in drawn
+    for axes, e in zip(figure.axes, where.table(ANSWERS, MODEL, SHORT, FAR), strict=True):
+        drawn = [text.get_text().strip() for text in axes.texts]
+        assert f"{e['total']:.1f} ms" in drawn
+        assert f"{e['layers']:.1f} ms" in drawn
+        assert axes.get_title("left") == e["name"]
+        assert "at context 1024" in axes.get_xlabel()
 
 
-def test_each_parts_interval_lies_where_the_part_ends_and_none_hides_another():
+def test_a_part_that_noise_made_negative_is_said_to_be_hidden():
     (entry,) = where.table(answers(noise=0.01), MODEL, SHORT, FAR)
     entry |= dict(rest=-0.2, rest_low=-0.4, rest_high=0.1)
     axes = chart.token_parts([entry], FAR).axes[0]
-    drawn = [line for line in axes.lines if line.get_ydata()[0] == line.get_ydata()[1]]
-    assert len({line.get_ydata()[0] for line in drawn}) == len(drawn) == len(where.PARTS)
-    left = 0.0
-    for part, line in zip(where.PARTS, drawn, strict=True):
-        assert list(line.get_xdata()) == pytest.approx([left + entry[f"{part}_low"], left + entry[f"{part}_high"]])
-        left += max(entry[part], 0.0)
-    # the token itself is shorter than the bar here
-    assert entry["total"] in [line.get_xdata()[0] for line in axes.lines]
+    assert [text.get_text().strip() for text in axes.texts].count("hidden by noise") == 1
+    spans = [list(line.get_xdata()) for line in axes.lines]
+    for part in where.PARTS:
+        assert [entry[f"{part}_low"], entry[f"{part}_high"]] in spans
+
+
+def test_every_file_has_its_tick():
+    made = SIZES + [row for i, mb in enumerate((828, 1030)) for row in
+                    rows_of_sizes(dict(loop=30, llamacpp=20, openvino=10), f"large{i}/q4_0", megabytes=mb)]  # fmt: skip
+    (axes,) = size_chart.over_best(size_table.table(made), "decode").axes
+    written = [label.get_text() for label in axes.get_xticklabels()]
+    assert {"828", "\n1,030"} <= set(written)
 
 
 def test_scaling_names_each_line_with_what_is_left_of_its_rate():

@@ -39,10 +39,14 @@ def test_the_sentence():
         missing=[dict(name="ollama"), dict(name="ollama")],
     )
     assert said.startswith(
-        "The first token of step+fused comes before llama.cpp's at 10 and 100 prompt tokens; a token of "
+        "step+fused makes the first token before llama.cpp at 2 of 2 prompt lengths. The first token of step+fused"
+        " comes before llama.cpp's at 10 and 100 prompt tokens; a token of "
     )
     assert f"takes {parts[0]['total']:.1f} ms (layers " in said
-    assert "; from context 256 to 4096 rates fall to loop 67% and loop+fused 78%; ollama was not measured here." in said
+    assert (
+        "; from context 256 to 4096 loop keeps 67% of its rate and loop+fused 78%; ollama was not measured here."
+        in said
+    )
     assert finding.compiled_kernels([], [], {}) == "Nothing was measured."
 
 

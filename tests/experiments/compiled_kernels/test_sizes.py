@@ -87,7 +87,8 @@ def test_the_sentence_counts_on_how_many_files_we_are_ahead():
     made += rows(dict(loop=19, llamacpp=20), "large/q4_0", megabytes=1000)
     decode, prefill = finding.ahead(size_table.table(made))
     assert decode == (
-        "loop decodes at 0.95 to 3.00 times the rate of the best peer on the same file, ahead on 1 of 2 at 64 tokens"
+        "loop decodes at 0.95 to 3.00 times the rate of the best peer on the same file where that is decided, n = 6,"
+        " ahead on 1 of 2 at 64 tokens"
     )
     assert prefill.startswith("loop takes prompts at 0.90 to 0.90 times")
     assert prefill.endswith("ahead on 0 of 1 at 50 tokens")

@@ -44,7 +44,8 @@ def test_the_tables_hold_every_subject():
 def test_the_sentence():
     made = race()
     said = finding.fewer_bits(made, entries_of(made), MISSING)
-    assert said.startswith("At context 256 the fastest placement, loop+fused on q4_1 weights, decodes 4")
+    assert said.startswith("The fastest placement, loop+fused, decodes ")
+    assert " At context 256 the fastest placement, loop+fused on q4_1 weights, decodes 4" in said
     assert "90% of what the bandwidth allows: 2.9" in said or "90% of what the bandwidth allows: 3.0" in said
     assert "of its fastest quantisation (llamacpp+q4_0 on q4_0 weights)" in said
     assert said.endswith("llamacpp+q8_0 was not measured here.")

@@ -30,7 +30,7 @@ def test_rates_say_ratio_verdict_and_limit(panels):
         "baseline, n = 6",
         "equal within 2 %, n = 6",
         "faster, n = 6",
-        "memory-bandwidth limit 1,000 tokens/s",
+        "bandwidth limit 1,000",
     ):
         assert text in drawn
     void = [
@@ -49,4 +49,5 @@ def test_the_crossing_is_marked_only_where_there_is_one():
 def test_the_load_names_the_cores_there_are(panels):
     drawn = words(chart.host_load(panels, 7))
     assert "all 7 cores" in drawn
-    assert "1.50, n = 6" in drawn
+    assert "Every strategy keeps 1.5 to 1.5 of 7 cores busy" in drawn
+    assert "all of n ≥ 6 answers" in drawn

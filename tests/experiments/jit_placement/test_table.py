@@ -72,7 +72,7 @@ def test_the_sentences_say_the_numbers():
 def test_the_chart_names_what_is_added(tmp_path):
     found = table.costs(trials({"eager": 20, "step": 1}), ["eager", "step"])
     figure = chart.sampling(found, SETTINGS)
-    assert SETTINGS in figure.axes[0].get_title("left")
+    assert SETTINGS in words(figure)
     assert "+20" in words(figure)
     assert "<svg" in assert_same_twice(lambda: chart.sampling(found, SETTINGS), tmp_path)
 

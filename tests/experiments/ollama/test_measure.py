@@ -10,7 +10,7 @@ from llama_jax.bench import footprints, protocol, standings
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import encoder
 from llama_jax.errors import UserError
-from llama_jax.experiments.ollama import measure
+from llama_jax.experiments.ollama import measure, turns
 from llama_jax.experiments.ollama.measure import Contest
 
 TINY = (
@@ -59,22 +59,22 @@ def test_too_long_a_conversation_is_named():
 
 
 def test_each_turn_holds_all_before_it(packaged):
-    work = measure.conversation(packaged, len(measure.TALK), 16)
+    work = turns.conversation(packaged, len(turns.TALK), 16)
     ids = [encoder(packaged)(text) for text in work.prompts]
     opening = encoder(packaged)("<|im_start|>assistant\n")
-    for before, after, (_, answer), (question, _) in zip(ids, ids[1:], measure.TALK, measure.TALK[1:], strict=False):
+    for before, after, (_, answer), (question, _) in zip(ids, ids[1:], turns.TALK, turns.TALK[1:], strict=False):
         assert before[-len(opening) :] == opening
         assert after[: len(before)] == before
         assert answer in packaged.tokenizer.decode(after)
         assert question in packaged.tokenizer.decode(after[len(before) :])
     assert work.length >= len(ids[-1])
     assert len({generate.bucket(len(one)) for one in ids}) > 2  # each turn in a shape of its own
-    first = measure.turn(work, 0, encoder(packaged))
+    first = turns.turn(work, 0, encoder(packaged))
     assert (first.prompts, first.length) == (work.prompts[:1], generate.bucket(len(ids[0])))
 
 
 def test_turns_of_random_ids_where_there_is_no_tokenizer():
-    work = measure.conversation(checkpoint.load(TINY), 3, 4, seed=5)
+    work = turns.conversation(checkpoint.load(TINY), 3, 4, seed=5)
     assert [len(prompt) for prompt in work.prompts] == [40, 110, 180]
     assert all(b[: len(a)] == a for a, b in zip(work.prompts, work.prompts[1:], strict=False))
 
@@ -113,7 +113,7 @@ def test_a_file_reader_needs_no_weights(packaged, tmp_path, monkeypatch):
     """llama.cpp alone in its process holds less than the float32 weights would take."""
     pytest.importorskip("llama_cpp")
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    journal, work = Journal(), measure.conversation(packaged, 1, 2)
+    journal, work = Journal(), turns.conversation(packaged, 1, 2)
     footprints.memory(measure.Job(packaged.name, work, journal), ["llamacpp"], 1)
     (found,) = footprints.table(journal.trials, journal.notes, ["llamacpp"])
     assert found["peak"][0] - found["libraries"] < packaged.config.num_parameters * 4

@@ -179,7 +179,7 @@ def test_compiling_more_pays_back_only_where_warm_requests_are_faster():
     assert "about 9 more times" in table.repays_words(precise, one)
     assert "never paid back" in table.repays_words(growing, one)
     single = table.accounts(everything(1), measure.SHAPES)
-    assert "not shown to be faster once warm (0.77x, n = 1)" in table.repays_words(single[1], single[-1])
+    assert "not shown to be faster once warm (takes 0.77x as long, n = 1)" in table.repays_words(single[1], single[-1])
     assert table.repays_words(one, precise) == "loses no more to first calls than exact lengths"
 
 

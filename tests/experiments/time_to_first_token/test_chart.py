@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_jax import config
+from llama_jax import config, figures
 from llama_jax.bench import published as bench_published
 from llama_jax.experiments.time_to_first_token import chart, first_requests, table
 from tests.experiments.time_to_first_token.test_table import AT, LENGTHS, everything, request
@@ -26,16 +26,19 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, name, blocks):
     assert_same_twice(lambda: draw(name, trials), tmp_path)
 
 
-def test_lines_are_labelled_and_the_best_of_each_kind_stands_out():
+def test_the_best_of_each_kind_is_named_in_its_colour_and_the_others_are_grey():
     figure = draw("ttft_by_length", everything())
     left, right = figure.axes
-    bold = {text.get_text() for text in left.texts if text.get_fontweight() == "bold"}
-    assert bold == {"step exact", "torch", "llamacpp"}
-    assert {"torch-script", "step fixed"} < {text.get_text() for text in left.texts}
-    assert {text.get_text() for text in right.texts} == {"torch", "torch-script", "llamacpp"}
-    colours = {line.get_color() for line in left.lines}
-    assert len(colours & {shade for shade, *_ in (("#0072B2",), ("#D55E00",), ("#009E73",))}) == 3
-    assert "n ≥ 6" in left.get_title(loc="left")
+    best = {"step exact", "torch", "llamacpp"}
+    assert best < {text.get_text() for text in left.texts}
+    assert not {"torch-script", "step fixed"} & {text.get_text() for text in left.texts}
+    assert {text.get_text() for text in right.texts} == {"torch", "llamacpp"}
+    assert {line.get_color() for line in left.lines} == {
+        *(figures.colour(name) for name in best),
+        chart.OTHER,
+        chart.LIMIT_COLOUR,
+    }
+    assert "n ≥ 6; grey: 2 others, in the table" in left.get_title(loc="left")
     assert "n ≥ 6 pairs" in right.get_title(loc="left")
     assert "its weights read once: llamacpp" in words(figure)
 
@@ -45,30 +48,33 @@ def test_a_name_stands_at_the_end_of_its_own_line():
     limits = dict.fromkeys(table.lengths(trials), 1.0)
     left, _ = chart.ttft_by_length(trials, limits, {}).axes
     assert {text.get_text(): text.xy[0] for text in left.texts if hasattr(text, "xy")} == {
-        **dict.fromkeys(("step exact", "step fixed", "torch-script", "llamacpp"), 100),
+        **dict.fromkeys(("step exact", "llamacpp"), 100),
         "torch": 400,
     }
 
 
-def test_cold_bars_reach_the_median_and_say_how_much_longer_it_is():
+def test_ticks_of_lengths_are_written_where_they_can_be_read():
+    assert chart.thinned([10, 50, 100, 300, 350, 400]) == [400, 300, 100, 50, 10]
+
+
+def test_cold_rows_reach_the_median_and_say_how_much_longer_it_is():
     figure = draw("ttft_cold", everything())
     axes = figure.axes[0]
     labels = {label.get_text(): height for label, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)}
     for e in first_requests.cold(everything(), AT):
-        height = labels[e["subject"]]
-        reached = max(
-            b.get_x() + b.get_width() for b in axes.patches if abs(b.get_y() + b.get_height() / 2 - height) < 1e-9
-        )
-        assert reached == pytest.approx(e["median"] / 1e3)
-    assert "1.50 s, 21x of a warm one (70.2 ms)" in words(figure)
+        bars = [line for line in axes.lines if line.get_linewidth() == 6 and len(line.get_ydata())]
+        here = [line.get_xdata() for line in bars if line.get_ydata()[0] == labels[e["subject"]]]
+        assert max(max(xs) for xs in here) == pytest.approx(e["median"] / 1e3)
+    assert "1.50 s, 21x of warm" in words(figure)
     assert "n = 1 each" in words(figure)
+    assert axes.get_xscale() == "log"
 
 
 def test_mixed_means_stand_beside_the_published_ones():
     figure = draw("ttft_mixed", everything())
     assert "mean 1.28x of P99" in words(figure)
     assert "mean 5.1x of the largest" in words(figure)
-    assert "mean of 1 cold and 4 warm requests" in figure.axes[1].get_title(loc="left")
+    assert "here 5 requests, the first of them cold" in words(figure)
     assert "no subject has a cold and 4 warm requests" in words(draw("ttft_mixed", everything(blocks=1)))
 
 

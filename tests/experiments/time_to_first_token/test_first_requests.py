@@ -39,6 +39,7 @@ def test_one_cold_request_lifts_a_mean_above_every_warm_one():
     assert frame.loc["published: JIT-only", "mean over that"] == pytest.approx(76.04 / 20.2, abs=0.01)
     assert frame.loc["here: step exact", "mean over that"] == pytest.approx(step["mixed"] / step["warm"], abs=0.01)
     assert first_requests.mixing(everything(blocks=3), AT) == []
+    assert first_requests.mixing(everything(tail=50), AT)[1] == torch  # a loop of five has none of a tail's hundreds
 
 
 def test_first_requests_are_told_by_length():

@@ -150,6 +150,9 @@ def test_tails_are_of_those_with_a_p95_somewhere_at_all_their_lengths():
         ("torch", 100, 6),
     ]
     assert [e["p95"] is None for e in found] == [True, False, True]
+    said = table.tails_words(found).split("; ")
+    assert ["P95" in words for words in said] == [False, True, False]
+    assert all(words.startswith("torch at ") and "P50" in words and "n = " in words for words in said)
     assert table.tails(everything(tail=193)) == []
 
 
@@ -182,8 +185,9 @@ def test_what_was_not_measured_is_named_with_its_reason():
 def test_the_finding_claims_a_length_only_where_every_peer_is_decided():
     sentence = finding.first_token(everything(), ["torch-compile"])
     assert sentence.startswith(
-        "At 50 and 100 tokens the best float32 placement's first token comes before every peer's"
+        "The best float32 placement makes the first token before every other float32 runtime at 2 of 3 "
     )
+    assert " At 50 and 100 tokens the best float32 placement's first token comes before every peer's" in sentence
     assert "(llamacpp, torch, torch-script)" in sentence
     assert "these trials do not decide it at 10 tokens" in sentence
     assert "at 10 the quickest peer, llamacpp, takes 1.00x [1.00, 1.00] (n = 6) as long as step exact" in sentence
@@ -199,8 +203,17 @@ def test_the_finding_says_where_a_peer_is_first():
     ]
     sentence = finding.first_token(quick)
     assert "; at 10 that of llamacpp comes before it;" in sentence
-    assert sentence.startswith("At 50 and 100 tokens the best float32 placement's")
+    assert sentence.startswith(
+        "Another float32 runtime makes the first token before the best float32 placement at 1 of 3 "
+    )
     assert sentence.endswith(".")
+    packed = [t.model_copy(update=dict(dtype="q4_1")) if t.subject == "llamacpp" else t for t in quick]
+    sentence = finding.first_token(packed)
+    assert sentence.startswith(
+        "The best float32 placement makes the first token before every other float32 runtime at 3 of"
+    )
+    assert "; at 10 that of llamacpp (q4_1 weights) comes before it; " in sentence
+    assert "the quickest peer, llamacpp (q4_1 weights), takes" in sentence
     assert finding.first_token([t for t in everything() if t.backend == "jax"]).startswith("No placement and no peer")
 
 

@@ -1,0 +1,53 @@
+"""Who does which unit: handed out as workers have room, taken back from those that die, and the last ones given to
+whoever is idle, so that nobody waits for a slow one."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable
+
+IN_HAND = 6  # units that a worker has at a time: those that are written, one that runs, the next ones being read
+
+
+class Dealer:
+    """Units to do, and the hands that they are in. left: those that nobody has committed."""
+
+    def __init__(self, numbers: Iterable[int]):
+        self.waiting = deque(numbers)
+        self.left = set(self.waiting)
+        self.hands: dict[Hashable, list[int]] = {}
+        self.copies: Counter[int] = Counter()  # hands that a unit is in
+
+    def deal(self, worker: Hashable) -> list[int]:
+        """The units that a worker gets now, and has in its hand from now on."""
+        hand, given = self.hands.setdefault(worker, []), []
+        while len(hand) < IN_HAND and (unit := self.next(hand)) is not None:
+            hand.append(unit)
+            given.append(unit)
+            self.copies[unit] += 1
+        return given
+
+    def next(self, hand: list[int]) -> int | None:
+        """What has not been begun; for an empty hand also what somebody else has: what the fewest have, and of that
+        what lies last in the other hand."""
+        while self.waiting:
+            if (unit := self.waiting.popleft()) in self.left:
+                return unit
+        if hand:
+            return None
+        left, copies = self.left, self.copies
+        held = ((copies[u], -i, u) for other in self.hands.values() for i, u in enumerate(other) if u in left)
+        return min(held, default=(0, 0, None))[2]
+
+    def committed(self, worker: Hashable, unit: int) -> None:
+        """A worker says that a unit is committed, by it or by another: it is at it no more."""
+        self.left.discard(unit)
+        if unit in self.hands.get(worker, ()):
+            self.hands[worker].remove(unit)
+            self.copies[unit] -= 1
+
+    def lost(self, worker: Hashable) -> None:
+        """A worker has died. What it had goes to the end: if one of these kills workers, the others are done first."""
+        hand = self.hands.pop(worker, [])
+        self.copies.subtract(hand)
+        self.waiting += hand

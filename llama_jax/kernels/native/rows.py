@@ -1,0 +1,62 @@
+"""What several phases of a step do alike: norms of rows, whose part is whose, where one begins to read."""
+
+from __future__ import annotations
+
+from numba import types
+
+from llama_jax.kernels.native import layout, team
+from llama_jax.kernels.native.ffi import data, size
+from llama_jax.kernels.native.lanes import fma, load, prefetch, splat, store, total
+from llama_jax.kernels.native.layout import p, rows_of
+from llama_jax.kernels.native.machine import function, square_root
+from llama_jax.kernels.native.products import COLUMNS, round_blocks
+
+f4 = types.float32
+FIRST = 32  # lines of 64 bytes that a thread asks for before it computes something short
+
+
+@function
+def normalised(x, w, d, eps, to):
+    """RMS norm (norm.py)."""
+    squares = splat(f4(0))
+    for i in range(0, 4 * d, 64):
+        value = load(x + i)
+        squares = fma(value, value, squares)
+    scale = splat(f4(1) / square_root(total(squares) / f4(d) + eps))
+    for i in range(0, 4 * d, 64):
+        store(to + i, load(x + i) * scale * load(w + i))
+
+
+@function
+def normalised_rows(state, x, w, hidden, scratch):
+    """All rows of a hidden vector, normalised and rounded into a thread's scratch."""
+    d, rows = p(state, layout.D), rows_of(state)
+    blocks = d // COLUMNS
+    for row in range(rows):
+        normalised(x + 4 * d * row, w, d, layout.eps_of(state), hidden)
+        round_blocks(hidden, blocks, 0, blocks, scratch, rows, row)
+
+
+@function
+def begins(state, me, buffer):
+    """Where in a weight the me-th thread begins to read."""
+    groups = size(buffer, 0)
+    return data(buffer) + team.share(groups, p(state, layout.THREADS), me) * size(buffer, 1) * size(buffer, 2)
+
+
+@function
+def ask(address):
+    """Have memory at work while this thread computes something short."""
+    for line in range(0, 64 * FIRST, 64):
+        prefetch(address + line)
+
+
+@function
+def parts_of(state, groups):
+    return min(groups, p(state, layout.TEAM))
+
+
+@function
+def first_part(state, me, parts):
+    """The part that is meant for the me-th thread before others."""
+    return parts * me // p(state, layout.THREADS)

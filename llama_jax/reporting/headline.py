@@ -1,0 +1,48 @@
+"""The headline measured here: its table, its figure and its sentence, beside what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llama_jax import figures, paths
+from llama_jax.bench import record, recorded, summary
+from llama_jax.bench.progress import Progress
+from llama_jax.experiments.headline import chart, finding, measure
+from llama_jax.experiments.headline.measure import NAME, QUESTION, Amount
+
+
+def obtain(amount: Amount, out_dir: Path, progress: Progress) -> tuple[list, dict]:
+    """Measured now, and written to OUT/data; goes on where an interrupted one stopped."""
+    return recorded.obtain(
+        "measure", NAME, out_dir, measure.parameters(amount), lambda journal: measure.record(journal, amount, progress)
+    )
+
+
+def published() -> list[dict]:
+    """The published table's entries; none before one is recorded."""
+    path = paths.ROOT / "data" / f"{NAME}.csv"
+    if not path.is_file():
+        return []
+    trials, meta = record.read(path)
+    return summary.table(trials, meta["baseline"], meta["subjects"])
+
+
+def draw(trials: list, meta: dict, out_dir: Path) -> list[str]:
+    """The figure and the answer of what was measured here, into OUT's manifest; returns the answer's `lines`."""
+    table, theirs = summary.table(trials, meta["baseline"], meta["subjects"]), published()
+    said = lines(trials, meta, table, theirs)
+    words = " ".join(said)
+    note = ", ".join(filter(None, [figures.model_label(meta["parameters"]["model"]), summary.disturbed(table)]))
+    figure = chart.rates(trials, table, theirs)
+    figures.save(figure, f"{NAME}-rates", NAME, meta, meta["parameters"], words, out_dir, note)
+    figures.conclude(NAME, QUESTION, words, meta, out_dir)
+    return said
+
+
+def lines(trials: list, meta: dict, table: Sequence[dict], theirs: Sequence[dict]) -> list[str]:
+    """What came out here, and how that compares with what is published. table, theirs: the entries of both."""
+    together = finding.beside(table, theirs)
+    beside = [f"Beside the published machine, in tokens/s: {together}."] if together else []
+    gaps = [f"{gap['name']} is missing: {gap['reason']} {gap['remedy']}".strip() for gap in meta["missing"]]
+    return [finding.headline(trials), *beside, *gaps]

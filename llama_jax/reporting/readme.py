@@ -1,0 +1,193 @@
+"""What README.md says of results, computed: a claim in plain words, one picture, six rows of one interleaved run, and
+how the other findings begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_jax import files
+from llama_jax.bench import AGAIN, environment, standings, statistics, summary
+from llama_jax.bench.record import Trial
+from llama_jax.bench.statistics import Ratio
+from llama_jax.bench.wording import instructions, interval, listed, opening, settled, weights, within
+from llama_jax.reporting import notebooks, overview
+from llama_jax.sharing import contribution
+
+BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
+SUBJECTS = {
+    "eager": "nothing: each primitive is a program",
+    "layer": "each layer",
+    "step": "one token",
+    "loop": "the whole answer",
+    "loop+fused": "the whole answer, a token of it one compiled kernel",
+    "llamacpp": "no JAX: llama.cpp on the same file",
+}
+KERNEL = "a compiled kernel that reads the file's own 4-bit blocks"
+CLAIM = (  # (above, what it is, below, what that is); the first two make a sentence, the others one each
+    ("step", "jitting one token", "eager", "jitting nothing"),
+    ("loop", "jitting the whole answer", "step", "jitting one token"),
+    ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
+    ("loop+fused", "it", "llamacpp", "llama.cpp on the same file"),
+)
+LITTLE = 1.25  # times as fast: up to here a gain is called little
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was timed in turn within the same blocks: the greedy trials of one setting of one table."""
+
+    section: dict
+    table: Path
+    meta: dict
+    trials: list[Trial]
+
+    @property
+    def known(self) -> list[str]:
+        """Those of SUBJECTS that have a valid trial here."""
+        return [name for name in SUBJECTS if summary.warm(self.trials, name)]
+
+    @property
+    def baseline(self) -> str:
+        return overview.baseline_of(self.trials, self.meta)
+
+
+def runs(behind: Sequence[tuple[dict, Path, dict]]) -> list[Run]:
+    """The runs with two of SUBJECTS or more, the one with most of them first.
+
+    behind: (section, table, its meta) of each table, in the order in which notebooks are read.
+    """
+    found = []
+    for section, path, meta in behind:
+        for (*_, first), rows in overview.groups(path, meta).items():
+            if not first and type(rows[0]) is Trial and rows[0].sampling == "greedy":
+                found.append(Run(section, path, meta, rows))
+    return sorted((run for run in found if len(run.known) > 1), key=lambda run: -len(run.known))
+
+
+# The claim ------------------------------------------------------------------------------------------------------------
+
+
+def claim(found: Sequence[Run], link=lambda section: section["number"]) -> str:
+    """Four comparisons in plain words, each from the first run that has both sides; "" where there is none.
+
+    link: how a section is named where a comparison is not from the first run.
+    """
+    said = []
+    for above, what, below, than in CLAIM:
+        run = next((run for run in found if {above, below} <= set(run.known)), None)
+        if run is not None:
+            words = compared(what, than, summary.paired_ratio(run.trials, above, below))
+            said.append((words, "" if run is found[0] else f" (notebook {link(run.section)}'s run)"))
+    return " ".join(f"{words[0].upper()}{words[1:]}{place}." for words, place in said)
+
+
+def compared(what: str, than: str, ratio: Ratio) -> str:
+    """One ratio in plain words; a number only where the trials decide and the interval is narrow enough."""
+    if ratio.verdict == "equal within 2 %":
+        return f"{what} is as fast as {than}, within 2 %"
+    if not settled(ratio):
+        return f"whether {what} is faster than {than} these trials do not decide"
+    times = f"{ratio.value:.{1 if ratio.value < 10 else 0}f} times{within(ratio, '.1f')}"
+    if 1 < ratio.value <= LITTLE:
+        return f"{what} adds little to {than}: {ratio.value:.2f} times{within(ratio)}"
+    return f"{what} is {times} as fast as {than}"
+
+
+# The rows -------------------------------------------------------------------------------------------------------------
+
+
+def table(run: Run) -> str:
+    """The six rows as Markdown, those that the run lacks marked as gaps."""
+    heads = ("", "what is jitted", "weights", "tokens/s [95 %]", f"times `{run.baseline}`'s [95 %]")
+    rule = ("---", "---", "---", "---:", "---:")
+    rows = [heads, rule, *(row(run, name, what) for name, what in SUBJECTS.items())]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def row(run: Run, name: str, what: str) -> tuple[str, ...]:
+    good = summary.warm(run.trials, name)
+    if not good:
+        return f"`{name}`", what, "", "not in this run", ""
+    rate = statistics.summarise([t.tg for t in good], 0, [t.process for t in good])
+    shown = f"{rate.median:.1f}{within(rate, '.1f')}"
+    kept = weights(standings.weights(good[0])).removesuffix(" weights")
+    if name == run.baseline:
+        return f"`{name}`", what, kept, shown, "1"
+    ratio = summary.paired_ratio(run.trials, name, run.baseline)
+    decided = ratio.verdict in ("faster", "slower", "equal within 2 %")
+    times = f"{ratio.value:.2f}{within(ratio)}" + ("" if decided else f", {ratio.verdict}")
+    return f"`{name}`", what, kept, shown, times
+
+
+def about(run: Run) -> str:
+    """The machine line, how many trials, and what the A/A control says."""
+    good = summary.warm(run.trials, run.baseline)
+    said = f"Medians of {len(good)} answers of {overview.lengths(good)} tokens (prompt + answer)"
+    said += f" in {len({t.process for t in good})} processes, everybody in turn within each block"
+    control = summary.paired_ratio(run.trials, run.baseline + AGAIN, run.baseline)
+    said += f"; `{run.baseline}` against itself {control.value:.2f} {interval(control)}" if control.n > 1 else ""
+    around = run.meta["environment"]
+    noise = [
+        environment.busy(around),
+        summary.disturbed(summary.table(run.trials, run.baseline, [run.baseline])),
+    ]
+    said += "".join(f"; {words}" for words in noise if words)
+    gaps = [f"`{name}`" for name in SUBJECTS if name not in run.known]
+    missing = f" Not in it: {listed(gaps)}." if gaps else ""
+    where = " · ".join(filter(None, (environment.machine_line(around), instructions(around))))
+    return f"{said} ([trials](data/{run.table.name})).{missing} Measured {run.meta['created'][:10]} on {where}."
+
+
+# The block ------------------------------------------------------------------------------------------------------------
+
+
+def page(section: dict, home: Path) -> str:
+    """A link to a section's notebook as it was executed; to its place in the report where there is no such page."""
+    executed = Path("docs") / "notebooks" / f"{section['name']}.md"
+    return executed.as_posix() if (home / executed).is_file() else f"docs/index.html#n{section['number']}"
+
+
+def scopes(behind: Sequence[tuple[dict, Path, dict]]) -> dict[str, str]:
+    """Of each section, in how many processes the first setting of its first table was timed: ` (one process)`."""
+    found: dict[str, str] = {}
+    for section, path, meta in behind:
+        for rows in overview.groups(path, meta).values():
+            many = len({row.process for row in rows})
+            found.setdefault(section["name"], f" ({many} processes)" if many > 1 else " (one process)")
+    return found
+
+
+def block(found: Sequence[dict], measured: Sequence[Run], home: Path, scopes: Mapping[str, str] = {}) -> str:
+    """All of it as Markdown: claim, picture, table, then a line for each finding `in_readme`, and the other
+    questions. scopes: what stands behind a section's line."""
+    main, shown = notebooks.saying("headline"), notebooks.saying("in_readme")
+    parts = [claim(measured, lambda s: f"[{s['number']}]({page(s, home)})")] if measured else []
+    pictures = [f for s in found if s["name"] in main for f in s["figures"]][:1]
+    parts += [f"![{f['caption']}](figures/{f['name']}.svg)" for f in pictures]
+    parts += [table(measured[0]), about(measured[0])] if measured else []
+    lines = [
+        f"- [{s['question']}]({page(s, home)}) {opening(s['finding'])}{scopes.get(s['name'], '')}"
+        for s in found
+        if s["name"] in {*shown} - {*main}
+    ]
+    others = [f"[{s['question']}]({page(s, home)})" for s in found if s["name"] not in {*main, *shown}]
+    parts += ["\n".join(lines)] * bool(lines) + [f"Asked as well: {' · '.join(others)}"] * bool(others)
+    return "\n\n".join(parts)
+
+
+def refresh(out_dir: Path, found: Sequence[dict], behind: Sequence[tuple[dict, Path, dict]]) -> None:
+    """Put the block between the README's two markers, where OUT has a README that holds them."""
+    path = Path(out_dir) / "README.md"
+    if not path.is_file():
+        return
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    own = overview.tables(path.parent / "data", contribution.HEADLINE)
+    behind = [
+        *((dict(name=contribution.HEADLINE, number="00"), table, overview.about(table)) for table in own),
+        *behind,
+    ]
+    if begin and end:
+        files.write(path, f"{before}{BEGIN}\n{block(found, runs(behind), path.parent, scopes(behind))}\n{END}{after}")

@@ -1,0 +1,157 @@
+"""The files of docs/clusters: each parsed as its reader parses it, then run, as far as a machine alone can."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+import typer
+import yaml
+
+from llama_jax import cli, paths
+from llama_jax.activations import jobs
+from tests.activations.test_workers import COMMAND, content, finished, source, start, unbroken  # noqa: F401
+
+FOLDER = paths.ROOT / "docs" / "clusters"
+SCRIPTS = sorted(FOLDER.glob("*.sh"))
+
+
+def of(required, **optional):
+    """An object with these fields and no others."""
+    return dict(type="object", properties=required | optional, required=list(required), additionalProperties=False)
+
+
+def each(items):
+    return dict(type="array", items=items, minItems=1)
+
+
+TEXT, COUNT, QUANTITY = (
+    dict(type="string"),
+    dict(type="integer", minimum=1),
+    dict(type="string", pattern=r"^\d+(\.\d+)?(m|[KMGT]i?)?$"),
+)
+SIZES = dict(type="object", additionalProperties=QUANTITY)
+CONTAINER = of(
+    dict(name=TEXT, image=TEXT, command=each(TEXT), args=each(TEXT), env=each(of(dict(name=TEXT, value=TEXT)))),
+    resources=of(dict(requests=SIZES), limits=SIZES),
+    volumeMounts=each(of(dict(name=TEXT, mountPath=TEXT))),
+)
+POD = of(
+    dict(restartPolicy=dict(enum=["Never", "OnFailure"]), containers=each(CONTAINER)),
+    volumes=each(of(dict(name=TEXT, persistentVolumeClaim=of(dict(claimName=TEXT))))),
+)
+# the part of Kubernetes' own schemas (batch/v1 and v1, strictly) that such a file may use
+MANIFESTS = {
+    "Job": of(
+        dict(
+            apiVersion=dict(const="batch/v1"),
+            kind=TEXT,
+            metadata=of(dict(name=TEXT)),
+            spec=of(
+                dict(completionMode=dict(const="Indexed"), completions=COUNT, template=of(dict(spec=POD))),
+                parallelism=COUNT,
+                backoffLimitPerIndex=COUNT,
+            ),
+        )
+    ),
+    "PersistentVolumeClaim": of(
+        dict(
+            apiVersion=dict(const="v1"),
+            kind=TEXT,
+            metadata=of(dict(name=TEXT)),
+            spec=of(dict(accessModes=each(dict(enum=["ReadWriteMany"])), resources=of(dict(requests=SIZES)))),
+        )
+    ),
+}
+
+
+def parsed(words):
+    """The options of a `llama-jax extract` line, as the command would take them."""
+    verb = typer.main.get_command(cli.program()).commands["extract"]
+    return verb.make_context("extract", list(words)).params
+
+
+def manifests():
+    return list(yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_is_a_script(path):
+    assert os.access(path, os.X_OK)
+    assert path.read_text().startswith("#!/bin/bash\n")
+    assert "set -euo pipefail" in path.read_text()
+    assert subprocess.run(["bash", "-n", path], capture_output=True, text=True).stderr == ""
+
+
+def test_the_directives_come_before_the_first_command_and_are_slurms():
+    """sbatch reads no directive after the first line that is no comment."""
+    head = (FOLDER / "slurm.sh").read_text().partition("\nset ")[0]
+    assert all(line.startswith("#") for line in head.splitlines())
+    given = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(\S*)", head, re.M))
+    assert given.keys() <= {"job-name", "array", "ntasks", "cpus-per-task", "mem", "time", "requeue", "output"}
+    assert given["ntasks"] == "1"  # a task of the array is one process
+    first, last = map(int, given["array"].split("-"))
+    assert (first, given["requeue"]) == (0, "")
+    assert last > 0
+
+
+@pytest.mark.parametrize("manifest", manifests(), ids=lambda manifest: manifest["kind"])
+def test_a_manifest_is_what_kubernetes_takes(manifest):
+    jsonschema.validate(manifest, MANIFESTS[manifest["kind"]])
+
+
+def test_a_mistake_in_a_manifest_is_found():
+    job = manifests()[1]
+    for change in ({"completions": "eight"}, {"parallel": 8}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(job | {"spec": job["spec"] | change}, MANIFESTS["Job"])
+
+
+def test_each_pod_of_the_job_is_a_shard_of_its_own():
+    claim, job = manifests()
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (spec["completionMode"], pod["restartPolicy"]) == ("Indexed", "Never")  # as backoffLimitPerIndex asks for
+    environment = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert environment == {"JOB_COMPLETIONS": str(spec["completions"])}
+    indices = [environment | {"JOB_COMPLETION_INDEX": str(index)} for index in range(spec["completions"])]
+    assert [jobs.parse("auto", one)[0] for one in indices] == [(i, spec["completions"]) for i in range(len(indices))]
+    (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+    assert mount["name"] == volume["name"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert "ReadWriteMany" in claim["spec"]["accessModes"]
+    assert container["command"] == ["llama-jax", "extract"]
+    options = parsed(container["args"])
+    assert options["shard"] == "auto"
+    assert options["out"].startswith(mount["mountPath"] + "/")
+
+
+def lines(name):
+    """The command lines that a file's comments give for itself."""
+    return [
+        shlex.split(line) for line in re.findall(rf"^# +(?:sbatch )?{name} (.*)$", (FOLDER / name).read_text(), re.M)
+    ]
+
+
+@pytest.mark.parametrize("words", [*lines("slurm.sh"), lines("ray.sh")[2][2:]], ids=" ".join)
+def test_what_a_script_passes_on_is_taken(words):
+    assert parsed(words)["out"].startswith("/scratch/")
+
+
+@pytest.mark.slow
+def test_the_tasks_of_an_array_write_what_one_process_writes(source, unbroken, tmp_path):  # noqa: F811
+    """In any order, one of them twice, numbered as SLURM numbers them."""
+    out = tmp_path / "out"
+    words = [*COMMAND[1:], "--source", str(source), "--unit", "4", "--out", str(out)]
+    home = os.path.dirname(sys.executable)
+    for index in (2, 0, 2, 1):
+        task = dict(SLURM_ARRAY_TASK_ID=str(5 + 3 * index), SLURM_ARRAY_TASK_COUNT="3", SLURM_ARRAY_TASK_MIN="5")
+        environment = {**os.environ, "PATH": f"{home}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_STEP": "3", **task}
+        done = subprocess.run(
+            ["bash", FOLDER / "slurm.sh", *words], capture_output=True, text=True, env=environment, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+    assert content(out) == content(unbroken)

@@ -1,0 +1,184 @@
+"""Runs by command, engine beside engine: what is asked of each, what does not count, and what the rows say."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llama_jax.bench import protocol
+from llama_jax.bench.job import Job
+from llama_jax.bench.journal import Journal
+from llama_jax.errors import UserError
+from llama_jax.experiments.activation_extraction import command, simulation, workers, workers_chart, workers_table
+from llama_jax.experiments.activation_extraction.command import Ran
+from llama_jax.experiments.activation_extraction.workers import CHILDREN, ONE, OVERHEAD, RAY, SCALING, UNIT, Plan, Run
+from tests.experiments.activation_extraction.test_chart import words
+from tests.figures.drawn import assert_same_twice
+
+PLAN = Plan((1, 2), examples=4, unit=2, batch=2, length=16, sizes=(1, 4), small=256, starts=2, seed=0)
+
+
+def row(subject=ONE, n=1, block=0, run=SCALING, **changes):
+    made = Run(
+        run=run, block=block, order=0, process=1, seed=0, phase="warm", valid=True, subject=subject, model="m",
+        weights_hash="w", workers=n, unit=8, units=10, tokens=1000, bytes=10, wall_ns=10**9, start_ns=5 * 10**9,
+        sha256="d",
+    )  # fmt: skip
+    return made.model_copy(update=changes)
+
+
+def measured(blocks=6, seed=0):
+    """Two workers make 1.5 times as much; a unit costs 10, 20 and 30 ms of a worker."""
+    draw = np.random.default_rng(seed)
+    found = []
+    for block in range(blocks):
+        luck = [round(10**9 * (1 + 0.01 * draw.random())) for _ in range(4)]
+        found += [row(ONE, 1, block, wall_ns=luck[0]), row(CHILDREN, 2, block, wall_ns=luck[1] * 2 // 3)]
+        found += [row(RAY, n, block, wall_ns=luck[2] * 2 // (n + 1)) for n in (1, 2)]
+        found += [row(ONE, 1, block, UNIT, wall_ns=luck[3] // 10) for _ in range(9)]
+        for milliseconds, subject in ((10, ONE), (20, CHILDREN), (30, RAY)):
+            n = 1 if subject == ONE else 2
+            for units in (2, 100):
+                wall = 10**9 + units * milliseconds * 10**6 // n
+                found.append(row(subject, n, block, OVERHEAD, units=units, wall_ns=wall))
+    return found
+
+
+def test_what_is_asked_of_each_engine(monkeypatch):
+    monkeypatch.setattr(workers, "find_spec", lambda name: True)
+    asked = workers.kinds(PLAN)
+    assert [(k.subject, k.workers) for k in asked if k.run == SCALING] == [(ONE, 1), (CHILDREN, 2), (RAY, 1), (RAY, 2)]
+    small = [(k.subject, k.workers, k.unit) for k in asked if k.run == OVERHEAD]
+    assert small == [(s, n, u) for u in (32, 128) for s, n in ((ONE, 1), (CHILDREN, 2), (RAY, 2))]
+    assert [k.options for k in asked[:3]] == [{"processes": 1}, {"processes": 2}, {"engine": "ray", "processes": 1}]
+    monkeypatch.setattr(workers, "find_spec", lambda name: None)
+    assert {k.subject for k in workers.kinds(PLAN)} == {ONE, CHILDREN}
+
+
+@pytest.fixture
+def ran(monkeypatch, tmp_path):
+    """Commands that are not run: what each was asked, and what it wrote."""
+    asked = []
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
+    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+
+    def extracted(options, limit):
+        asked.append(options)
+        units = 3
+        for number in range(units):
+            path = options["out"] / "units" / "000" / f"{number:06d}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("other" if options.get("engine") and options["unit"] == 2 else "{}")
+        report = dict(units=units, tokens=90, bytes=5, seconds=2.0, complete=options["unit"] != 128)
+        if options["processes"] == 2 and not options.get("engine"):
+            return Ran({}, "no room", 1.0)
+        return Ran(report, "", 7.0)
+
+    monkeypatch.setattr(workers.command, "extracted", extracted)
+    monkeypatch.setattr(workers, "find_spec", lambda name: True)
+    return asked
+
+
+def test_every_run_leaves_its_row_and_what_does_not_count_says_why(ran):
+    job = Job(workers.SMALL, None, Journal(kind=Run), progress=lambda *_: None)
+    workers.measure(job, PLAN)
+    rows = job.journal.trials
+    assert len(ran) == PLAN.starts * len(workers.kinds(PLAN))
+    good = [t for t in rows if t.valid and t.run == SCALING]
+    assert {(t.subject, t.tokens, t.wall_ns, t.start_ns) for t in good} <= {
+        (ONE, 90, 2 * 10**9, 5 * 10**9), (RAY, 90, 2 * 10**9, 5 * 10**9),
+    }  # fmt: skip
+    assert len({t.subject for t in good}) == 1  # whoever came first; the other wrote other bytes
+    void = {t.reason for t in rows if not t.valid}
+    assert void == {"no room", "not all units are committed", "wrong: other bytes than the first run wrote"}
+    assert {t.wrong for t in rows if t.reason.startswith("wrong")} == {True}
+    of_one = [t for t in rows if t.run == UNIT]
+    assert len(of_one) == 2 * sum(t.subject == ONE for t in good)
+    assert all(t.wall_ns >= 0 for t in of_one)
+    workers.measure(job, PLAN)  # an interrupted run goes on: nothing is measured again
+    assert job.journal.trials == rows
+
+
+def test_a_plan_that_cannot_be_is_one_line():
+    given = dict(model=workers.SMALL, seed=0, batch=2, length=16, workers=[1], worker_unit=2, worker_examples=4)
+    given |= dict(worker_starts=1, unit_sizes=[1, 4], unit_examples=64)
+    for change, line in (
+        (dict(unit_sizes=[2, 2]), "two different numbers"),
+        (dict(unit_sizes=[0, 2]), "two different numbers"),
+        (dict(workers=[0]), r"workers\[0\] is 0"),
+        (dict(worker_starts=0), "worker_starts is 0"),
+    ):
+        with pytest.raises(UserError, match=line):
+            workers.record(Journal(kind=Run), **given | change)
+
+
+def test_the_command_is_run_and_a_failure_is_its_line(tmp_path):
+    source = command.write_source(tmp_path / "ids.jsonl", [[1, 2, 3], [4]])
+    assert [json.loads(line)["text"] for line in source.read_text().splitlines()] == [[1, 2, 3], [4]]
+    ran = command.extracted(dict(source=tmp_path / "nowhere.jsonl", sites="q:0", out=tmp_path / "out"), 60)
+    assert (ran.report, ran.why[:14]) == ({}, "No such source")
+    assert ran.seconds > 0
+    assert command.extracted(dict(source=source, sites="q:0", out=tmp_path / "out"), 0.01).why == "stopped after 0.01 s"
+
+
+def test_rates_and_overheads_are_found_again():
+    rows = measured()
+    found = {(e.subject, e.workers): e for e in workers_table.scaled(rows)}
+    assert found[RAY, 2].ratio.value == pytest.approx(1.5, rel=0.02)
+    assert found[ONE, 1].rate.n == 6
+    costs = workers_table.overheads(rows)
+    assert {name: cost.median for name, cost in costs.items()} == pytest.approx(
+        {ONE: 0.010, CHILDREN: 0.020, RAY: 0.030}, rel=1e-6
+    )
+    void = [t.model_copy(update=dict(valid=False)) for t in rows]
+    assert workers_table.scaled(void) == []
+    assert workers_table.overheads(void) == {}
+    assert workers_table.fleets(void) == []
+
+
+def test_a_unit_of_the_smallest_size_has_the_share_that_is_asked_for():
+    tokens = workers_table.smallest(0.02, 1500.0, 0.02)
+    assert workers_table.share(0.02, tokens, 1500.0) == pytest.approx(0.02)
+    assert workers_table.share(0.02, 2 * tokens, 1500.0) < 0.02 < workers_table.share(0.02, tokens / 2, 1500.0)
+    assert workers_table.smallest(-0.001, 1500.0) == 0
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A simulation of seconds less."""
+    monkeypatch.setattr(workers_table, "FLEET", (1, 10, 1000))
+    monkeypatch.setattr(workers_table, "FLEET_UNITS", 300)
+    monkeypatch.setattr(workers_table, "FLEET_SEEDS", 2)
+
+
+def test_a_fleet_is_drawn_from_what_was_measured(few, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        workers_table, "simulate", lambda fleet, seed: seen.append(fleet) or simulation.simulate(fleet, seed)
+    )
+    found = workers_table.fleets(measured(2))
+    assert [e["workers"] for e in found] == [1, 10, 1000] * 3
+    assert all(len(e["shares"]) == 2 and 0 < share <= 1 for e in found for share in e["shares"])
+    fleet = replace(seen[-1], rate=0.0)
+    assert fleet.starts == [5.0] * 4  # of Ray: four commands
+    assert len(fleet.durations) == 18
+    assert fleet.overhead == pytest.approx(0.030)
+    assert {round(3600 * one.rate, 3) for one in seen} == {0.0, 0.125, 1.0}
+
+
+def test_the_charts_say_what_is_measured_and_what_is_simulated(few, tmp_path):
+    drawn = words(workers_chart.workers(measured()))
+    for text in ("2 workers on the same cores: 1.5", "Ray actors: 30.0 ms", "dashed: 2 %"):
+        assert text in drawn, text
+    drawn = words(workers_chart.simulated(workers_table.fleets(measured(2))))
+    for text in ("SIMULATED", "Simulated: of 1,000 workers", "one failure a worker an hour: "):
+        assert text in drawn, text
+    assert_same_twice(lambda: workers_chart.workers(measured()), tmp_path / "a")
+    assert_same_twice(lambda: workers_chart.simulated(workers_table.fleets(measured(2))), tmp_path / "b")
+
+
+@pytest.mark.parametrize("rows", [[], measured(1), [t for t in measured() if t.subject == ONE]])
+def test_with_little_or_nothing_the_charts_are_drawn_and_say_so(few, rows):
+    drawn = words(workers_chart.workers(rows)) + words(workers_chart.simulated(workers_table.fleets(rows)))
+    assert ("not measured" in drawn) == (not rows)

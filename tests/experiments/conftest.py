@@ -1,0 +1,18 @@
+"""What every figure is held to, wherever a test of an experiment draws one: a title that is a finding and fits, and one
+colour a subject. So are findings, see there."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from tests.experiments.findings import plain_findings  # noqa: F401
+from tests.figures import drawn
+
+
+@pytest.fixture(autouse=True)
+def figures_that_say_what_they_show():
+    """Each figure that a test draws is looked at."""
+    plt.close("all")
+    yield
+    for number in plt.get_fignums():
+        drawn.assert_in_style(plt.figure(number))
+    plt.close("all")

@@ -1,0 +1,77 @@
+"""The headline: what is measured, what is said of it, and that the published machine stands beside."""
+
+import tempfile
+
+import numpy as np
+import pytest
+
+from llama_jax.bench import AGAIN, summary
+from llama_jax.bench.journal import Journal
+from llama_jax.experiments.headline import chart, finding, measure
+from tests.bench.test_record import trial
+from tests.figures.drawn import assert_same_twice, words
+
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+MS = {"eager": 200, "step": 40, "step" + AGAIN: 40, "loop": 36, "loop+fused": 10, "llamacpp": 20}
+
+
+def trials(**slower):
+    rng = np.random.default_rng(0)
+    return [
+        trial(name, block, [100 + ms * (1 + rng.random() / 100) * i for i in range(9)], process=1 + block % 2)
+        for name, ms in (MS | slower).items()
+        for block in range(8)
+    ]
+
+
+def entries(data):
+    return summary.table(data, "step", [name for name in MS if not name.endswith(AGAIN)])
+
+
+def test_what_is_measured_and_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of its own: something may be measured here
+    monkeypatch.setattr(measure, "PLACEMENTS", ("eager", "step", "loop"))
+    said = []
+    amount = measure.Amount(blocks=1, processes=1, new_tokens=3, model=TINY)
+    found, about = measure.record(Journal(), amount, lambda what, done, total: said.append(total))
+    assert {t.subject for t in found} == {"eager", "step", "step (again)", "loop"}
+    assert all(t.valid for t in found), [t.reason for t in found]
+    assert (about["baseline"], about["subjects"]) == ("step", ["eager", "step", "loop"])
+    assert [gap["name"] for gap in about["missing"]] == ["llamacpp"]
+    assert set(said) == {4}
+
+
+def test_the_claim_is_one_plain_sentence_with_two_numbers():
+    claim = finding.claim(trials())
+    assert claim == "With the whole answer in one jit the model decodes 27.6 tokens/s, 5.5 times the rate without jit"
+    assert len(claim.split()) <= 20
+    assert "not tested" in finding.claim([t for t in trials() if t.subject != "eager"])
+
+
+def test_the_detail_has_intervals_and_the_control():
+    said = finding.headline(trials())
+    assert "loop+fused over loop 3.6" in said
+    assert "loop+fused over llamacpp 2.0" in said
+    assert "The control, step over itself: 1.00x [" in said
+    wrong = [t.model_copy(update=dict(valid=False, reason="wrong: token 1")) if t.subject == "loop+fused" else t
+             for t in trials()]  # fmt: skip
+    assert finding.headline(wrong).endswith("loop+fused made other tokens than the reference.")
+
+
+def test_the_published_machine_stands_beside():
+    here, there = entries(trials()), entries(trials(loop=18))
+    assert "loop 27." in finding.beside(here, there)
+    assert "55." in finding.beside(here, there)
+    assert finding.beside(here, []) == ""
+
+
+@pytest.mark.parametrize("published", [(), entries(trials(loop=18))])
+def test_the_figure_shows_every_subject(published, tmp_path):
+    data = trials()
+    text = words(chart.rates(data, entries(data), published))
+    assert "27.6 tok/s" in text or "27.5 tok/s" in text
+    assert ("diamond" in text) == bool(published)
+    assert_same_twice(lambda: chart.rates(data, entries(data), published), tmp_path)

@@ -1,0 +1,38 @@
+"""The same subject in several tables."""
+
+from llama_jax import checkpoint
+from llama_jax.bench import record
+from llama_jax.experiments.honest_measurement import across
+from tests.bench.test_record import trial
+from tests.figures.drawn import assert_same_twice
+
+
+def table(home, name, ms, **changes):
+    rows = [trial("loop", block, (10, 10 + ms), model=checkpoint.DEFAULT, **changes) for block in range(3)]
+    record.write(home / f"{name}.csv", rows, environment={})
+
+
+def test_answers_that_should_be_alike_are_gathered(tmp_path):
+    table(tmp_path, "03-x", 20)
+    table(tmp_path, "08-y", 25)
+    for name, changes in {
+        "04-batch": dict(batch=2),
+        "05-void": dict(valid=False),
+        "06-cold": dict(phase="cold"),
+        "07-long": dict(prompt_tokens=400),
+        "15-other-release": dict(run="decode 0.4.38"),
+        "16-drawn": dict(sampling="temperature 1"),
+        "17-threads": dict(run="threads 1 loop"),
+    }.items():
+        table(tmp_path, name, 90, **changes)
+    (tmp_path / "09-none.csv").write_text("x\n")
+    found = across.gather(tmp_path)
+    assert {name: round(rates[0]) for name, rates in found["loop"].items()} == {"03-x": 50, "08-y": 40}
+    assert across.finding(found) == (
+        "Compare within a run: between tables, the rate of loop differs 1.25-fold."
+        " Medians of tokens/s range over loop 40.0 to 50.0 (1.25x)."
+    )
+    assert across.finding(across.gather(tmp_path, ["step"])) == "No subject stands in two tables."
+    figure = across.chart(found)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["loop\n1 = 45.0 tokens/s"]
+    assert_same_twice(lambda: across.chart(found), tmp_path / "twice")

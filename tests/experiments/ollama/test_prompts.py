@@ -1,0 +1,78 @@
+"""Prompts that an Ollama makes, with all that is needed to have them made again."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from llama_jax import checkpoint
+from llama_jax.errors import UserError
+from llama_jax.experiments.ollama import prompts
+from llama_jax.peers import UnavailableError
+from llama_jax.text.prompts import as_chat
+
+
+class Client:
+    """Says which requests it and those made of it got."""
+
+    def __init__(self, host="http://127.0.0.1:9", timeout=0, asked=[]):  # noqa: B006 (which they share)
+        self.asked = asked
+        get = SimpleNamespace(json=lambda: dict(version="0.24.0"))
+        self._client = SimpleNamespace(base_url=host, get=lambda path: get)
+
+    def chat(self, **asked):
+        self.asked.append(asked)
+        return SimpleNamespace(message=SimpleNamespace(content=json.dumps(dict(prompts=["Why?", "How?"]))))
+
+    def generate(self, **asked):
+        self.asked.append(asked)
+        return SimpleNamespace(response="So.")
+
+
+def test_what_is_kept_says_how_it_was_made(tmp_path, monkeypatch, packaged):
+    client, path = Client(), tmp_path / "p.json"
+    client.asked.clear()
+    monkeypatch.setattr(prompts.ollama, "connect", lambda loaded: SimpleNamespace(model="llama-jax-0", client=client))
+    made = prompts.make(checkpoint.DEFAULT, 2, 7, path)
+    assert prompts.load(path) == made
+    assert (made.prompts, made.answers, made.ollama) == (["Why?", "How?"], ["So.", "So."], "0.24.0")
+    assert len(made.ours) == 2
+    assert all(len(packaged.tokenizer.encode(text)) >= 12 for text in made.ours)  # 24 tokens, or to a stop before
+    frame = prompts.as_frame(made)
+    assert list(frame.columns) == ["question", "Ollama", "loop+fused", "same words"]
+    assert list(frame["same words"]) == [f"0 of {len(text.split())}" for text in made.ours]
+    assert made.weights_hash == packaged.weights_hash
+    assert made.command.endswith("--count 2 --seed 7")
+    first, *others = client.asked
+    assert first["options"] == made.options == prompts.WRITTEN | dict(seed=7)
+    counted = first["format"]["properties"]["prompts"]
+    assert (counted["minItems"], counted["maxItems"]) == (2, 2)
+    assert [one["prompt"] for one in others] == list(as_chat(packaged.tokenizer, made.prompts))
+    assert all(one["raw"] for one in others)
+    assert all(one["options"] == made.answer_options for one in others)
+
+
+def test_an_answer_that_is_no_pool_leaves_the_file_alone(tmp_path, monkeypatch):
+    path, server = tmp_path / "p.json", SimpleNamespace(model="llama-jax-0", client=Client())
+    monkeypatch.setattr(prompts.ollama, "connect", lambda loaded: server)
+    with pytest.raises(UserError, match="2 prompts instead of 3"):
+        prompts.make(checkpoint.DEFAULT, 3, 0, path)
+    assert not path.exists()
+
+
+def test_a_machine_without_ollama_is_told_in_a_line(monkeypatch, tmp_path):
+    def absent(loaded):
+        raise UnavailableError("No Ollama server answers.", "Run `make ollama`.")
+
+    monkeypatch.setattr(prompts.ollama, "connect", absent)
+    monkeypatch.setattr("sys.argv", ["prompts", "--out", str(tmp_path / "p.json")])
+    with pytest.raises(SystemExit, match="error: No Ollama server answers. Run `make ollama`."):
+        prompts.main()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [("a b c", "a b d", (2, 3)), ("a b", "a b c", (2, 3)), ("", "a", (0, 1)), ("x", "y", (0, 1))],
+)
+def test_words_with_which_two_answers_begin_alike(one, other, found):
+    assert prompts.together(one, other) == found

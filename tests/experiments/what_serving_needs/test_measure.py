@@ -1,0 +1,153 @@
+"""The plan, the gate of answers, and the processes, on a small model."""
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from llama_jax.bench import COMPILED, phases, protocol
+from llama_jax.bench.job import Job
+from llama_jax.bench.journal import Journal
+from llama_jax.errors import UserError
+from llama_jax.experiments.what_serving_needs import finding, measure, servers, table
+from llama_jax.experiments.what_serving_needs.client import Answer
+from llama_jax.experiments.what_serving_needs.load import Ask
+from llama_jax.experiments.what_serving_needs.measure import Request
+from llama_jax.peers import llama_server
+from tests.experiments.fewer_bits.test_measure import TINY
+from tests.experiments.what_serving_needs.made import request
+
+ASKED = dict(
+    model=TINY,
+    seed=0,
+    placements=["step+donate"],
+    peers=["ollama", "llama-server"],
+    rates=[4.0],
+    seconds=1.0,
+    slots=2,
+    queue=8,
+    one_rate=8.0,
+    shapes=["exact"],
+    more_slots=[1],
+    gated=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("No such placement: 'stp'", dict(placements=["stp"])),
+        ("'loop' makes a whole answer in one call", dict(placements=["loop"])),
+        ("placements is empty", dict(placements=[])),
+        ("torch is no server that is asked here", dict(peers=["torch"])),
+        ("shapes hold 'two'; they may hold one, buckets, exact", dict(shapes=["two"])),
+        ("A rate is 0; it must be above 0", dict(rates=[0.0, 1.0])),
+        ("slots is 0", dict(slots=0)),
+        ("more_slots is 0", dict(more_slots=[0])),
+        ("gated is 0", dict(gated=0)),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_started(monkeypatch, words, changes):
+    monkeypatch.setattr(Job, "child", lambda *arguments, **more: pytest.fail("started"))
+    with pytest.raises(UserError, match=words):
+        measure.record(Journal(kind=Request), **ASKED | changes)
+
+
+def test_a_load_that_serves_two_parts_is_asked_once():
+    found = measure.plan(["a", "b"], ["ollama"], [1.0, 4.0], 4, 1.0, ["buckets", "exact"], [1, 4])
+    assert [(s.server, s.slots, s.shapes, s.rates) for s in found] == [
+        ("a", 4, "buckets", (1.0, 4.0)),
+        ("b", 4, "buckets", (1.0, 4.0)),
+        ("ollama", 4, "buckets", (1.0, 4.0)),
+        ("a", 4, "exact", (1.0,)),
+        ("b", 4, "exact", (1.0,)),
+        ("a", 1, "buckets", (1.0,)),
+        ("b", 1, "buckets", (1.0,)),
+    ]
+    assert len({s.run for s in found}) == len(found)
+
+
+def test_llama_cpps_server_is_a_gap_where_it_is_not_built_and_asked_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path))
+    journal = Journal(kind=Request)
+    for _ in range(2):
+        assert measure.present(Job("smollm2-135m-instruct", None, journal), ["step", "llama-server"]) == ["step"]
+    (gap,) = phases.missing(journal)
+    assert (gap["name"], gap["remedy"]) == ("llama-server", "Run `make llama-server`.")
+    made = tmp_path / "llama-server" / llama_server.version() / "llama-server"
+    made.parent.mkdir(parents=True)
+    made.touch()
+    job = Job("smollm2-135m-instruct", None, Journal(kind=Request))
+    assert measure.present(job, ["step", "llama-server"]) == ["step", "llama-server"]
+    job = Job(TINY, None, Journal(kind=Request))
+    assert measure.present(job, ["llama-server"]) == []
+    assert "reads GGUF files" in phases.missing(job.journal)[0]["reason"]
+
+
+def test_a_program_compiled_in_service_voids_a_load_unless_that_is_the_question():
+    ask, answer = Ask(0.5, "1 2", 2, 4), Answer(10, 200, [20, 30], "5 6", 2, 2)
+    about = request().model_dump() | dict(order=0)
+    given = {k: about[k] for k in ("run", "block", "order", "process", "seed", "phase", "server", "backend", "model")}
+    given |= dict(weights_hash="w", slots=2, rate=1.0)
+    assert measure.of(ask, answer, shapes="buckets", compiled=0, **given).valid
+    assert measure.of(ask, answer, shapes="exact", compiled=3, **given).valid
+    row = measure.of(ask, answer, shapes="buckets", compiled=1, **given)
+    assert (row.valid, row.reason) == (False, COMPILED)
+    row = measure.of(ask, replace(answer, reason="no text came"), shapes="exact", compiled=None, **given)
+    assert (row.valid, row.reason, row.due_ns) == (False, "no text came", 500_000_000)
+
+
+def test_a_server_that_fails_its_first_request_is_not_measured(monkeypatch):
+    monkeypatch.setattr(measure, "asked_of", lambda server, wanted: [Answer(0, 500, [], "", 0, 0, "status 500: no")])
+    with pytest.raises(UserError, match="failed its first request: status 500: no"):
+        measure.warm(servers.Server("http://127.0.0.1:9", "m"))
+
+
+def test_a_server_that_refused_is_asked_no_higher_rate(monkeypatch):
+    rates, said = [], []
+
+    def answers(server, wanted):
+        rates.append(len(wanted))
+        status = 503 if len(wanted) == 8 else 200
+        return [Answer(1, status, [] if status == 503 else [5], "1", 1, 1)] * len(wanted), 0
+
+    monkeypatch.setattr(measure, "started", lambda *a: contextlib.nullcontext(servers.Server("u", "m", 3, 1.0)))
+    monkeypatch.setattr(measure, "warm", lambda server: None)
+    monkeypatch.setattr(measure, "loaded_with", answers)
+    monkeypatch.setattr(measure, "Again", lambda *a: None)
+    job, identity = dict(model=TINY, dtype="float32", workload=None), dict(run="r", block=0, process=1)
+    every = dict(every=[4.0, 8.0, 16.0], seconds=1.0, queue=1, gated=1, seed=0)
+    measure.loading(lambda kind, value: said.append((kind, value)), job, identity, "step+donate", 2, "buckets",
+                    [4.0, 8.0, 16.0], **every)  # fmt: skip
+    assert rates == [4, 8]
+    trials = [Request(**value) for kind, value in said if kind == "trial"]
+    assert (len(trials), sum(t.status == measure.REFUSED for t in trials)) == (12, 8)
+    (note,) = [value for kind, value in said if kind == "note"]
+    assert (note["server"], note["slots"], note["shapes"], note["programs"], note["warm_s"]) == (
+        "step+donate", 2, "buckets", 3, 1.0)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_start_says_why():
+    with pytest.raises(UserError, match="did not start: --slots is 0"), servers.ours(TINY, "step", 0, 4, "exact"):
+        pass
+
+
+@pytest.mark.slow
+def test_it_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
+    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    journal = Journal(kind=Request)
+    rows, meta = measure.record(journal, **ASKED)
+    assert all(r.valid for r in rows), [r.reason for r in rows]
+    assert {gap["name"] for gap in meta["missing"]} == {"ollama", "llama-server"}
+    assert (meta["text"], measure.backend_of("ollama")) == ("random ids", "ollama")
+    entries = table.loads(rows, journal.notes)
+    found = {(e["slots"], e["shapes"], e["rate"]): e for e in entries}
+    assert set(found) == {(2, "buckets", 4.0), (2, "exact", 8.0), (1, "buckets", 8.0)}
+    assert found[2, "buckets", 4.0]["compiled"] == 0 < found[2, "exact", 8.0]["compiled"]
+    assert found[2, "exact", 8.0]["programs"] < found[2, "buckets", 4.0]["programs"]
+    assert sum(e["gated"] for e in entries) == 9
+    said = finding.serving(entries, meta | dict(parameters=ASKED))
+    assert "Under load step+donate makes up to " in said
+    assert "9 of 9 answers that generate made again alone are the same" in said

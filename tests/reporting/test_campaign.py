@@ -1,0 +1,115 @@
+"""Everything in order: what is due, how long it takes, and that it goes on where it stopped."""
+
+import json
+
+import pytest
+
+from llama_jax.bench import provenance, record
+from llama_jax.bench.seal import sealed
+from llama_jax.errors import UserError
+from llama_jax.reporting import campaign, headline, notebooks
+from llama_jax.reporting.campaign import Step
+from llama_jax.reporting.notebooks import Result
+
+
+def leave(out, name, code="experiments.kv_cache.measure", wall_s=90.0):
+    """What a step that was measured leaves."""
+    for path in campaign.tables_of(name, out):
+        notes = [dict(process=1, watch=dict(wall_s=wall_s))]
+        record.write(path, [], environment={}, processes=notes, code=provenance.describe([code]))
+    return Result(name, True, 1.0, [], "Found.", "")
+
+
+def test_everything_that_has_a_table_is_a_step_in_the_order_of_reading(tmp_path):
+    names = [step.name for step in campaign.steps((), "quick", tmp_path)]
+    assert names[:2] == [headline.NAME, "01-text-generation"]
+    assert names.index("16-what-may-be-jitted") < names.index("02-honest-measurement")
+    assert not [name for name in names if name[:2] in ("12", "15") or name == "00-start-here"]
+    assert [step.name for step in campaign.steps(("5", "08"), "full", tmp_path)] == ["05-kv-cache", "08-fewer-bits"]
+
+
+@pytest.mark.parametrize(
+    ("only", "profile", "words"),
+    [
+        (("77",), "quick", "Nothing of the name '77' is measured"),
+        (("12",), "quick", "make gpu"),
+        (("15",), "quick", "make releases"),
+        ((), "ful", "profile is 'ful'"),
+    ],
+)
+def test_what_does_not_exist_is_named(only, profile, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        campaign.steps(only, profile, tmp_path)
+
+
+def test_minutes_are_kept_and_ones_own_come_first(tmp_path):
+    (step,) = campaign.steps(("05",), "quick", tmp_path)
+    campaign.keep_time(tmp_path, "05-kv-cache", "quick", step.minutes + 3)
+    campaign.keep_time(tmp_path, "05-kv-cache", "full", 99.94)
+    assert campaign.steps(("05",), "quick", tmp_path)[0].minutes == pytest.approx(step.minutes + 3)
+    assert campaign.steps(("05",), "full", tmp_path)[0].minutes == 99.9
+    assert (tmp_path / "data" / "minutes.csv").read_text().startswith("name,profile,minutes\n05-kv-cache,full,99.9\n")
+
+
+def test_the_plan_is_said_first():
+    due = [Step("a", 4.0), Step("b", 9.6), Step("c", 5.0, "2026-01-01 10:00")]
+    first, *rest = campaign.lines(due)
+    assert first.startswith("about 14 min for 2 of 3 parts")
+    assert rest == ["  a: about 4 min", "  b: about 10 min", "  c: measured 2026-01-01 10:00"]
+    assert campaign.lines(due[2:])[0].startswith("all 1 parts are measured")
+
+
+def test_what_was_interrupted_goes_on_and_what_is_done_is_left(tmp_path, monkeypatch):
+    measured = []
+
+    def measure(name, profile, out_dir, rest):
+        measured.append(name)
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        return leave(out_dir, name)
+
+    monkeypatch.setattr(campaign, "measure", measure)
+    wanted = ("05", "14")
+    with pytest.raises(KeyboardInterrupt):
+        campaign.run(campaign.steps(wanted, "quick", tmp_path), "quick", tmp_path, lambda line: None)
+    steps = campaign.steps(wanted, "quick", tmp_path)
+    assert [bool(step.done) for step in steps] == [True, False]
+    assert steps[0].minutes == 1.5  # that its processes took, though this run was shorter
+    results = campaign.run(steps, "quick", tmp_path, lambda line: None)
+    assert measured == ["05-kv-cache", "14-growth", "14-growth"]
+    assert [result.ok for result in results] == [True]
+    assert all(step.done for step in campaign.steps(wanted, "quick", tmp_path))
+    assert not campaign.steps(("05",), "full", tmp_path)[0].done  # other parameters
+
+
+def test_a_failure_is_no_step_that_is_done(tmp_path, monkeypatch):
+    failed = Result("05-kv-cache", False, 1.0, [], "", "cell 3 failed")
+    monkeypatch.setattr(campaign, "measure", lambda *rest: failed)
+    assert campaign.run(campaign.steps(("05",), "quick", tmp_path), "quick", tmp_path, lambda line: None) == [failed]
+    assert not campaign.steps(("05",), "quick", tmp_path)[0].done
+
+
+def test_a_table_of_other_code_is_due_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(campaign, "measure", lambda name, profile, out, rest: leave(out, name))
+    campaign.run(campaign.steps(("05",), "quick", tmp_path), "quick", tmp_path, lambda line: None)
+    assert campaign.steps(("05",), "quick", tmp_path)[0].done
+    path = record.meta_path(tmp_path / "data" / "05-kv-cache.csv")
+    about = json.loads(path.read_text())
+    about["code"]["modules"]["generate"] = "0" * 12
+    path.write_text(json.dumps(sealed(about)))
+    assert not campaign.steps(("05",), "quick", tmp_path)[0].done
+
+
+def test_a_notebook_is_run_with_its_profile(tmp_path, monkeypatch):
+    asked = []
+
+    def run(selected, **given):
+        asked.append((selected, given["source"], given["profile"], given["out_dir"]))
+        given["progress"]("05-kv-cache: block 1: step (1/9) (3 s)")
+        return [Result("05-kv-cache", True, 1.0, [], "", "")]
+
+    monkeypatch.setattr(notebooks, "run", run)
+    rest = campaign.Remaining({"05-kv-cache": 1.0}, lambda line: None)
+    assert campaign.measure("05-kv-cache", "full", tmp_path, rest).ok
+    assert asked == [(["05-kv-cache"], "measure", "full", tmp_path)]
+    assert rest.what == "block 1: step (1/9) (3 s)"

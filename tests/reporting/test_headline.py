@@ -1,0 +1,88 @@
+"""What `make figures` leaves beside the published figures, and what it says meanwhile."""
+
+import json
+
+import pytest
+
+from llama_jax import figures, machine
+from llama_jax.bench import environment, record, recorded
+from llama_jax.cli import exhibit, program
+from llama_jax.experiments.headline import measure
+from llama_jax.reporting import headline, notebooks, report
+from llama_jax.reporting.notebooks import Result
+from tests.experiments.headline.test_headline import MS, trials
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A headline that was measured here: (trials, meta)."""
+    subjects = [name for name in MS if not name.endswith("(again)")]
+    path = tmp_path / "data" / f"{headline.NAME}.csv"
+    parameters = measure.parameters(measure.QUICK)
+    about = dict(baseline="step", subjects=subjects, missing=[], parameters=parameters)
+    record.write(path, trials(), environment=environment.capture(), weights_hash="w", **about)
+    return record.read(path)
+
+
+def test_this_machine_gets_a_figure_and_a_page_of_its_own(measured, tmp_path, monkeypatch):
+    monkeypatch.setattr(headline, "published", lambda: [])
+    headline.draw(*measured, tmp_path)
+    entry = figures.read_manifest(tmp_path)["figures"][f"{headline.NAME}-rates"]
+    assert "27.6 tokens/s" in entry["alt"]
+    assert (tmp_path / "figures" / f"{headline.NAME}-rates.svg").is_file()
+    page = report.write(tmp_path).read_text()
+    assert headline.QUESTION in page
+    assert "27.6 tokens/s" in page
+
+
+def test_gaps_and_the_published_machine_are_said(measured):
+    data, meta = measured
+    here = headline.summary.table(data, meta["baseline"], meta["subjects"])
+    gap = dict(name="llamacpp", reason="It is not built.", remedy="Run `make peers`.")
+    assert headline.lines(data, {**meta, "missing": [gap]}, here, [])[1:] == [
+        "llamacpp is missing: It is not built. Run `make peers`."
+    ]
+    there = headline.summary.table(trials(loop=18), "step", ["loop"])
+    assert headline.lines(data, meta, here, there)[1].startswith("Beside the published machine, in tokens/s: loop 27.")
+
+
+def test_the_headline_is_kept_under_its_name(tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(measure, "record", lambda journal, amount, progress: (trials(), dict(subjects=["step"])))
+    data, meta = headline.obtain(measure.QUICK, tmp_path, lambda *said: found.append(said))
+    assert recorded.obtain("recorded", headline.NAME, tmp_path, {}, None)[0] == data
+    assert meta["parameters"]["blocks"] == measure.QUICK.blocks
+    assert {"experiments.headline.measure", "kernels", "peers.llamacpp"} == set(meta["code"]["roots"])
+
+
+@pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 1)])
+def test_figures_measures_draws_and_reports(measured, tmp_path, monkeypatch, capsys, ok, code):
+    done = []
+
+    def draw(progress):
+        progress("03-jit-placement: recorded")
+        done.append("drawn")
+        return [Result("03-jit-placement", ok, 1.0, [], "Found.", "" if ok else "cell 3 failed")]
+
+    def report_written():
+        done.append("reported")
+        return [tmp_path / "index.html"]
+
+    monkeypatch.setattr(machine, "results", lambda: tmp_path)
+    monkeypatch.setattr(headline, "obtain", lambda *rest: done.append("measured") or measured)
+    monkeypatch.setattr(notebooks, "run", draw)
+    monkeypatch.setattr(exhibit, "write_report", report_written)
+    assert (program()(["figures", "--json"], standalone_mode=False) or 0) == code
+    said = capsys.readouterr()
+    assert done == ["measured", "drawn", *(["reported"] if ok else [])]
+    assert "0 min: measuring the headline here; about 7 min left, then drawing every notebook, the report" in said.err
+    assert ("cell 3 failed" in said.err) is not ok
+    assert json.loads(said.out.splitlines()[-1])["notebooks"][0]["ok"] is ok
+
+
+def test_a_runners_lines_are_progress():
+    said = []
+    hear = exhibit.counted(lambda *heard: said.append(heard), 20)
+    for line in ("into /x", "01-a: recorded", "01-a: cell 3/9 x (2 s)", "02-b: recorded"):
+        hear(line)
+    assert said == [("01-a", 0, 20), ("02-b", 1, 20)]

@@ -1,0 +1,52 @@
+"""How long the rest takes, in words."""
+
+import threading
+
+import pytest
+
+from llama_jax.bench import progress
+from llama_jax.reporting import remaining
+from llama_jax.reporting.remaining import Remaining
+
+STEPS = {"the headline": 240.0, "20 notebooks": 180.0, "the report": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("expected", "spent", "share", "left"),
+    [(240, 60, 0.0, 180), (240, 300, 0.0, 0), (240, 100, 0.5, 100), (240, 60, 0.1, 180), (10, 90, 0.9, 10)],
+)
+def test_a_step_is_told_by_its_own_pace_once_there_is_one(expected, spent, share, left):
+    assert remaining.rest(expected, spent, share) == pytest.approx(left)
+
+
+def test_the_line_says_what_is_done_and_what_is_left():
+    said = []
+    rest = Remaining(STEPS, said.append)
+    start = rest.start
+    rest.progress("block 3: loop", 30, 60)
+    assert rest.line(start + 120) == (
+        "2 min: the headline (block 3: loop); about 5 min left, then 20 notebooks, the report"
+    )
+    rest.begin("the report")
+    assert said[-1].endswith("the report; about 1 min left")
+
+
+def test_it_speaks_without_being_asked_and_then_falls_silent():
+    heard = threading.Event()
+    with Remaining(STEPS, lambda line: heard.set(), every_s=0.01).told():
+        assert heard.wait(30)
+    assert not [t for t in threading.enumerate() if t.name.endswith("(speak)")]
+
+
+def test_plain_lines_come_one_at_a_time():
+    said = []
+    tell = progress.lines(said.append, every_s=1000)
+    tell("cold start of step", 0, 12)
+    tell("cold start of loop", 1, 12)
+    assert len(said) == 1
+    assert said[0].startswith("cold start of step (0 of 12 done after 0 s")
+    each = []
+    tell = progress.lines(each.append, every_s=0)
+    for done in range(3):
+        tell("x", done, 12)
+    assert "s left" in each[2]

@@ -1,0 +1,80 @@
+"""Stale tables are named, and a stale headline ends a run of CI."""
+
+import json
+
+import pytest
+
+from llama_jax import figures
+from llama_jax.bench import provenance, record
+from llama_jax.bench.seal import sealed
+from llama_jax.cli import program
+from llama_jax.figures import style
+from llama_jax.reporting import staleness
+from tests.figures.drawn import META
+
+HEADLINE, OTHER, UNKNOWN = "03-jit-placement", "05-kv-cache", "14-growth"
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A table of today's code, one of other code, and one that does not say."""
+    today = provenance.describe(["model.norm"])
+    older = {**today, "modules": {**today["modules"], "model.norm": "0" * 12}}
+    for name, code in ((HEADLINE, today), (OTHER, older), (UNKNOWN, None)):
+        path = tmp_path / "data" / f"{name}.csv"
+        record.write(path, [], environment={}, code=code)
+    return tmp_path
+
+
+def age(home, name):
+    """Make a table one of other code."""
+    path = record.meta_path(home / "data" / f"{name}.csv")
+    about = json.loads(path.read_text())
+    about["code"]["modules"]["model.norm"] = "0" * 12
+    path.write_text(json.dumps(sealed(about)))
+
+
+def run(capsys, *arguments):
+    code = program()(["stale", *arguments], standalone_mode=False)
+    said = capsys.readouterr()
+    return code or 0, said.out + said.err
+
+
+def test_tables_are_told_apart(home):
+    found = {table.name: table for table in staleness.tables(home)}
+    assert (found[HEADLINE].changed, found[OTHER].changed, found[UNKNOWN].changed) == ([], ["model.norm"], None)
+    assert [table.headline for table in found.values()] == [True, False, False]
+    assert staleness.lines(list(found.values())) == [
+        f"{OTHER}: older than its code: model.norm",
+        f"recorded from unknown code, 1 of 3 tables: {UNKNOWN}",
+        "1 of 3 tables are of today's code",
+    ]
+
+
+def test_only_a_headline_of_other_code_fails(home, capsys):
+    code, said = run(capsys, "--strict", "--out", str(home))
+    assert (code, OTHER in said) == (0, True)
+    age(home, HEADLINE)
+    code, said = run(capsys, "--strict", "--out", str(home))
+    assert code == 1
+    assert f"A headline is older than its code: {HEADLINE}." in said
+    assert not run(capsys, "--out", str(home))[0]
+
+
+def test_a_headline_of_unknown_code_does_not_fail(home):
+    record.write(home / "data" / f"{HEADLINE}.csv", [], environment={})
+    assert [table.wrong for table in staleness.tables(home)] == [False] * 3
+
+
+def test_a_stale_figure_says_so(tmp_path):
+    today = provenance.describe(["model.norm"])
+    older = {**today, "modules": {**today["modules"], "model.gone": "0" * 12}}
+    for code, words in ((today, ""), (older, provenance.OLDER), (None, provenance.UNKNOWN)):
+        figure, _ = style.new()
+        figures.save(figure, "x", "nb", {**META, "code": code}, {}, "alt", tmp_path)
+        line = figure.texts[-1].get_text()
+        assert line.endswith(words or META["created"][:10])
+
+
+def test_long_lists_are_cut():
+    assert staleness.some("abcdefgh") == "a, b, c, d, e, f and 2 more"

@@ -1,0 +1,244 @@
+"""The requests that Ollama and this server are both asked, and where their answers differ by intent.
+
+`DIFFERENCES` is what docs/serving.md has as a table. It must not grow by itself: the test fails for a difference that
+is not in it, and for an entry that is none any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHORT = dict(num_predict=6, temperature=0)
+COUNT = dict(model="MODEL", prompt="1, 2, 3, 4, 5,", raw=True, options=SHORT)
+SAID = [dict(role="user", content="Count to nine.")]
+CHAT = dict(model="MODEL", messages=SAID, options=SHORT)
+OPENAI = dict(model="MODEL", messages=SAID, max_tokens=6, temperature=0)
+TEXT = dict(model="MODEL", prompt="1, 2, 3, 4, 5,", max_tokens=6, temperature=0)
+TOOL = dict(type="function", function=dict(name="f", description="", parameters=dict(type="object", properties={})))
+WHOLE = dict(stream=False)
+PAGE = {"Origin": "http://localhost:3000"}
+ASKING = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+
+
+def optional(**options) -> dict:
+    return COUNT | WHOLE | dict(options=SHORT | options)
+
+
+REQUESTS: dict[str, tuple] = {  # what it is: (method, path, body, headers)
+    # the server and its model
+    "/": ("GET", "/"),
+    "HEAD /": ("HEAD", "/"),
+    "HEAD /api/version": ("HEAD", "/api/version"),
+    "HEAD /api/tags": ("HEAD", "/api/tags"),
+    "HEAD /api/ps": ("HEAD", "/api/ps"),
+    "version": ("GET", "/api/version"),
+    "tags": ("GET", "/api/tags"),
+    "ps": ("GET", "/api/ps"),
+    "show": ("POST", "/api/show", dict(model="MODEL")),
+    "show by the field `name`": ("POST", "/api/show", dict(name="MODEL", verbose=False)),
+    "show of an unknown model": ("POST", "/api/show", dict(model="none")),
+    "show of no model": ("POST", "/api/show", {}),
+    "show without a body": ("POST", "/api/show"),
+    # answers
+    "generate": ("POST", "/api/generate", COUNT | dict(raw=False)),
+    "generate, whole": ("POST", "/api/generate", COUNT | WHOLE | dict(raw=False)),
+    "generate, raw": ("POST", "/api/generate", COUNT),
+    "generate, raw, whole": ("POST", "/api/generate", COUNT | WHOLE),
+    "generate with a system text": ("POST", "/api/generate", COUNT | dict(raw=False, system="Be brief.")),
+    "generate from a context": ("POST", "/api/generate", COUNT | WHOLE | dict(raw=False, context=[20, 21, 22])),
+    "generate one token": ("POST", "/api/generate", COUNT | dict(options=SHORT | dict(num_predict=2))),
+    "generate to a stop": ("POST", "/api/generate", COUNT | dict(options=SHORT | dict(num_predict=40, stop=[" 9"]))),
+    "the tag in capitals": ("POST", "/api/generate", COUNT | WHOLE | dict(model="MODEL:LATEST")),
+    "nulls": ("POST", "/api/generate", COUNT | dict(stream=None, system=None, format=None, keep_alive=None)),
+    "unknown fields and options": ("POST", "/api/generate", optional(num_thread=2, unheard=1) | dict(unheard=1)),
+    "a whole number as 6.0": ("POST", "/api/generate", optional(num_predict=6.0)),
+    "every option": ("POST", "/api/generate", optional(seed=3, top_k=5, top_p=0.8, min_p=0.1, repeat_penalty=1.1)),
+    "keep_alive as a text": ("POST", "/api/generate", COUNT | WHOLE | dict(keep_alive="1h30m")),
+    "chat": ("POST", "/api/chat", CHAT),
+    "chat, whole": ("POST", "/api/chat", CHAT | WHOLE),
+    "chat to a stop": ("POST", "/api/chat", CHAT | dict(options=SHORT | dict(num_predict=30, stop=[" ", "."]))),
+    "chat with a system text": ("POST", "/api/chat", CHAT | dict(messages=[dict(role="system", content="x"), *SAID])),
+    "chat in turns": ("POST", "/api/chat", CHAT | WHOLE | dict(messages=[*SAID, dict(role="assistant", content="One."),
+                                                                        dict(role="user", content="On.")])),
+    "log probabilities": ("POST", "/api/generate", COUNT | dict(logprobs=True)),
+    "log probabilities, whole": ("POST", "/api/generate", COUNT | WHOLE | dict(logprobs=True)),
+    "log probabilities of the most likely": ("POST", "/api/chat", CHAT | dict(logprobs=True, top_logprobs=3)),
+    "log probabilities of the most likely, whole": ("POST", "/api/chat",
+                                                    CHAT | WHOLE | dict(logprobs=True, top_logprobs=20)),
+    "the most likely without log probabilities": ("POST", "/api/generate", COUNT | WHOLE | dict(top_logprobs=2)),
+    "a role in capitals": ("POST", "/api/chat", CHAT | WHOLE | dict(messages=[dict(role="User", content="Hi")])),
+    # an empty request loads
+    "generate nothing": ("POST", "/api/generate", dict(model="MODEL")),
+    "generate nothing, whole": ("POST", "/api/generate", dict(model="MODEL", prompt="", stream=False)),
+    "chat about nothing": ("POST", "/api/chat", dict(model="MODEL", messages=[])),
+    "chat without messages": ("POST", "/api/chat", dict(model="MODEL")),
+    "generate nothing, and forget": ("POST", "/api/generate", dict(model="MODEL", keep_alive=0)),
+    "chat about nothing, and forget": ("POST", "/api/chat", dict(model="MODEL", messages=[], keep_alive="0s")),
+    "ps after a request to forget": ("GET", "/api/ps"),
+    # mistakes
+    "an unknown model": ("POST", "/api/generate", COUNT | dict(model="none")),
+    "an unknown model in a chat": ("POST", "/api/chat", CHAT | WHOLE | dict(model="none")),
+    "generate without a model": ("POST", "/api/generate", dict(prompt="x")),
+    "chat without a model": ("POST", "/api/chat", dict(messages=SAID)),
+    "no body": ("POST", "/api/generate"),
+    "half a body": ("POST", "/api/chat", '{"model": "MODEL"'),
+    "a body that is a list": ("POST", "/api/chat", "[1]"),
+    "a body that is NaN": ("POST", "/api/generate", '{"model": "MODEL", "prompt": NaN}'),
+    "a text after the body": ("POST", "/api/generate", '{"model": "MODEL"} and more'),
+    "a number as model": ("POST", "/api/chat", CHAT | dict(model=3)),
+    "a number as prompt": ("POST", "/api/generate", COUNT | dict(prompt=3)),
+    "a text as messages": ("POST", "/api/chat", CHAT | dict(messages="x")),
+    "a number as message": ("POST", "/api/chat", CHAT | dict(messages=[3])),
+    "a number as content": ("POST", "/api/chat", CHAT | dict(messages=[dict(role="user", content=3)])),
+    "a text as stream": ("POST", "/api/generate", COUNT | dict(stream="yes")),
+    "a list as options": ("POST", "/api/generate", COUNT | dict(options=[])),
+    "a text as temperature": ("POST", "/api/generate", optional(temperature="hot")),
+    "a negative temperature": ("POST", "/api/generate", optional(temperature=-1)),
+    "half a token": ("POST", "/api/generate", optional(num_predict=6.5)),
+    "a stop that is a text": ("POST", "/api/generate", optional(stop=" 9")),
+    "more context than there is": ("POST", "/api/generate", optional(num_ctx=4096)),
+    "keep_alive that is no time": ("POST", "/api/generate", COUNT | dict(keep_alive="soon")),
+    "keep_alive that is true": ("POST", "/api/generate", COUNT | dict(keep_alive=True)),
+    "a thought of no such strength": ("POST", "/api/chat", CHAT | dict(think="much")),
+    "thinking": ("POST", "/api/chat", CHAT | dict(think=True)),
+    "tools": ("POST", "/api/chat", CHAT | dict(tools=[TOOL])),
+    "suffix": ("POST", "/api/generate", COUNT | dict(raw=False, suffix="x")),
+    "raw with a system text": ("POST", "/api/generate", COUNT | dict(system="x")),
+    "too many log probabilities": ("POST", "/api/generate", COUNT | WHOLE | dict(logprobs=True, top_logprobs=21)),
+    # what is not here
+    "`format`": ("POST", "/api/generate", COUNT | WHOLE | dict(format="json")),
+    "`template`": ("POST", "/api/generate", COUNT | WHOLE | dict(raw=False, template="{{ .Prompt }}")),
+    "`presence_penalty`": ("POST", "/api/generate", optional(presence_penalty=0.5)),
+    "a role that is none": ("POST", "/api/chat", CHAT | WHOLE | dict(messages=[dict(role="judge", content="Hi")])),
+    "a message without a role": ("POST", "/api/chat", CHAT | WHOLE | dict(messages=[dict(content="Hi")])),
+    "`/api/embed`": ("POST", "/api/embed", dict(model="MODEL", input="x")),
+    "`/api/delete`": ("DELETE", "/api/delete", dict(model="none")),
+    "`/api/status`": ("GET", "/api/status"),
+    "`/v1/responses`": ("POST", "/v1/responses", dict(model="MODEL", input="x", max_output_tokens=2)),
+    "`/openapi.json`": ("GET", "/openapi.json"),
+    # paths, methods, pages
+    "an unknown path": ("GET", "/nowhere"),
+    "an unknown path of the API": ("POST", "/api/nowhere", {}),
+    "a wrong method": ("GET", "/api/chat"),
+    "another wrong method": ("DELETE", "/api/generate"),
+    "a slash too many": ("GET", "/api/tags/"),
+    "OPTIONS": ("OPTIONS", "/api/tags"),
+    "a page of this machine": ("GET", "/api/tags", None, PAGE),
+    "a page of this machine that asks first": ("OPTIONS", "/api/chat", None, PAGE | ASKING),
+    "a page of a program": ("GET", "/api/tags", None, {"Origin": "app://notes"}),
+    "a page of another site": ("GET", "/api/tags", None, {"Origin": "https://evil.example"}),
+    "another site that asks first": ("OPTIONS", "/api/chat", None, {"Origin": "https://evil.example"} | ASKING),
+    "another host's name": ("GET", "/api/tags", None, {"Host": "evil.example"}),
+    # OpenAI's API
+    "v1 models": ("GET", "/v1/models"),
+    "v1 model": ("GET", "/v1/models/MODEL"),
+    "v1 unknown model": ("GET", "/v1/models/none"),
+    "v1 chat": ("POST", "/v1/chat/completions", OPENAI),
+    "v1 chat, streamed": ("POST", "/v1/chat/completions", OPENAI | dict(stream=True)),
+    "v1 chat, streamed, with usage": ("POST", "/v1/chat/completions",
+                                      OPENAI | dict(stream=True, stream_options=dict(include_usage=True))),
+    "v1 chat in parts": ("POST", "/v1/chat/completions",
+                         OPENAI | dict(messages=[dict(role="user", content=[dict(type="text", text="Hi")])])),
+    "v1 chat to a stop": ("POST", "/v1/chat/completions", OPENAI | dict(max_tokens=30, stop=["e", "a"])),
+    "v1 completion": ("POST", "/v1/completions", TEXT),
+    "v1 completion, streamed": ("POST", "/v1/completions", TEXT | dict(stream=True)),
+    "v1 completion, streamed, with usage": ("POST", "/v1/completions",
+                                            TEXT | dict(stream=True, stream_options=dict(include_usage=True))),
+    "v1 chat with `logprobs`": ("POST", "/v1/chat/completions", OPENAI | dict(logprobs=True, top_logprobs=2)),
+    "v1 chat with `logprobs`, streamed": ("POST", "/v1/chat/completions",
+                                          OPENAI | dict(logprobs=True, top_logprobs=2, stream=True)),
+    "v1 completion with `logprobs`": ("POST", "/v1/completions", TEXT | dict(logprobs=2)),
+    "v1 chat with an unknown model": ("POST", "/v1/chat/completions", OPENAI | dict(model="none", stream=True)),
+    "v1 completion with an unknown model": ("POST", "/v1/completions", TEXT | dict(model="none")),
+    "v1 chat without a model": ("POST", "/v1/chat/completions", dict(messages=SAID)),
+    "v1 completion without a model": ("POST", "/v1/completions", dict(prompt="x")),
+    "v1 chat about nothing": ("POST", "/v1/chat/completions", OPENAI | dict(messages=[])),
+    "v1 completion of nothing": ("POST", "/v1/completions", dict(model="MODEL")),
+    "v1 completion of a list": ("POST", "/v1/completions", TEXT | dict(prompt=["1, 2,"])),
+    "v1 no body": ("POST", "/v1/chat/completions"),
+    "v1 half a body": ("POST", "/v1/chat/completions", '{"model": "MODEL"'),
+    "v1 a text as temperature": ("POST", "/v1/chat/completions", OPENAI | dict(temperature="hot")),
+    "v1 a text as messages": ("POST", "/v1/chat/completions", OPENAI | dict(messages="x")),
+    "v1 tools": ("POST", "/v1/chat/completions", OPENAI | dict(tools=[TOOL])),
+    "v1 `n` of 2": ("POST", "/v1/chat/completions", OPENAI | dict(n=2)),
+    "v1 `response_format`": ("POST", "/v1/chat/completions", OPENAI | dict(response_format=dict(type="json_object"))),
+    "v1 unknown path": ("GET", "/v1/nowhere"),
+    "v1 wrong method": ("GET", "/v1/chat/completions"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """in what (`alike.aspect`); what Ollama does and what is done here, each beginning with its status; why."""
+
+    aspect: str
+    theirs: str
+    ours: str
+    why: str
+
+
+MISTAKE = "the request's mistake, and no fault of the server's"
+STRICT = "said, and not guessed"
+LEFT_OUT = "would change the answer; said, and not passed over"
+ELSEWHERE = "one model is held, which answers"
+DIFFERENCES = {
+    "HEAD /api/ps": Difference("status", "405", "200", "HEAD is answered wherever GET is"),
+    "show": Difference(
+        "lines",
+        "200, with the file's own entries",
+        "200, without",
+        "`parameters`, `tensors` and most of `model_info` are the file's",
+    ),
+    "show by the field `name`": Difference(
+        "lines",
+        "200, with the file's own entries",
+        "200, without",
+        "`parameters`, `tensors` and most of `model_info` are the file's",
+    ),
+    "ps after a request to forget": Difference(
+        "lines", "200, no model", "200, the model", "the model stays where it is"
+    ),
+    "generate without a model": Difference("status", "404", "400", "as Ollama says in a chat"),
+    "a text after the body": Difference("status", "200", "400", STRICT),
+    "a text as temperature": Difference("status", "500", "400", MISTAKE),
+    "a negative temperature": Difference("status", "200", "400", STRICT),
+    "half a token": Difference("status", "200", "400", STRICT),
+    "a stop that is a text": Difference("status", "500", "200", "as OpenAI has it"),
+    "more context than there is": Difference("status", "200", "400", "a slot's context is fixed at the start"),
+    "`format`": Difference("status", "200", "400", LEFT_OUT),
+    "`template`": Difference("status", "200", "400", LEFT_OUT),
+    "`presence_penalty`": Difference("status", "200", "400", LEFT_OUT),
+    "a role that is none": Difference("status", "200", "400", STRICT),
+    "a message without a role": Difference("status", "200", "400", STRICT),
+    "`/api/embed`": Difference("status", "200", "501", "embeddings are not here"),
+    "`/api/delete`": Difference("status", "404", "501", ELSEWHERE),
+    "`/api/status`": Difference("status", "200", "404", ELSEWHERE),
+    "`/v1/responses`": Difference("status", "200", "404", ELSEWHERE),
+    "`/openapi.json`": Difference("status", "404", "200", "Ollama has none"),
+    "a slash too many": Difference("status", "301", "307", "the method is kept"),
+    "a page of another site": Difference("kind", "403, empty", "403, an error", "it says why"),
+    "another site that asks first": Difference("kind", "403, empty", "403, an error", "it says why"),
+    "another host's name": Difference("kind", "403, empty", "403, an error", "it says why"),
+    "v1 completion, streamed, with usage": Difference(
+        "lines", "200, counts of 0 in each event", "200, counts in the last", "as OpenAI has it"
+    ),
+    "v1 chat with `logprobs`": Difference("lines", "200", "200, and `refusal`", "as OpenAI has it"),
+    "v1 chat with `logprobs`, streamed": Difference("lines", "200", "200, and `refusal`", "as OpenAI has it"),
+    "v1 completion with `logprobs`": Difference("lines", "200, without", "200, with them", "as OpenAI has it"),
+    "v1 completion without a model": Difference("status", "404", "400", "as Ollama says in a chat"),
+    "v1 completion of nothing": Difference("status", "200", "400", "as OpenAI has it"),
+    "v1 completion of a list": Difference("status", "400", "200", "as OpenAI has it"),
+    "v1 `n` of 2": Difference("status", "200", "400", LEFT_OUT),
+    "v1 `response_format`": Difference("status", "200", "400", LEFT_OUT),
+    "v1 unknown path": Difference("kind", "404, a text", "404, an error", "OpenAI's clients read an error"),
+    "v1 wrong method": Difference("kind", "405, a text", "405, an error", "OpenAI's clients read an error"),
+}
+
+
+def table() -> str:
+    """The differences for docs/serving.md: a row for all that differ alike."""
+    names: dict[tuple, list[str]] = {}
+    for name, found in DIFFERENCES.items():
+        names.setdefault((found.theirs, found.ours, found.why), []).append(name)
+    rows = [f"| {', '.join(alike)} | {theirs} | {ours} | {why} |" for (theirs, ours, why), alike in names.items()]
+    return "\n".join(["| request | Ollama | here | why |", "|---|---|---|---|", *rows])

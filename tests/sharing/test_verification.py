@@ -1,0 +1,161 @@
+"""Each check of a contributed file fires on a file that has only that fault, all digests made anew after it."""
+
+import json
+
+import pytest
+
+from llama_jax import runtime
+from llama_jax.bench import AGAIN
+from llama_jax.errors import UserError
+from llama_jax.sharing import contribution, verification
+from tests.sharing import made
+
+
+@pytest.mark.parametrize("path", sorted(contribution.FOLDER.glob("*.jsonl")), ids=lambda path: path.name)
+def test_what_people_contributed_is_sound(path):
+    assert verification.check(path).problems == []
+
+
+def test_a_whole_file_is_sound(tmp_path):
+    found = verification.check(made.contributed(tmp_path))
+    assert (found.machine, len(found.trials), found.problems) == (made.MACHINE, 36, [])
+
+
+def reasons(path):
+    return [problem.reason for problem in verification.check(path).problems]
+
+
+FAULTS = {
+    "another run": (lambda a, rows: rows[1].update(run="other"), "it mixes runs: run is main and other"),
+    "other weights": (lambda a, rows: rows[1].update(weights_hash="v"), "it mixes runs: weights hash is v and w"),
+    "a trial twice": (lambda a, rows: rows.append(rows[1]), "it mixes runs: step stands twice in block 0"),
+    "another model": (lambda a, rows: [row.update(model="x") for row in rows], "it is of x, every machine measures"),
+    "another baseline": (lambda a, rows: a.update(baseline="loop"), "its baseline is loop, not step"),
+    "no such subject": (lambda a, rows: rows[3].update(subject="lop"), "its subject lop is none"),
+    "other tokens": (lambda a, rows: rows[3].update(tokens_sha256="u"), "loop, block 0: its tokens are not those"),
+    "wrong, and it counts": (
+        lambda a, rows: rows[3].update(reason="wrong: token 1"),
+        "it counts though wrong: token 1",
+    ),
+    "a time too few": (lambda a, rows: rows[3]["token_times_ns"].pop(), "its 3 times are not those of 4 tokens"),
+    "times that fall": (lambda a, rows: rows[3]["token_times_ns"].reverse(), "its 4 times are not those of 4 tokens"),
+    "compiled in it": (lambda a, rows: rows[3].update(compiled=1), "it counts though 1 programs were made in it"),
+    "lowered in it": (lambda a, rows: rows[3].update(lowered=2), "it counts though 2 programs were made in it"),
+    "no control": (
+        lambda a, rows: [row.update(subject="loop+scan") for row in rows if row["subject"] == "step" + AGAIN],
+        "0 of its blocks have the baseline twice",
+    ),
+    "a machine that was not quiet": (
+        lambda a, rows: [
+            row.update(token_times_ns=[t * 2 for t in row["token_times_ns"]])
+            for row in rows
+            if row["subject"] == "step" + AGAIN
+        ],
+        "the machine was not quiet, measure again: A/A control 0.50x [0.50, 0.50]",
+    ),
+    "a runtime that computes wrongly": (
+        lambda a, rows: a["environment"]["runtime"].update({"product and sum in float32": "wrong: 1 instead of 2"}),
+        "this JAX computes wrong values (jax #39103)",
+    ),
+    "a place": (
+        lambda a, rows: rows[3].update(reason="in /home/alice/x.py"),
+        "it shows a place or an address: /home/alice",
+    ),
+    "an address": (
+        lambda a, rows: a["doctor"].update(ollama="at http://10.0.0.7:11434"),
+        "it shows a place or an address",
+    ),
+    "another machine's name": (lambda a, rows: a.update(machine="mine"), "is not what its environment gives"),
+    "no doctor": (lambda a, rows: a.pop("doctor"), "has no doctor"),
+    "a count that is no number": (lambda a, rows: a["environment"].update(cores="two"), "cores is 'two'"),
+    "no runtime": (lambda a, rows: a["environment"].update(runtime={}), "environment.runtime is {}"),
+    "another kind of row": (lambda a, rows: a.update(kind="Served"), "holds rows of the kind Served"),
+    "a foreign schema": (lambda a, rows: a.update(schema_version=1), "has schema 1, this version reads 2"),
+    "a field that nobody knows": (lambda a, rows: rows[3].update(colour="red"), "line 5 cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_found_by_its_own_check(tmp_path, change, said):
+    path = made.rewritten(made.contributed(tmp_path), change)
+    (first, *_) = found = reasons(path)
+    assert said in first, found
+    assert all("\n" not in reason and str(tmp_path) not in reason for reason in found)
+
+
+def test_rewriting_alone_is_no_fault(tmp_path):
+    assert reasons(made.rewritten(made.contributed(tmp_path))) == []
+
+
+def edit(path, at, **changes):
+    lines = path.read_text().splitlines()
+    lines[at] = json.dumps({**json.loads(lines[at]), **changes})
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_an_edited_row_is_named(tmp_path):
+    path = made.contributed(tmp_path)
+    edit(path, 3, tokenize_ns=1)
+    assert reasons(path) == [f"{path.name}: line 4 changed since it was written."]
+
+
+def test_an_edited_meta_is_seen(tmp_path):
+    path = made.contributed(tmp_path)
+    first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text(first.replace('"avx2"', '"avx512vnni"') + "".join(rest))
+    assert "is not as it was written" in reasons(path)[0]
+
+
+def test_a_torn_file_is_named(tmp_path):
+    path = made.contributed(tmp_path)
+    path.write_bytes(path.read_bytes()[:-40])
+    assert "line 37 cannot be read" in reasons(path)[0]
+    path.write_bytes(path.read_bytes()[:50])
+    assert "line 1 does not say what the file holds" in reasons(path)[0]
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: [*rows, rows[0]], lambda rows: rows[::-1]])
+def test_rows_that_are_gone_doubled_or_moved_are_noticed(tmp_path, change):
+    path = made.contributed(tmp_path)
+    first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text(first + "".join(change(rest)))
+    assert "rows are not the 36 that were written" in reasons(path)[0]
+
+
+def test_a_row_without_a_digest_is_none(tmp_path):
+    path = made.contributed(tmp_path)
+    lines = path.read_text().splitlines()
+    row = json.loads(lines[2])
+    del row["row_sha256"]
+    lines[2] = json.dumps(row)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    assert "line 3 changed since it was written" in reasons(path)[0]
+
+
+def test_another_name_is_noticed_and_no_file_is_one_line(tmp_path):
+    path = made.contributed(tmp_path)
+    assert "is not what its environment gives" in reasons(path.rename(tmp_path / "mine.jsonl"))[0]
+    with pytest.raises(UserError, match=r"There is no file .*; `llama-jax contribute` writes one"):
+        verification.check(tmp_path / "nothing.jsonl")
+
+
+def test_void_rows_and_near_ties_are_no_fault(tmp_path):
+    trials = made.rows()
+    trials[3] = trials[3].model_copy(update=dict(valid=False, reason="wrong: token 1 is 2", tokens_sha256="u"))
+    trials[9] = trials[9].model_copy(update=dict(valid=False, reason="compiled in the timed region: 1", compiled=1))
+    trials[15] = trials[15].model_copy(update=dict(reason="near-tie at token 2", tokens_sha256="u"))
+    assert reasons(made.contributed(tmp_path, trials)) == []
+
+
+def test_a_control_that_spreads_and_does_not_differ_is_no_fault(tmp_path):
+    trials = made.rows()
+    for at, factor in ((1, 1.3), (2 + 6, 1.3), (1 + 12, 1.2), (2 + 18, 1.2)):  # the first or the second run of a block
+        times = [round(t * factor) for t in trials[at].token_times_ns]
+        trials[at] = trials[at].model_copy(update=dict(token_times_ns=times))
+    assert reasons(made.contributed(tmp_path, trials)) == []
+
+
+def test_what_this_package_does_not_meet_is_no_fault(tmp_path):
+    avoided = next(one for one in runtime.CHECKS if one.avoided)
+    environment = {**made.ENVIRONMENT, "runtime": {avoided.name: "wrong: 1 instead of 2"}}
+    assert reasons(made.contributed(tmp_path, environment=environment)) == []
