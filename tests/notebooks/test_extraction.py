@@ -23,12 +23,12 @@ def test_extraction_is_measured_and_redrawn(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     monkeypatch.setattr(protocol.tempfile, "tempdir", None)
     given = dict(model=SMALL, second=SMALL, batch=2, length=16, unit=3, examples=6, eager=2, blocks=1, scaling=[1])
-    given |= dict(starts=1, probe=12)
+    given |= dict(starts=1, probe=12, workers=[1], worker_examples=4, worker_unit=2, worker_starts=1, unit_examples=64)
     (measured,) = notebooks.run(("11",), given, source="measure", out_dir=tmp_path)
     assert measured.ok, measured.error
     assert "not measured (no GPU here)" in measured.finding
     drawn = hashes(tmp_path)
-    assert len(drawn) == 8
+    assert len(drawn) == 12
     (again,) = notebooks.run(("11",), out_dir=tmp_path)
     assert again.ok, again.error
     assert again.finding == measured.finding

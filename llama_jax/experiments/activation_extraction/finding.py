@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from llama_jax.bench.statistics import Ratio
 from llama_jax.bench.wording import listed, round_ratio, with_n, within
 from llama_jax.experiments.activation_extraction import table as extraction_table
+from llama_jax.experiments.activation_extraction import workers_table
 from llama_jax.experiments.activation_extraction.plan import Extraction
 from llama_jax.experiments.activation_extraction.rungs import BASE, CUT, PINNED, PRODUCT
+from llama_jax.experiments.activation_extraction.workers import ONE, Run
 
 NAMES = {
     "N2 torch": "transformers' output_hidden_states",
@@ -95,3 +97,20 @@ def left_out(table: dict[str, dict], missing: Sequence[dict]) -> list[str]:
     if PINNED in gaps:
         said.append(f"{PINNED} is not measured ({gaps.pop(PINNED)})")
     return said + ([f"not measured: {', '.join(gaps)}"] if gaps else [])
+
+
+def workers(runs: Sequence[Run], seed: int = 0) -> str:
+    """What several workers make of one process, what a unit costs each engine, and the tokens from which on that is
+    below 2 % of its time."""
+    scaled, costs = workers_table.scaled(runs, seed), workers_table.overheads(runs, seed)
+    rate = next((e.rate.median for e in scaled if e.subject == ONE), 0.0)
+    if not rate:
+        return "No run of one process counts, so there is nothing to compare several workers with."
+    said = [
+        over(e.ratio, f"of one process by {e.workers} {e.subject}") for e in scaled if e.subject != ONE and e.ratio.n
+    ]
+    for subject, cost in costs.items():
+        milliseconds = f"{1e3 * cost.median:.1f} ms{within(cost, lambda s: f'{1e3 * s:.1f}')}"
+        needed = workers_table.smallest(cost.median, rate)
+        said.append(f"a unit costs {milliseconds} of a worker under {subject}, below 2 % from {needed:,.0f} tokens on")
+    return f"One process writes {rate:,.0f} tokens/s; " + "; ".join(said or ["nobody was measured beside it"]) + "."

@@ -107,7 +107,7 @@ def simulated(found: Sequence[dict]) -> Figure:
 
     if not found:
         nothing(axes, "nothing to simulate from: no run of one process was measured")
-        headline(figure, "A fleet of workers is not simulated here")
+        headline(figure, simulated_title(found))
         return figure
     marks = []
     for words, shade in FAILING.items():
@@ -134,6 +134,9 @@ def simulated(found: Sequence[dict]) -> Figure:
 
 
 def simulated_title(found: Sequence[dict]) -> str:
+    """What of the most workers' time is useful, without and with failures."""
+    if not found:
+        return "A fleet of workers is not simulated here"
     most = max(e["workers"] for e in found)
     ends = [float(np.median(e["shares"])) for e in found if e["workers"] == most]
     return f"Simulated: of {most:,} workers' time {ends[0]:.0%} is useful, {ends[-1]:.0%} if each fails hourly".replace(
