@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ROOM = 180  # characters of what a finding or a caption begins with
 SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z“])")  # a number may follow a point, a name in small letters a comma
+PART = re.compile(r"(?<=;) (?![^\[\](]*[\])])")
 CLAUSE = re.compile(r"(?<=[;:,.]) (?![^\[\](]*[\])])")
 WORDS, NUMBERS = 20, 2  # of a finding's first sentence, at the most
 NUMBER = re.compile(r"(?<![\w+.,-])\d[\d.,]*")  # not the 8 of chunk8, nor the 2 of GPT-2
@@ -94,6 +95,13 @@ def clipped(text: str, room: int) -> str:
     clauses = CLAUSE.split(text)
     kept = max(1, sum(length <= room for length in itertools.accumulate(len(clause) + 1 for clause in clauses)))
     return text if kept == len(clauses) else " ".join(clauses[:kept]).rstrip(";:,.") + " …"
+
+
+def points(finding: str) -> tuple[str, list[str]]:
+    """How a finding begins, and the details that follow, one by one: its other sentences, and what semicolons part in
+    them outside of brackets."""
+    first, *others = SENTENCE.split(finding.strip())
+    return first, [part.rstrip(".;") for other in others for part in PART.split(other)]
 
 
 def complaints(finding: str) -> list[str]:

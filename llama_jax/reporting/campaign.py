@@ -180,8 +180,7 @@ def measure(name: str, profile: str, out_dir: Path, rest: Remaining) -> Result:
         return notebooks.run([name], source="measure", profile=profile, out_dir=out_dir, progress=heard(rest))[0]
     began = time.monotonic()
     found = headline.obtain(AMOUNTS[profile], out_dir, rest.progress)
-    if out_dir != paths.ROOT:
-        headline.draw(*found, out_dir)
+    headline.draw(*found, out_dir)
     seconds = round(time.monotonic() - began, 1)
     return Result(name, True, seconds, [*map(str, tables_of(name, out_dir))], headline.finding.headline(found[0]), "")
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llama_jax import files, paths
+from llama_jax.bench.wording import points
 from llama_jax.figures import read_manifest
 from llama_jax.reporting import ipynb, pages
 
@@ -41,9 +42,15 @@ def head(name: str, manifest: dict) -> list[str]:
     return [
         f"[llama-jax](../../README.md){report} · [as a page]({name}.html)"
         f" · [the notebook](../../notebooks/{name}.ipynb), `llama-jax run {number}`",
-        f"> {about['finding']}" if about["finding"] else "",
+        answer(about["finding"]) if about["finding"] else "",
         f"Measured {about['created'][:10]} on {about['machine']}." if about["created"] else "",
     ]
+
+
+def answer(finding: str) -> str:
+    """A finding as a quotation: how it begins, then its details as a list."""
+    first, details = points(finding)
+    return "\n".join([f"> {first}", *[">"] * bool(details), *(f"> - {detail}" for detail in details)])
 
 
 def cell_parts(cell, known: dict, homes: Sequence[str | Path], name: str) -> list[str]:

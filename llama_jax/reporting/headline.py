@@ -19,18 +19,25 @@ def obtain(amount: Amount, out_dir: Path, progress: Progress) -> tuple[list, dic
     )
 
 
+def read(out_dir: Path) -> tuple[list, dict]:
+    """As recorded, in OUT, else in the repository."""
+    here = Path(out_dir) / "data" / f"{NAME}.csv"
+    return record.read(here if here.is_file() else paths.ROOT / "data" / here.name)
+
+
 def published() -> list[dict]:
     """The published table's entries; none before one is recorded."""
-    path = paths.ROOT / "data" / f"{NAME}.csv"
-    if not path.is_file():
+    if not (paths.ROOT / "data" / f"{NAME}.csv").is_file():
         return []
-    trials, meta = record.read(path)
+    trials, meta = read(paths.ROOT)
     return summary.table(trials, meta["baseline"], meta["subjects"])
 
 
 def draw(trials: list, meta: dict, out_dir: Path) -> list[str]:
-    """The figure and the answer of what was measured here, into OUT's manifest; returns the answer's `lines`."""
-    table, theirs = summary.table(trials, meta["baseline"], meta["subjects"]), published()
+    """The figure and the answer of a headline, into OUT's manifest; returns the answer's `lines`. Anywhere but in the
+    repository the published one is beside it."""
+    table = summary.table(trials, meta["baseline"], meta["subjects"])
+    theirs = [] if Path(out_dir).resolve() == paths.ROOT else published()
     said = lines(trials, meta, table, theirs)
     words = " ".join(said)
     note = ", ".join(filter(None, [figures.model_label(meta["parameters"]["model"]), summary.disturbed(table)]))

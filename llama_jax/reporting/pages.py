@@ -14,6 +14,7 @@ import jinja2
 import markupsafe
 
 from llama_jax import files, paths
+from llama_jax.bench import wording
 from llama_jax.figures import read_manifest
 from llama_jax.reporting import ipynb
 
@@ -32,6 +33,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+|\x1b\[[0-9;]*m")  # addresses of objects,
 def environment() -> jinja2.Environment:
     loader, strict = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
     found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
+    found.filters["points"] = wording.points
     found.filters["argument"] = lambda value: shlex.quote(str(value))  # as a shell takes it
     return found
 

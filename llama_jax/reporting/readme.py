@@ -164,15 +164,16 @@ def block(found: Sequence[dict], measured: Sequence[Run], home: Path, scopes: Ma
     questions. scopes: what stands behind a section's line."""
     main, shown = notebooks.saying("headline"), notebooks.saying("in_readme")
     parts = [claim(measured, lambda s: f"[{s['number']}]({page(s, home)})")] if measured else []
-    pictures = [f for s in found if s["name"] in main for f in s["figures"]][:1]
+    claimed = [contribution.HEADLINE, *main]
+    pictures = [f for name in claimed for s in found if s["name"] == name for f in s["figures"]][:1]
     parts += [f"![{f['caption']}](figures/{f['name']}.svg)" for f in pictures]
     parts += [table(measured[0]), about(measured[0])] if measured else []
     lines = [
         f"- [{s['question']}]({page(s, home)}) {opening(s['finding'])}{scopes.get(s['name'], '')}"
         for s in found
-        if s["name"] in {*shown} - {*main}
+        if s["name"] in {*shown} - {*claimed}
     ]
-    others = [f"[{s['question']}]({page(s, home)})" for s in found if s["name"] not in {*main, *shown}]
+    others = [f"[{s['question']}]({page(s, home)})" for s in found if s["name"] not in {*claimed, *shown}]
     parts += ["\n".join(lines)] * bool(lines) + [f"Asked as well: {' · '.join(others)}"] * bool(others)
     return "\n\n".join(parts)
 

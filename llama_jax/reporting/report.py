@@ -15,6 +15,7 @@ from llama_jax.errors import UserError
 from llama_jax.figures import model_label, read_manifest
 from llama_jax.reporting import machines, notebooks, overview, pages, readme
 from llama_jax.reporting.overview import Line, value
+from llama_jax.sharing import contribution
 
 CAPTION = 320  # characters that are shown of a figure's results; the rest opens
 POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # of a list: a term and what it is
@@ -84,9 +85,9 @@ def size(image: Path) -> tuple[int, int]:
 
 
 def cards(found: Sequence[dict]) -> list[dict]:
-    """What the page begins with: the findings `in_readme`, each with how it begins, its first number and its first
-    figure."""
-    shown = notebooks.saying("in_readme")
+    """What the page begins with: the headline and the findings `in_readme`, each with how it begins, its first number
+    and its first figure."""
+    shown = [contribution.HEADLINE, *notebooks.saying("in_readme")]
     return [
         dict(s, begins=opening(s["finding"]), key=key_number(opening(s["finding"])), picture=s["figures"][0]["name"])
         for s in found

@@ -89,3 +89,17 @@ def test_a_ratio_is_said_alone_where_it_is_decided_and_narrow(ratio, said):
 )
 def test_the_instruction_set_is_said_where_it_is_known(environment, words):
     assert wording.instructions(environment) == words
+
+
+@pytest.mark.parametrize(
+    ("finding", "details"),
+    [
+        ("It is twice as fast.", []),
+        ("It is 2x [1; 3] (n = 2; one process). A takes 1 s [0.9; 1.1]; B 2 s. C (a; b) 3.",
+         ["A takes 1 s [0.9; 1.1]", "B 2 s", "C (a; b) 3"]),
+    ],
+)  # fmt: skip
+def test_a_finding_is_told_point_by_point(finding, details):
+    first, told = wording.points(finding)
+    assert finding.startswith(first)
+    assert told == details

@@ -28,11 +28,11 @@ def test_this_machine_gets_a_figure_and_a_page_of_its_own(measured, tmp_path, mo
     monkeypatch.setattr(headline, "published", lambda: [])
     headline.draw(*measured, tmp_path)
     entry = figures.read_manifest(tmp_path)["figures"][f"{headline.NAME}-rates"]
-    assert "27.6 tokens/s" in entry["alt"]
+    assert "loop 27.6" in entry["alt"]
     assert (tmp_path / "figures" / f"{headline.NAME}-rates.svg").is_file()
     page = report.write(tmp_path).read_text()
     assert headline.QUESTION in page
-    assert "27.6 tokens/s" in page
+    assert "loop 27.6" in page
 
 
 def test_gaps_and_the_published_machine_are_said(measured):

@@ -10,7 +10,8 @@ from llama_jax.bench import summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import times
 from llama_jax.experiments.headline import finding
-from llama_jax.figures.style import colour, headline, interval_bar, new, plain_ticks, rows, scatter_row, styled
+from llama_jax.figures.labels import readable
+from llama_jax.figures.style import colour, headline, interval_bar, new, rows, scatter_row, styled
 
 
 @styled
@@ -31,8 +32,7 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
         words = f"{rate['median']:.1f} tok/s · {said}, n = {rate['n']}"
         axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
     axes.set_xscale("log")
-    plain_ticks(axes.xaxis)
-    axes.xaxis.set_minor_formatter("{x:g}")
+    readable(axes.xaxis)
     diamond = "; diamond: the published median" if theirs else ""
     axes.set_xlabel(f"decode rate, tokens/s, log scale\n(point: one answer; bar: median; band: 95 % interval{diamond})")
     headline(figure, finding.claim(trials, seed))

@@ -6,26 +6,30 @@ from collections.abc import Sequence
 
 from llama_jax.bench import AGAIN, summary
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import interval, listed
+from llama_jax.bench.wording import interval, listed, settled, within
 from llama_jax.experiments.headline.measure import BASELINE
 
 UNJITTED, JITTED, FUSED, RIVAL = "eager", "loop", "loop+fused", "llamacpp"
 
 
 def claim(trials: Sequence[Trial], seed: int = 0) -> str:
-    """What jit does to the rate."""
+    """What jit does to the rate, and what compiled kernels do beside it; what is undecided is left out."""
     if not summary.warm(trials, JITTED) or not summary.warm(trials, UNJITTED):
         return f"{JITTED} or {UNJITTED} has no valid answer here, so the claim is not tested"
-    gain = summary.paired_ratio(trials, JITTED, UNJITTED, seed)
-    (entry,) = summary.table(trials, BASELINE, [JITTED], seed)[:1]
-    rate = entry["tokens_per_second"]["median"]
-    gained = f"{gain.value:.1f} times the rate without jit"
-    return f"With the whole answer in one jit the model decodes {rate:.1f} tokens/s, {gained}"
+    gain, more = (summary.paired_ratio(trials, *pair, seed) for pair in ((JITTED, UNJITTED), (FUSED, JITTED)))
+    if not settled(gain):
+        return "Whether jitting the whole answer makes the model faster, these trials do not decide"
+    jitted = f"Jitting the whole answer makes the model {gain.value:.1f} times as fast"
+    return f"{jitted}; compiled kernels another {more.value:.1f} times" if more.n and settled(more) else jitted
 
 
 def headline(trials: Sequence[Trial], seed: int = 0) -> str:
     """The claim, its intervals, the fused kernels beside llama.cpp, and how far two equal things differed."""
     said = [claim(trials, seed) + "."]
+    known = [name for name in (UNJITTED, BASELINE, JITTED, FUSED, RIVAL) if summary.warm(trials, name)]
+    rates = [(e["name"], e["tokens_per_second"]) for e in summary.table(trials, BASELINE, known, seed)]
+    shown = [f"{name} {rate['median']:.1f}{within(rate, '.1f')}" for name, rate in rates if rate["n"]]
+    said += [f"Tokens/s: {', '.join(shown)}."] if shown else []
     details = []
     for above, below in ((JITTED, UNJITTED), (JITTED, BASELINE), (FUSED, JITTED), (FUSED, RIVAL)):
         found = summary.paired_ratio(trials, above, below, seed)

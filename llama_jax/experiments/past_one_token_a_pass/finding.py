@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_jax.bench import standings
-from llama_jax.bench.wording import listed, round_ratio, settled
+from llama_jax.bench.wording import UNDECIDED, listed, round_ratio, settled
 from llama_jax.experiments.past_one_token_a_pass.measure import TASKS
 
 NOUNS = {"open": "open questions", "copy": "a copy", "edit": "a copy with a word replaced"}
@@ -21,7 +21,7 @@ def past_one(entries: Sequence[dict], missing: Sequence[dict] = ()) -> str:
     for name in drafted:
         found = {e["task"]: e for e in entries if e["name"] == name and e["ratio"] and e["ratio"].n}
         parts = [f"{found[task]['ratio'].words} on {NOUNS[task]}" for task in TASKS if task in found]
-        said.append(f"drafts make {name} {listed(parts)} as fast")
+        said.append(f"with drafts {name} decodes at {listed(parts)} of its rate without")
     if best := standings.best([e for e in entries if e["task"] == "copy"], lambda e: e["passes"]):
         passes = best["passes"]
         said.append(
@@ -49,7 +49,10 @@ def claim(entries: Sequence[dict]) -> str:
 
 
 def gained(ratio) -> str:
-    """`makes 1.8 times the rate`, `gains nothing`, or that it is undecided."""
-    if not settled(ratio):
+    """`makes 1.8 times the rate`, `gains nothing`, which way it goes where nobody knows by how much, or that it is
+    undecided."""
+    if ratio.verdict in UNDECIDED:
         return "is undecided"
+    if not settled(ratio):
+        return f"is {ratio.verdict}"
     return "gains nothing" if ratio.verdict.startswith("equal") else f"makes {round_ratio(ratio.value)} times the rate"

@@ -51,6 +51,8 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
             textcoords="offset points",
             color=LIMIT_COLOUR,
             fontsize=9,
+            bbox=dict(facecolor="white", edgecolor="none", pad=1),
+            zorder=5,
         )
     for name in names:
         if name not in present:

@@ -22,13 +22,18 @@ def upgrading(trials: Sequence[Trial], meta: dict | None) -> str:
             "No two releases of JAX are recorded, the locked one among them, so nothing can be said of upgrading yet."
         )
     rates = {name: table.rate(trials, name, PLACEMENT).median for name in names}
+    right = sound(trials, meta) or names
     said = f"{claim(trials, meta)} Of {len(names)} runtimes, JAX {names[0]} to {names[-1]}, {locked} is the locked one"
-    for word, pick in (("fastest", max), ("slowest", min)):
-        found = pick(names, key=rates.get)
+    if installed + environments.FLAGGED == locked:
+        said += f" ({environments.FLAGGED}: with this package's XLA flag, without which it computes wrongly)"
+    for word, found in (
+        ("fastest" + " of those that compute rightly" * (right != names), max(right, key=rates.get)),
+        ("slowest", min(names, key=rates.get)),
+    ):
         where = "it" if found == locked else found + beside(trials, found, locked)
         said += f"; {PLACEMENT} decodes {word} under {where}"
     faults = {name: table.wrong(trials, meta, name) for name in names}
-    bad = [f"{name} ({', '.join(found)})" for name, found in faults.items() if found]
+    bad = [f"{name} ({', '.join(fault)})" for name, fault in faults.items() if fault]
     slow = [name for name in names if meta["facts"][name]["updates"] > table.SLOW_UPDATES]
     said += f"; wrong values or crashes under {listed(bad)}" if bad else "; none computed wrong values"
     return said + (f"; small updates in a loop copy the whole array under {listed(slow)}" if slow else "") + "."
@@ -42,13 +47,19 @@ def beside(trials: Sequence[Trial], name: str, locked: str) -> str:
 
 
 def claim(trials: Sequence[Trial], meta: dict) -> str:
-    """How far apart the fastest and the slowest release are, and how many of them err."""
+    """How far apart the slowest release and the fastest that computes rightly are, and how many err."""
     names = table.releases(meta)
+    right = sound(trials, meta)
     rates = {name: table.rate(trials, name, PLACEMENT).median for name in names}
-    fast, slow = max(names, key=rates.get), min(names, key=rates.get)
-    bad = sum(bool(table.wrong(trials, meta, name)) for name in names)
+    fast, slow = max(right or names, key=rates.get), min(names, key=rates.get)
+    bad = len(names) - len(right)
     err = f"; {bad} of them compute wrongly or crash" if bad else ""
     ratio = table.ratio(trials, PLACEMENT, fast, slow)
     if ratio.verdict != "faster":
         return f"Whether JAX releases differ in speed, these trials do not decide{err}."
     return f"One JAX release decodes {round_ratio(ratio.value)} times as fast as another{err}."
+
+
+def sound(trials: Sequence[Trial], meta: dict) -> list[str]:
+    """The releases that compute rightly."""
+    return [name for name in table.releases(meta) if not table.wrong(trials, meta, name)]

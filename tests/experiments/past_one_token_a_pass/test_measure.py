@@ -83,6 +83,6 @@ def test_it_is_measured(tmp_path, monkeypatch):
     assert {(e["task"], e["name"]) for e in entries} == {(t, n) for t in measure.TASKS for n in ASKED["placements"]}
     assert all(e["equal"] for e in entries if e["ratio"])
     said = finding.past_one(entries, meta["missing"])
-    assert "Drafts make loop+lookup3 " in said
+    assert "With drafts loop+lookup3 decodes at " in said
     assert said.endswith("no token of ours differs; llamacpp was not measured here.")
     assert generate.bucket(20 + measure.BEGUN) == trials[0].cache_slots - 16

@@ -54,7 +54,7 @@ def test_a_subject_without_its_drafts(name, without):
 def test_the_sentence():
     said = finding.past_one(table.table(race(), META), [dict(name="ollama"), dict(name="ollama")])
     assert said.startswith("Drafting tokens ahead ")
-    assert " Drafts make loop+lookup 0.9" in said
+    assert " With drafts loop+lookup decodes at 0.9" in said
     assert " on open questions, 3.0" in said
     assert (
         "on a copy a pass of loop+fused+lookup4 makes 4.75 tokens and 94% of its drafts are accepted; no token" in said
