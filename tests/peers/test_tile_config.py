@@ -39,8 +39,6 @@ def test_all_bytes_of_a_tile_configuration_are_written(tmp_path, level):
     assert written != made.stdout
     assert "$12345" in written
     assert "$91" in written
-        made.stdout
-    )  # alone, or in a word with its neighbours
 
 
 def test_every_build_of_ggml_has_it():
