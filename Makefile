@@ -14,6 +14,8 @@ MINUTES ?= 10
 SEED ?= 0
 # llama.cpp with this machine's own instructions, without its part for images
 LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
+# without it what GCC makes of llama.cpp crashes on processors with AMX; the header says why
+AMX := -include $(CURDIR)/llama_jax/peers/tile_config.h
 # the same of ik_llama.cpp, its attention for the types of cache that are measured here; its package leaves out a file
 # that says which commit it is, without which it does not build
 IK_LLAMA_CPP := -DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF
@@ -104,7 +106,7 @@ $(PEERS): requirements-peers.txt $(READY)
 	@for tool in cc c++ cmake; do command -v $$tool >/dev/null || { \
 		echo "error: $$tool is missing, llama.cpp cannot be built; install it, such as with: apt install build-essential cmake" >&2; exit 1; }; done
 	@echo "building llama.cpp from source unless pip has kept the build of an earlier run; some 4 minutes on two idle cores"
-	CMAKE_ARGS="$(LLAMA_CPP)" $(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-binary llama-cpp-python -r requirements-peers.txt
+	CXXFLAGS="$(AMX)" CMAKE_ARGS="$(LLAMA_CPP)" $(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-binary llama-cpp-python -r requirements-peers.txt
 	@$(BIN)/python -c 'import llama_cpp; print("llama.cpp:", llama_cpp.llama_print_system_info().decode())'
 	@touch $@
 
@@ -131,10 +133,10 @@ $(RAY): requirements-ray.txt $(READY)
 	@touch $@
 
 ollama: $(READY)  ## build Ollama natively into the user's cache (needs Go and a C++ compiler; minutes, once)
-	@$(BIN)/python -m llama_jax.peers.ollama_native
+	@CXX="c++ $(AMX)" $(BIN)/python -m llama_jax.peers.ollama_native
 
 llama-server: $(READY)  ## build llama.cpp's own server natively into the user's cache (needs cmake and a C++ compiler; minutes, once)
-	@$(BIN)/python -m llama_jax.peers.llama_server
+	@CXXFLAGS="$(AMX)" $(BIN)/python -m llama_jax.peers.llama_server
 
 lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
 	$(BIN)/python -m pip install -q -U $(PIP_FLAGS) -r requirements.in

@@ -89,8 +89,10 @@ def find_peers() -> tuple[dict, list[str]]:
         names = [name for name, peer in peers.PEERS.items() if peer.backend == backend]
         gaps = peers.missing(names, checkpoint.DEFAULT)
         here[backend] = sentence(names, gaps)
-        remedies += [f"{backend}: {g['reason']} {g['remedy']}" for g in gaps]
-    return here, list(dict.fromkeys(remedies))
+        for said in dict.fromkeys(f"{gap['reason']} {gap['remedy']}" for gap in gaps):
+            without = [gap["name"] for gap in gaps if f"{gap['reason']} {gap['remedy']}" == said]
+            remedies.append(f"{backend if without == names else ', '.join(without)}: {said}")
+    return here, remedies
 
 
 def sentence(names: list[str], gaps: list[dict]) -> str:

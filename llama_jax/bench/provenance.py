@@ -27,7 +27,7 @@ KEEPING = ("record", "recorded", "journal", "seal", "provenance", "files", "boun
 # entered where an experiment imports them or a table names what lives there: to import one later is no use of it
 BY_NAME = ("activations", "kernels", "peers", "serve")
 KERNELS = re.compile(r"\b(gemv|fused)\b")
-UNKNOWN, OLDER = "recorded from unknown code", "older than its code"
+UNKNOWN, OLDER = "recorded before code was hashed", "older than its code"
 
 
 class Code(Declared):

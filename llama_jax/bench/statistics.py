@@ -291,14 +291,11 @@ def median_interval(values: np.ndarray, clusters: Labels, seed: int, resamples: 
 def centre(values: Values) -> tuple[float, float]:
     """Student's t interval of where few values lie, two at least: of their logarithms where all are above 0, as times
     and rates scatter by factors."""
-    from scipy import stats
-
     values = np.asarray(values, float)
-    logs = np.log(values) if (values > 0).all() else values
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
-    ends = np.array([logs.mean() - half, logs.mean() + half])
-    low, high = np.exp(ends) if (values > 0).all() else ends
-    return float(low), float(high)
+    factors = (values > 0).all()
+    each = np.log(values) if factors else values
+    low, high = student([np.stack([each, np.ones_like(each)], axis=1)])
+    return (math.exp(low), math.exp(high)) if factors else (low, high)
 
 
 def bootstrap(

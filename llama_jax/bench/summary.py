@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.bench import AGAIN, gate, memory, statistics
+from llama_jax.bench import AGAIN, WRONG, gate, memory, statistics
 from llama_jax.bench.record import Trial
 from llama_jax.bench.wording import times
 
@@ -194,8 +194,14 @@ def as_frame(entries: list[dict]):
 
 
 def tokens_word(e: dict) -> str:
-    """equal: the reference's tokens. own: an approximate subject's, whose quality is measured apart. Else wrong."""
-    return "equal" if e["tokens_equal"] else "own" if e.get("approximate") else "WRONG"
+    """equal: the reference's tokens. own: an approximate subject's, whose quality is measured apart. none: it made no
+    whole answer. Else wrong."""
+    if e["tokens_equal"]:
+        return "equal"
+    if e.get("approximate"):
+        return "own"
+    judged = e["valid_trials"] or any(WRONG in reason or gate.PARTS in reason for reason in e["reasons"])
+    return "WRONG" if judged else "none"
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -18,6 +18,7 @@ CLAUSE = re.compile(r"(?<=[;:,.]) (?![^\[\](]*[\])])")
 WORDS, NUMBERS = 20, 2  # of a finding's first sentence, at the most
 NUMBER = re.compile(r"(?<![\w+.,-])\d[\d.,]*")  # not the 8 of chunk8, nor the 2 of GPT-2
 UNDECIDED = ("inconclusive", "unstable")
+APART = 1.2  # fastest probe over the median one: from here on they are said to differ
 WIDEST = 2.0  # high over low: a wider interval is not named first
 
 
@@ -72,6 +73,20 @@ def instructions(environment: dict) -> str:
     """`kernels avx512vnni`: the instruction set, in which processors of one name differ; "" where none is known."""
     known = environment.get("kernels")
     return f"kernels {known}" if known and known != "none" else ""
+
+
+def probed(meta: dict) -> str:
+    """`bandwidth 33 GB/s (probes 30 to 34, n = 20)`; where they differ widely `limits by the fastest of n = 20
+    bandwidth probes, 63 GB/s; median 34`; "" of a table without probes."""
+    runs = [run for run in meta.get("bandwidth_gbps", {}).values() if isinstance(run, dict)]
+    if not runs:
+        return ""
+    n, most, least = sum(run["n"] for run in runs), max(run["max"] for run in runs), min(run["min"] for run in runs)
+    medians = sorted(run["median"] for run in runs)
+    usual = medians[len(medians) // 2]
+    if most <= APART * usual:
+        return f"bandwidth {most:.0f} GB/s (probes {least:.0f} to {most:.0f}, n = {n})"
+    return f"limits by the fastest of n = {n} bandwidth probes, {most:.0f} GB/s; median {usual:.0f}"
 
 
 def listed(names: Sequence[str]) -> str:

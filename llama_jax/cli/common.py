@@ -124,7 +124,7 @@ def bars_shown() -> bool:
 
 def split(names: str) -> tuple[str, ...]:
     """Names with commas between them."""
-    return tuple(filter(None, names.split(",")))
+    return tuple(filter(None, (name.strip() for name in names.split(","))))
 
 
 def join_pairs(arguments: list[str]) -> list[str]:

@@ -34,7 +34,7 @@ def figures(
     ] = True,
     json_: Json = False,
 ) -> None:
-    """Measure the headline here, draw every figure from the published data, write the report: some seven minutes."""
+    """Measure the headline here, draw every figure from the published data, write the report: ten minutes at most."""
     from llama_jax import machine, paths
     from llama_jax.reporting import headline as shown
     from llama_jax.reporting import notebooks, staleness

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from llama_jax import boundary, files
 from llama_jax.bench import AGAIN, environment, provenance
-from llama_jax.bench.wording import instructions
+from llama_jax.bench.wording import instructions, probed
 from llama_jax.boundary import Declared
 from llama_jax.figures.dark import themed
 
@@ -101,7 +101,7 @@ def save(
     that is older than its code.
     """
     around = meta["environment"]
-    flags = (note, environment.busy(around), provenance.complaint(meta))
+    flags = (note, probed(meta), environment.busy(around), provenance.complaint(meta))
     place = (environment.machine_line(around), instructions(around), meta["created"][:10])
     line = " · ".join(filter(None, (*place, *flags)))
     figure.draw_without_rendering()  # a legend may reach below the figure

@@ -99,7 +99,7 @@ class UnavailableError(Exception):
 def get(name: str) -> Peer:
     """A peer by its name. Raises UserError for an unknown one."""
     if name not in PEERS:
-        raise UserError(f"No such peer: {name!r}.{near(name, PEERS)}")
+        raise UserError(f"No such peer: {name!r}.{near(name, PEERS)} `llama-jax doctor` says which run here.")
     return PEERS[name]
 
 

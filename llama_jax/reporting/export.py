@@ -18,7 +18,11 @@ from llama_jax.errors import UserError
 
 TABLES = (".csv", ".parquet", ".jsonl")
 RIGHT = "---:"
-TOKENS = {"WRONG": "other tokens than the reference's", "own": "a text of its own: it computes in fewer bits"}
+TOKENS = {
+    "WRONG": "other tokens than the reference's",
+    "none": "no whole answer",
+    "own": "a text of its own: it computes in fewer bits",
+}
 
 
 def check(path: Path) -> None:

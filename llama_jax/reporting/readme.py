@@ -11,7 +11,7 @@ from llama_jax import files
 from llama_jax.bench import AGAIN, environment, standings, statistics, summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
-from llama_jax.bench.wording import instructions, interval, listed, opening, settled, weights, within
+from llama_jax.bench.wording import instructions, interval, listed, opening, probed, settled, weights, within
 from llama_jax.reporting import notebooks, overview
 from llama_jax.sharing import contribution
 
@@ -100,8 +100,8 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
 
 def table(run: Run) -> str:
     """The six rows as Markdown, those that the run lacks marked as gaps."""
-    heads = ("", "what is jitted", "weights", "tokens/s [95 %]", f"times `{run.baseline}`'s [95 %]")
-    rule = ("---", "---", "---", "---:", "---:")
+    heads = ("", "what is jitted", "weights", "tokens/s [95 %]", f"times `{run.baseline}`'s [95 %]", "of the limit")
+    rule = ("---", "---", "---", "---:", "---:", "---:")
     rows = [heads, rule, *(row(run, name, what) for name, what in SUBJECTS.items())]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
@@ -109,16 +109,18 @@ def table(run: Run) -> str:
 def row(run: Run, name: str, what: str) -> tuple[str, ...]:
     good = summary.warm(run.trials, name)
     if not good:
-        return f"`{name}`", what, "", "not in this run", ""
+        return f"`{name}`", what, "", "not in this run", "", ""
     rate = statistics.summarise([t.tg for t in good], 0, [t.process for t in good])
     shown = f"{rate.median:.1f}{within(rate, '.1f')}"
     kept = weights(standings.weights(good[0])).removesuffix(" weights")
+    shares = [t.mbu for t in good if t.bandwidth_gbps and t.bytes_per_token]
+    share = f"{statistics.summarise(shares).median:.0%}".replace("%", " %") if shares else ""
     if name == run.baseline:
-        return f"`{name}`", what, kept, shown, "1"
+        return f"`{name}`", what, kept, shown, "1", share
     ratio = summary.paired_ratio(run.trials, name, run.baseline)
     decided = ratio.verdict in ("faster", "slower", "equal within 2 %")
     times = f"{ratio.value:.2f}{within(ratio)}" + ("" if decided else f", {ratio.verdict}")
-    return f"`{name}`", what, kept, shown, times
+    return f"`{name}`", what, kept, shown, times, share
 
 
 def about(run: Run) -> str:
@@ -136,7 +138,7 @@ def about(run: Run) -> str:
     said += "".join(f"; {words}" for words in noise if words)
     gaps = [f"`{name}`" for name in SUBJECTS if name not in run.known]
     missing = f" Not in it: {listed(gaps)}." if gaps else ""
-    where = " · ".join(filter(None, (environment.machine_line(around), instructions(around))))
+    where = " · ".join(filter(None, (environment.machine_line(around), instructions(around), probed(run.meta))))
     return f"{said} ([trials](data/{run.table.name})).{missing} Measured {run.meta['created'][:10]} on {where}."
 
 

@@ -44,7 +44,7 @@ def lines(found: Sequence[Table]) -> list[str]:
     unknown = [t.name for t in found if t.changed is None]
     current = sum(t.changed == [] for t in found)
     if unknown:
-        said.append(f"recorded from unknown code, {len(unknown)} of {len(found)} tables: {', '.join(unknown)}")
+        said.append(f"recorded before code was hashed, {len(unknown)} of {len(found)} tables: {', '.join(unknown)}")
     return [*said, f"{current} of {len(found)} tables are of today's code"]
 
 

@@ -103,3 +103,15 @@ def test_a_finding_is_told_point_by_point(finding, details):
     first, told = wording.points(finding)
     assert finding.startswith(first)
     assert told == details
+
+
+def test_what_the_probes_read_is_said_and_how_far_they_lie_apart():
+    steady = dict(bandwidth_gbps={"main": dict(max=34.0, median=33.0, min=30.2, n=20)})
+    assert wording.probed(steady) == "bandwidth 34 GB/s (probes 30 to 34, n = 20)"
+    apart = {
+        name: dict(max=63.0, median=middle, min=29.8, n=10) for name, middle in (("a", 34.5), ("b", 36.0), ("c", 30))
+    }
+    assert wording.probed(dict(bandwidth_gbps=apart)) == (
+        "limits by the fastest of n = 30 bandwidth probes, 63 GB/s; median 34"
+    )
+    assert wording.probed({}) == wording.probed(dict(bandwidth_gbps={})) == ""

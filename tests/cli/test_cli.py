@@ -452,7 +452,7 @@ def test_doctor_says_of_each_runtime_what_its_peers_say(monkeypatch):
     assert here["ollama"] == "runs ollama"
     assert "torch-compile" in here["torch"]
     assert here["torch"].endswith("; not torch-cudagraph: No CUDA.")
-    assert remedies == ["torch: No CUDA. Run it where there is.", "llama.cpp: Not built. Run `make peers`."]
+    assert remedies == ["torch-cudagraph: No CUDA. Run it where there is.", "llama.cpp: Not built. Run `make peers`."]
 
 
 def test_doctor_says_which_ollama_is_built_and_which_answers(monkeypatch, tmp_path):

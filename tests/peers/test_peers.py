@@ -1,12 +1,15 @@
 """The registry: every line leads to a peer, what does not exist is named, what cannot run is a gap."""
 
+import re
 import subprocess
 import sys
 import types
 
 import pytest
 
-from llama_jax import peers
+from llama_jax import paths, peers
+from llama_jax.bench import protocol
+from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 
 
@@ -62,3 +65,19 @@ def test_nothing_heavy_is_imported_before_a_peer_is_asked_for():
         " sys.exit(bool({'flax', 'llama_cpp', 'ollama'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
+
+
+def test_the_recipe_is_a_peer_as_it_stands(llama):
+    """docs/peers.md's module makes the reference's tokens, and a trial that counts."""
+    text = (paths.ROOT / "docs" / "peers.md").read_text(encoding="utf-8").partition("## Add your own")[2]
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    again = types.ModuleType("again")
+    exec(block, again.__dict__)
+    assert again.missing("again", "any") is None
+    work = Workload(((3, 5, 7, 11), (4, 6)), new_tokens=5, length=4)
+    who, reference = again.subject(llama, "again"), protocol.Reference(llama, work)
+    for prompt in (0, 1):
+        made, tokens = protocol.trial(who, work, prompt, run="", block=0, order=0, process=0, phase="warm")
+        judged = reference.judge(made, tokens)
+        assert judged.valid, judged.reason
+        assert (made.new_tokens, made.weights_hash) == (5, llama.weights_hash)

@@ -46,7 +46,7 @@ def test_tables_are_told_apart(home):
     assert [table.headline for table in found.values()] == [True, False, False]
     assert staleness.lines(list(found.values())) == [
         f"{OTHER}: older than its code: model.norm",
-        f"recorded from unknown code, 1 of 3 tables: {UNKNOWN}",
+        f"recorded before code was hashed, 1 of 3 tables: {UNKNOWN}",
         "1 of 3 tables are of today's code",
     ]
 

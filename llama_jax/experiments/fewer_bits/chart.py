@@ -64,16 +64,16 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
 
 
 @styled
-def roofline(entries: dict[int, Sequence[dict]], bandwidths: dict[int, float]) -> Figure:
+def roofline(entries: dict[int, Sequence[dict]], probes: dict[int, dict]) -> Figure:
     """Tokens/s against the bytes that a token must read, every subject a point, a panel a context; the line is what the
-    bandwidth allows.
+    fastest probe's bandwidth allows, the band reaches down to what the median one's does.
 
-    bandwidths: GB/s as probed, by context.
+    probes: what they read by context, of `table.probes`.
     """
     figure, panels = new(max(9.5, 5.7 * len(entries)), 5.6, columns=len(entries), sharey=True, squeeze=False)
     rates = [e["decode"].median for found in entries.values() for e in found if e["decode"].n] or [1.0]
     for axes, (context, found) in zip(panels[0], entries.items(), strict=True):
-        roof(axes, [e for e in found if e["decode"].n and e["bytes"]], bandwidths[context], 0.6 * min(rates))
+        roof(axes, [e for e in found if e["decode"].n and e["bytes"]], probes[context], 0.6 * min(rates))
         intensity = [e["flops"] / e["bytes"] for e in found if e["decode"].n and e["bytes"] and e["flops"]]
         words = f", {min(intensity):.1f} to {max(intensity):.1f} operations a byte" if intensity else ""
         axes.set_title(f"Context {context}{words}", fontsize=11.5)
@@ -81,20 +81,24 @@ def roofline(entries: dict[int, Sequence[dict]], bandwidths: dict[int, float]) -
     near = max(
         (e for found in entries.values() for e in found if e["mbu"].n), key=lambda e: e["mbu"].median, default=None
     )
-    share = f": {near['name']} comes nearest with {near['mbu'].median:.0%}" if near else ""
+    share = f": {near['name']} comes nearest, {near['mbu'].median:.0%} of the fastest probe" if near else ""
     beaten = near and near["mbu"].median > 1
     headline(figure, f"{'A subject passes' if beaten else 'Nothing reaches'} what the memory's bandwidth allows{share}")
     return figure
 
 
-def roof(axes, shown: Sequence[dict], bandwidth: float, bottom: float) -> None:
+def roof(axes, shown: Sequence[dict], probed: dict, bottom: float) -> None:
     """One context's panel of the roofline."""
+    bandwidth, usual = probed["max"], probed["median"]
     sizes = [e["bytes"] / 1e6 for e in shown] or [1.0]
     line = np.array([min(sizes) / 3.5, 1.7 * max(sizes)])  # room for labels to the left, where the roof is high
     axes.set(xscale="log", yscale="log", xlim=line, ylim=(bottom, 1.8 * bandwidth * 1e3 / min(sizes)))
     axes.plot(line, bandwidth * 1e3 / line, color=LIMIT_COLOUR, linestyle="--", linewidth=1.4)
+    axes.fill_between(line, usual * 1e3 / line, bandwidth * 1e3 / line, color=LIMIT_COLOUR, alpha=0.08, linewidth=0)
     middle = (min(sizes) * max(sizes)) ** 0.5
-    words = f" the limit: {bandwidth:.0f} GB/s, as probed"
+    words = (
+        f" the limit: {bandwidth:.0f} GB/s, the fastest\n of {probed['n']} probes; band: to their median, {usual:.0f}"
+    )
     axes.text(middle, 1.1 * bandwidth * 1e3 / middle, words, color=LIMIT_COLOUR, fontsize=9, va="bottom")
     labels, taken = [], [(line, bandwidth * 1e3 / line)]
     for e in shown:

@@ -28,7 +28,7 @@ def fewer_bits(
         f" {rate.median:.1f} tokens/s"
     )
     sentence += within(rate, ".1f") + (
-        f", {mine['mbu'].median:.0%} of what the bandwidth allows" if mine["mbu"].n else ""
+        f", {mine['mbu'].median:.0%} of what the fastest probe's bandwidth allows" if mine["mbu"].n else ""
     )
     labels = {"llama.cpp's fastest mode of the same file": True, "its fastest quantisation": False}
     for label, same_file in labels.items():

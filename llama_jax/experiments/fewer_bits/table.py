@@ -40,9 +40,9 @@ def ladder(
     return found
 
 
-def bandwidth(trials: Sequence[Trial], context: int) -> float:
-    """GB/s that the probes read at a context."""
-    return max(t.bandwidth_gbps for t in standings.of(trials, run_of(context)) if t.bandwidth_gbps)
+def probes(meta: dict, context: int) -> dict:
+    """What the probes of a context read: {max, median, min in GB/s, n}."""
+    return meta["bandwidth_gbps"][run_of(context)]
 
 
 def rival(entries: Sequence[dict], same_file: bool) -> dict | None:

@@ -46,14 +46,20 @@ def by_bytes(axes, found: dict[str, Sequence[dict]]) -> None:
     marks, lines = [], []
     for axis, points in found.items():
         tint, x = MEASURED[axis], [p["bytes"] / 1e6 for p in points]
-        axes.plot(x, [p["median"] for p in points], LINES[axis], color=tint, linewidth=1.6, label=NOUNS[axis])
+        alike = [p for p in points if " " not in p["value"]]  # a placement of its own lies on no line of others
+        for one, line, name in (
+            (alike, LINES[axis], NOUNS[axis]),
+            ([p for p in points if p not in alike], LINES[axis][0], None),
+        ):
+            at = [p["bytes"] / 1e6 for p in one]
+            axes.plot(at, [p["median"] for p in one], line, color=tint, linewidth=1.6, label=name)
         axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=tint, alpha=0.5)
         shown = points if axis == "model" else (points[0], points[-1])
         marks += [(name_of(axis, p["value"]), p["bytes"] / 1e6, p["median"], tint) for p in shown]
         lines.append((x, [p["median"] for p in points]))
     points = [p for each in found.values() for p in each]
     if points:
-        bandwidth = np.median([p["bytes"] / p["bytes_ms"] for p in points])  # of all probes: a single one is too noisy
+        bandwidth = points[0]["bytes"] / points[0]["bytes_ms"]  # one of all points
         ends = np.array([min(p["bytes"] for p in points), max(p["bytes"] for p in points)])
         axes.plot(ends / 1e6, ends / bandwidth, color=LIMIT_COLOUR, linestyle="--", label="bytes / bandwidth")
     axes.set(xscale="log", yscale="log")
@@ -81,8 +87,8 @@ def by_rows(axes, points: Sequence[dict]) -> None:
 
 
 def name_of(axis: str, value: str) -> str:
-    """A size; of a whole model its name, and below it the placement that is its own."""
+    """A size with its unit; of a whole model its name, and below it the placement that is its own."""
     if axis != "model":
-        return str(value)
+        return {"layers": "{} layers", "width": "width {}", "context": "{} slots"}[axis].format(value)
     model, _, placement = value.partition(" ")
     return label(model).replace("\n", "") + (f"\n{placement}" if placement else "")

@@ -206,10 +206,13 @@ def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> 
     """One entry a point, in the order of its size: {value, ms: list, median, bytes_ms, flops_ms, parameters, n,
     processes}.
 
-    bytes_ms: what the bandwidth allows, by each trial's own probe. flops_ms: what the machine's arithmetic allows.
+    bytes_ms: what the bandwidth allows, the most that any probe of any point read. flops_ms: what the machine's
+    arithmetic allows.
     """
     points: dict[str, list[Trial]] = {}
-    for t in whole(trials):
+    trials = whole(trials)
+    bandwidth = max((t.bandwidth_gbps for t in trials if t.bandwidth_gbps), default=float("nan"))
+    for t in trials:
         if t.run.startswith(axis + " "):
             points.setdefault(t.run.removeprefix(axis + " "), []).append(t)
     found = []
@@ -220,9 +223,9 @@ def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> 
         ms = [step_ms(t) for t in good]
         flops = good[0].flops_per_token * good[0].batch
         found.append(dict(
-            value=value, ms=ms, median=float(np.median(ms)), bytes_ms=float(np.median([1e3 / t.limit for t in good])),
-            bytes=good[0].bytes_per_token, flops_ms=flops / gflops / 1e6 if gflops else None, n=len(good),
-            processes=len({t.process for t in good}), weights_bytes=good[0].weights_bytes,
+            value=value, ms=ms, median=float(np.median(ms)), bytes=good[0].bytes_per_token,
+            bytes_ms=good[0].bytes_per_token / bandwidth / 1e6, flops_ms=flops / gflops / 1e6 if gflops else None,
+            n=len(good), processes=len({t.process for t in good}), weights_bytes=good[0].weights_bytes,
         ))  # fmt: skip
     return sorted(found, key=lambda e: e["weights_bytes"] if axis == "model" else int(e["value"]))
 

@@ -19,7 +19,7 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
     rate, baseline = best["tokens_per_second"], summary.baseline_of(table)
     sentence = claim(trials, table) + (
         f" With {best['name']} the model decodes {rate['median']:.1f} tokens/s {interval(rate, '.1f')},"
-        f" {best['mbu']:.0%} of the memory-bandwidth limit"
+        f" {best['mbu']:.0%} of the limit by the fastest bandwidth probe"
     )
     slowest = next(
         (r for r in valid if r["name"] == "eager"), min(valid, key=lambda r: r["tokens_per_second"]["median"])

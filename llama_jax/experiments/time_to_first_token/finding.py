@@ -26,14 +26,14 @@ def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int 
     ahead = [n for n, here in at.items() if all(r["ratio"].verdict == "faster" for r in here)]
     behind = [n for n, here in at.items() if any(r["ratio"].verdict == "slower" for r in here)]
     unclear = [n for n in at if n not in ahead + behind]
-    peers = ", ".join(dict.fromkeys(r["peer"] for r in ratios))
+    peers = dict.fromkeys(r["peer"] for r in ratios)
     mine = f"the best {kinds(trials)} placement's first token"
     sentence = f"{claim(trials, ratios)} "
     sentence += f"At {tokens(ahead)} {mine} comes" if ahead else f"At no length does {mine} come"
-    sentence += f" before every peer's ({peers})"
+    sentence += f" before that of every peer ({len(peers)} were measured)"
     if behind:
         quicker = {n: ", ".join(named(trials, r) for r in at[n] if r["ratio"].verdict == "slower") for n in behind}
-        sentence += "; " + " and ".join(f"at {n} that of {names} comes before it" for n, names in quicker.items())
+        sentence += "; " + "; ".join(f"at {n} that of {names} comes before it" for n, names in quicker.items())
     if unclear:
         sentence += f"; these trials do not decide it at {tokens(unclear)}"
     for n in [n for n in (10, 400) if n in at] or sorted({min(at), max(at)}):

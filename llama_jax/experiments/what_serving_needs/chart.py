@@ -174,9 +174,17 @@ def slots(entries: Sequence[dict]) -> Figure:
           "slots (log scale)")  # fmt: skip
     if first.lines:
         first.legend(fontsize=9)
-    name = known[0]["server"] if known else ""
-    mine = [e for e in known if e["server"] == name]
-    said = f"From {mine[0]['slots']} to {mine[-1]['slots']} slots the first token of {name} goes" if mine else ""
-    ends = f"from {finding.ms(mine[0])} to {finding.ms(mine[-1])}" if mine else ""
-    headline(figure, f"{said} {ends}" if mine else "No number of slots has valid answers")
+    headline(figure, what_slots_change(known))
     return figure
+
+
+def what_slots_change(entries: Sequence[dict]) -> str:
+    """How the first server's first token goes from the fewest slots to the most, where their intervals part."""
+    mine = [e for e in entries if e["server"] == entries[0]["server"]]
+    if not mine:
+        return "No number of slots has valid answers"
+    few, many = mine[0]["first"], mine[-1]["first"]
+    name, counts = mine[0]["server"], f"from {mine[0]['slots']} to {mine[-1]['slots']} slots"
+    if few.low <= many.high and many.low <= few.high:
+        return f"At this rate no first token of {name} is seen to come sooner or later {counts}"
+    return f"The first token of {name} goes from {finding.ms(mine[0])} to {finding.ms(mine[-1])} {counts}"

@@ -41,7 +41,7 @@ def claim(rising: dict[str, Sequence[dict]]) -> str:
     mine, others = ranked[0], [e for e in ranked if e["backend"] != standings.JAX] or ranked[1:2]
     keeps = mine["tokens_s"] >= KEPT_UP * mine["offered"]
     does = (
-        f"keeps up with {mine['offered']:.0f} tokens/s asked for"
+        f"keeps up with the most asked for, {mine['offered']:.0f} tokens/s"
         if keeps
         else f"serves {mine['tokens_s']:.0f} tokens/s at most"
     )
@@ -69,11 +69,13 @@ def ms(e: dict) -> str:
 
 def shaped(entries: Sequence[dict]) -> str:
     """What a placement's shapes cost: padding, first token and compilations of each."""
-    parts = [f"{NAMES[e['shapes']]} {e['padding']:.0%}, {ms(e)} and {e['compiled']}" for e in entries if e["first"].n]
-    if len(parts) < 2:
-        return ""
-    words = "padding, first token (P50) and programs compiled in service"
-    return f"under {entries[0]['server']} at {entries[0]['rate']:g}/s {words} are: {listed(parts)}"
+    parts = [
+        f"with {NAMES[e['shapes']]} {e['padding']:.0%} is padding, the first token (P50) comes after {ms(e)} and"
+        f" {e['compiled']} programs compile in service"
+        for e in entries
+        if e["first"].n
+    ]
+    return f"{entries[0]['server']} at {entries[0]['rate']:g}/s: {listed(parts)}" if len(parts) > 1 else ""
 
 
 def slotted(entries: Sequence[dict]) -> str:

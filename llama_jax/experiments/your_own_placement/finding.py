@@ -35,7 +35,7 @@ def placed(entry: dict) -> str:
     if not entry["valid_trials"]:
         return f"it has no time, {fate.caught} caught it ({fate.why})"
     rate, mbu = entry["tokens_per_second"], entry["mbu"]
-    limit = f", {mbu:.0%} of the memory-bandwidth limit" if mbu else ""
+    limit = f", {mbu:.0%} of the limit by the fastest bandwidth probe" if mbu else ""
     return f"it decodes {rate['median']:.1f} tokens/s {interval(rate, '.1f')}{limit} ({fate.why})"
 
 

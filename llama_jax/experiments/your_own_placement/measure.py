@@ -151,7 +151,8 @@ def as_recorded(mine: Placement, meta: dict) -> Placement:
     there = Placement(**meta["placement"])
     if there != mine:
         raise UserError(
-            f'The trials are of {line(there)}, and you ask about {line(mine)}; measure yours: source = "measure".'
+            f"The trials are of {line(there)}, and you ask about {line(mine)}; measure yours:"
+            ' source = "measure", or `llama-jax run --measure`.'
         )
     return there
 

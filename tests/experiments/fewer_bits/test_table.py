@@ -46,7 +46,8 @@ def test_the_sentence():
     said = finding.fewer_bits(made, entries_of(made), MISSING)
     assert said.startswith("The fastest placement, loop+fused, decodes ")
     assert " At context 256 the fastest placement, loop+fused on q4_1 weights, decodes 4" in said
-    assert "90% of what the bandwidth allows: 2.9" in said or "90% of what the bandwidth allows: 3.0" in said
+    share = "90% of what the fastest probe's bandwidth allows: "
+    assert share + "2.9" in said or share + "3.0" in said
     assert "of its fastest quantisation (llamacpp+q4_0 on q4_0 weights)" in said
     assert said.endswith("llamacpp+q8_0 was not measured here.")
 

@@ -69,7 +69,7 @@ def test_loads_find_their_places():
 
 @pytest.mark.parametrize(
     ("made", "does"),
-    [(99.0, "step keeps up with 100 tokens/s asked for"), (60.0, "step serves 60 tokens/s at most")],
+    [(99.0, "step keeps up with the most asked for, 100 tokens/s"), (60.0, "step serves 60 tokens/s at most")],
 )
 def test_who_makes_what_is_asked_for_might_make_more(made, does):
     load = dict(first=SimpleNamespace(n=3), server="step", backend="jax", tokens_s=made, offered=100.0)
@@ -85,8 +85,10 @@ def test_the_sentence():
     assert " tokens/s (first token, P50: 106 ms at 1/s and 1004 ms at 4/s, with 2 of 12 refused), step+fused " in said
     assert " and ollama makes up to " in said
     assert (
-        "under step+fused at 1/s padding, first token (P50) and programs compiled in service are: one shape"
-        " 92%, 150 ms and 0, few shapes 38%, 56 ms and 0 and exact lengths 0%, 400 ms and 7; " in said
+        "step+fused at 1/s: with one shape 92% is padding, the first token (P50) comes after 150 ms and 0 programs"
+        " compile in service, with few shapes 38% is padding, the first token (P50) comes after 56 ms and 0 programs"
+        " compile in service and with exact lengths 0% is padding, the first token (P50) comes after 400 ms and 7"
+        " programs compile in service; " in said
     )
     assert "; from 1 to 8 slots of step+donate the first token goes from 150 ms to 106 ms, " in said
     assert "; 12 of 12 answers that generate made again alone are the same; " in said

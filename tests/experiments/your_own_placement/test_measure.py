@@ -193,7 +193,7 @@ def test_the_sentence_and_the_tables_are_computed():
     sentence = finding.own_placement(table, "mine", measure.line(MINE))
     parts = (
         "Placement('mine', jit=('attend', 'head')): it decodes 10.0 tokens/s [10.0, 10.0], 1% of the"
-        " memory-bandwidth limit",
+        " limit by the fastest bandwidth probe",
         f"a wrong one (“{SHORT}”) gets no time from the gate (token 3 is 7",
         f"(“{ANEW}”) gets no time from the guard (compiled in",
         f"(“{NESTED.name}”) gets no verdict from the interval (1.01x",
