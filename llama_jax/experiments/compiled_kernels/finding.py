@@ -51,7 +51,11 @@ def claim(by_size: Sequence[dict], what: str = size_table.DECODE) -> str:
     verdicts = [e["ratio"].verdict for e in mine]
     ahead, open_ = verdicts.count("faster"), sum(v in UNDECIDED for v in verdicts)
     left = ", undecided on the rest" if open_ == len(mine) - ahead > 0 else ""
-    verb = "After short texts compiled kernels decode" if what == size_table.DECODE else "Compiled kernels read short prompts"
+    verb = (
+        "After short texts compiled kernels decode"
+        if what == size_table.DECODE
+        else "Compiled kernels read short prompts"
+    )
     return f"{verb} faster than every other engine on {ahead} of {len(mine)} files{left}."
 
 

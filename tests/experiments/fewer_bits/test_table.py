@@ -59,3 +59,10 @@ def test_the_sentence_where_there_is_little():
     assert "nan" not in said
     void = [t.model_copy(update=dict(valid=False, reason="wrong: token 1")) for t in made]
     assert "nothing to compare" in finding.fewer_bits(void, entries_of(void, ["loop"], read=False), [])
+
+
+def test_the_probes_are_the_tables_or_the_most_of_its_trials():
+    made = race()
+    recorded = {"context 256": dict(max=60.0, median=33.0, min=30.0, n=6)}
+    assert table.probes(dict(bandwidth_gbps=recorded), made, 256) == recorded["context 256"]
+    assert table.probes({}, made, 256)["max"] == table.probes({}, made, 256)["median"] == 50.0
