@@ -21,7 +21,7 @@ FAILING = dict(zip(table.RATES, OTHERS, strict=False))
 def workers(rows: Sequence[Run], seed: int = 0) -> Figure:
     """Left: tokens/s by number of workers, each run a point. Right: the share of a unit's time that is overhead by the
     tokens in it."""
-    figure, (left, right) = new(12, 4.6, columns=2, width_ratios=(2, 3))
+    figure, (left, right) = new(12.5, 4.6, columns=2)
     found = table.scaled(rows, seed)
     rates(left, found)
     shares(right, rows, seed)
@@ -43,7 +43,7 @@ def rates(axes, found: Sequence[table.Scaled]) -> None:
     base = found[0]
     axes.plot(counts, [base.rate.median * n / base.workers for n in counts], color=GREY, linestyle="--", linewidth=1)
     axes.set_xticks(counts)
-    axes.set_xlim(counts[0] - 0.4, counts[-1] + 1.4)
+    axes.set_xlim(counts[0] - 0.4, counts[-1] + 1.2)
     axes.set_ylim(0, 1.3 * max(max(e.values) for e in found))
     axes.set_xlabel(
         f"workers on the same cores (point: one run, n = {base.rate.n};\ndashed: in proportion; x: over one process)"
@@ -66,17 +66,15 @@ def shares(axes, rows: Sequence[Run], seed: int) -> None:
     rate = next((e.rate.median for e in found.values() if e.subject == ONE), 0.0)
     if not costs or not rate:
         return nothing(axes, "overhead of a unit: not measured")
-    tokens, marks, needed = np.geomspace(30, 100_000, 60), [], {}
+    tokens, needed = np.geomspace(30, 100_000, 60), {}
     for subject, cost in costs.items():
         line = [100 * table.share(max(0.0, cost.median), n, rate) for n in tokens]
-        axes.plot(tokens, line, color=SHADES[subject], linewidth=1.8)
+        milliseconds = f"{1e3 * cost.median:.1f} ms{within(cost, lambda s: f'{1e3 * s:.1f}')}"
+        axes.plot(tokens, line, color=SHADES[subject], linewidth=1.8, label=f"{subject}: {milliseconds} a unit")
         if np.isfinite(cost.low):
             ends = [[100 * table.share(max(0.0, end), n, rate) for n in tokens] for end in (cost.low, cost.high)]
             axes.fill_between(tokens, *ends, color=SHADES[subject], alpha=0.15, linewidth=0)
         needed[subject] = table.smallest(cost.median, rate)
-        milliseconds = f"{1e3 * cost.median:.1f} ms{within(cost, lambda s: f'{1e3 * s:.1f}')}"
-        at = min(max(needed[subject], tokens[0]), tokens[-1])
-        marks.append((f"{subject}: {milliseconds} a unit", at, 100 * table.BELOW, SHADES[subject]))
     axes.axhline(100 * table.BELOW, color=LIMIT_COLOUR, linestyle="--", linewidth=1)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -89,8 +87,8 @@ def shares(axes, rows: Sequence[Run], seed: int) -> None:
         f"band: 95 % interval; tokens at {rate:,.0f} a second; dashed: {table.BELOW:.0%})".replace("%)", " %)")
     )
     axes.set_ylabel("overhead, % of a unit's time")
-    axes.set_title(f"A unit of {rounded(max(needed.values())):,} tokens keeps it below 2 %", fontsize=12)
-    labelled(axes, marks)
+    axes.set_title(f"Units of {rounded(max(needed.values())):,} tokens or more keep it below 2 %", fontsize=12)
+    axes.legend(fontsize=9.5, loc="upper right")
 
 
 def rounded(tokens: float) -> int:
