@@ -1,4 +1,4 @@
-// Compiled into llama.cpp and Ollama before their own headers, on processors with AMX.
+// Compiled into llama.cpp before its own headers, on processors with AMX.
 //
 // GCC's _tile_loadconfig tells the compiler of the first eight of the 64 bytes that the instruction reads. ggml fills
 // them on the stack, so most of what it writes there is optimised away as never read, and the instruction faults

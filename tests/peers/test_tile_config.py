@@ -1,4 +1,4 @@
-"""The header that llama.cpp and Ollama are compiled with: on processors with AMX they crash without it."""
+"""The header that llama.cpp is compiled with: on processors with AMX it crashes without it."""
 
 import platform
 import shutil
@@ -41,9 +41,9 @@ def test_all_bytes_of_a_tile_configuration_are_written(tmp_path, level):
     assert "$91" in written
 
 
-def test_every_build_of_ggml_has_it():
+def test_every_build_of_llama_cpp_has_it():
     recipes = (paths.ROOT / "Makefile").read_text().split("\n\n")
     assert f"AMX := -include $(CURDIR)/{HEADER.relative_to(paths.ROOT)}" in "\n".join(recipes)
-    for target in ("$(PEERS): requirements", "ollama: ", "llama-server: "):
+    for target in ("$(PEERS): requirements", "llama-server: "):
         (recipe,) = [recipe for recipe in recipes if recipe.startswith(target)]
         assert "$(AMX)" in recipe, target
