@@ -12,7 +12,8 @@ from llama_jax.bench import AGAIN, environment, standings, statistics, summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
 from llama_jax.bench.wording import instructions, interval, listed, opening, probed, settled, weights, within
-from llama_jax.reporting import notebooks, overview
+from llama_jax.reporting import machines, notebooks, overview
+from llama_jax.reporting.machines import Machine
 from llama_jax.sharing import contribution
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
@@ -142,6 +143,19 @@ def about(run: Run) -> str:
     return f"{said} ([trials](data/{run.table.name})).{missing} Measured {run.meta['created'][:10]} on {where}."
 
 
+def elsewhere(run: Run, others: Sequence[Machine]) -> str:
+    """The claim's ratios on machines with another processor than the run's; "" where there are none."""
+    said = []
+    for m in others:
+        if m.environment["cpu"] == run.meta["environment"]["cpu"]:
+            continue
+        pairs = [(above, below, summary.paired_ratio(m.trials, above, below)) for above, _, below, _ in CLAIM]
+        ratios = [f"`{above}` over `{below}` {ratio.words}" for above, below, ratio in pairs if ratio.n]
+        named = (f"{m.environment['cpu']}, {m.environment['cores']} cores", instructions(m.environment))
+        said.append(f"on {', '.join(filter(None, named))}: {', '.join(ratios)}")
+    return f"The same run on other [machines](docs/machines.html), {'; '.join(said)}." if said else ""
+
+
 # The block ------------------------------------------------------------------------------------------------------------
 
 
@@ -161,22 +175,29 @@ def scopes(behind: Sequence[tuple[dict, Path, dict]]) -> dict[str, str]:
     return found
 
 
-def block(found: Sequence[dict], measured: Sequence[Run], home: Path, scopes: Mapping[str, str] = {}) -> str:
+def block(
+    found: Sequence[dict],
+    measured: Sequence[Run],
+    home: Path,
+    scopes: Mapping[str, str] = {},
+    others: Sequence[Machine] = (),
+) -> str:
     """All of it as Markdown: claim, picture, table, then a line for each finding `in_readme`, and the other
-    questions. scopes: what stands behind a section's line."""
+    questions. scopes: what stands behind a section's line. others: machines that the same was measured on."""
     main, shown = notebooks.saying("headline"), notebooks.saying("in_readme")
     parts = [claim(measured, lambda s: f"[{s['number']}]({page(s, home)})")] if measured else []
     claimed = [contribution.HEADLINE, *main]
     pictures = [f for name in claimed for s in found if s["name"] == name for f in s["figures"]][:1]
     parts += [f"![{f['caption']}](figures/{f['name']}.svg)" for f in pictures]
     parts += [table(measured[0]), about(measured[0])] if measured else []
+    parts += [there] if measured and (there := elsewhere(measured[0], others)) else []
     lines = [
         f"- [{s['question']}]({page(s, home)}) {opening(s['finding'])}{scopes.get(s['name'], '')}"
         for s in found
         if s["name"] in {*shown} - {*claimed}
     ]
-    others = [f"[{s['question']}]({page(s, home)})" for s in found if s["name"] not in {*claimed, *shown}]
-    parts += ["\n".join(lines)] * bool(lines) + [f"Asked as well: {' · '.join(others)}"] * bool(others)
+    asked = [f"[{s['question']}]({page(s, home)})" for s in found if s["name"] not in {*claimed, *shown}]
+    parts += ["\n".join(lines)] * bool(lines) + [f"Asked as well: {' · '.join(asked)}"] * bool(asked)
     return "\n\n".join(parts)
 
 
@@ -193,4 +214,6 @@ def refresh(out_dir: Path, found: Sequence[dict], behind: Sequence[tuple[dict, P
         *behind,
     ]
     if begin and end:
-        files.write(path, f"{before}{BEGIN}\n{block(found, runs(behind), path.parent, scopes(behind))}\n{END}{after}")
+        home, known = path.parent, machines.contributed(path.parent / "data" / "machines")[0]
+        written = block(found, runs(behind), home, scopes(behind), machines.newest(known))
+        files.write(path, f"{before}{BEGIN}\n{written}\n{END}{after}")

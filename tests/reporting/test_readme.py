@@ -7,6 +7,7 @@ import pytest
 from llama_jax.bench import AGAIN, record
 from llama_jax.bench.statistics import Ratio
 from llama_jax.reporting import overview, readme
+from llama_jax.reporting.machines import Machine
 from llama_jax.sharing import contribution
 from tests.bench.test_record import trial
 
@@ -170,3 +171,18 @@ def test_the_table_measured_for_it_stands_before_the_notebooks(tmp_path):
     assert f"([trials](data/{contribution.HEADLINE}.csv))" in said
     assert "not in this run" not in said
     assert "notebook" not in said.partition("\n")[0]
+
+
+def test_other_processors_have_their_own_line():
+    here, about = run(), dict(version="1", measured="2026-01-01", features=(), baseline="step")
+    alike = Machine(name="alike", environment=ENVIRONMENT, trials=here.trials, **about)
+    other = Machine(name="other", environment=ENVIRONMENT | dict(cpu="D", kernels="avx2"), trials=here.trials, **about)
+    said = readme.elsewhere(here, [alike, other])
+    assert said.startswith(
+        "The same run on other [machines](docs/machines.html), on D, 2 cores, kernels avx2: `step` over"
+    )
+    assert "`loop+fused` over `llamacpp` 2.00x [2.00, 2.00]" in said
+    assert said.count("over `eager`") == 1
+    assert readme.elsewhere(here, [alike]) == ""
+    few = Machine(name="few", environment=other.environment, trials=run(("eager", "step")).trials, **about)
+    assert "llamacpp" not in readme.elsewhere(here, [few])
