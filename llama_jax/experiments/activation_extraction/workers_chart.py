@@ -14,6 +14,7 @@ from llama_jax.figures.labels import labelled, readable
 from llama_jax.figures.style import GREY, LIMIT_COLOUR, OTHERS, headline, new, styled
 
 SHADES = dict(zip((ONE, CHILDREN, RAY), OTHERS, strict=False))
+SEEN = 0.01  # of the workers' time: a smaller difference is none that is seen
 FAILING = dict(zip(table.RATES, OTHERS, strict=False))
 
 
@@ -137,9 +138,9 @@ def simulated_title(found: Sequence[dict]) -> str:
         return "A fleet of workers is not simulated here"
     most = max(e["workers"] for e in found)
     ends = [float(np.median(e["shares"])) for e in found if e["workers"] == most]
-    return f"Simulated: of {most:,} workers' time {ends[0]:.0%} is useful, {ends[-1]:.0%} if each fails hourly".replace(
-        "%", " %"
-    )
+    alike = abs(ends[0] - ends[-1]) < SEEN
+    failing = ", whether workers fail or not" if alike else f", {ends[-1]:.0%} if each fails hourly"
+    return f"Simulated: of {most:,} workers' time {ends[0]:.0%} is useful{failing}".replace("%", " %")
 
 
 def nothing(axes, words: str) -> None:
