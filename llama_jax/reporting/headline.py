@@ -25,19 +25,19 @@ def read(out_dir: Path) -> tuple[list, dict]:
     return record.read(here if here.is_file() else paths.ROOT / "data" / here.name)
 
 
-def published() -> list[dict]:
-    """The published table's entries; none before one is recorded."""
+def published(other: dict) -> list[dict]:
+    """The published table's entries; none before one is recorded, and none beside itself. other: the meta of what it is
+    to stand beside."""
     if not (paths.ROOT / "data" / f"{NAME}.csv").is_file():
         return []
     trials, meta = read(paths.ROOT)
-    return summary.table(trials, meta["baseline"], meta["subjects"])
+    return summary.table(trials, meta["baseline"], meta["subjects"]) if meta["sha256"] != other["sha256"] else []
 
 
 def draw(trials: list, meta: dict, out_dir: Path) -> list[str]:
-    """The figure and the answer of a headline, into OUT's manifest; returns the answer's `lines`. Anywhere but in the
-    repository the published one is beside it."""
-    table = summary.table(trials, meta["baseline"], meta["subjects"])
-    theirs = [] if Path(out_dir).resolve() == paths.ROOT else published()
+    """The figure and the answer of a headline, into OUT's manifest, the published one beside it; returns the answer's
+    `lines`."""
+    table, theirs = summary.table(trials, meta["baseline"], meta["subjects"]), published(meta)
     said = lines(trials, meta, table, theirs)
     words = " ".join(said)
     note = ", ".join(filter(None, [figures.model_label(meta["parameters"]["model"]), summary.disturbed(table)]))

@@ -17,7 +17,7 @@ from tests.browser import lab
 # the door, the main one, and one that draws nothing for want of data
 SOME = ("00-start-here", "03-jit-placement", "12-gpu")
 NAMES = [path.stem for path in notebooks.find() if os.environ.get("LLAMA_JAX_LAB") == "all" or path.stem in SOME]
-BESIDE = ("00-start-here", "01-text-generation")  # which show a picture that is no figure of theirs
+BESIDE = ("01-text-generation",)  # which shows a picture that is no figure of its own
 LIMIT_S = 300
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 

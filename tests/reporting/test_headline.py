@@ -25,7 +25,7 @@ def measured(tmp_path):
 
 
 def test_this_machine_gets_a_figure_and_a_page_of_its_own(measured, tmp_path, monkeypatch):
-    monkeypatch.setattr(headline, "published", lambda: [])
+    monkeypatch.setattr(headline, "published", lambda other: [])
     headline.draw(*measured, tmp_path)
     entry = figures.read_manifest(tmp_path)["figures"][f"{headline.NAME}-rates"]
     assert "loop 27.6" in entry["alt"]
@@ -33,6 +33,15 @@ def test_this_machine_gets_a_figure_and_a_page_of_its_own(measured, tmp_path, mo
     page = report.write(tmp_path).read_text()
     assert headline.QUESTION in page
     assert "loop 27.6" in page
+
+
+def test_the_published_one_stands_beside_others_and_not_beside_itself(measured, tmp_path, monkeypatch):
+    monkeypatch.setattr(headline.paths, "ROOT", tmp_path)
+    meta = measured[1]
+    assert headline.published(meta) == []
+    assert {e["name"] for e in headline.published({**meta, "sha256": "another"})} <= set(MS)
+    monkeypatch.setattr(headline.paths, "ROOT", tmp_path / "nothing recorded")
+    assert headline.published({**meta, "sha256": "another"}) == []
 
 
 def test_gaps_and_the_published_machine_are_said(measured):
