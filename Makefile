@@ -17,7 +17,7 @@ LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
 # without it what GCC makes of llama.cpp crashes on processors with AMX; the header says why
 AMX := -include $(CURDIR)/llama_jax/peers/tile_config.h
 # Ollama's module has ggml without its part for AMX, and does not link where the compiler means to use it
-NO_AMX := $(shell c++ -mno-amx-tile -E -x c++ /dev/null >/dev/null 2>&1 && echo -mno-amx-tile)
+NO_AMX := $(shell c++ -mno-amx-int8 -E -x c++ /dev/null >/dev/null 2>&1 && echo -mno-amx-int8)
 # the same of ik_llama.cpp, its attention for the types of cache that are measured here; its package leaves out a file
 # that says which commit it is, without which it does not build
 IK_LLAMA_CPP := -DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF
