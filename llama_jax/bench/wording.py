@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -82,8 +83,7 @@ def probed(meta: dict) -> str:
     if not runs:
         return ""
     n, most, least = sum(run["n"] for run in runs), max(run["max"] for run in runs), min(run["min"] for run in runs)
-    medians = sorted(run["median"] for run in runs)
-    usual = medians[len(medians) // 2]
+    usual = statistics.median_high(run["median"] for run in runs)
     if most <= APART * usual:
         return f"bandwidth {most:.0f} GB/s (probes {least:.0f} to {most:.0f}, n = {n})"
     return f"limits by the fastest of n = {n} bandwidth probes, {most:.0f} GB/s; median {usual:.0f}"

@@ -103,14 +103,12 @@ def workers(runs: Sequence[Run], seed: int = 0) -> str:
     """What several workers make of one process, what a unit costs each engine, and the tokens from which on that is
     below 2 % of its time."""
     scaled, costs = workers_table.scaled(runs, seed), workers_table.overheads(runs, seed)
-    rate = next((e.rate.median for e in scaled if e.subject == ONE), 0.0)
-    if not rate:
+    if not (rate := workers_table.of_one(scaled)):
         return "No run of one process counts, so there is nothing to compare several workers with."
     said = [
         over(e.ratio, f"of one process by {e.workers} {e.subject}") for e in scaled if e.subject != ONE and e.ratio.n
     ]
     for subject, cost in costs.items():
-        milliseconds = f"{1e3 * cost.median:.1f} ms{within(cost, lambda s: f'{1e3 * s:.1f}')}"
-        needed = workers_table.smallest(cost.median, rate)
-        said.append(f"a unit costs {milliseconds} of a worker under {subject}, below 2 % from {needed:,.0f} tokens on")
+        spent, needed = workers_table.milliseconds(cost), workers_table.smallest(cost.median, rate)
+        said.append(f"a unit costs {spent} of a worker under {subject}, below 2 % from {needed:,.0f} tokens on")
     return f"One process writes {rate:,.0f} tokens/s; " + "; ".join(said or ["nobody was measured beside it"]) + "."

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.bench.wording import within
 from llama_jax.experiments.activation_extraction import workers_table as table
 from llama_jax.experiments.activation_extraction.workers import CHILDREN, ONE, RAY, Run
 from llama_jax.figures.labels import labelled, readable
@@ -63,15 +62,14 @@ def rates_title(found: Sequence[table.Scaled]) -> str:
 
 
 def shares(axes, rows: Sequence[Run], seed: int) -> None:
-    costs, found = table.overheads(rows, seed), {(e.subject, e.workers): e for e in table.scaled(rows, seed)}
-    rate = next((e.rate.median for e in found.values() if e.subject == ONE), 0.0)
+    costs, rate = table.overheads(rows, seed), table.of_one(table.scaled(rows, seed))
     if not costs or not rate:
         return nothing(axes, "overhead of a unit: not measured")
     tokens, needed = np.geomspace(30, 100_000, 60), {}
     for subject, cost in costs.items():
         line = [100 * table.share(max(0.0, cost.median), n, rate) for n in tokens]
-        milliseconds = f"{1e3 * cost.median:.1f} ms{within(cost, lambda s: f'{1e3 * s:.1f}')}"
-        axes.plot(tokens, line, color=SHADES[subject], linewidth=1.8, label=f"{subject}: {milliseconds} a unit")
+        words = f"{subject}: {table.milliseconds(cost)} a unit"
+        axes.plot(tokens, line, color=SHADES[subject], linewidth=1.8, label=words)
         if np.isfinite(cost.low):
             ends = [[100 * table.share(max(0.0, end), n, rate) for n in tokens] for end in (cost.low, cost.high)]
             axes.fill_between(tokens, *ends, color=SHADES[subject], alpha=0.15, linewidth=0)

@@ -10,6 +10,7 @@ import numpy as np
 
 from llama_jax.bench import statistics, summary
 from llama_jax.bench.statistics import Ratio, Summary
+from llama_jax.bench.wording import within
 from llama_jax.experiments.activation_extraction.simulation import Fleet, simulate, useful
 from llama_jax.experiments.activation_extraction.workers import CHILDREN, ONE, OVERHEAD, RAY, SCALING, UNIT, Run
 
@@ -58,6 +59,16 @@ def overheads(rows: Sequence[Run], seed: int = 0) -> dict[str, Summary]:
         if slopes:
             found[subject] = statistics.summarise(slopes, seed)
     return found
+
+
+def of_one(found: Sequence[Scaled]) -> float:
+    """Median tokens/s of one process; 0 where no run of it counts."""
+    return next((e.rate.median for e in found if e.subject == ONE), 0.0)
+
+
+def milliseconds(cost: Summary) -> str:
+    """`2.3 ms [2.0, 2.9]` of seconds."""
+    return f"{1e3 * cost.median:.1f} ms{within(cost, lambda s: f'{1e3 * s:.1f}')}"
 
 
 def share(overhead: float, tokens: float, rate: float) -> float:
