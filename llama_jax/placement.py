@@ -310,5 +310,7 @@ def stem(base: str, name: str) -> Placement:
         return replace(LADDER["chunk8"], tokens_per_call=int(chunk[1]))
     if base.startswith(JIT_PREFIX):
         return Placement(name, jit=tuple(base.removeprefix(JIT_PREFIX).split(".")))
-    hint = f" Did you mean '{JIT_PREFIX}{base}'?" if base in TREE else near(base, LADDER)
+    hint = near(base, LADDER)
+    if base in TREE:  # what the command line makes of jit:attend,head
+        hint = f" Did you mean '{JIT_PREFIX}{base}'? Several names have dots between them, such as jit:attend.head."
     raise UserError(f"No such placement: {name!r}.{hint}")

@@ -20,7 +20,10 @@ import numpy as np
 
 from llama_jax.config import ModelConfig
 
-PROBE_BYTES = 1 << 28  # 256 MiB: beyond the last-level cache of common machines
+# What a probe reads: as much as the packaged model's file. A server's last-level cache of hundreds of megabytes holds a
+# part of that, so that it is read faster than memory can be: a limit by more bytes would be one that a run can exceed.
+PROBE_BYTES, MOST = 96 << 20, 256 << 20
+ROW_BYTES = 4 * 4096  # of a probe's matrix
 REPEATS = 7
 SIDE = 2048  # rows of the matrices that `flops` multiplies: 17 GFLOP, too large for any cache to matter
 
@@ -55,16 +58,17 @@ def mbu(tokens_per_second: float, bytes_read: float, gigabytes_per_second: float
 
 
 class Probe:
-    """A probe of this machine's read bandwidth that keeps its two arrays of PROBE_BYTES, so that it can run between
-    blocks.
+    """A probe of this machine's read bandwidth that keeps its two arrays, so that it can run between blocks.
 
+    bytes_read: that a token of the smallest subject reads; the arrays have as many, from PROBE_BYTES to MOST.
     Two readers, because either may be the weaker on a given machine: an XLA matrix-vector product, which is what
     decoding does, and NumPy dot products in one thread for each core that this process may use.
     """
 
-    def __init__(self):
-        host = np.ones(PROBE_BYTES // 4, np.float32)
-        self.matrix, self.vector = jnp.asarray(host.reshape(-1, 4096)), jnp.ones(4096, jnp.float32)
+    def __init__(self, bytes_read: float = 0):
+        size = int(min(max(bytes_read, PROBE_BYTES), MOST))
+        host = np.ones(size // ROW_BYTES * ROW_BYTES // 4, np.float32)
+        self.matrix, self.vector = jnp.asarray(host.reshape(-1, ROW_BYTES // 4)), jnp.ones(ROW_BYTES // 4, jnp.float32)
         self.parts = np.array_split(host, threads())
         self.pool = ThreadPoolExecutor(len(self.parts))
         self.xla_reader().block_until_ready()  # compiled here, never within a measurement

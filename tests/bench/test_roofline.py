@@ -126,6 +126,13 @@ def test_both_readers_read_everything(monkeypatch):
     assert sum(probe.numpy_reader()) == (1 << 20) // 4
 
 
+def test_a_probe_reads_as_much_as_a_token_does_within_bounds(monkeypatch):
+    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 20)
+    monkeypatch.setattr(roofline, "MOST", 1 << 22)
+    found = [roofline.Probe(asked).matrix.nbytes for asked in (0, 1e6, 2e6, 1e9)]
+    assert found == [1 << 20, 1 << 20, 2_000_000 // roofline.ROW_BYTES * roofline.ROW_BYTES, 1 << 22]
+
+
 def test_flops_count_a_multiply_add_as_two(monkeypatch):
     monkeypatch.setattr(roofline, "SIDE", 64)
     monkeypatch.setattr(

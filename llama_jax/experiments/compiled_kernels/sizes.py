@@ -146,7 +146,7 @@ def answers(
         for who in subjects:
             for work in tasks:
                 protocol.warm_up(who, work, lambda: say("starting", {}), enough=1)
-        probe, more = roofline.Probe(), dict(model=name)
+        probe, more = roofline.Probe(Path(job["model"]).stat().st_size), dict(model=name)
         for block in range(blocks):
             more["bandwidth_gbps"] = probe.bandwidth()
             for order, (who, work) in enumerate(shuffled(subjects, tasks, seed, block)):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from llama_jax.experiments.what_serving_needs.load import Ask
+from llama_jax.peers.ollama import GREEDY
 
 SILENCE_S = 120.0  # a server that sends nothing for so long within a request has failed it
 
@@ -70,9 +71,8 @@ def body(api: Api, model: str, ask: Ask, context: int, threads: int) -> bytes:
     passed over by ours."""
     if api is LLAMACPP:  # whose threads and contexts are its own
         asked = dict(prompt=ask.text, n_predict=ask.new_tokens, cache_prompt=False)
-        return json.dumps(asked | dict(stream=True, temperature=0, repeat_penalty=1.0, seed=0)).encode()
-    options = dict(temperature=0, repeat_penalty=1.0, num_predict=ask.new_tokens, num_ctx=context, num_thread=threads,
-                   num_gpu=0, seed=0)  # fmt: skip
+        return json.dumps(asked | GREEDY | dict(stream=True, seed=0)).encode()
+    options = GREEDY | dict(num_predict=ask.new_tokens, num_ctx=context, num_thread=threads, num_gpu=0, seed=0)
     return json.dumps(dict(model=model, prompt=ask.text, raw=True, stream=True, options=options)).encode()
 
 
