@@ -146,6 +146,12 @@ def edit_json(path, **changes):
     path.write_text(json.dumps({k: v for k, v in data.items() if v is not ...}))
 
 
+def among_the_fast(chosen, every):
+    """Parameters, all of them slow tests but the chosen ones: one of each kind finds what breaks, all find where."""
+    packed = ((p, p if isinstance(p, tuple) else (p,)) for p in every)
+    return [pytest.param(*values, marks=[pytest.mark.slow] * (p not in chosen)) for p, values in packed]
+
+
 def relative_error(a, b):
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     return np.linalg.norm(a - b) / np.linalg.norm(b)

@@ -17,6 +17,7 @@ from llama_jax.model.kvc import Cache
 from llama_jax.model.sampling import Draw, Sampler
 from llama_jax.placement import Placement, parse
 from llama_jax.steps import Carry, Steps
+from tests.conftest import among_the_fast
 from tests.kernels.models import random_model, small
 
 DRAW = Sampler(temperature=0.7, top_k=4)
@@ -146,12 +147,15 @@ def test_what_is_proposed():
 
 
 REPEATING = [5, 9, 33, 60, 2, 7] * 4
+HOSTED = ["step+lookup", "chunk8+lookup", "loop+lookup", "chunk8+callback+lookup", "loop+callback+lookup2"]
 ARITHMETIC = ["", "+kvint8", "+kvbf16", "+scan", "+bf16", "+q8_0", "+q4_1+gemv", "+fused"]
 
 
-@pytest.mark.parametrize("arithmetic", ARITHMETIC)
+@pytest.mark.parametrize("arithmetic", among_the_fast(("", "+kvint8", "+fused"), ARITHMETIC))
 @pytest.mark.parametrize(
-    "sampler", [generate.GREEDY, Sampler(0.8, top_k=20, repetition_penalty=1.1)], ids=["greedy", "drawn"]
+    "sampler",
+    [generate.GREEDY, pytest.param(Sampler(0.8, top_k=20, repetition_penalty=1.1), marks=pytest.mark.slow)],
+    ids=["greedy", "drawn"],
 )
 def test_every_arithmetic_makes_its_own_tokens(arithmetic, sampler):
     """Rejected rows of every kind of cache are overwritten: a key or a scale that stayed would be seen."""
@@ -167,9 +171,7 @@ def test_every_arithmetic_makes_its_own_tokens(arithmetic, sampler):
         assert len(blocks) < 60
 
 
-@pytest.mark.parametrize(
-    "name", ["step+lookup", "chunk8+lookup", "loop+lookup", "chunk8+callback+lookup", "loop+callback+lookup2"]
-)
+@pytest.mark.parametrize("name", among_the_fast(("step+lookup", "loop+lookup"), HOSTED))
 def test_hosts_get_the_tokens_they_asked_for(tiny, name):
     """Ragged batches, to a stop token or to the last slot; a new request is no new program."""
     plain, engine = (generate.bind(*tiny, parse(n)) for n in ("loop", name))

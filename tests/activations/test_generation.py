@@ -65,6 +65,7 @@ def test_tokens_are_those_of_plain_generation_and_values_those_of_the_finished_t
             assert relative_error(value, expected[site]) < 1e-5, site
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(0, 90), min_size=1, max_size=20), min_size=1, max_size=3),
     st.integers(1, 9),

@@ -174,6 +174,7 @@ except UserError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("different", [False, True])
 def test_many_that_begin_at_once(different, source, tmp_path):
     """All of the same run succeed; of two runs one does, and the other is refused by one line."""

@@ -65,6 +65,7 @@ def test_a_killed_child_is_an_outcome_with_its_last_lines():
     assert said == [("starting", {"what": "x"})]
 
 
+@pytest.mark.slow
 def test_a_silent_child_is_stopped_with_all_it_started():
     before = {p.pid for p in psutil.process_iter()}
     outcome, _ = start("silent", limit=10)

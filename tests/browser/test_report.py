@@ -13,7 +13,7 @@ from llama_jax.reporting import machines
 from tests.figures.drawn import META
 from tests.sharing import made
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 REPORT = paths.ROOT / "docs" / "index.html"
 PAGES = sorted([*(paths.ROOT / "docs" / "notebooks").glob("*.html"), *(paths.ROOT / "docs").glob("machines.html")])

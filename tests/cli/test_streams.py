@@ -46,6 +46,7 @@ def test_an_unbuffered_output_is_no_other():
     assert (done.returncode, done.stderr) == (2, b"error: No space left on device.\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "code"), [(("models",), 0), (("--quiet", "models", "--json"), 0), (("x",), 2)])
 @pytest.mark.parametrize("line", ['"$@" 2>&-', '"$@" 2>/dev/full'])
 def test_where_nobody_hears_complaints_the_result_and_the_exit_code_stay(line, arguments, code):
@@ -76,6 +77,7 @@ ENVIRONMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_an_odd_environment_changes_nothing(name):
     for verb in ("json", "help"):

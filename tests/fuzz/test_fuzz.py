@@ -22,6 +22,7 @@ def base(tmp_path_factory):
     return campaign.make_base(tmp_path_factory.mktemp("base"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_whatever_comes_in_is_accepted_or_refused_in_one_line(base, boundary):
     found = []
@@ -48,7 +49,9 @@ def fault(kind, base, folder):
     raise UserError("It cannot be." if kind == "refused" else "")
 
 
-@pytest.mark.parametrize("kind", arena.OUTCOMES[1:])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k == "hang")) for k in arena.OUTCOMES[1:]]
+)
 def test_each_fault_has_its_name(tmp_path, kind):
     assert arena.outcome(fault, kind, tmp_path, 5)[0] == kind
 

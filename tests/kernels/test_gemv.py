@@ -41,6 +41,7 @@ def close(found, x, blocks, atol=0.0):
         assert np.linalg.norm(a - b) <= EXACT * np.linalg.norm(b) + atol
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),

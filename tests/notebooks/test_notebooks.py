@@ -315,6 +315,7 @@ def test_parameters_reach_the_notebook(own, tmp_path):
 WRITES = "import llama_jax as ll\nout_dir = out_dir or ll.machine.home(source)\nprint(out_dir)"
 
 
+@pytest.mark.slow
 def test_a_measurement_goes_to_this_machines_results_and_a_redraw_to_the_repository(tmp_path, monkeypatch):
     """Unless another folder is named, which may be the repository itself."""
     monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
@@ -387,6 +388,7 @@ def test_what_sums_up_the_others_runs_after_them(tmp_path, monkeypatch):
     assert [(r.name, r.finding) for r in results] == [("88-made", ""), ("77-made", "True")]
 
 
+@pytest.mark.slow
 def test_two_are_drawn_side_by_side_and_measured_one_after_the_other(tmp_path, monkeypatch):
     for name, other in (("77", "78"), ("78", "77")):
         make(

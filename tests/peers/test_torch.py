@@ -99,6 +99,7 @@ def test_a_peer_that_knows_no_sampler_is_a_labelled_gap():
     assert "flax-linen" not in {gap["name"] for gap in peers.missing(["flax-linen"], "random:tiny", Sampler())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", config.FAMILIES)
 def test_compiled_tokens_equal_ours(family, quick):
     loaded = small(family)

@@ -19,6 +19,7 @@ def test_the_smallest_contexts_are_warmed_within_their_cache(placement, context)
     slots.build(engine, context, 1).warm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(64,), (16, 32, 64, 128), ()])
 def test_the_sizes_of_prompts_change_no_token_and_exact_ones_compile_in_service(tiny, sizes):
     engine = generate.bind(*tiny, stepper.check(parse("step+donate")))

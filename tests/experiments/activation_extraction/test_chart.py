@@ -37,6 +37,7 @@ def probed(layers: int = 4) -> list[dict]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ladder", "limits", "probe", "budget", "no budget"])
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     draw = {

@@ -189,6 +189,7 @@ def test_a_fleet_is_drawn_from_what_was_measured(few, monkeypatch):
     assert {round(3600 * one.rate, 3) for one in seen} == {0.0, 0.125, 1.0}
 
 
+@pytest.mark.slow
 def test_the_charts_say_what_is_measured_and_what_is_simulated(few, tmp_path):
     drawn = words(workers_chart.workers(measured()))
     for text in ("2 workers on the same cores: 1.5", "Ray actors: 30.0 ms", "dashed: 2 %"):

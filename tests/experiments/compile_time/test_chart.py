@@ -30,6 +30,7 @@ def words(figure):
     return " ".join([drawn_words(figure), *(axes.get_title(loc="left") for axes in figure.axes), *labels])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAW)
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     rows = [*sweep(), *slots()]

@@ -33,6 +33,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     assert_same_twice(DRAWN[name], tmp_path)

@@ -17,6 +17,7 @@ def draw(name, made, missing=(), read=True, names=NAMES):
     return chart.roofline(entries, {n: dict(max=50.0 + (n > 256), median=33.0, min=30.0, n=6) for n in entries})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHARTS)
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     assert_same_twice(lambda: draw(name, race()), tmp_path)

@@ -19,7 +19,7 @@ from llama_jax.experiments.gpu import judge as gpujudge
 from llama_jax.experiments.gpu.deadline import Budget
 from llama_jax.experiments.gpu.suite import Shape, Suite
 
-pytestmark = pytest.mark.usefixtures("compiling")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiling")]
 
 TINY = config.tiny(tie_word_embeddings=False)
 SUITE = Suite(

@@ -22,6 +22,7 @@ DRAW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAW)
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     assert "<svg" in assert_same_twice(DRAW[name], tmp_path)

@@ -13,6 +13,7 @@ def panels():
     return [(m, measure.of(made, m), measure.table(made, m)) for m in ("random:small", "m")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["strategies", "dispatch", "load"])
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name, panels):
     points = measure.by_size(measured_models())

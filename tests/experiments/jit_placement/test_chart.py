@@ -7,6 +7,7 @@ from llama_jax.experiments.jit_placement import chart
 from tests.figures.drawn import assert_same_twice, trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["throughput", "latency", "compilation", "break_even", "pipelines"])
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     data = trials()

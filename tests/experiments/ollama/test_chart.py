@@ -33,6 +33,7 @@ def draw(name, trials, names, missing=(), distances=None):
     return memory.footprint(footprints.table(trials, NOTES, names), 98 * 10**6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHARTS)
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     made = contest(blocks=5)

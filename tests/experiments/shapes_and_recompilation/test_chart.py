@@ -20,6 +20,7 @@ def draw(name, rows):
 CHARTS = ("compilations", "stream_seconds", "surprises")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHARTS)
 @pytest.mark.parametrize("processes", [1, 3])
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name, processes):

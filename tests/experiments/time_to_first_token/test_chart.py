@@ -19,6 +19,7 @@ def draw(name, trials):
     return chart.ttft_mixed(first_requests.mixing(trials, AT), published, bench_published.COLD_LOOP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ttft_by_length", "ttft_cold", "ttft_mixed"])
 @pytest.mark.parametrize("blocks", [1, 6])
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name, blocks):

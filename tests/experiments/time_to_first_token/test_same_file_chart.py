@@ -13,6 +13,7 @@ def draw_first(trials):
     return same_file_chart.first_tokens(trials, same_file.limits(trials, about, 1e-3), same_file.reading(trials, about))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [(), ("step",)])
 def test_the_same_bytes_twice(tmp_path, names):
     trials = firsts(names, 1) if names else firsts()

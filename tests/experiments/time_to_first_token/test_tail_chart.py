@@ -16,6 +16,7 @@ def tails(trials):
     return tail_chart.ttft_tails(table.tails(trials), trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [distribution, tails])
 @pytest.mark.parametrize("blocks", [1, 6])
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, draw, blocks):

@@ -15,6 +15,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
     assert_same_twice(lambda: DRAWN[name](table.loads(campaign(), NOTES)), tmp_path)
