@@ -89,8 +89,7 @@ def find_peers() -> tuple[dict, list[str]]:
         names = [name for name, peer in peers.PEERS.items() if peer.backend == backend]
         gaps = peers.missing(names, checkpoint.DEFAULT)
         here[backend] = sentence(names, gaps)
-        for said in dict.fromkeys(f"{gap['reason']} {gap['remedy']}" for gap in gaps):
-            without = [gap["name"] for gap in gaps if f"{gap['reason']} {gap['remedy']}" == said]
+        for said, without in grouped(gaps, "reason", "remedy").items():
             remedies.append(f"{backend if without == names else ', '.join(without)}: {said}")
     return here, remedies
 
@@ -99,7 +98,14 @@ def sentence(names: list[str], gaps: list[dict]) -> str:
     """Which of a runtime's peers run here, and why the others do not."""
     runs = [name for name in names if name not in {gap["name"] for gap in gaps}]
     parts = [f"runs {', '.join(runs)}"] if runs else []
-    for reason in dict.fromkeys(gap["reason"] for gap in gaps):
-        without = [gap["name"] for gap in gaps if gap["reason"] == reason]
+    for reason, without in grouped(gaps, "reason").items():
         parts.append(f"not {'here' if without == names else ', '.join(without)}: {reason}")
     return "; ".join(parts)
+
+
+def grouped(gaps: list[dict], *keys: str) -> dict[str, list[str]]:
+    """What these keys of the gaps say → the names of which it is said."""
+    found: dict[str, list[str]] = {}
+    for gap in gaps:
+        found.setdefault(" ".join(gap[key] for key in keys), []).append(gap["name"])
+    return found

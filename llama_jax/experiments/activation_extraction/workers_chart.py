@@ -41,7 +41,8 @@ def rates(axes, found: Sequence[table.Scaled]) -> None:
         marks.append((words, e.workers, e.rate.median, SHADES[e.subject]))
     counts = sorted({e.workers for e in found})
     base = found[0]
-    axes.plot(counts, [base.rate.median * n / base.workers for n in counts], color=GREY, linestyle="--", linewidth=1)
+    proportion = counts, [base.rate.median * n / base.workers for n in counts]
+    axes.plot(*proportion, color=GREY, linestyle="--", linewidth=1)
     axes.set_xticks(counts)
     axes.set_xlim(counts[0] - 0.4, counts[-1] + 1.2)
     axes.set_ylim(0, 1.3 * max(max(e.values) for e in found))
@@ -49,7 +50,7 @@ def rates(axes, found: Sequence[table.Scaled]) -> None:
         f"workers on the same cores (point: one run, n = {base.rate.n};\ndashed: in proportion; x: over one process)"
     )
     axes.set_ylabel("tokens/s")
-    labelled(axes, marks)
+    labelled(axes, marks, [proportion])
 
 
 def rates_title(found: Sequence[table.Scaled]) -> str:

@@ -191,8 +191,7 @@ def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
     axes.set_xlim(0, furthest * 1.1)
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
     figure.legend(handles=keys, loc="outside lower center", ncols=4, fontsize=9)
-    took = {way: float(np.mean([t.to_first_ns / 1e9 for t in each])) for way, each in found.items() if each}
-    said = ", ".join(f"{seconds:.1f} s {way}" for way, seconds in took.items()) or "not measured"
+    said = table.whole_starts(trials, placement) or "not measured"
     headline(figure, f"From process start to first token under {placement}: {said}")
     return figure
 

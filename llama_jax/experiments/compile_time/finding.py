@@ -33,6 +33,7 @@ def compiling(rows: Sequence[Compilation], trials: Sequence[Start], placement: s
             f" {share(read)}, which is {share(both)} of the cached one"
             f" (n = {min(cached.n, read.n, both.n)} process pairs)"
         )
+        said.append(f"a whole start takes {table.whole_starts(trials, placement)}")
     when: dict[str, list[str]] = {}
     for name in (placement, "loop"):
         found = table.break_even(trials, (name, "cold"), ("eager", "cold"), seed)
