@@ -16,8 +16,6 @@ SEED ?= 0
 LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
 # without it what GCC makes of llama.cpp crashes on processors with AMX; the header says why
 AMX := -include $(CURDIR)/llama_jax/peers/tile_config.h
-# Ollama's module has ggml without its part for AMX, and does not link where the compiler means to use it
-NO_AMX := $(shell c++ -mno-amx-int8 -E -x c++ /dev/null >/dev/null 2>&1 && echo -mno-amx-int8)
 # the same of ik_llama.cpp, its attention for the types of cache that are measured here; its package leaves out a file
 # that says which commit it is, without which it does not build
 IK_LLAMA_CPP := -DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF
@@ -135,7 +133,7 @@ $(RAY): requirements-ray.txt $(READY)
 	@touch $@
 
 ollama: $(READY)  ## build Ollama natively into the user's cache (needs Go and a C++ compiler; minutes, once)
-	@CC="cc $(NO_AMX)" CXX="c++ $(NO_AMX)" $(BIN)/python -m llama_jax.peers.ollama_native
+	@$(BIN)/python -m llama_jax.peers.ollama_native
 
 llama-server: $(READY)  ## build llama.cpp's own server natively into the user's cache (needs cmake and a C++ compiler; minutes, once)
 	@CXXFLAGS="$(AMX)" $(BIN)/python -m llama_jax.peers.llama_server

@@ -29,12 +29,13 @@ def require(tools: Mapping[str, str], what: str, command: str) -> None:
             raise UserError(f"{tool} is missing, so {what} cannot be built here; {remedy}, then `{command}`.")
 
 
-def run(command: list[str], settings: dict[str, str], folder: str) -> None:
-    """A step of a build. Raises UserError with its last line of error."""
+def run(command: list[str], settings: dict[str, str], folder: str) -> str:
+    """A step of a build: what it prints. Raises UserError with its last line of error."""
     done = subprocess.run(command, env=os.environ | settings, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
         raise UserError(f"`{' '.join(command[:3])}` failed: {(errors or ['no message'])[-1]}")
+    return done.stdout
 
 
 def pinned() -> str:

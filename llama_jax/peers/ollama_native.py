@@ -3,7 +3,9 @@ ended with it.
 
 VERSION is the last release whose llama.cpp lies in Ollama's own tree; later ones fetch it while they are built. Go
 leaves folders named `vendor` out of the modules that it hands over, so three headers that llama.cpp keeps in one are
-missing: they are taken from the source archive of llama-cpp-python, which carries the same llama.cpp.
+missing: they are taken from the source archive of llama-cpp-python, which carries the same llama.cpp. And Go compiles
+no folder without a Go file in it, such as ggml's part for AMX: where the processor has that, it is compiled here, as
+Ollama's own releases have it.
 
 The binary, its models and its key lie in the user's cache; an Ollama that is installed or runs here is not touched.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import subprocess
 import tempfile
@@ -25,6 +28,9 @@ VERSION = "0.24.0"
 MODULE = "github.com/ollama/ollama"
 HEADERS = ("miniaudio", "nlohmann", "stb")  # folders below llama.cpp/vendor
 OPTIMISED = "-O3 -march=native"
+REPACKED = "-DGGML_USE_CPU_REPACK"  # repacked blocks: llama.cpp's default everywhere else
+KERNELS = "ml/backend/ggml/ggml/src/ggml-cpu"
+TILES = Path(__file__).with_name("tile_config.h")
 LINKED = f"-s -w -X={MODULE}/version.Version={VERSION}"  # no symbols; what the server says its version is
 SETTINGS = {  # of the server: nothing leaves this machine, one model at a time, one request at a time
     "OLLAMA_NO_CLOUD": "1",
@@ -52,12 +58,29 @@ def build() -> Path:
             CGO_ENABLED="1",
             CGO_CFLAGS=OPTIMISED,
             CGO_CXXFLAGS=OPTIMISED,
-            CGO_CPPFLAGS=f"-DGGML_USE_CPU_REPACK -I{include}",  # repacked blocks: llama.cpp's default everywhere else
+            CGO_CPPFLAGS=f"{REPACKED} -I{include}",
+            CGO_LDFLAGS=amx(made),
         )
         command = ["go", "install", "-trimpath", "-ldflags", LINKED, f"{MODULE}@v{VERSION}"]
         native.run(command, settings, made)
         os.replace(Path(made, "ollama"), folder / "ollama")
     return folder / "ollama"
+
+
+def amx(folder: str) -> str:
+    """The archive of ggml's part for AMX, compiled into a folder; "" where the compiler knows of none here. Raises
+    UserError where that fails."""
+    compiler = ["c++", *OPTIMISED.split()]
+    if "__AMX_INT8__" not in native.run([*compiler, "-dM", "-E", "-x", "c++", os.devnull], {}, folder):
+        return ""
+    module = json.loads(native.run(["go", "mod", "download", "-json", f"{MODULE}@v{VERSION}"], {}, folder))
+    source = Path(module["Dir"], KERNELS)
+    parts = sorted((source / "amx").glob("*.cpp"))
+    places = (source / "amx", source, source.parent, source.parent.parent / "include")
+    options = ["-std=c++17", "-DNDEBUG", "-D_GNU_SOURCE", REPACKED, "-include", str(TILES), *(f"-I{p}" for p in places)]
+    native.run([*compiler, *options, "-c", *map(str, parts)], {}, folder)
+    native.run(["ar", "rcs", "amx.a", *(f"{part.stem}.o" for part in parts)], {}, folder)
+    return str(Path(folder, "amx.a"))
 
 
 def headers(folder: Path) -> Path:

@@ -64,6 +64,27 @@ def make():
     native.make(f"Ollama {ollama_native.VERSION}", ollama_native.binary, ollama_native.build)
 
 
+def test_where_there_is_amx_the_part_that_go_leaves_out_is_compiled_and_linked(cache, tools, archive, tmp_path):
+    kernels = tmp_path / "module" / ollama_native.KERNELS / "amx"
+    kernels.mkdir(parents=True)
+    for name in ("amx.cpp", "mmq.cpp", "mmq.h"):
+        (kernels / name).write_text("")
+    (tools / "c++").write_text("""#!/bin/sh
+case "$*" in *-dM*) echo "#define __AMX_INT8__ 1"; exit;; esac
+echo "$@" > "$SEEN.c++"; touch amx.o mmq.o
+""")
+    (tools / "go").write_text(f"""#!/bin/sh
+case "$*" in mod*) echo '{{"Dir": "{tmp_path / "module"}"}}'; exit;; esac
+for archive in $CGO_LDFLAGS; do ar t "$archive" > "$SEEN"; done; touch "$GOBIN/ollama"
+""")
+    ollama_native.build()
+    assert (tmp_path / "seen").read_text().split() == ["amx.o", "mmq.o"]
+    compiled = (tmp_path / "seen.c++").read_text().split()
+    assert compiled[-2:] == [str(kernels / "amx.cpp"), str(kernels / "mmq.cpp")]
+    assert compiled[compiled.index("-include") + 1] == str(ollama_native.TILES)
+    assert ollama_native.TILES.is_file()
+
+
 def test_the_build_lies_in_the_cache_with_native_flags_and_the_missing_headers(cache, tools, archive, tmp_path, capsys):
     assert ollama_native.binary() is None
     make()
