@@ -234,9 +234,9 @@ def conclude(notebook: str, question: str, finding: str, meta: dict | None, out_
     return finding
 
 
-def new(width: float = 9, height: float = 4.5, columns: int = 1, **options):
-    """A figure of one row of axes; call it from a styled function."""
-    return plt.subplots(1, columns, figsize=(width, height), **options)
+def new(width: float = 9, height: float = 4.5, columns: int = 1, lines: int = 1, **options):
+    """A figure of axes side by side, in one line or several; call it from a styled function."""
+    return plt.subplots(lines, columns, figsize=(width, height), **options)
 
 
 def styled(function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,8 +24,12 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
 
     entries: `where.table`.
     """
-    figure, panels = new(max(7.0, 4.9 * len(entries)), 3.6, columns=max(1, len(entries)), squeeze=False)
-    for axes, e in zip(panels[0], entries, strict=False):
+    columns = min(3, max(1, len(entries)))
+    lines = max(1, math.ceil(len(entries) / columns))
+    figure, panels = new(max(7.0, 4.9 * columns), 3.6 * lines, columns, lines, squeeze=False)
+    for axes in panels.flat[len(entries) or 1 :]:
+        axes.set_axis_off()
+    for axes, e in zip(panels.flat, entries, strict=False):
         heights, tint = rows(axes, ["a token", *(where.WORDS[part] for part in where.PARTS)]), colour(e["name"])
         for i, part in enumerate(where.PARTS):
             height = len(where.PARTS) - 1 - i
@@ -42,7 +47,7 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
         axes.set_xlabel(
             f"ms at context {context} (mean,\nn = {e['n']} blocks; line: 95 %;\nred: the bandwidth's limit)"
         )
-    for axes in panels[0][1:]:
+    for axes in panels[:, 1:].flat:
         axes.set_yticklabels([])
     if not entries:
         words = "no placement has all of its differences"
@@ -58,11 +63,12 @@ def part_words(entry: dict, part: str) -> str:
 
 
 def most_of_a_token(entries: Sequence[dict]) -> str:
-    """The largest part of a token under the first placement, and what it takes under each."""
+    """The largest part of a token under the first placement, and what it takes under that and the last."""
     if not entries:
         return "Where a token's time goes was not measured"
     most = max(where.PARTS, key=lambda part: entries[0][part])
-    said = (f"{e[most]:.1f} of {e['total']:.1f} ms under {e['name']}" for e in entries)
+    ends = entries if len(entries) < 3 else [entries[0], entries[-1]]
+    said = (f"{e[most]:.1f} of {e['total']:.1f} ms under {e['name']}" for e in ends)
     return f"Of a token the {most} take most: {', '.join(said)}"
 
 
