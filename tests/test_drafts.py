@@ -148,15 +148,12 @@ def test_what_is_proposed():
 
 REPEATING = [5, 9, 33, 60, 2, 7] * 4
 HOSTED = ["step+lookup", "chunk8+lookup", "loop+lookup", "chunk8+callback+lookup", "loop+callback+lookup2"]
+SAMPLERS = [generate.GREEDY, Sampler(0.8, top_k=20, repetition_penalty=1.1)]
 ARITHMETIC = ["", "+kvint8", "+kvbf16", "+scan", "+bf16", "+q8_0", "+q4_1+gemv", "+fused"]
 
 
 @pytest.mark.parametrize("arithmetic", among_the_fast(("", "+kvint8", "+fused"), ARITHMETIC))
-@pytest.mark.parametrize(
-    "sampler",
-    [generate.GREEDY, pytest.param(Sampler(0.8, top_k=20, repetition_penalty=1.1), marks=pytest.mark.slow)],
-    ids=["greedy", "drawn"],
-)
+@pytest.mark.parametrize("sampler", among_the_fast([generate.GREEDY], SAMPLERS), ids=["greedy", "drawn"])
 def test_every_arithmetic_makes_its_own_tokens(arithmetic, sampler):
     """Rejected rows of every kind of cache are overwritten: a key or a scale that stayed would be seen."""
     cfg = small()

@@ -9,6 +9,7 @@ import pytest
 
 from llama_jax import paths
 from llama_jax.errors import UserError
+from tests.conftest import among_the_fast
 from tests.fuzz import arena, campaign
 from tests.fuzz.boundaries import BOUNDARIES
 from tests.fuzz.commands import PROCESS_S
@@ -49,9 +50,7 @@ def fault(kind, base, folder):
     raise UserError("It cannot be." if kind == "refused" else "")
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k == "hang")) for k in arena.OUTCOMES[1:]]
-)
+@pytest.mark.parametrize("kind", among_the_fast({*arena.OUTCOMES} - {"hang"}, arena.OUTCOMES[1:]))
 def test_each_fault_has_its_name(tmp_path, kind):
     assert arena.outcome(fault, kind, tmp_path, 5)[0] == kind
 

@@ -24,10 +24,11 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
 
     entries: `where.table`.
     """
-    columns = min(3, max(1, len(entries)))
-    lines = max(1, math.ceil(len(entries) / columns))
+    shown = max(1, len(entries))  # an empty panel says that there is nothing
+    columns = min(3, shown)
+    lines = math.ceil(shown / columns)
     figure, panels = new(max(7.0, 4.9 * columns), 3.6 * lines, columns, lines, squeeze=False)
-    for axes in panels.flat[len(entries) or 1 :]:
+    for axes in panels.flat[shown:]:
         axes.set_axis_off()
     for axes, e in zip(panels.flat, entries, strict=False):
         heights, tint = rows(axes, ["a token", *(where.WORDS[part] for part in where.PARTS)]), colour(e["name"])
@@ -67,8 +68,7 @@ def most_of_a_token(entries: Sequence[dict]) -> str:
     if not entries:
         return "Where a token's time goes was not measured"
     most = max(where.PARTS, key=lambda part: entries[0][part])
-    ends = entries if len(entries) < 3 else [entries[0], entries[-1]]
-    said = (f"{e[most]:.1f} of {e['total']:.1f} ms under {e['name']}" for e in ends)
+    said = (f"{e[most]:.1f} of {e['total']:.1f} ms under {e['name']}" for e in (entries[0], *entries[1:][-1:]))
     return f"Of a token the {most} take most: {', '.join(said)}"
 
 

@@ -96,11 +96,10 @@ def roof(axes, shown: Sequence[dict], probed: dict, bottom: float) -> None:
     axes.plot(line, bandwidth * 1e3 / line, color=LIMIT_COLOUR, linestyle="--", linewidth=1.4)
     axes.fill_between(line, usual * 1e3 / line, bandwidth * 1e3 / line, color=LIMIT_COLOUR, alpha=0.08, linewidth=0)
     middle = (min(sizes) * max(sizes)) ** 0.5
-    words = f" the limit: {bandwidth:.0f} GB/s, as probed"
+    source = "as probed"
     if usual < 0.98 * bandwidth:  # else there is no band to be seen
-        words = words.replace(
-            ", as probed", f", the fastest\n of {probed['n']} probes; band: to\n their median, {usual:.0f}"
-        )
+        source = f"the fastest\n of {probed['n']} probes; band: to\n their median, {usual:.0f}"
+    words = f" the limit: {bandwidth:.0f} GB/s, {source}"
     axes.text(middle, 1.1 * bandwidth * 1e3 / middle, words, color=LIMIT_COLOUR, fontsize=9, va="bottom")
     labels, taken = [], [(line, bandwidth * 1e3 / line)]
     for e in shown:
