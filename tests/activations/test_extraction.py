@@ -271,9 +271,11 @@ def test_an_error_does_not_wait_for_an_engine_that_hands_out_no_more(extractor, 
     def write_unit(*_):
         raise UserError("No space left on the device")
 
+    over = threading.Event()
+
     def waits():
         yield 0
-        threading.Event().wait()
+        over.wait()
 
     monkeypatch.setattr(store, "write_unit", write_unit)
     for writers in (0, 2):
@@ -281,6 +283,7 @@ def test_an_error_does_not_wait_for_an_engine_that_hands_out_no_more(extractor, 
             extract(extractor, EXAMPLES, tmp_path, writers=writers, unit=UNIT, units=[0, *range(1, 7)])
     with pytest.raises(UserError, match="No space left"):
         extract(extractor, EXAMPLES, tmp_path, writers=0, unit=UNIT, units=waits())
+    over.set()
 
 
 @pytest.mark.parametrize("wrong", [[7], [-1], ["1"], [1.0], [True], [None, 99]])
