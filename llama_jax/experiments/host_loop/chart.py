@@ -4,6 +4,7 @@ are."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -45,6 +46,8 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
             axes.set_xlim(0, max(right, 1.08 * limit))
         else:
             axes.set_xlim(0, right)
+        axes.locator_params(axis="x", nbins=4)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
         place = "" if limit < 2 * right else ", beyond the scale"
         axes.text(
             1.0,
@@ -125,14 +128,14 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
         )
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
     names = [
-        f"{measure.short(p['model'])}\n{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}"
+        f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 13)}"
         for p in points
     ]
     axes.set_xticks(weights, names, fontsize=9)
     axes.minorticks_off()
     plain_ticks(axes.yaxis)
     axes.set_xlabel("weights that a token reads, log scale (n: answers of step, of loop)")
-    axes.legend(fontsize=9.5, loc="upper center", bbox_to_anchor=(0.5, -0.28), ncols=3)
+    axes.legend(fontsize=9.5, loc="upper center", bbox_to_anchor=(0.5, -0.34), ncols=3)
     size = f"{cross / 1e6:.2g} M" if cross else ""
     below = f"In models below about {size} weights a token waits longer for Python than for the model"
     headline(figure, below if cross else finding.claim(points))
@@ -180,11 +183,8 @@ def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cor
     )
     figure.legend(loc="outside lower center", ncols=len(panels), fontsize=10)
     used = [line["cores"] for line in table if line["valid_trials"]]
-    said = (
-        f"Every strategy keeps {min(used):.1f} to {max(used):.1f} of {cores} cores busy"
-        if used
-        else "No strategy counts"
-    )
+    ends = dict.fromkeys(f"{end(used):.1f}" for end in (min, max) if used)
+    said = f"Every strategy keeps {' to '.join(ends)} of {cores} cores busy" if used else "No strategy counts"
     headline(figure, f"{said} on {panels[-1][0]}; they differ in how tokens arrive")
     return figure
 
