@@ -128,14 +128,14 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
         )
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
     names = [
-        f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 13)}"
+        f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 8)}"
         for p in points
     ]
     axes.set_xticks(weights, names, fontsize=9)
     axes.minorticks_off()
     plain_ticks(axes.yaxis)
     axes.set_xlabel("weights that a token reads, log scale (n: answers of step, of loop)")
-    axes.legend(fontsize=9.5, loc="upper center", bbox_to_anchor=(0.5, -0.34), ncols=3)
+    axes.legend(fontsize=9.5, loc="upper center", bbox_to_anchor=(0.5, -0.4), ncols=3)
     size = f"{cross / 1e6:.2g} M" if cross else ""
     below = f"In models below about {size} weights a token waits longer for Python than for the model"
     headline(figure, below if cross else finding.claim(points))

@@ -50,5 +50,5 @@ def test_the_crossing_is_marked_only_where_there_is_one():
 def test_the_load_names_the_cores_there_are(panels):
     drawn = words(chart.host_load(panels, 7))
     assert "all 7 cores" in drawn
-    assert "Every strategy keeps 1.5 to 1.5 of 7 cores busy" in drawn
+    assert "Every strategy keeps 1.5 of 7 cores busy" in drawn
     assert "all of n ≥ 6 answers" in drawn
