@@ -139,10 +139,12 @@ def overlap(a: Box, b: Box) -> bool:
 
 
 def readable(*axes_of_numbers) -> None:
-    """Ticks of log axes as plain numbers at 1, 2 and 5, or where many decades lie side by side at 1."""
+    """Ticks of log axes as plain numbers at 1, 2 and 5: only at 1 where many decades lie side by side, at more where
+    there is less than one decade, in which a ratio of some tenths shall be read."""
     for axis in axes_of_numbers:
         low, high = sorted(axis.get_view_interval())
-        crowded = axis.axis_name == "x" and low > 0 and high / low > CROWDED
-        axis.set_major_locator(LogLocator(subs=(1,) if crowded else (1, 2, 5)))
+        range_ = high / low if low > 0 else 10
+        crowded = axis.axis_name == "x" and range_ > CROWDED
+        axis.set_major_locator(LogLocator(subs=(1,) if crowded else (1, 1.5, 2, 3, 5, 7) if range_ < 10 else (1, 2, 5)))
         axis.set_minor_formatter("")
     plain_ticks(*axes_of_numbers)

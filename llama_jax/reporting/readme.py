@@ -1,4 +1,4 @@
-"""What README.md says of results, computed: a claim in plain words, one picture, six rows of one interleaved run, and
+"""What README.md says of results, computed: a claim in plain words, one picture, a row a subject of one interleaved run, and
 how the other findings begin."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SUBJECTS = {
     "layer": "each layer",
     "step": "one token",
     "loop": "the whole answer",
+    "step+fused": "one token, which is one compiled kernel",
     "loop+fused": "the whole answer, a token of it one compiled kernel",
     "llamacpp": "no JAX: llama.cpp on the same file",
 }
@@ -31,6 +32,7 @@ CLAIM = (  # (above, what it is, below, what that is); the first two make a sent
     ("loop", "jitting the whole answer", "step", "jitting one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
     ("loop+fused", "it", "llamacpp", "llama.cpp on the same file"),
+    ("step+fused", "handing each token to Python, as llama.cpp does here, it", "llamacpp", "llama.cpp"),
 )
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
@@ -71,7 +73,7 @@ def runs(behind: Sequence[tuple[dict, Path, dict]]) -> list[Run]:
 
 
 def claim(found: Sequence[Run], link=lambda section: section["number"]) -> str:
-    """Four comparisons in plain words, each from the first run that has both sides; "" where there is none.
+    """The comparisons of CLAIM in plain words, each from the first run that has both sides; "" where there is none.
 
     link: how a section is named where a comparison is not from the first run.
     """
@@ -90,7 +92,8 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
         return f"{what} is as fast as {than}, within 2 %"
     if not settled(ratio):
         return f"whether {what} is faster than {than} these trials do not decide"
-    times = f"{ratio.value:.{1 if ratio.value < 10 else 0}f} times{within(ratio, '.1f')}"
+    form = ".2f" if ratio.value < 10 else ".1f"
+    times = f"{ratio.value:{form}} times{within(ratio, form)}"
     if 1 < ratio.value <= LITTLE:
         return f"{what} adds little to {than}: {ratio.value:.2f} times{within(ratio)}"
     return f"{what} is {times} as fast as {than}"
@@ -100,7 +103,7 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
 
 
 def table(run: Run) -> str:
-    """The six rows as Markdown, those that the run lacks marked as gaps."""
+    """The rows as Markdown, those that the run lacks marked as gaps."""
     heads = ("", "what is jitted", "weights", "tokens/s [95 %]", f"times `{run.baseline}`'s [95 %]", "of the limit")
     rule = ("---", "---", "---", "---:", "---:", "---:")
     rows = [heads, rule, *(row(run, name, what) for name, what in SUBJECTS.items())]
@@ -127,7 +130,7 @@ def row(run: Run, name: str, what: str) -> tuple[str, ...]:
 def about(run: Run) -> str:
     """The machine line, how many trials, and what the A/A control says."""
     good = summary.warm(run.trials, run.baseline)
-    said = f"Medians of {len(good)} answers of {overview.lengths(good)} tokens (prompt + answer)"
+    said = f"Medians of {len(good)} answers of {overview.lengths(good)} tokens (prompt + answer) by {good[0].model}"
     said += f" in {len({t.process for t in good})} processes, everybody in turn within each block"
     control = summary.paired_ratio(run.trials, run.baseline + AGAIN, run.baseline)
     said += f"; `{run.baseline}` against itself {control.value:.2f} {interval(control)}" if control.n > 1 else ""
@@ -144,16 +147,18 @@ def about(run: Run) -> str:
 
 
 def elsewhere(run: Run, others: Sequence[Machine]) -> str:
-    """The claim's ratios on machines with another processor than the run's; "" where there are none."""
+    """The claim's ratios in the same run at other times and on other machines; "" where there are none."""
     said = []
     for m in others:
-        if m.environment["cpu"] == run.meta["environment"]["cpu"]:
+        if m.measured == run.meta["created"]:
             continue
         pairs = [(above, below, summary.paired_ratio(m.trials, above, below)) for above, _, below, _ in CLAIM]
         ratios = [f"`{above}` over `{below}` {ratio.words}" for above, below, ratio in pairs if ratio.n]
         named = (f"{m.environment['cpu']}, {m.environment['cores']} cores", instructions(m.environment))
-        said.append(f"on {', '.join(filter(None, named))}: {', '.join(ratios)}")
-    return f"The same run on other [machines](docs/machines.html), {'; '.join(said)}." if said else ""
+        said.append(f"{m.measured[:10]} on {', '.join(filter(None, named))}: {', '.join(ratios)}")
+    return (
+        f"The same run at another time or on another [machine](docs/machines.html), {'; '.join(said)}." if said else ""
+    )
 
 
 # The block ------------------------------------------------------------------------------------------------------------
@@ -166,13 +171,15 @@ def page(section: dict, home: Path) -> str:
 
 
 def scopes(behind: Sequence[tuple[dict, Path, dict]]) -> dict[str, str]:
-    """Of each section, in how many processes the first setting of its first table was timed: ` (one process)`."""
-    found: dict[str, str] = {}
+    """Of each section, in how many processes the first setting of its first table was timed, and where:
+    ` (one process on AMD EPYC)`; only where, if its rows are not timed side by side."""
+    places = {section["name"]: meta["environment"]["cpu"] for section, _, meta in reversed(behind)}
+    numbers: dict[str, str] = {}
     for section, path, meta in behind:
         for rows in overview.groups(path, meta).values():
             many = len({row.process for row in rows})
-            found.setdefault(section["name"], f" ({many} processes)" if many > 1 else " (one process)")
-    return found
+            numbers.setdefault(section["name"], f"{many} processes " if many > 1 else "one process ")
+    return {name: f" ({numbers.get(name, '')}on {place})" for name, place in places.items()}
 
 
 def block(

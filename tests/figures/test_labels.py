@@ -95,3 +95,17 @@ def test_where_there_is_no_room_every_label_is_written():
 )
 def test_a_box_fits_where_nothing_is(box, free):
     assert fits(box, [(5, 5, 7, 7)], 10, 10) is free
+
+
+@pytest.mark.parametrize(
+    ("limits", "ticks"),
+    [((0.95, 4.2), [1, 1.5, 2, 3]), ((20, 700), [20, 50, 100, 200, 500]), ((1, 3000), [1, 10, 100, 1000])],
+)
+def test_a_log_axis_has_ticks_to_read_ratios_by(limits, ticks):
+    figure, axes = plt.subplots()
+    axes.set(xscale="log", xlim=limits)
+    readable(axes.xaxis)
+    figure.canvas.draw()
+    shown = [t for t in axes.get_xticks() if limits[0] <= t <= limits[1]]
+    assert shown == pytest.approx(ticks)
+    plt.close(figure)

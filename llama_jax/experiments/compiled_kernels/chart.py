@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -83,12 +84,14 @@ def scaling(axes_points: dict[str, dict[str, list[dict]]], backends: dict[str, s
     axes_points: axis → `precision.scaling.axis_of`. backends: of each subject.
     """
     figure, panels = new(5.2 * len(axes_points), 4.9, columns=len(axes_points), squeeze=False, sharey=True)
+    names = dict.fromkeys(name for found in axes_points.values() for name in found)
+    forms = dict(zip(names, cycle(LINES), strict=False))
     for axes, (axis, found) in zip(panels[0], axes_points.items(), strict=True):
         places = {v: int(v) for v in sorted({p["value"] for points in found.values() for p in points}, key=int)}
         axes.set_yscale("log")
         if axis == "context" and found and max(places.values()) > 8 * min(places.values()):
             axes.set_xscale("log")
-        lines(axes, found, places, backends)
+        lines(axes, found, places, backends, forms)
         axes.set_xticks(list(places.values()), list(places), fontsize=9)
         axes.xaxis.set_minor_locator(NullLocator())
         axes.margins(x=0.08)
@@ -112,10 +115,12 @@ def room_at_right(axes, share: float) -> None:
     axes.set_xlim(right=scale.inverted().transform(high + share * (high - low)))
 
 
-def lines(axes, found: dict[str, list[dict]], places: dict[str, float], backends: dict[str, str]) -> None:
+def lines(
+    axes, found: dict[str, list[dict]], places: dict[str, float], backends: dict[str, str], forms: dict[str, str]
+) -> None:
     """Each subject's answers and medians, its name at the end of its line."""
     ends = {}
-    for i, (name, points) in enumerate(found.items()):
+    for name, points in found.items():
         (tint, marker), xs = look(name, backends[name]), [places[p["value"]] for p in points]
         each = [(x, v) for x, p in zip(xs, points, strict=True) for v in p["points"]]
         axes.scatter(*zip(*each, strict=True), s=12, color=tint, alpha=0.4, linewidths=0)
@@ -124,7 +129,7 @@ def lines(axes, found: dict[str, list[dict]], places: dict[str, float], backends
             [p["rate"].median for p in points],
             color=tint,
             linewidth=1.8,
-            linestyle=LINES[i % len(LINES)],
+            linestyle=forms[name],
             marker=marker,
             markersize=6,
             markeredgecolor="white",

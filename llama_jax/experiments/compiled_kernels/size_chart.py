@@ -35,7 +35,10 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
         panel(axes, here, files)
         axes.set_xticks(range(len(files)), [name_of(file, weighs[file]) for file in files], fontsize=8.5)
         n = min((e["ratio"].n for e in here), default=0)
-        axes.set_xlabel(f"file, and MB of it that a token reads\n(n ≥ {n} blocks; bands: 95 % intervals)", fontsize=9)
+        within = " of one process" * all(e["ratio"].clusters == 1 for e in here)
+        axes.set_xlabel(
+            f"file, and MB of it that a token reads\n(n ≥ {n} blocks{within}; bands: 95 % intervals)", fontsize=9
+        )
         axes.set_title(TITLES[what].format(tokens=tokens), fontsize=11.5)
     if ratios := [e["ratio"].value for e in mine]:  # few blocks may leave an interval without end
         panels[0][0].set_ylim(0.7 * min(0.9, *ratios), 1.4 * max(1.1, *ratios))

@@ -135,7 +135,7 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     axes.minorticks_off()
     plain_ticks(axes.yaxis)
     axes.set_xlabel("weights that a token reads, log scale (n: answers of step, of loop)")
-    axes.legend(fontsize=9.5, loc="upper center", bbox_to_anchor=(0.5, -0.4), ncols=3)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
     size = f"{cross / 1e6:.2g} M" if cross else ""
     below = f"In models below about {size} weights a token waits longer for Python than for the model"
     headline(figure, below if cross else finding.claim(points))

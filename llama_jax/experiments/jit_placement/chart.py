@@ -89,6 +89,7 @@ def pipelines(trials: Sequence[Trial], names: dict[str, str], seed: int = 0) -> 
     scatter_row(right, [theirs[at] / mine[at] for at in sorted(theirs.keys() & mine.keys())], 0, other, seed)
     interval_bar(right, ratio.low, ratio.value, ratio.high, 0)
     right.axvline(1, color=GREY, linewidth=0.9)
+    right.locator_params(axis="x", nbins=4)
     right.set(yticks=[], ylim=(-1, 1), xlabel=f"{other} over {base} in the same block\n(n = {ratio.n} blocks)")
     words = {"faster": "is faster than its first", "slower": "is slower than its first"}.get(ratio.verdict)
     words = words or ("is as fast as" if ratio.verdict.startswith("equal") else "is not told apart from") + " its first"
@@ -145,8 +146,8 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
     left.set(xscale="log", xlabel="time to first token, ms, log scale\n(point: one answer; bar: median)")
     right.set_xscale("symlog", linthresh=1)
     right.set_xlim(left=-0.15)
-    plain_ticks(left.xaxis, right.xaxis)
-    left.xaxis.set_minor_formatter("{x:g}")
+    readable(left.xaxis)
+    plain_ticks(right.xaxis)
     right.set_xlabel("inter-token latency, ms, log scale above 1\n(bar: median; band: 5th to 95th percentile)")
     headline(figure, soonest(table))
     n = min((r["valid_trials"] for r in table), default=0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
 from llama_jax.bench import standings
 from llama_jax.bench.record import Trial
 from llama_jax.experiments.time_to_first_token import same_file, table
 from llama_jax.experiments.time_to_first_token.chart import by_length, nothing, pairs, ratios_by_length
+from llama_jax.figures.labels import readable
 from llama_jax.figures.marks import kind, look
 from llama_jax.figures.style import headline, new, styled
 
@@ -41,8 +41,7 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
     others = ", ".join(dict.fromkeys(other for n in asked if (other := same_file.rival(trials, n))))
     values = [1.0, *(ratio.value for _, _, ratio in found)]
     right.set_ylim(min(values) / 2, 2 * max(values))  # an interval may go on beyond
-    if max(values) < 10 * min(values):
-        right.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))  # a ratio of some tenths shall be read
+    readable(right.yaxis)
     right.set_ylabel(f"time over that of {others or 'llama.cpp'}\n(log scale; below 1 the placement is sooner)")
     right.set_title(f"over llama.cpp on the same file, n ≥ {pairs(found)} pairs", fontsize=10)
     best = min(found, key=lambda f: f[2].value, default=None)
