@@ -20,7 +20,11 @@ def claim(trials: Sequence[Trial], seed: int = 0) -> str:
     if not settled(gain):
         return "Whether jitting the whole answer makes the model faster, these trials do not decide"
     jitted = f"Jitting the whole answer makes the model {gain.value:.1f} times as fast"
-    return f"{jitted}; compiled 4-bit kernels another {more.value:.1f} times" if more.n and settled(more) else jitted
+    return (
+        f"{jitted}; compiled kernels that read fewer bits another {more.value:.1f} times"
+        if more.n and settled(more)
+        else jitted
+    )
 
 
 def headline(trials: Sequence[Trial], seed: int = 0) -> str:
