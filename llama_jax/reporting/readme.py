@@ -1,5 +1,5 @@
-"""What README.md says of results, computed: a claim in plain words, one picture, a row a subject of one interleaved run, and how
-the other findings begin."""
+"""What README.md says of results, computed: a claim in plain words, one picture, a row a subject of one interleaved
+run, and how the other findings begin."""
 
 from __future__ import annotations
 
