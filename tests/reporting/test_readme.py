@@ -95,7 +95,7 @@ def test_a_ratio_that_is_not_decided_says_so():
 
 def test_the_machine_stands_once_with_n_and_what_is_missing():
     said = readme.about(run(("step", "loop")))
-    assert said.startswith("Medians of 12 answers of 4 + 4 tokens (prompt + answer) by")
+    assert said.startswith("Medians of 12 answers of 4 + 4 tokens (prompt + answer) by m in 2 processes")
     assert "`step` against itself 1.00 [1.00, 1.00]" in said
     assert "Not in it: `eager`, `layer`, `step+fused`, `loop+fused` and `llamacpp`." in said
     assert said.endswith("Measured 2026-01-01 on C, 2 cores, 16 GiB · jax 1, Python 3.")
@@ -196,6 +196,7 @@ def test_the_same_at_other_times_and_on_other_processors_has_its_own_line():
                     measured="2026-01-03T00:00:00Z", **about)  # fmt: skip
     said = readme.elsewhere(here, [itself, again, other])
     assert said.startswith("The same run at another time or on another [machine](docs/machines.html), 2026-01-02 on C,")
+    assert " 2026-01-02 on C, 2 cores: `step` over" in said
     assert "; 2026-01-03 on D, 2 cores, kernels avx2: `step` over" in said
     assert "`loop+fused` over `llamacpp` 2.00x [2.00, 2.00]" in said
     assert said.count("over `eager`") == 2
