@@ -117,8 +117,8 @@ def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -
     """
     channel = Channel(bound)
     worker = Worker(produce, channel, name)
-    worker.start()
     try:
+        worker.start()  # here, for Ctrl-C may come while this waits for a thread that runs already
         yield from channel
     finally:
         channel.close()

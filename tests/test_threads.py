@@ -85,6 +85,20 @@ def test_closing_early_ends_every_stage(stages):
     assert len(made) == count
 
 
+def test_an_interrupt_while_a_thread_starts_leaves_none(monkeypatch):
+    """Ctrl-C comes when the thread runs and its starter still waits to hear so."""
+
+    def start(self):
+        threading.Thread.start(self)
+        raise KeyboardInterrupt
+
+    closed = []
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Worker, "start", start)
+        next(ahead(numbers(10**9, closed=closed), 2))
+    assert closed == [True]
+
+
 def failing(after):
     yield from range(after)
     raise ZeroDivisionError(f"after {after}")

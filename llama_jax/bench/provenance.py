@@ -8,6 +8,7 @@ layout: each module is hashed as its syntax tree without them.
 from __future__ import annotations
 
 import ast
+import csv
 import functools
 import hashlib
 import inspect
@@ -27,6 +28,9 @@ KEEPING = ("record", "recorded", "journal", "seal", "provenance", "files", "boun
 # entered where an experiment imports them or a table names what lives there: to import one later is no use of it
 BY_NAME = ("activations", "kernels", "peers", "serve")
 KERNELS = re.compile(r"\b(gemv|fused)\b")
+# changes of code, each a module's hash before and after, that were judged to move no time, and why: such as of what is
+# done after an error. Whoever declares one answers for it.
+SAME_TIMES = Path("bench") / "same_times.csv"
 UNKNOWN, OLDER = "recorded before code was hashed", "older than its code"
 
 
@@ -62,8 +66,27 @@ def changed(meta: dict) -> list[str] | None:
     code = meta.get("code")
     if not code:
         return None
+    declared = {(change["module"], change["before"]): change["after"] for change in same_times()}
     then, now = code["modules"], describe(code["roots"])["modules"]
-    return sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+    return sorted(name for name in {*then, *now} if latest(name, then.get(name), declared) != now.get(name))
+
+
+def same_times() -> list[dict]:
+    """The declared changes: module, before, after, why."""
+    path = HOME / SAME_TIMES
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def latest(module: str, hashed: str | None, declared: dict[tuple[str, str], str]) -> str | None:
+    """The hash that a module has after all declared changes that follow one another from here."""
+    seen = set()
+    while (module, hashed) in declared and hashed not in seen:
+        seen.add(hashed)
+        hashed = declared[module, hashed]
+    return hashed
 
 
 def complaint(meta: dict) -> str:

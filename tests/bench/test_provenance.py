@@ -112,6 +112,39 @@ def test_kernels_and_peers_count_where_a_table_names_them(home, file, root):
     assert provenance.changed(recorded) == [file.removesuffix(".py").replace("/", ".")]
 
 
+def test_a_declared_change_makes_nothing_stale_and_the_next_one_does(home):
+    def change(text):
+        (home / "steps.py").write_text(text)
+        return provenance.describe(ROOT)["modules"]["steps"]
+
+    def declare(*changes):
+        rows = "".join(f"steps,{before},{after},of an error\n" for before, after in changes)
+        (home / provenance.SAME_TIMES).write_text(f"module,before,after,why\n{rows}")
+
+    recorded = meta()
+    first = recorded["code"]["modules"]["steps"]
+    second, third = change("x = 2\n"), change("x = 3\n")
+    declare((first, second))
+    assert provenance.changed(recorded) == ["steps"]
+    declare((second, third), (first, second))
+    assert provenance.changed(recorded) == []
+    declare((first, second), (second, first))  # there and back
+    assert provenance.changed(recorded) == ["steps"]
+    change(PACKAGE["steps.py"])
+    assert provenance.changed(recorded) == []
+    change("x = 4\n")
+    assert provenance.changed(recorded) == ["steps"]
+
+
+def test_declared_changes_say_of_what_and_why():
+    known = provenance.sources()
+    for change in provenance.same_times():
+        assert change["module"] in known
+        assert len(change["before"]) == len(change["after"]) == 12
+        assert change["before"] != change["after"]
+        assert change["why"]
+
+
 def test_a_table_that_does_not_say_is_of_unknown_code():
     assert provenance.changed({}) is provenance.changed(dict(code=None)) is None
     assert provenance.complaint({}) == provenance.UNKNOWN
