@@ -82,6 +82,7 @@ def loaded(tiny):
     return checkpoint.Checkpoint("tiny", *tiny, None, "hash", "random:tiny", "float32")
 
 
+@pytest.mark.usefixtures("compiling")
 def test_another_temperature_compiles_the_sampler_or_more_or_nothing(loaded):
     work = Workload(((1, 2, 3),), new_tokens=3, length=4)
     sampler = Sampler(0.617, 47, 0.93)  # of no other test, whose programs this process would still have
