@@ -509,11 +509,11 @@ def test_killed_at_each_stage_of_writing_it_goes_on_byte_for_byte(unbroken, extr
 
 
 @pytest.mark.slow
-def test_killed_at_ten_random_moments_it_goes_on_byte_for_byte(unbroken, tmp_path):
+def test_killed_at_random_moments_it_goes_on_byte_for_byte(unbroken, tmp_path):
     whole = child(tmp_path / "whole")
     seconds = float(whole.communicate()[0].split()[2])
     rng, out, killed = random.Random(0), tmp_path / "out", 0
-    for _ in range(10):
+    for _ in range(6):
         process = child(out)
         assert process.stdout.readline().strip() == "ready"
         time.sleep(rng.uniform(0, seconds / 2))
@@ -523,7 +523,7 @@ def test_killed_at_ten_random_moments_it_goes_on_byte_for_byte(unbroken, tmp_pat
     last = child(out)
     last.communicate()
     assert last.returncode == 0
-    assert killed >= 5  # the later ones may have found nothing left to do
+    assert killed >= 3  # the later ones may have found nothing left to do
     assert contents(out) == unbroken
 
 

@@ -73,7 +73,7 @@ def test_tokens_are_those_of_plain_generation_and_values_those_of_the_finished_t
     st.integers(0, 2**32 - 4),
     st.sets(st.integers(0, 90), max_size=30),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_so_are_drawn_ones_and_those_before_a_stop_token(engine, prompts, count, sampler, seed, stop):
     options = dict(sampler=sampler, seeds=seed, stop=stop)
     tapped = generate.answer(engine, prompts, count, tap=ActivationSpec("resid_post:1"), **options)

@@ -21,7 +21,7 @@ from llama_jax.errors import UserError
 from tests.activations.test_workers import commits, content, finished, source, start, unbroken  # noqa: F401
 
 UNITS = 300  # of the source of these tests
-ROUNDS = 10  # runs, in each of which an actor is killed and then a machine
+ROUNDS = 3  # runs, in each of which an actor is killed and then a machine
 SOON = 60  # seconds
 STORE = 80 << 20  # bytes
 

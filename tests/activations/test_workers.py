@@ -120,6 +120,32 @@ def index_of(child):
     return int(child.environ()[workers.VARIABLE].partition("/")[0])
 
 
+def held(source, folder):
+    """A run that is not over, its workers suspended, however fast they are and however slow whoever looks on: (folder,
+    supervisor, workers)."""
+    for attempt in range(5):
+        out = folder / f"out{attempt}"
+        process = start(source, out, "--processes", "2")
+        children = when_running(process, out, least=1)
+        for child in children:
+            child.suspend()
+        if len(commits(out)) < UNITS:
+            return out, process, children
+        for child in children:
+            child.resume()
+        finished(process)
+    raise AssertionError("every run was over before it could be held")
+
+
+def told(child):
+    """Whether a process that stands still has a signal to come, or is no more."""
+    try:
+        lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return any(int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd:"))
+
+
 def gone(processes):
     return not psutil.wait_procs(processes, timeout=20)[1]
 
@@ -321,13 +347,11 @@ def test_when_all_workers_die_it_is_one_line_and_can_be_gone_on_with(source, unb
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nobody_is_left_behind(source, unbroken, tmp_path, sign):
     """Whatever ends the supervisor, and whether or not it can do something about it."""
-    out = tmp_path / "out"
-    process = start(source, out, "--processes", "2")
-    children = when_running(process, out)
-    for child in children:
-        child.suspend()  # however slow this machine is: the run is not over when the signal comes
+    out, process, children = held(source, tmp_path)
     process.send_signal(sign)
-    time.sleep(0.5)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None and not all(told(child) for child in children):
+        time.sleep(0.02)  # until the supervisor has heard it
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.resume()

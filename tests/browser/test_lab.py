@@ -14,8 +14,8 @@ from llama_jax import paths
 from llama_jax.reporting import notebooks
 from tests.browser import lab
 
-# the door, the main one, and one that draws nothing for want of data
-SOME = ("00-start-here", "03-jit-placement", "12-gpu")
+# the door, one that computes nothing itself, and one that draws nothing for want of data
+SOME = ("00-start-here", "15-upgrading-jax", "12-gpu")
 NAMES = [path.stem for path in notebooks.find() if os.environ.get("LLAMA_JAX_LAB") == "all" or path.stem in SOME]
 BESIDE = ("01-text-generation",)  # which shows a picture that is no figure of its own
 LIMIT_S = 300

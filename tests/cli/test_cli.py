@@ -343,7 +343,7 @@ def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, tmp
 @pytest.mark.slow
 def test_bench_measures_pytorch(call, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    names = ("torch", "torch-compile", "transformers")
+    names = ("torch", "transformers")
     code, out, _ = call(
         "bench",
         "--model",

@@ -1,4 +1,4 @@
-"""What tests of charts share: a meta file, a run's trials, a figure's words, and that it is drawn the same twice."""
+"""What tests of charts share: a meta file, a run's trials, a figure's words, and that it is drawn in style."""
 
 import numpy as np
 from matplotlib.colors import to_hex
@@ -34,13 +34,10 @@ def words(figure):
     return " ".join([*around, *said])
 
 
-def assert_same_twice(draw, folder):
-    """That what `draw` draws is the same bytes twice; returns the text of the SVG."""
-    assert_in_style(draw())
-    files = [figures.save(draw(), "x", "nb", META, {}, "alt", folder / str(i)) for i in range(2)]
-    for kind in ("svg", "png"):
-        assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
-    return files[0]["svg"].read_text()
+def assert_drawn(figure, folder):
+    """That a figure is in style and can be saved; returns the text of the SVG."""
+    assert_in_style(figure)
+    return figures.save(figure, "x", "nb", META, {}, "alt", folder)["svg"].read_text()
 
 
 def assert_in_style(figure):

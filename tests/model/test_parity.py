@@ -30,9 +30,10 @@ def test_logits_and_64_greedy_tokens_equal_transformers(reference, packaged):
         "def fibonacci(n):",
     ]
     engine = generate.build(packaged, "loop")
-    for text in texts:
-        ids = packaged.tokenizer.encode(text, special=False, allow_special_tokens=True)
-        ours = list(generate.answer(engine, [ids], NEW)[0].token_ids)
+    prompt_ids = [packaged.tokenizer.encode(text, special=False, allow_special_tokens=True) for text in texts]
+    answers = [list(answer.token_ids) for answer in generate.answer(engine, prompt_ids, NEW)]
+    assert list(generate.answer(engine, prompt_ids[:1], NEW)[0].token_ids) == answers[0]
+    for text, ids, ours in zip(texts, prompt_ids, answers, strict=True):
         same_length = (ids * 8)[:32]  # one shape to compile for all prompts
         with torch.no_grad():
             expected = reference(torch.tensor([same_length])).logits[0].numpy()

@@ -18,13 +18,13 @@ PAPERMILL = Path(sys.executable).with_name("papermill")
 
 
 def drawn(folder):
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (folder / "figures").glob("03-*.*")}
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (folder / "figures").glob("15-*.*")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", [".", "notebooks"])
 def test_plain_papermill(where, tmp_path):
-    source = os.path.relpath(paths.ROOT / "notebooks" / "03-jit-placement.ipynb", paths.ROOT / where)
+    source = os.path.relpath(paths.ROOT / "notebooks" / "15-upgrading-jax.ipynb", paths.ROOT / where)
     done = subprocess.run(
         [PAPERMILL, source, tmp_path / "out.ipynb", "-p", "out_dir", tmp_path],
         cwd=paths.ROOT / where,

@@ -1,5 +1,6 @@
 """Every exercise of every notebook: a right answer is told to be right, a wrong one is not, none is no mistake."""
 
+import ast
 import re
 
 import nbformat
@@ -121,7 +122,8 @@ def test_right_answers_are_right_and_wrong_ones_are_not(number, tmp_path):
     nb = nbformat.read(path, as_version=4)
     at = exercises(nb)
     cells = []
-    for i, cell in enumerate(nb.cells):
+    for i in needed(nb.cells, at):
+        cell = nb.cells[i]
         if i in at:
             right, wrong = ANSWERS[number][at.index(i)]
             sources = (cell.source, tried(cell.source, right), tried(cell.source, wrong))
@@ -139,8 +141,32 @@ def test_right_answers_are_right_and_wrong_ones_are_not(number, tmp_path):
         assert wrong.startswith("Not yet"), wrong
 
 
+def needed(cells, at) -> list[int]:
+    """Those cells of code and, before them, those that give a name to anything that they use. Whole notebooks are run
+    elsewhere."""
+    found, wanted = [], set()
+    for i in reversed(range(len(cells))):
+        if cells[i].cell_type != "code":
+            continue
+        tree = list(ast.walk(ast.parse(cells[i].source)))
+        named = {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        named |= {node.name for node in tree if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        named |= {alias.asname or alias.name.partition(".")[0] for node in tree
+                  for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)}  # fmt: skip
+        if i in at or named & wanted:
+            found.insert(0, i)
+            wanted |= {node.id for node in tree if isinstance(node, ast.Name)}
+    return found
+
+
+def test_only_what_an_exercise_needs_is_run():
+    sources = ("import a.b, c as d", "x = d.e", "y = x + 1", "def f():\n    return x", "y = 2", "# Your answer\nf(a)")
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    assert needed([nbformat.v4.new_markdown_cell("x"), *cells], [6]) == [1, 2, 4, 6]
+
+
 def run(path) -> dict[str, str]:
-    """What each tagged cell prints, the notebook run as a person would."""
+    """What each tagged cell prints, in a kernel of its own."""
     from nbclient import NotebookClient
 
     nb = nbformat.read(path, as_version=4)

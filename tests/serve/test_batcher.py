@@ -107,7 +107,7 @@ def test_each_request_gets_the_tokens_that_it_gets_alone(tiny, placement, slots)
     ("placement", "slots"),
     among_the_fast(
         [("step+fused", 3)],
-        [("step+donate", 2), ("chunk8", 2), ("split", 2), ("step+fused", 3), ("chunk4+q8_0+fused", 4)],
+        [("split", 2), ("step+fused", 3), ("chunk4+q8_0+fused", 4)],
     ),
 )
 def test_log_probabilities_are_those_of_the_logits_and_cost_others_nothing(tiny, placement, slots):

@@ -6,7 +6,7 @@ from matplotlib.text import Text
 from llama_jax.experiments.activation_extraction import chart, probing
 from llama_jax.experiments.activation_extraction.rungs import BASE, CUT, PINNED
 from tests.experiments.activation_extraction.test_table import measured
-from tests.figures.drawn import assert_same_twice
+from tests.figures.drawn import assert_drawn
 
 GAPS = [dict(name=PINNED, reason="no GPU here", remedy="")]
 
@@ -39,7 +39,7 @@ def probed(layers: int = 4) -> list[dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ladder", "limits", "probe", "budget", "no budget"])
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
+def test_each_chart_is_drawn_in_style(tmp_path, name):
     draw = {
         "ladder": lambda: chart.extraction_ladder(measured(), GAPS),
         "limits": lambda: chart.extraction_limits(measured()),
@@ -49,7 +49,7 @@ def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
         ),
         "no budget": lambda: chart.extraction_budget([]),
     }[name]
-    assert_same_twice(draw, tmp_path)
+    assert_drawn(draw(), tmp_path)
 
 
 def test_the_ladder_says_programs_gains_and_gaps():

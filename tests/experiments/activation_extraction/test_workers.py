@@ -21,7 +21,7 @@ from llama_jax.experiments.activation_extraction import (
 from llama_jax.experiments.activation_extraction.command import Ran
 from llama_jax.experiments.activation_extraction.workers import CHILDREN, ONE, OVERHEAD, RAY, SCALING, UNIT, Plan, Run
 from tests.experiments.activation_extraction.test_chart import words
-from tests.figures.drawn import assert_same_twice
+from tests.figures.drawn import assert_drawn
 
 PLAN = Plan((1, 2), examples=4, unit=2, batch=2, length=16, sizes=(1, 4), small=256, starts=2, seed=0)
 
@@ -197,8 +197,8 @@ def test_the_charts_say_what_is_measured_and_what_is_simulated(few, tmp_path):
     drawn = words(workers_chart.simulated(workers_table.fleets(measured(2))))
     for text in ("SIMULATED", "Simulated: of 1,000 workers", "one failure a worker an hour: "):
         assert text in drawn, text
-    assert_same_twice(lambda: workers_chart.workers(measured()), tmp_path / "a")
-    assert_same_twice(lambda: workers_chart.simulated(workers_table.fleets(measured(2))), tmp_path / "b")
+    assert_drawn(workers_chart.workers(measured()), tmp_path / "a")
+    assert_drawn(workers_chart.simulated(workers_table.fleets(measured(2))), tmp_path / "b")
 
 
 @pytest.mark.parametrize("rows", [[], measured(1), [t for t in measured() if t.subject == ONE]])

@@ -8,7 +8,7 @@ from llama_jax.experiments.compiled_kernels import chart, scaling, size_chart, s
 from tests.experiments.compiled_kernels.test_scaling import points
 from tests.experiments.compiled_kernels.test_sizes import rows as rows_of_sizes
 from tests.experiments.compiled_kernels.test_where import FAR, MODEL, SHORT, answers
-from tests.figures.drawn import META, assert_same_twice, words
+from tests.figures.drawn import META, assert_drawn, words
 
 BACKENDS = {"loop": "jax", "loop+fused": "jax", "llamacpp": "llama.cpp"}
 ANSWERS = answers(noise=0.01) + answers("loop+gemv", layer=0.03, noise=0.01)
@@ -35,8 +35,8 @@ DRAWN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
-    assert_same_twice(DRAWN[name], tmp_path)
+def test_each_chart_is_drawn_in_style(tmp_path, name):
+    assert_drawn(DRAWN[name](), tmp_path)
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -5,7 +5,7 @@ import pytest
 from llama_jax import figures
 from llama_jax.experiments.fewer_bits import chart
 from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
-from tests.figures.drawn import META, assert_same_twice, words
+from tests.figures.drawn import META, assert_drawn, words
 
 CHARTS = ("quality", "roofline")
 
@@ -19,8 +19,8 @@ def draw(name, made, missing=(), read=True, names=NAMES):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHARTS)
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
-    assert_same_twice(lambda: draw(name, race()), tmp_path)
+def test_each_chart_is_drawn_in_style(tmp_path, name):
+    assert_drawn(draw(name, race()), tmp_path)
 
 
 @pytest.mark.parametrize("name", CHARTS)

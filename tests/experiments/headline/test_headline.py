@@ -9,7 +9,7 @@ from llama_jax.bench import AGAIN, summary
 from llama_jax.bench.journal import Journal
 from llama_jax.experiments.headline import chart, finding, measure
 from tests.bench.test_record import trial
-from tests.figures.drawn import assert_same_twice, words
+from tests.figures.drawn import assert_drawn, words
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -80,4 +80,4 @@ def test_the_figure_shows_every_subject(published, tmp_path):
     text = words(chart.rates(data, entries(data), published))
     assert "27.6 tok/s" in text or "27.5 tok/s" in text
     assert ("diamond" in text) == bool(published)
-    assert_same_twice(lambda: chart.rates(data, entries(data), published), tmp_path)
+    assert_drawn(chart.rates(data, entries(data), published), tmp_path)

@@ -4,7 +4,7 @@ from llama_jax import checkpoint
 from llama_jax.bench import record
 from llama_jax.experiments.honest_measurement import across
 from tests.bench.test_record import trial
-from tests.figures.drawn import assert_same_twice
+from tests.figures.drawn import assert_drawn
 
 
 def table(home, name, ms, **changes):
@@ -35,4 +35,4 @@ def test_answers_that_should_be_alike_are_gathered(tmp_path):
     assert across.finding(across.gather(tmp_path, ["step"])) == "No subject stands in two tables."
     figure = across.chart(found)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["loop\n1 = 45.0 tokens/s"]
-    assert_same_twice(lambda: across.chart(found), tmp_path / "twice")
+    assert_drawn(across.chart(found), tmp_path / "drawn")

@@ -4,7 +4,7 @@ import pytest
 
 from llama_jax.experiments.host_loop import chart, measure
 from tests.experiments.host_loop.test_measure import measured_models
-from tests.figures.drawn import assert_same_twice, words
+from tests.figures.drawn import assert_drawn, words
 
 
 @pytest.fixture(scope="module")
@@ -15,14 +15,14 @@ def panels():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["strategies", "dispatch", "load"])
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, name, panels):
+def test_each_chart_is_drawn_in_style(tmp_path, name, panels):
     points = measure.by_size(measured_models())
     draw = {
         "strategies": lambda: chart.host_strategies(panels),
         "dispatch": lambda: chart.dispatch_and_device(points, measure.crossover(points)),
         "load": lambda: chart.host_load(panels, 2),
     }[name]
-    assert_same_twice(draw, tmp_path)
+    assert_drawn(draw(), tmp_path)
 
 
 def test_rates_say_ratio_verdict_and_limit(panels):

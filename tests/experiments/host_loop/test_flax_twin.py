@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from llama_jax import figures
 from llama_jax.bench import protocol, record, recorded
 from llama_jax.bench.job import Job
 from llama_jax.bench.journal import Journal
@@ -145,19 +144,15 @@ def test_what_the_rows_do_not_decide_is_not_claimed():
 
 
 @pytest.mark.slow
-def test_the_figure_is_the_same_twice_and_shows_a_way_without_a_burst(tmp_path):
-    from tests.figures.drawn import META
+def test_the_figure_is_drawn_in_style_also_with_a_way_without_a_burst(tmp_path):
+    from tests.figures.drawn import assert_drawn
 
     void = [
         r.model_copy(update=dict(valid=False, reason="wrong: token 0")) if r.subject == flax_twin.SPLIT else r
         for r in rows()
     ]
     for data in (rows(), void, rows(("big",), processes=1, rounds=1)):
-        files = [
-            figures.save(flax_chart.call_cost(flax_twin.table(data)), "x", "nb", META, {}, "alt", tmp_path / str(i))
-            for i in range(2)
-        ]
-        assert files[0]["svg"].read_bytes() == files[1]["svg"].read_bytes()
+        assert_drawn(flax_chart.call_cost(flax_twin.table(data)), tmp_path)
 
 
 def test_mistakes_are_named_before_anything_runs():

@@ -13,7 +13,7 @@ from llama_jax.bench.workload import Workload
 from llama_jax.experiments.jit_placement import chart, finding, table
 from llama_jax.model.sampling import Sampler
 from tests.bench.test_record import trial
-from tests.figures.drawn import assert_same_twice, words
+from tests.figures.drawn import assert_drawn, words
 
 SETTINGS = "temperature 0.6, top-k 50"
 
@@ -74,7 +74,7 @@ def test_the_chart_names_what_is_added(tmp_path):
     figure = chart.sampling(found, SETTINGS)
     assert SETTINGS in words(figure)
     assert "+20" in words(figure)
-    assert "<svg" in assert_same_twice(lambda: chart.sampling(found, SETTINGS), tmp_path)
+    assert "<svg" in assert_drawn(chart.sampling(found, SETTINGS), tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from llama_jax.experiments.ollama import chart, conversation_chart, table
 from llama_jax.figures import memory
 from tests.bench.test_quality import rows
 from tests.bench.test_standings import MISSING, RATES, contest
-from tests.figures.drawn import META, assert_same_twice, words
+from tests.figures.drawn import META, assert_drawn, words
 
 NOTES = [dict(subject=name, libraries_rss_bytes=3 * 10**8) for name in RATES]
 PUBLISHED = {"Ollama": (34.5, 3.2), "llama-jax": (25.8, 1.3)}
@@ -35,9 +35,9 @@ def draw(name, trials, names, missing=(), distances=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHARTS)
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
+def test_each_chart_is_drawn_in_style(tmp_path, name):
     made = contest(blocks=5)
-    assert_same_twice(lambda: draw(name, made, list(RATES)), tmp_path)
+    assert_drawn(draw(name, made, list(RATES)), tmp_path)
 
 
 @pytest.mark.parametrize("name", CHARTS)

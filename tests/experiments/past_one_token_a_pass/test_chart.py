@@ -6,7 +6,7 @@ from llama_jax import figures
 from llama_jax.experiments.past_one_token_a_pass import chart, table
 from tests.experiments.past_one_token_a_pass.race import META as ABOUT
 from tests.experiments.past_one_token_a_pass.race import race
-from tests.figures.drawn import META, assert_same_twice, words
+from tests.figures.drawn import META, assert_drawn, words
 
 GAP = dict(name="llamacpp+lookup", reason="It is not built.", remedy="Run `make peers`.")
 DRAWN = {
@@ -17,8 +17,8 @@ DRAWN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
-def test_each_chart_draws_the_same_bytes_twice(tmp_path, name):
-    assert_same_twice(lambda: DRAWN[name](race()), tmp_path)
+def test_each_chart_is_drawn_in_style(tmp_path, name):
+    assert_drawn(DRAWN[name](race()), tmp_path)
 
 
 @pytest.mark.parametrize("name", DRAWN)

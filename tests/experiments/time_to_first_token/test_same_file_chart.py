@@ -5,7 +5,7 @@ import pytest
 from llama_jax import config
 from llama_jax.experiments.time_to_first_token import same_file, same_file_chart, table
 from tests.experiments.fewer_bits.race import LENGTHS, firsts
-from tests.figures.drawn import assert_same_twice, words
+from tests.figures.drawn import assert_drawn, words
 
 
 def draw_first(trials):
@@ -15,9 +15,9 @@ def draw_first(trials):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [(), ("step",)])
-def test_the_same_bytes_twice(tmp_path, names):
+def test_they_are_drawn_in_style(tmp_path, names):
     trials = firsts(names, 1) if names else firsts()
-    assert_same_twice(lambda: draw_first(trials), tmp_path)
+    assert_drawn(draw_first(trials), tmp_path)
 
 
 def test_it_draws_where_nothing_counts():

@@ -2,7 +2,7 @@
 
 from llama_jax.experiments.xla_cpu import chart, measure
 from tests.experiments.xla_cpu.test_measure import blocks, made
-from tests.figures.drawn import assert_same_twice
+from tests.figures.drawn import assert_drawn
 
 
 def words(figure):
@@ -18,8 +18,8 @@ def rows():
     return [*several, *blocks(finding="shared vector", shown=(40_000, 40_000))]
 
 
-def test_the_chart_draws_the_same_bytes_twice(tmp_path):
-    assert_same_twice(lambda: chart.xla_findings(measure.told(rows())), tmp_path)
+def test_the_chart_is_drawn_in_style(tmp_path):
+    assert_drawn(chart.xla_findings(measure.told(rows())), tmp_path)
 
 
 def test_the_chart_says_what_the_rows_say():

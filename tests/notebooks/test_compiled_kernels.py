@@ -1,0 +1,69 @@
+"""Notebook 17, of five tables, really measured through the runner on a small model, and drawn again from what it
+recorded."""
+
+import hashlib
+
+import pytest
+
+from llama_jax import bench
+from llama_jax.bench import protocol, record
+from llama_jax.bench.cold import Start
+from llama_jax.reporting import notebooks
+
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+SMALL = dict(
+    model=TINY,
+    scaled=["loop"],
+    scale_contexts=[24, 64],
+    scale_threads=[1],
+    scale_tokens=6,
+    scale_answers=1,
+    size_engines=["loop+q8_0"],
+    size_files=[f"{TINY},vocab_size=512/q4_0"],
+    size_contexts=[24],
+    size_lengths=[10],
+    size_tokens=6,
+    size_blocks=1,
+    shapes=TINY,
+    split=["loop"],
+    split_contexts=[24, 64],
+    split_blocks=2,
+    row_engines=["loop", "llamacpp"],
+    rows=[1, 3],
+    row_contexts=[16],
+    row_passes=2,
+    row_blocks=1,
+    first_subjects=["step", "llamacpp"],
+    first_lengths=[5, 20],
+    first_blocks=2,
+)
+
+
+def drawn(folder) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted((folder / "figures").iterdir())}
+
+
+@pytest.mark.slow
+def test_measured_and_drawn_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
+    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    (result,) = notebooks.run(("17",), SMALL, source="measure", out_dir=tmp_path)
+    assert result.ok, result
+    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("17",))[0]).artifacts)
+    assert "A token of loop takes " in result.finding
+    assert result.finding.endswith("; llamacpp was not measured here.")
+    sized, _ = record.read(tmp_path / "data" / "17-compiled-kernels-sizes.csv")
+    assert {(t.valid, t.prompt_tokens, t.new_tokens) for t in sized} == {(True, 18, 6), (True, 10, 1)}
+    firsts, meta = record.read(tmp_path / "data" / "17-compiled-kernels-first.csv", kind=Start)
+    assert {(t.subject, t.prompt_tokens, t.valid) for t in firsts} == {
+        (f"step{again}", n, True) for again in ("", bench.AGAIN) for n in (5, 20)
+    }
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
+    before = drawn(tmp_path)
+    (again,) = notebooks.run(("17",), out_dir=tmp_path)
+    assert again.ok, again
+    assert again.finding == result.finding
+    assert drawn(tmp_path) == before
