@@ -66,9 +66,8 @@ def changed(meta: dict) -> list[str] | None:
     code = meta.get("code")
     if not code:
         return None
-    declared = {(change["module"], change["before"]): change["after"] for change in same_times()}
-    then, now = code["modules"], describe(code["roots"])["modules"]
-    return sorted(name for name in {*then, *now} if latest(name, then.get(name), declared) != now.get(name))
+    then, now, declared = code["modules"], describe(code["roots"])["modules"], same_times()
+    return sorted(name for name in {*then, *now} if now.get(name) not in alike(name, then.get(name), declared))
 
 
 def same_times() -> list[dict]:
@@ -80,13 +79,13 @@ def same_times() -> list[dict]:
         return list(csv.DictReader(file))
 
 
-def latest(module: str, hashed: str | None, declared: dict[tuple[str, str], str]) -> str | None:
-    """The hash that a module has after all declared changes that follow one another from here."""
-    seen = set()
-    while (module, hashed) in declared and hashed not in seen:
-        seen.add(hashed)
-        hashed = declared[module, hashed]
-    return hashed
+def alike(module: str, hashed: str | None, declared: Sequence[dict]) -> list[str | None]:
+    """This hash of a module, and those that declared changes lead to from it."""
+    found = [hashed]
+    for one in found:  # which grows
+        changes = [change for change in declared if (change["module"], change["before"]) == (module, one)]
+        found += [change["after"] for change in changes if change["after"] not in found]
+    return found
 
 
 def complaint(meta: dict) -> str:

@@ -130,8 +130,11 @@ def test_a_declared_change_makes_nothing_stale_and_the_next_one_does(home):
     assert provenance.changed(recorded) == []
     declare((first, second), (second, first))  # there and back
     assert provenance.changed(recorded) == ["steps"]
-    change(PACKAGE["steps.py"])
+    change("x = 2\n")
     assert provenance.changed(recorded) == []
+    other = meta()
+    change(PACKAGE["steps.py"])
+    assert provenance.changed(recorded) == provenance.changed(other) == []
     change("x = 4\n")
     assert provenance.changed(recorded) == ["steps"]
 

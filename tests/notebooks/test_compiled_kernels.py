@@ -6,7 +6,7 @@ import hashlib
 import pytest
 
 from llama_jax import bench
-from llama_jax.bench import protocol, record
+from llama_jax.bench import record
 from llama_jax.bench.cold import Start
 from llama_jax.reporting import notebooks
 
@@ -47,14 +47,10 @@ def drawn(folder) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_measured_and_drawn_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
-    (result,) = notebooks.run(("17",), SMALL, source="measure", out_dir=tmp_path)
-    assert result.ok, result
-    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("17",))[0]).artifacts)
-    assert "A token of loop takes " in result.finding
-    assert result.finding.endswith("; llamacpp was not measured here.")
+def test_measured_and_drawn_again(measured, tmp_path):
+    found = measured("17", SMALL)
+    assert "A token of loop takes " in found
+    assert found.endswith("; llamacpp was not measured here.")
     sized, _ = record.read(tmp_path / "data" / "17-compiled-kernels-sizes.csv")
     assert {(t.valid, t.prompt_tokens, t.new_tokens) for t in sized} == {(True, 18, 6), (True, 10, 1)}
     firsts, meta = record.read(tmp_path / "data" / "17-compiled-kernels-first.csv", kind=Start)
@@ -65,5 +61,5 @@ def test_measured_and_drawn_again(tmp_path, monkeypatch):
     before = drawn(tmp_path)
     (again,) = notebooks.run(("17",), out_dir=tmp_path)
     assert again.ok, again
-    assert again.finding == result.finding
+    assert again.finding == found
     assert drawn(tmp_path) == before

@@ -3,10 +3,9 @@ figure."""
 
 import pytest
 
-from llama_jax.bench import protocol, record
+from llama_jax.bench import record
 from llama_jax.experiments.kv_cache.measure import TYPES
 from llama_jax.model import kvc
-from llama_jax.reporting import notebooks
 
 SIZES = "num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,head_dim=16,vocab_size=97"
 SMALL = dict(
@@ -22,13 +21,9 @@ SMALL = dict(
 
 
 @pytest.mark.slow
-def test_measured_with_every_type_of_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
-    (result,) = notebooks.run(("05",), SMALL, source="measure", out_dir=tmp_path)
-    assert result.ok, result
+def test_measured_with_every_type_of_cache(measured, tmp_path):
+    measured("05", SMALL)
     trials, meta = record.read(tmp_path / "data" / "05-kv-cache.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert {entry["kv"] for entry in meta["quality"]} == set(kvc.DTYPES)
     assert {t.subject for t in trials if t.run == "types"} > set(TYPES)
-    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("05",))[0]).artifacts)

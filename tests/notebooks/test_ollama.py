@@ -2,8 +2,7 @@
 
 import pytest
 
-from llama_jax.bench import protocol, quality, record
-from llama_jax.reporting import notebooks
+from llama_jax.bench import quality, record
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -27,16 +26,12 @@ SMALL = dict(
 
 
 @pytest.mark.slow
-def test_measured_through_the_runner(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
-    (result,) = notebooks.run(("10",), SMALL, source="measure", out_dir=tmp_path)
-    assert result.ok, result
-    assert result.finding.startswith("Neither Ollama nor llama.cpp was measured; ")
-    assert " is fastest. The fastest " in result.finding  # which it is, in a model so small, is chance
-    assert "of torch's best mode (torch)" in result.finding
-    assert "llamacpp, ollama were not measured here." in result.finding
-    assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find(("10",))[0]).artifacts)
+def test_measured_through_the_runner(measured, tmp_path):
+    found = measured("10", SMALL)
+    assert found.startswith("Neither Ollama nor llama.cpp was measured; ")
+    assert " is fastest. The fastest " in found  # which it is, in a model so small, is chance
+    assert "of torch's best mode (torch)" in found
+    assert "llamacpp, ollama were not measured here." in found
     trials, meta = record.read(tmp_path / "data" / "10-ollama.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]

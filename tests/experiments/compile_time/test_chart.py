@@ -1,4 +1,4 @@
-"""Charts of compile costs: the same bytes for the same data, and they say what is in the rows, also where little is."""
+"""Charts of compile costs: drawn in style, and they say what is in the rows, also where little is."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Charts of compiled kernels say what the rows say, and are the same bytes twice."""
+"""Charts of compiled kernels say what the rows say, and are drawn in style."""
 
 import pytest
 from matplotlib.text import Text

@@ -1,4 +1,4 @@
-"""Charts of fewer bits say what the rows say, are the same bytes twice, and name what is missing."""
+"""Charts of fewer bits say what the rows say, are drawn in style, and name what is missing."""
 
 import pytest
 

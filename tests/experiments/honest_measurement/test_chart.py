@@ -1,4 +1,4 @@
-"""Charts of honest measurement say what was published and what counts, and are the same bytes twice."""
+"""Charts of honest measurement say what was published and what counts, and are drawn in style."""
 
 import pytest
 

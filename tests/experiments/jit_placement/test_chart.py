@@ -1,4 +1,4 @@
-"""Charts of the placements say what the trials say, and are the same bytes twice."""
+"""Charts of the placements say what the trials say, and are drawn in style."""
 
 import pytest
 

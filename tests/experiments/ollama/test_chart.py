@@ -1,4 +1,4 @@
-"""Charts of the peers say what the trials say, are the same bytes twice, and name what is missing."""
+"""Charts of the peers say what the trials say, are drawn in style, and name what is missing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Charts of drafts say what the rows say, and are the same bytes twice."""
+"""Charts of drafts say what the rows say, and are drawn in style."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The chart of arriving tokens is the same bytes twice."""
+"""The chart of arriving tokens is drawn in style."""
 
 from llama_jax.experiments.text_generation import chart
 from tests.figures.drawn import assert_drawn, trials

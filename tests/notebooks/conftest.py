@@ -1,0 +1,22 @@
+"""A notebook that is really measured, on a small model."""
+
+import pytest
+
+from llama_jax.bench import protocol
+from llama_jax.reporting import notebooks
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """number, parameters → the finding of a notebook that was measured through the runner, all it promises left in
+    tmp_path."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
+    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+
+    def run(number: str, given: dict) -> str:
+        (result,) = notebooks.run((number,), given, source="measure", out_dir=tmp_path)
+        assert result.ok, result
+        assert all((tmp_path / name).is_file() for name in notebooks.about(notebooks.find((number,))[0]).artifacts)
+        return result.finding
+
+    return run
