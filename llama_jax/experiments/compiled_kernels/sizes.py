@@ -3,7 +3,9 @@
 A file is a model in a type of blocks. Of `random:PRESET` it is written here (`checkpoint/writer.py`: real shapes,
 random weights), of a GGUF file it is that file, or what llama.cpp's quantiser makes of it; both lie in the user's
 cache. In one process a file, all engines answer in turn in every block: at some contexts, several tokens each, and
-prompts of several lengths, one token each. The bandwidth is probed in every block.
+prompts of several lengths, one token each. The bandwidth is probed in every block. Placements make the reference's
+tokens of the file's blocks, or their time does not count; of other programs, whose arithmetic is their own, tokens are
+counted.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from llama_jax import checkpoint, paths
-from llama_jax.bench import available, passages, phases, protocol, roofline
+from llama_jax.bench import available, gate, passages, phases, protocol, roofline
 from llama_jax.bench.job import Job, check, watched, whole
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.process import allowed_cores
@@ -146,14 +150,15 @@ def answers(
         for who in subjects:
             for work in tasks:
                 protocol.warm_up(who, work, lambda: say("starting", {}), enough=1)
+        judges = judges_of(loaded, tasks)
         probe, more = roofline.Probe(Path(job["model"]).stat().st_size), dict(model=name)
         for block in range(blocks):
             more["bandwidth_gbps"] = probe.bandwidth()
             for order, (who, work) in enumerate(shuffled(subjects, tasks, seed, block)):
                 say("starting", {})
                 about = dict(order=order, phase="warm", **{**identity, "block": block})
-                made, _ = protocol.trial(who, work, block % len(work.prompts), **about)
-                say("trial", counted(made, work).model_copy(update=more).model_dump())
+                made, tokens = protocol.trial(who, work, block % len(work.prompts), **about)
+                say("trial", judged(made, tokens, work, judges[work]).model_copy(update=more).model_dump())
     return {}
 
 
@@ -174,6 +179,22 @@ def shuffled(subjects: Sequence, tasks: Sequence, seed: int, block: int) -> Iter
     for work in order.sample(tasks, len(tasks)):
         for who in order.sample(subjects, len(subjects)):
             yield who, work
+
+
+def judges_of(loaded: checkpoint.Checkpoint, tasks: Sequence[Workload]) -> dict[Workload, Callable]:
+    """Each task's judge by the reference's tokens. They share their engines: one program a shape, not one a task."""
+    references = {work: protocol.Reference(loaded, work) for work in tasks}
+    engines: dict = {}
+    for reference in references.values():
+        reference.engines = engines
+    return {work: reference.judge for work, reference in references.items()}
+
+
+def judged(made: Trial, tokens: np.ndarray, work: Workload, judge: Callable) -> Trial:
+    """Void where it has not made the tokens that were asked for, or, in an arithmetic of ours, other than the
+    reference's."""
+    made = counted(made, work)
+    return made if gate.approximate(made.quantisation) else judge(made, tokens)
 
 
 def counted(made: Trial, work: Workload) -> Trial:

@@ -10,6 +10,7 @@ from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import Workload
 from llama_jax.errors import UserError
 from llama_jax.experiments.compiled_kernels import finding, size_table, sizes
+from llama_jax.placement import parse
 from tests.bench.test_record import trial
 
 TINY = (
@@ -133,6 +134,21 @@ def test_an_answer_of_fewer_tokens_is_void():
     assert sizes.counted(whole, work) == whole
     short = sizes.counted(whole, Workload(((1, 2),), new_tokens=12, length=2))
     assert (short.valid, short.reason) == (False, "failed: 11 of 12 tokens came")
+
+
+def test_our_tokens_are_the_references_and_others_are_not_held_to_them():
+    loaded, work = checkpoint.load(TINY, "q4_0"), Workload(((5, 6, 7),), new_tokens=6, length=3)
+    judge = sizes.judges_of(loaded, [work])[work]
+    who = protocol.subject(loaded, parse("loop"))
+    made, tokens = protocol.trial(who, work, 0, run="file", block=0, order=0, process=1, seed=0, phase="cold")
+    made = made.model_copy(update=dict(valid=True, reason=""))  # it compiled
+    assert sizes.judged(made, tokens, work, judge) == made
+    other = (tokens + 1) % 512
+    spoilt = sizes.judged(made, other, work, judge)
+    assert not spoilt.valid
+    assert spoilt.reason.startswith("wrong: token 0 is ")
+    peer = made.model_copy(update=dict(quantisation="gguf-q4_0"))
+    assert sizes.judged(peer, other, work, judge) == peer
 
 
 def test_every_subject_has_every_task_in_each_block_and_blocks_differ():
