@@ -289,7 +289,7 @@ def test_any_number_of_processes_writes_the_same_bytes(source, unbroken, tmp_pat
     report, *others = [json.loads(line) for line in done.out.splitlines()]
     assert not others
     assert (report["units"], report["written"], report["complete"]) == (UNITS, UNITS, True)
-    assert 1 <= report["compilations"] <= processes
+    assert report["compilations"] <= processes  # none is known of workers that were overtaken at their last unit
     assert content(tmp_path / "out") == content(unbroken)
 
 

@@ -53,12 +53,12 @@ def test_peers_are_subjects_like_any_other(folder):
 def test_what_pytorch_compiles_is_counted_cold_and_absent_warm(folder):
     names = ("torch-compile", "torch-cudagraph")
     journal = Journal()
-    trials = phases.run(plan(folder, "step", blocks=1, cold=2, cached=1, peers=names), journal)
+    trials = phases.run(plan(folder, "step", blocks=1, cold=1, cached=1, peers=names), journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in phases.missing(journal)] == ["torch-cudagraph"]
-    first, second = (t for t in trials if t.subject == "torch-compile" and t.phase == "cold")
-    assert (first.compiled, second.compiled) == (2, 2)  # the second finds nothing of the first's on the disk
-    assert min(first.backend_ns, second.backend_ns) > 0.2 * max(first.backend_ns, second.backend_ns)
+    (cold,) = (t for t in trials if t.subject == "torch-compile" and t.phase == "cold")
+    assert cold.compiled == 2
+    assert cold.backend_ns > 0
     warm = [t for t in trials if t.phase == "warm"]
     assert {t.subject for t in warm} == {"step", "step" + AGAIN, "torch-compile"}
     assert len({t.tokens_sha256 for t in warm}) == 1

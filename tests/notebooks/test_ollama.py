@@ -1,8 +1,10 @@
 """The comparison with the peers, really measured through the runner on a small model."""
 
+import numpy as np
 import pytest
 
-from llama_jax.bench import quality, record
+from llama_jax.bench import AGAIN, footprints, quality, record, standings
+from llama_jax.experiments.ollama import measure
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -35,6 +37,21 @@ def test_measured_through_the_runner(measured, tmp_path):
     trials, meta = record.read(tmp_path / "data" / "10-ollama.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]
+    assert all(gap["remedy"] for gap in meta["missing"])
+    names = ["loop", "loop+bf16", "loop+fused", "torch"]
+    assert meta["subjects"] == names
+    main, chat = standings.of(trials, standings.MAIN), standings.of(trials, measure.CHAT)
+    assert sorted({(t.block, t.subject) for t in main}) == sorted((b, n) for b in range(2) for n in [*names, f"loop{AGAIN}"])
+    assert all(np.isfinite(t.tg) for t in main)
+    assert sorted((t.block, t.prompt, t.subject) for t in chat) == sorted(
+        (b, k, n) for b in range(2) for k in range(2) for n in ("loop", "loop+fused", "torch")
+    )
+    assert {t.prompt: t.prompt_tokens for t in chat} == dict(enumerate(meta["history"]))
+    assert {t.new_tokens for t in chat} == {4}
+    assert len({t.tokens_sha256 for t in chat if t.prompt == 1 and t.subject in ("loop", "torch")}) == 1
+    alone = footprints.table(trials, meta["processes"], SMALL["rivals"])
+    assert [entry["name"] for entry in alone] == ["loop", "loop+fused", "torch"]
+    assert all(0 < entry["libraries"] < entry["peak"][0] for entry in alone)
     windows, _ = record.read(tmp_path / "data" / "10-ollama-quality.csv", kind=quality.Window)
     assert {e["subject"]: e["tokens"] for e in quality.table(windows)} == {
         "float32": 60,

@@ -1,12 +1,11 @@
-"""The contest: mistakes named first, the same tokens for everyone, and the children that measure, on a small model."""
+"""The contest: mistakes named first, and the same tokens for everyone. It is measured in tests/notebooks."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import footprints, protocol, standings
+from llama_jax.bench import footprints, protocol
 from llama_jax.bench.journal import Journal
 from llama_jax.bench.workload import encoder
 from llama_jax.errors import UserError
@@ -77,35 +76,6 @@ def test_turns_of_random_ids_where_there_is_no_tokenizer():
     work = turns.conversation(checkpoint.load(TINY), 3, 4, seed=5)
     assert [len(prompt) for prompt in work.prompts] == [40, 110, 180]
     assert all(b[: len(a)] == a for a, b in zip(work.prompts, work.prompts[1:], strict=False))
-
-
-@pytest.mark.slow
-def test_really_measured(tmp_path, monkeypatch):
-    """Placements and torch on random weights; what reads GGUF files is a gap with a remedy; an interrupted run goes
-    on."""
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    journal = Journal()
-    trials, meta = measure.run(CONTEST, journal)
-    assert all(t.valid for t in trials), [t.reason for t in trials]
-    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]
-    assert all(gap["remedy"] for gap in meta["missing"])
-    assert meta["subjects"] == ["loop", "step+bf16", "torch"]
-    main, chat = standings.of(trials, standings.MAIN), standings.of(trials, measure.CHAT)
-    assert sorted({(t.block, t.subject) for t in main}) == sorted(
-        (b, n) for b in range(2) for n in ("loop", "loop (again)", "step+bf16", "torch")
-    )
-    assert sorted((t.block, t.prompt, t.subject) for t in chat) == sorted(
-        (b, k, n) for b in range(2) for k in range(2) for n in ("loop", "step+bf16", "torch")
-    )
-    assert {t.prompt: t.prompt_tokens for t in chat} == dict(enumerate(meta["history"]))
-    assert {t.new_tokens for t in chat} == {4}
-    assert len({t.tokens_sha256 for t in chat if t.prompt == 1 and t.dtype == "float32"}) == 1
-    assert all(np.isfinite(t.tg) for t in main)
-    found = footprints.table(trials, journal.notes, CONTEST.rivals)
-    assert [f["name"] for f in found] == ["loop", "step+bf16", "torch"]
-    assert all(0 < f["libraries"] < f["peak"][0] for f in found)
-    assert len({t.process for t in trials}) == 5  # one warm, three alone, one that talks
-    assert measure.run(CONTEST, journal)[0] == trials  # all of it was in the journal
 
 
 @pytest.mark.slow
