@@ -68,6 +68,18 @@ def compiling():
         compilation_cache.reset_cache()
 
 
+@pytest.fixture(scope="module")
+def quickly():
+    """For modules whose slow tests are the fast ones with other parameters: compiled as little as there."""
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    try:
+        jax.config.update(name, True)
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
 def pytest_collection_finish():
     """What the imports made stays until the end: collecting garbage, as each trial of the protocol does, need not look
     at it."""

@@ -20,6 +20,8 @@ from llama_jax.steps import Carry, Steps
 from tests.conftest import among_the_fast
 from tests.kernels.models import random_model, small
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 DRAW = Sampler(temperature=0.7, top_k=4)
 STATIC = {"prefill": 5}
 

@@ -15,6 +15,8 @@ from llama_jax.model.quantise import FORMS
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import LADDER, MODIFIERS, Placement, parse
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 N = 10  # one from the prefill, a chunk of eight, one more
 PROMPTS = [[5, 9, 33, 60, 2, 7, 1], [8, 3], [44] * 11]
 DRAW = Sampler(temperature=0.8, top_k=20, top_p=0.95, min_p=0.01, repetition_penalty=1.2)

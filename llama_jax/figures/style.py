@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 from pydantic import Field
 
 from llama_jax import boundary, files
@@ -148,7 +148,7 @@ def wrapped(figure: Figure, text: str, size: float, bold: bool = False) -> str:
     room, lines = 0.985 * 72 * figure.get_figwidth(), [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}".strip()
-        fits = TextPath((0, 0), longer.replace("$", ""), prop=font).get_extents().width <= room
+        fits = text_to_path.get_text_width_height_descent(longer.replace("$", ""), font, ismath=False)[0] <= room
         lines = [*lines[:-1], longer] if fits or not lines[-1] else [*lines, word]
     return "\n".join(lines)
 

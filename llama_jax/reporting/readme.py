@@ -134,12 +134,9 @@ def about(run: Run) -> str:
     said += f" in {len({t.process for t in good})} processes, everybody in turn within each block"
     control = summary.paired_ratio(run.trials, run.baseline + AGAIN, run.baseline)
     said += f"; `{run.baseline}` against itself {control.value:.2f} {interval(control)}" if control.n > 1 else ""
+    said += f", {control.verdict}" if control.verdict in ("faster", "slower", "unstable") else ""
     around = run.meta["environment"]
-    noise = [
-        environment.busy(around),
-        summary.disturbed(summary.table(run.trials, run.baseline, [run.baseline])),
-    ]
-    said += "".join(f"; {words}" for words in noise if words)
+    said += f"; {busy}" if (busy := environment.busy(around)) else ""
     gaps = [f"`{name}`" for name in SUBJECTS if name not in run.known]
     missing = f" Not in it: {listed(gaps)}." if gaps else ""
     where = " · ".join(filter(None, (environment.machine_line(around), instructions(around), probed(run.meta))))

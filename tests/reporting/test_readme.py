@@ -101,6 +101,13 @@ def test_the_machine_stands_once_with_n_and_what_is_missing():
     assert said.endswith("Measured 2026-01-01 on C, 2 cores, 16 GiB · jax 1, Python 3.")
 
 
+def test_a_control_that_differs_says_so_once():
+    noisy = readme.about(run(("step",), noise=0.2))
+    (control,) = re.findall(r"against itself [\d.]+ \[[^]]*\]([^(;]*)", noisy)
+    assert control.strip(" ,") in ("faster", "slower", "unstable")
+    assert "control" not in noisy
+
+
 def test_the_run_with_most_rows_comes_first(tmp_path):
     behind = []
     for name, names in (("01-a", ("step", "loop")), ("05-b", ("eager", "step", "loop")), ("04-c", ("loop",))):

@@ -23,6 +23,8 @@ from llama_jax.serve.rows import among
 from tests.conftest import among_the_fast
 from tests.kernels.models import random_model, small
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 CONTEXT = 160
 
 

@@ -10,6 +10,8 @@ from llama_jax.serve import slots, stepper
 from tests.kernels.models import small
 from tests.kernels.test_generation import checkpoint_of
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 
 @pytest.mark.parametrize("placement", ["step+donate", "step+fused", "chunk4+fused"])
 @pytest.mark.parametrize("context", [2, 32])
