@@ -1,5 +1,5 @@
-"""Notebooks without our runner: plain papermill from the repository's root (`test_notebooks` has it from theirs), and the
-kernel that `make lab` gives."""
+"""Notebooks without our runner: plain papermill from the repository's root (`test_notebooks` has it from theirs), and
+the kernel that `make lab` gives."""
 
 import hashlib
 import os

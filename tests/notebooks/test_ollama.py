@@ -41,7 +41,9 @@ def test_measured_through_the_runner(measured, tmp_path):
     names = ["loop", "loop+bf16", "loop+fused", "torch"]
     assert meta["subjects"] == names
     main, chat = standings.of(trials, standings.MAIN), standings.of(trials, measure.CHAT)
-    assert sorted({(t.block, t.subject) for t in main}) == sorted((b, n) for b in range(2) for n in [*names, f"loop{AGAIN}"])
+    assert sorted({(t.block, t.subject) for t in main}) == sorted(
+        (b, n) for b in range(2) for n in [*names, f"loop{AGAIN}"]
+    )
     assert all(np.isfinite(t.tg) for t in main)
     assert sorted((t.block, t.prompt, t.subject) for t in chat) == sorted(
         (b, k, n) for b in range(2) for k in range(2) for n in ("loop", "loop+fused", "torch")
