@@ -143,14 +143,26 @@ def footnote(figure: Figure, words: str) -> None:
 
 
 def wrapped(figure: Figure, text: str, size: float, bold: bool = False) -> str:
-    """A text in lines that fit the figure's width at a font size."""
+    """A text in as few lines as fit the figure's width at a font size, all about as long: a last word does not stand
+    alone."""
     font = FontProperties(family=STYLE["font.family"], size=size, weight="bold" if bold else "normal")
-    room, lines = 0.985 * 72 * figure.get_figwidth(), [""]
-    for word in text.split(" "):
-        longer = f"{lines[-1]} {word}".strip()
-        fits = text_to_path.get_text_width_height_descent(longer.replace("$", ""), font, ismath=False)[0] <= room
-        lines = [*lines[:-1], longer] if fits or not lines[-1] else [*lines, word]
-    return "\n".join(lines)
+    room, words = 0.985 * 72 * figure.get_figwidth(), text.split(" ")
+
+    def width(words: Sequence[str]) -> float:
+        return text_to_path.get_text_width_height_descent(" ".join(words).replace("$", ""), font, ismath=False)[0]
+
+    def lines(room: float) -> list[list[str]]:
+        found = [words[:1]]
+        for word in words[1:]:
+            if width([*found[-1], word]) <= room:
+                found[-1].append(word)
+            else:
+                found.append([word])
+        return found
+
+    fewest = len(lines(room))
+    shares = (share for share in np.linspace(1 / fewest, 1, 20) if len(lines(share * room)) == fewest)
+    return "\n".join(map(" ".join, lines(next(shares) * room)))
 
 
 def display(paths: dict[str, Path]) -> None:

@@ -6,7 +6,10 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llama_jax import figures
 from llama_jax.bench import summary
@@ -66,7 +69,15 @@ def test_a_headline_is_broken_where_the_figure_ends():
     figures.headline(figure, "Each of these words is short and yet they are too many for one line of six inches")
     lines = figure._suptitle.get_text().split("\n")
     assert len(lines) == 2
+    assert len(lines[1]) > 0.7 * len(lines[0])  # not a last word alone
     assert_in_style(figure)
+
+
+@given(st.lists(st.text("ab$", min_size=1, max_size=60), min_size=1, max_size=40), st.sampled_from([2, 6, 11]))
+def test_broken_words_are_those_of_the_text_in_order(words, inches):
+    figure, _ = style.new(inches, 2)
+    assert style.wrapped(figure, " ".join(words), 8).split() == words
+    plt.close(figure)
 
 
 def test_a_second_colour_and_a_title_that_says_nothing_are_seen():

@@ -231,32 +231,35 @@ def paid_back(
         axes.plot([longest, longest * 1.1], [ends[name, way], at], color=colour(name), linewidth=0.8, clip_on=False)
         words = f"{name}, {way}: {took[name, way][-1]:.0f} s"
         axes.text(longest * 1.13, at, words, color=colour(name), fontsize=9, va="center")
-    few = min(filter(None, (table.break_even(trials, *pair, seed).n for pair in pairs)), default=0)
+    evens = {pair: table.break_even(trials, *pair, seed) for pair in pairs}
+    few = min(filter(None, (even.n for even in evens.values())), default=0)
     axes.set(xscale="log", yscale="log", xlim=(5, longest), ylim=(0.95, None))
     axes.set_xlabel(f"tokens made by the process, log scale (n ≥ {few} starts each; right: seconds for {longest:,})")
     axes.set_ylabel("mean seconds since weights were loaded,\nover the quickest's, log scale")
     readable(axes.xaxis, axes.yaxis)
-    headline(figure, ahead(trials, pairs, seed))
+    headline(figure, ahead(evens))
     return figure
 
 
-def ahead(trials: Sequence[Start], pairs: Sequence[tuple[tuple[str, str], tuple[str, str]]], seed: int) -> str:
-    """Who is ahead of whom at once, and who from when on."""
-    evens = {(a, b): table.break_even(trials, a, b, seed) for a, b in pairs}
+def ahead(evens: dict[tuple[tuple[str, str], tuple[str, str]], BreakEven]) -> str:
+    """Who is ahead of whom at once, and who from when on; last, of whom that is open. evens: by (ours, the other)."""
     at_once = [(a, b) for (a, b), even in evens.items() if tokens_words(even) == "at once"]
     others = {b for _, b in at_once}
     said = (
-        [f"{len(at_once)} of {len(pairs)} ways are ahead of {next(iter(others))[0]} at once"]
+        [f"{len(at_once)} of {len(evens)} ways are ahead of {next(iter(others))[0]} at once"]
         if len(others) == 1
         else []
     )
     rest = [
         (pair, even) for pair, even in evens.items() if not np.isnan(even.tokens) and not (said and pair in at_once)
     ]
-    for (a, b), even in rest:
+    for (a, b), even in sorted(rest, key=lambda pair: pair[1].undecided):
         words, other = tokens_words(even), b[0] if a[1] == b[1] else f"{b[0]} {b[1]}"
         when = words if words.startswith(("never", "at once")) else f"after {words}"
-        said.append(f"{a[0]} {a[1]} is ahead of {other} {when}")
+        if even.undecided:
+            said.append(f"{even.n} starts do not decide when {a[0]} {a[1]} is ahead of {other}")
+        else:
+            said.append(f"{a[0]} {a[1]} is ahead of {other} {when}")
     return "; ".join(said[:2]) or "No two ways of starting were measured"
 
 

@@ -70,7 +70,7 @@ def share(found: Ratio) -> str:
 
 def after(found: BreakEven) -> str:
     """`from the start`, `after 40 tokens [30, 55]`, `never`; what the interval leaves open is said."""
-    if found.low == 0 and found.high == table.NEVER:
+    if found.undecided:
         return f"at a point that {found.n} processes do not decide"
     if found.tokens == 0:
         words = "from the start" if not found.high > 0 else f"from the start or within {found.high:.0f} tokens"

@@ -160,6 +160,11 @@ class BreakEven:
     n: int  # starts of the side that has fewer
     pairs: int  # warm pairs behind the gain
 
+    @property
+    def undecided(self) -> bool:
+        """The interval says nothing: from at once to never."""
+        return self.low == 0 and self.high == NEVER
+
 
 def break_even(trials: Sequence[Start], ours: tuple[str, str], other: tuple[str, str], seed: int = 0) -> BreakEven:
     """Break-even of (placement, way) against another one.

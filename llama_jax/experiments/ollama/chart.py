@@ -212,11 +212,9 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
         )
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
-    words = (
-        f"float32's own distribution, to rounding (below {quality.EXACT:g} nats); without a number: all best tokens too"
-    )
-    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="top")
-    axes.annotate(words, (0.995, bottom), (0, -2), fontsize=8.5, color=GREY, **note)
+    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats);\nwithout a number: all best tokens too"
+    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
+    axes.annotate(words, (0.995, bottom), (0, 3), fontsize=8.5, color=GREY, **note)
     axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
     axes.set_ylabel(f"mean KL divergence from float32, nats a token\n(log scale, {tokens:,} tokens of English)")
     headline(figure, fastest_and_near(shown))

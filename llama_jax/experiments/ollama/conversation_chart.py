@@ -47,7 +47,7 @@ def conversation(
             linestyle="--" if name != reference and backends[name] == standings.JAX else "-",
         )
         ends[name] = points[-1]
-    for name, height in spread_labels({name: y for name, (_, y) in ends.items()}, 1.09).items():
+    for name, height in spread_labels({name: y for name, (_, y) in ends.items()}, 1.15).items():
         left.annotate(
             name,
             (ends[name][0], height),

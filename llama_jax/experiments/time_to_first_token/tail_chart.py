@@ -74,7 +74,9 @@ def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
         axes.set_title(name, fontsize=10.5)
         axes.set(xscale="log", yscale="log")
         axes.minorticks_off()
-        axes.set_xticks(x, [f"{e['tokens']}  (n = {e['n']:,})" for e in here], rotation=90, fontsize=8.5)
+        named = apart(x)
+        labels = [f"{e['tokens']}  (n = {e['n']:,})" if e["tokens"] in named else "" for e in here]
+        axes.set_xticks(x, labels, rotation=90, fontsize=8.5)
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_locator(LogLocator(subs=()))
         plain_ticks(axes.yaxis)
@@ -87,3 +89,12 @@ def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
     ends = " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (min(over), max(over))))
     headline(figure, f"One first token in twenty takes {ends} times the median or longer")
     return figure
+
+
+def apart(values: Sequence[float], factor: float = 1.3) -> list[float]:
+    """Of ascending values those that are at least so far from the last one kept that their labels do not touch."""
+    kept = []
+    for value in values:
+        if not kept or value >= factor * kept[-1]:
+            kept.append(value)
+    return kept

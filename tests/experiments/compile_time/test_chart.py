@@ -65,6 +65,16 @@ def test_the_charts_say_what_the_rows_say():
         assert text in drawn
 
 
+def test_a_title_claims_no_break_even_that_the_starts_leave_open():
+    step, scan, eager = ("step", "cold"), ("step+scan", "cold"), ("eager", "cold")
+    open_ = table.BreakEven(0, 0, table.NEVER, 1.0, 0.1, 4, 8)
+    late = table.BreakEven(19, 12, 40, 1.0, 0.1, 4, 8)
+    assert chart.ahead({(step, eager): open_, (scan, eager): late}) == (
+        "step+scan cold is ahead of eager after 19 tokens [12, 40]; "
+        "4 starts do not decide when step cold is ahead of eager"
+    )
+
+
 def test_the_bars_of_a_start_end_where_its_first_token_is():
     axes = chart.compile_starts(trials()).axes[0]
     ends = {round(bar.get_y() + bar.get_height() / 2): bar.get_x() + bar.get_width() for bar in axes.patches}

@@ -50,3 +50,8 @@ def test_a_tail_of_some_hundred_requests_has_a_p95_and_no_p99():
     drawn = {line.get_label() for line in figure.axes[0].lines}
     assert {"P50", "P95", "mean"} <= drawn
     assert "P99" not in drawn
+
+
+def test_labels_that_would_touch_are_left_out():
+    assert tail_chart.apart([10, 50, 100, 150, 200, 250, 300, 350, 400]) == [10, 50, 100, 150, 200, 300, 400]
+    assert tail_chart.apart([]) == []
