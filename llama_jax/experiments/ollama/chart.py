@@ -212,7 +212,8 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
         )
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
-    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats);\nwithout a number: all best tokens too"
+    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats);\n"
+    words += "without a number: all best tokens too"
     note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
     axes.annotate(words, (0.995, bottom), (0, 3), fontsize=8.5, color=GREY, **note)
     axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
