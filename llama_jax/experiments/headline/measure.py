@@ -31,7 +31,7 @@ class Amount:
     seed: int = 0
 
 
-QUICK, FULL = Amount(blocks=12, processes=2), Amount(blocks=20, processes=5)
+QUICK, FULL = Amount(blocks=12, processes=2), Amount(blocks=40, processes=10)
 
 
 def record(journal: Journal, amount: Amount, progress: Progress = announce) -> tuple[list[Trial], dict]:
