@@ -33,18 +33,19 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
         axes.set_axis_off()
     for axes, e in zip(panels.flat, entries, strict=False):
         heights, tint = rows(axes, ["a token", *(where.WORDS[part] for part in where.PARTS)]), colour(e["name"])
+        room = 1.45 * e["total"]
         for i, part in enumerate(where.PARTS):
             height = len(where.PARTS) - 1 - i
             axes.barh(height, e[part], height=0.5, color=tint, alpha=0.35)
             axes.plot([e[f"{part}_low"], e[f"{part}_high"]], [height] * 2, color="black", linewidth=1.8)
             end = np.nanmax([e[part], e[f"{part}_high"], 0])
-            axes.text(end, height, f" {part_words(e, part)}", va="center", fontsize=9)
+            axes.text(min(end, room), height, f" {part_words(e, part)}", va="center", fontsize=9)
         top = heights["a token"]
         axes.barh(top, e["total"], height=0.5, color=tint)
         axes.text(e["total"], top, f" {e['total']:.1f} ms", va="center", fontsize=9, fontweight="bold")
         axes.plot([e["limit"]] * 2, [top - 0.35, top + 0.35], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
         axes.axvline(0, color="black", linewidth=0.8)
-        axes.set_xlim(right=1.45 * e["total"])
+        axes.set_xlim(right=room)
         axes.set_title(e["name"], color=tint)
         axes.set_xlabel(
             f"ms at context {context} (mean,\nn = {e['n']} blocks; line: 95 %;\nred: the bandwidth's limit)"

@@ -65,6 +65,7 @@ def conversation(
     left.set_ylabel(f"seconds until {new_tokens} tokens are there (log scale)")
     left.set_title(heading, fontsize=10)
     heights = rows(right, list(found))
+    room = 1.9 * max((f["total"].median for f in found.values() if f["total"].n), default=1)
     for name, f in found.items():
         total, colour = f["total"], look(name, backends[name])[0]
         if not total.n:
@@ -88,9 +89,9 @@ def conversation(
         )
         right.plot([total.low, total.high], [heights[name]] * 2, color="black", linewidth=2)
         words = f"n = {total.n}" if name == reference else interval_words(f["ratio"])
-        end = max(total.median, total.high if np.isfinite(total.high) else 0)
+        end = max(total.median, min(total.high, room) if np.isfinite(total.high) else 0)
         right.text(end, heights[name], f"  {total.median:.2f} s, {words}", va="center", fontsize=8.5)
-    right.set_xlim(right=1.9 * max((f["total"].median for f in found.values() if f["total"].n), default=1))
+    right.set_xlim(right=room)
     right.set_xlabel(
         f"seconds of the whole conversation (bar: median, line: 95 % interval;\nx: times as long as {reference})"
     )

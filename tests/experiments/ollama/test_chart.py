@@ -55,6 +55,19 @@ def test_each_chart_draws_where_nothing_counts(tmp_path, name):
     assert figures.save(draw(name, made, list(RATES), MISSING), "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
 
 
+def test_an_endless_interval_leaves_the_page_as_wide_as_it_was():
+    """What two answers that differ make of Student's t."""
+
+    def width(spread):
+        made = [
+            t.model_copy(update=dict(token_times_ns=[n * spread**t.block for n in t.token_times_ns]))
+            for t in contest(blocks=2, chats=2)
+        ]
+        return draw("conversation", made, list(RATES)).get_tightbbox().width
+
+    assert width(3) < 1.3 * width(1)
+
+
 def test_the_histogram_has_the_ratio_and_what_was_published():
     drawn = draw("histogram", contest(blocks=6), list(RATES))
     assert "loop over llamacpp: 0.40x [" in words(drawn)
