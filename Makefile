@@ -11,6 +11,7 @@ PROFILE ?= quick
 ONLY ?=
 LAB ?=
 MINUTES ?= 10
+PART ?= 1/1
 SEED ?= 0
 # llama.cpp with this machine's own instructions, without its part for images
 LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
@@ -59,8 +60,8 @@ stale: $(READY)  ## say which recorded tables are older than their code; fails w
 test: $(READY)  ## run the test suite, all but what takes tens of seconds
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --durations=15
 
-test-slow: $(READY)  ## run the rest: parity at full size, fresh processes, notebooks
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --durations=15
+test-slow: $(READY)  ## run the rest: parity at full size, fresh processes, notebooks (PART=1/3 for the first third)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --part $(PART) --durations=15
 
 fuzz: $(READY)  ## throw damaged and hostile input at every boundary for MINUTES, and print what became of it
 	$(BIN)/python -m tests.fuzz.campaign --minutes $(MINUTES) --seed $(SEED)

@@ -35,6 +35,10 @@ def build(cfg, seed=0):
 WEEK = 7 * 24 * 3600
 
 
+def pytest_addoption(parser):
+    parser.addoption("--part", default="1/1", help="k/n: slow tests of every n-th file only, from the k-th on")
+
+
 def pytest_configure(config):
     """Most of the fast tests' time is XLA's: where only they run, compile less well, and nothing twice.
 
@@ -86,9 +90,30 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items):
-    """Tests of the real Ollama are skipped where it is not built. So are those of llama.cpp; where that must be, as in
-    CI, they run and fail."""
+def part_of(items, k, n):
+    """(kept, left out): of slow tests those of every n-th file, whole files because tests there share what they build,
+    and those marked `slow("always")`; all others."""
+    marked = [(item, item.get_closest_marker("slow")) for item in items]
+    files = sorted({item.path for item, slow in marked if slow and not slow.args})
+    left = {path for i, path in enumerate(files) if i % n != k - 1}
+    kept, out = [], []
+    for item, slow in marked:
+        (out if slow and not slow.args and item.path in left else kept).append(item)
+    return kept, out
+
+
+@pytest.hookimpl(trylast=True)  # what `-m` leaves
+def pytest_collection_modifyitems(items, config):
+    """Of the slow tests a part, where `--part` asks for one. Tests of the real Ollama are skipped where it is not
+    built. So are those of llama.cpp; where that must be, as in CI, they run and fail."""
+    try:
+        k, n = map(int, config.option.part.split("/"))
+    except ValueError:
+        k, n = 0, 0
+    if not 1 <= k <= n:
+        raise pytest.UsageError(f"--part is {config.option.part}; it must be k/n, such as 1/3.")
+    items[:], out = part_of(items, k, n)
+    config.hook.pytest_deselected(items=out)
     if ollama_native.binary() is None:
         for item in items:
             if item.get_closest_marker("ollama"):

@@ -20,7 +20,7 @@ def reference():
     return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("always")
 def test_logits_and_64_greedy_tokens_equal_transformers(reference, packaged):
     """Our tokens are transformers' greedy ones: each is the best where transformers is given all tokens before it."""
     import torch

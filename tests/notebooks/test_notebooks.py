@@ -43,7 +43,7 @@ def hashes(folder, what="figures/*-*.*"):
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob(what))}
 
 
-@pytest.mark.slow
+@pytest.mark.slow("always")
 def test_redrawing_is_byte_identical_and_equals_what_is_recorded(redrawn):
     out, _ = redrawn
     assert hashes(out) == hashes(paths.ROOT)
