@@ -22,7 +22,6 @@ from llama_jax.experiments.activation_extraction.measure import Passes
 from llama_jax.experiments.activation_extraction.pipeline import Setting, pipeline, read
 from llama_jax.experiments.activation_extraction.plan import LADDER, Extraction, Plan, examples_of
 from llama_jax.experiments.activation_extraction.rungs import (
-    ASYNC,
     BASE,
     CUT,
     DISK,
@@ -37,7 +36,7 @@ from llama_jax.experiments.activation_extraction.rungs import (
     TORCH,
     Rung,
 )
-from tests.conftest import build
+from tests.conftest import among_the_fast, build
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -85,11 +84,7 @@ def passes(setting, asked, reference, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in (EAGER, BASE, SPREAD, ASYNC)))
-        for name in rungs.SUBJECTS
-        if name not in (FORWARD, PINNED)
-    ],
+    among_the_fast((FIRST, PACKED, PRODUCT, CUT), [name for name in rungs.SUBJECTS if name not in (FORWARD, PINNED)]),
 )
 def test_every_rung_writes_what_the_model_gives(passes, name):
     rung, first = passes.first(name, **{**WHO, "phase": "cold"})
