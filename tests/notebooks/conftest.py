@@ -12,6 +12,7 @@ def measured(tmp_path, monkeypatch):
     tmp_path."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # what becomes of times is tested, not how short they are
 
     def run(number: str, given: dict) -> str:
         (result,) = notebooks.run((number,), given, source="measure", out_dir=tmp_path)

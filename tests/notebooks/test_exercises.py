@@ -116,6 +116,7 @@ def tried(source: str, answer: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("number", ANSWERS)
 def test_right_answers_are_right_and_wrong_ones_are_not(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
