@@ -11,7 +11,7 @@ from llama_jax import files
 from llama_jax.bench import AGAIN, environment, standings, statistics, summary
 from llama_jax.bench.record import Trial
 from llama_jax.bench.statistics import Ratio
-from llama_jax.bench.wording import instructions, interval, listed, opening, probed, settled, weights, within
+from llama_jax.bench.wording import UNDECIDED, instructions, interval, listed, opening, probed, settled, weights, within
 from llama_jax.reporting import machines, notebooks, overview
 from llama_jax.reporting.machines import Machine
 from llama_jax.sharing import contribution
@@ -90,8 +90,10 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
     """One ratio in plain words; a number only where the trials decide and the interval is narrow enough."""
     if ratio.verdict == "equal within 2 %":
         return f"{what} is as fast as {than}, within 2 %"
-    if not settled(ratio):
+    if ratio.verdict in UNDECIDED:
         return f"whether {what} is faster than {than} these trials do not decide"
+    if not settled(ratio):
+        return f"{what} is {ratio.verdict} than {than}"
     form = ".2f" if ratio.value < 10 else ".1f"
     times = f"{ratio.value:{form}} times{within(ratio, form)}"
     if 1 < ratio.value <= LITTLE:

@@ -83,6 +83,12 @@ def test_a_ratio_is_said_alone_where_it_is_decided_and_narrow(ratio, said):
     assert wording.settled(ratio) is said
 
 
+def test_where_only_the_direction_is_known_that_is_said():
+    assert wording.decodes(Ratio(2.8, 2.4, 3.2, 6), "that") == "decodes 2.8 times as fast as that"
+    assert wording.decodes(Ratio(3.7, 2.6, 5.4, 10), "that") == "decodes faster than that"
+    assert wording.decodes(Ratio(0.3, 0.1, 0.5, 10), "that") == "decodes slower than that"
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [(dict(kernels="avx2"), "kernels avx2"), (dict(kernels="none"), ""), ({}, "")],

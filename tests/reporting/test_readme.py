@@ -67,7 +67,7 @@ def test_what_one_run_lacks_comes_from_another_which_is_named():
     [
         (Ratio(1.0, 0.99, 1.01, 6), "a is as fast as b, within 2 %"),
         (Ratio(1.3, 0.9, 1.9, 6), "whether a is faster than b these trials do not decide"),
-        (Ratio(5.0, 2.0, 12.0, 6), "whether a is faster than b these trials do not decide"),  # wider than two
+        (Ratio(5.0, 2.0, 12.0, 6), "a is faster than b"),  # wider than two
         (Ratio(0.5, 0.4, 0.6, 6), "a is 0.50 times [0.40, 0.60] as fast as b"),
         (Ratio(12.4, 12.1, 13.0, 6), "a is 12.4 times [12.1, 13.0] as fast as b"),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import standings
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import round_ratio, settled, standing, weights, within
+from llama_jax.bench.wording import UNDECIDED, decodes, standing, weights, within
 from llama_jax.experiments.fewer_bits import table
 from llama_jax.experiments.fewer_bits.reading import ALL
 
@@ -62,9 +62,7 @@ def claim(trials: Sequence[Trial], entries: dict[int, Sequence[dict]], seed: int
 
 def against_llamacpp(name: str, ratio) -> str:
     """The fastest placement's rate over llama.cpp's, in a sentence."""
-    if not settled(ratio):
-        return (
-            f"Whether {name}, the fastest placement, decodes faster than llama.cpp on the same file is undecided here."
-        )
-    times = round_ratio(ratio.value)
-    return f"The fastest placement, {name}, decodes {times} times as fast as llama.cpp on the same file."
+    who = "llama.cpp on the same file"
+    if ratio.verdict in UNDECIDED:
+        return f"Whether {name}, the fastest placement, decodes faster than {who} is undecided here."
+    return f"The fastest placement, {name}, {decodes(ratio, who)}."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import AGAIN, summary
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import interval, listed, settled, within
+from llama_jax.bench.wording import UNDECIDED, interval, listed, settled, within
 from llama_jax.experiments.headline.measure import BASELINE
 
 UNJITTED, JITTED, FUSED, RIVAL = "eager", "loop", "loop+fused", "llamacpp"
@@ -17,9 +17,10 @@ def claim(trials: Sequence[Trial], seed: int = 0) -> str:
     if not summary.warm(trials, JITTED) or not summary.warm(trials, UNJITTED):
         return f"{JITTED} or {UNJITTED} has no valid answer here, so the claim is not tested"
     gain, more = (summary.paired_ratio(trials, *pair, seed) for pair in ((JITTED, UNJITTED), (FUSED, JITTED)))
-    if not settled(gain):
+    if gain.verdict in UNDECIDED:
         return "Whether jitting the whole answer makes the model faster, these trials do not decide"
-    jitted = f"Jitting the whole answer makes the model {gain.value:.1f} times as fast"
+    much = f"{gain.value:.1f} times as fast" if settled(gain) else gain.verdict
+    jitted = f"Jitting the whole answer makes the model {much}"
     return (
         f"{jitted}; compiled kernels that read fewer bits another {more.value:.1f} times"
         if more.n and settled(more)

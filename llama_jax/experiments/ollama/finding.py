@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import quality, standings
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import round_ratio, settled, standing, weights, within
+from llama_jax.bench.wording import UNDECIDED, decodes, standing, weights, within
 from llama_jax.experiments.ollama import table
 from llama_jax.experiments.ollama.kept import KEPT, OLLAMA
 
@@ -76,9 +76,9 @@ def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> st
             else "Nothing was measured."
         )
     ratio, who = standings.ratio(trials, mine["name"], theirs[backend]["name"], seed), NATIVE[backend]
-    if not settled(ratio):
+    if ratio.verdict in UNDECIDED:
         return f"Whether {mine['name']}, the fastest placement, decodes faster than {who} is undecided here."
-    return f"The fastest placement, {mine['name']}, decodes {round_ratio(ratio.value)} times as fast as {who}."
+    return f"The fastest placement, {mine['name']}, {decodes(ratio, who)}."
 
 
 def kept(trials: Sequence[Trial], served: Sequence[str], seed: int = 0) -> str:
