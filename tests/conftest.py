@@ -104,8 +104,6 @@ def part_of(items, k, n):
 
 @pytest.hookimpl(trylast=True)  # what `-m` leaves
 def pytest_collection_modifyitems(items, config):
-    """Of the slow tests a part, where `--part` asks for one. Tests of the real Ollama are skipped where it is not
-    built. So are those of llama.cpp; where that must be, as in CI, they run and fail."""
     try:
         k, n = map(int, config.option.part.split("/"))
     except ValueError:
@@ -114,6 +112,12 @@ def pytest_collection_modifyitems(items, config):
         raise pytest.UsageError(f"--part is {config.option.part}; it must be k/n, such as 1/3.")
     items[:], out = part_of(items, k, n)
     config.hook.pytest_deselected(items=out)
+    skip_what_is_not_built(items)
+
+
+def skip_what_is_not_built(items):
+    """Tests of the real Ollama are skipped where it is not built. So are those of llama.cpp; where that must be, as in
+    CI, they run and fail."""
     if ollama_native.binary() is None:
         for item in items:
             if item.get_closest_marker("ollama"):

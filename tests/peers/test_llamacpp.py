@@ -247,7 +247,7 @@ def test_tests_of_llama_cpp_are_skipped_only_where_it_may_be_absent(monkeypatch,
     item = types.SimpleNamespace(get_closest_marker=lambda name: name == "peers", add_marker=marks.append)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if built else None)
     monkeypatch.setenv("LLAMA_JAX_PEERS", required)
-    conftest.pytest_collection_modifyitems([item])
+    conftest.skip_what_is_not_built([item])
     assert [mark.name for mark in marks] == (["skip"] if skipped else [])
     assert all("make peers" in mark.kwargs["reason"] for mark in marks)
 
