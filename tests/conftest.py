@@ -46,6 +46,7 @@ def pytest_configure(config):
     users run. Compiled programs lie in pytest's cache (`--cache-clear` empties it) for this process alone: children
     compile for themselves.
     """
+    asked_part(config)  # a wrong one is said before xdist's workers begin
     if config.option.markexpr != "not slow" or not hasattr(config, "cache"):  # -p no:cacheprovider
         return
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
@@ -90,6 +91,17 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def asked_part(config) -> tuple[int, int]:
+    """(k, n) of `--part k/n`."""
+    try:
+        k, n = map(int, config.option.part.split("/"))
+    except ValueError:
+        k, n = 0, 0
+    if not 1 <= k <= n:
+        raise pytest.UsageError(f"--part is {config.option.part}; it must be k/n, such as 1/3.")
+    return k, n
+
+
 def part_of(items, k, n):
     """(kept, left out): of slow tests those of every n-th file, whole files because tests there share what they build,
     and those marked `slow("always")`; all others."""
@@ -104,13 +116,7 @@ def part_of(items, k, n):
 
 @pytest.hookimpl(trylast=True)  # what `-m` leaves
 def pytest_collection_modifyitems(items, config):
-    try:
-        k, n = map(int, config.option.part.split("/"))
-    except ValueError:
-        k, n = 0, 0
-    if not 1 <= k <= n:
-        raise pytest.UsageError(f"--part is {config.option.part}; it must be k/n, such as 1/3.")
-    items[:], out = part_of(items, k, n)
+    items[:], out = part_of(items, *asked_part(config))
     config.hook.pytest_deselected(items=out)
     skip_what_is_not_built(items)
 
