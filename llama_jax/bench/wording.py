@@ -44,6 +44,13 @@ def decodes(ratio: Ratio, who: str) -> str:
     )
 
 
+def fastest_beside(name: str, ratio: Ratio, who: str) -> str:
+    """The fastest placement's decode rate over another's, in a sentence; that it is undecided where it is."""
+    if ratio.verdict in UNDECIDED:
+        return f"Whether {name}, the fastest placement, decodes faster than {who} is undecided here."
+    return f"The fastest placement, {name}, {decodes(ratio, who)}."
+
+
 def standing(found: Ratio, label: str, other: dict) -> str:
     """One ratio in words; one that these trials do not decide is said to be so."""
     kind = "" if other["dtype"] == "float32" else f" on {weights(other['dtype'])}"

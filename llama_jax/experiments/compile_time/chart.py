@@ -254,12 +254,10 @@ def ahead(evens: dict[tuple[tuple[str, str], tuple[str, str]], BreakEven]) -> st
         (pair, even) for pair, even in evens.items() if not np.isnan(even.tokens) and not (said and pair in at_once)
     ]
     for (a, b), even in sorted(rest, key=lambda pair: pair[1].undecided):
-        words, other = tokens_words(even), b[0] if a[1] == b[1] else f"{b[0]} {b[1]}"
+        lead = f"{a[0]} {a[1]} is ahead of {b[0] if a[1] == b[1] else f'{b[0]} {b[1]}'}"
+        words = tokens_words(even)
         when = words if words.startswith(("never", "at once")) else f"after {words}"
-        if even.undecided:
-            said.append(f"{even.n} starts do not decide when {a[0]} {a[1]} is ahead of {other}")
-        else:
-            said.append(f"{a[0]} {a[1]} is ahead of {other} {when}")
+        said.append(f"{even.n} starts do not decide when {lead}" if even.undecided else f"{lead} {when}")
     return "; ".join(said[:2]) or "No two ways of starting were measured"
 
 

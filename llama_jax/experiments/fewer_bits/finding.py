@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import standings
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import UNDECIDED, decodes, standing, weights, within
+from llama_jax.bench.wording import fastest_beside, standing, weights, within
 from llama_jax.experiments.fewer_bits import table
 from llama_jax.experiments.fewer_bits.reading import ALL
 
@@ -57,12 +57,5 @@ def claim(trials: Sequence[Trial], entries: dict[int, Sequence[dict]], seed: int
     mine, other = table.fastest(entries[context]), table.rival(entries[context], True)
     if mine is None or other is None:
         return f"Of what was measured here {mine['name']} decodes fastest." if mine else "Nothing has a valid trial."
-    return against_llamacpp(mine["name"], table.ratio(trials, mine["name"], other["name"], context, seed))
-
-
-def against_llamacpp(name: str, ratio) -> str:
-    """The fastest placement's rate over llama.cpp's, in a sentence."""
-    who = "llama.cpp on the same file"
-    if ratio.verdict in UNDECIDED:
-        return f"Whether {name}, the fastest placement, decodes faster than {who} is undecided here."
-    return f"The fastest placement, {name}, {decodes(ratio, who)}."
+    ratio = table.ratio(trials, mine["name"], other["name"], context, seed)
+    return fastest_beside(mine["name"], ratio, "llama.cpp on the same file")

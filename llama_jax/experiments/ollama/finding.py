@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax.bench import quality, standings
 from llama_jax.bench.record import Trial
-from llama_jax.bench.wording import UNDECIDED, decodes, standing, weights, within
+from llama_jax.bench.wording import fastest_beside, standing, weights, within
 from llama_jax.experiments.ollama import table
 from llama_jax.experiments.ollama.kept import KEPT, OLLAMA
 
@@ -75,10 +75,8 @@ def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> st
             if mine
             else "Nothing was measured."
         )
-    ratio, who = standings.ratio(trials, mine["name"], theirs[backend]["name"], seed), NATIVE[backend]
-    if ratio.verdict in UNDECIDED:
-        return f"Whether {mine['name']}, the fastest placement, decodes faster than {who} is undecided here."
-    return f"The fastest placement, {mine['name']}, {decodes(ratio, who)}."
+    ratio = standings.ratio(trials, mine["name"], theirs[backend]["name"], seed)
+    return fastest_beside(mine["name"], ratio, NATIVE[backend])
 
 
 def kept(trials: Sequence[Trial], served: Sequence[str], seed: int = 0) -> str:
