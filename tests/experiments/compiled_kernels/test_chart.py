@@ -67,6 +67,12 @@ def test_a_part_that_noise_made_negative_is_said_to_be_hidden():
         assert [entry[f"{part}_low"], entry[f"{part}_high"]] in spans
 
 
+def test_an_endless_interval_leaves_a_parts_words_within_its_panel():
+    (entry,) = where.table(answers(noise=0.01), MODEL, SHORT, FAR)
+    axes = chart.token_parts([entry | dict(rest_high=1e7)], FAR).axes[0]
+    assert max(text.get_position()[0] for text in axes.texts) <= axes.get_xlim()[1]
+
+
 def test_every_file_has_its_tick():
     made = SIZES + [row for i, mb in enumerate((828, 1030)) for row in
                     rows_of_sizes(dict(loop=30, llamacpp=20, openvino=10), f"large{i}/q4_0", megabytes=mb)]  # fmt: skip
