@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import json
 import os
+import sys
 import time
 from dataclasses import replace
 
@@ -55,6 +56,8 @@ def pytest_configure(config):
         for entry in folder.iterdir():
             if entry.stat().st_mtime < time.time() - WEEK:
                 entry.unlink()
+    jax.config.update("jax_include_full_tracebacks_in_locations", False)  # a program's lines of Python are not read
+    jax.config.update("jax_traceback_in_locations_limit", 0)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # reading takes a hundredth
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -87,8 +90,12 @@ def quickly():
 
 def pytest_collection_finish():
     """What the imports made stays until the end: collecting garbage, as each trial of the protocol does, need not look
-    at it."""
+    at it; by itself, among the many objects of traced programs, Python does so less often. And PyTorch takes a core,
+    not all of them in each of xdist's workers."""
     gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 def asked_part(config) -> tuple[int, int]:

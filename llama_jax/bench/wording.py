@@ -52,13 +52,14 @@ def fastest_beside(name: str, ratio: Ratio, who: str) -> str:
 
 
 def standing(found: Ratio, label: str, other: dict) -> str:
-    """One ratio in words; one that these trials do not decide is said to be so."""
+    """One ratio in words; one that these trials do not decide, or that scatters by more than it says, is said to
+    be so."""
     kind = "" if other["dtype"] == "float32" else f" on {weights(other['dtype'])}"
     words = f"{found.words} of {label} ({other['name']}{kind})"
-    undecided = found.verdict in UNDECIDED
-    return words + (
-        f", which n = {found.n} {'blocks do' if found.n > 1 else 'block does'} not decide" if undecided else ""
-    )
+    blocks = f"n = {found.n} block{'s' * (found.n > 1)}"
+    if found.verdict == "unstable":
+        return f"{words}, unstable over {blocks}"
+    return words + f", which {blocks} do{'es' * (found.n == 1)} not decide" * (found.verdict in UNDECIDED)
 
 
 def weights(dtype: str) -> str:
@@ -104,6 +105,24 @@ def probed(meta: dict) -> str:
     if most <= APART * usual:
         return f"bandwidth {most:.0f} GB/s (probes {least:.0f} to {most:.0f}, n = {n})"
     return f"limits by the fastest of n = {n} bandwidth probes, {most:.0f} GB/s; median {usual:.0f}"
+
+
+def raced(races: Sequence[dict]) -> tuple[list[dict], str]:
+    """(the races that there were, `llamacpp and ik-llamacpp`: who else ran in them). races: of first tokens, each
+    {name, tokens, others, ratio: of times, or None}."""
+    known = [race for race in races if race["ratio"] is not None and race["ratio"].n]
+    others = list(dict.fromkeys(name for race in known for name in race["others"]))
+    return known, listed(others) if others else ""
+
+
+def first_before(races: Sequence[dict]) -> str:
+    """`step+fused makes the first token before llamacpp and ik-llamacpp at 5 of 5 prompt lengths`; "" without a
+    race."""
+    known, others = raced(races)
+    ahead = sum(race["ratio"].verdict == "slower" for race in known)  # the ratio is one of times
+    if not known:
+        return ""
+    return f"{known[0]['name']} makes the first token before {others} at {ahead} of {len(known)} prompt lengths"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_jax.bench import standings
 from llama_jax.figures.marks import shade
 from llama_jax.figures.style import LIMIT_COLOUR, headline, new, rows, styled
 
@@ -16,7 +17,8 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
     """Peak resident memory of each subject's own process: interpreter and libraries (pale), and all that came with the
     model.
 
-    found: `footprints.table`. A tick marks the bytes that weights and cache need by the configuration.
+    found: `footprints.table`; of Ollama it is the client's process, which does not compute. A tick marks the bytes that
+    weights and cache need by the configuration.
     """
     figure, axes = new(10, 0.45 * len(found) + 1.9)
     heights = rows(axes, [f["name"] for f in found])
@@ -25,6 +27,9 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
         axes.barh(height, held, height=0.55, color="#CCCCCC", hatch="..", edgecolor="white")
         axes.barh(height, peak - held, left=held, height=0.55, color=shade(f), alpha=0.8)
         axes.scatter(np.array(f["peak"]) / 1e6, [height] * len(f["peak"]), s=14, color="black", zorder=3)
+        if f["backend"] == standings.OLLAMA:
+            axes.text(peak, height, f"  {peak:.0f} MB: the client alone, without its server", va="center", fontsize=9)
+            continue
         need = (f["weights"] + f["kv"]) / 1e6
         axes.plot([held + need] * 2, [height - 0.36, height + 0.36], color=LIMIT_COLOUR, linewidth=2)
         words = (
@@ -38,7 +43,8 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
         f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
         f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})"
     )
-    peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in found)
+    whole = [f for f in found if f["backend"] != standings.OLLAMA]
+    peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in whole)
     said = (
         f"One answer needs least memory under {peaks[0][1]}, {peaks[0][0]:,.0f} MB"
         if peaks

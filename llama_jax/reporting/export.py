@@ -230,7 +230,7 @@ def flags(result: dict) -> list[str]:
         name, void, leaked, drift = (entry.get(key) for key in ("name", "voided_trials", "leaked_buffers", "drift"))
         reasons = "; ".join(entry.get("reasons") or ()) or "no reason recorded"
         lines += [
-            f"{name}: unstable" if entry.get("unstable") else "",
+            f"{name}: rates scatter (IQR above 10 %)" if entry.get("unstable") else "",
             f"{name}: drifted by {number(drift.get('change'), 0, 100)} % during the run"
             if drift and drift.get("significant")
             else "",

@@ -202,7 +202,8 @@ def block(
         for s in found
         if s["name"] in {*shown} - {*claimed}
     ]
-    asked = [f"[{s['question']}]({page(s, home)})" for s in found if s["name"] not in {*claimed, *shown}]
+    above = {contribution.HEADLINE, *shown}
+    asked = [f"[{s['question']}]({page(s, home)})" for s in found if s["name"] not in above]
     parts += ["\n".join(lines)] * bool(lines) + [f"Asked as well: {' · '.join(asked)}"] * bool(asked)
     return "\n\n".join(parts)
 

@@ -63,15 +63,11 @@ def test_sampled_tokens_are_equal_under_equal_seeds(loaded):
 
 
 def test_a_sampled_subject_that_draws_otherwise_is_wrong(loaded):
-    greedy = replace(WORK, batch=2)
-
-    def other(work):
-        good = protocol.subject(loaded, parse("loop"))
-        return replace(good, name="other", run=lambda ids, _: good.run(ids, work))
-
+    greedy, reference = replace(WORK, batch=2), protocol.Reference(loaded, SAMPLED)
+    step, good = (protocol.subject(loaded, parse(name)) for name in ("step", "loop"))
     for work in (greedy, replace(SAMPLED, seed=6), replace(SAMPLED, sampler=Sampler(temperature=3.0))):
-        everyone = [protocol.subject(loaded, parse("step")), other(work)]
-        trials = protocol.measure(everyone, SAMPLED, 1, protocol.Reference(loaded, SAMPLED), "step")
+        other = replace(good, name="other", run=lambda ids, _, work=work: good.run(ids, work))
+        trials = protocol.measure([step, other], SAMPLED, 1, reference, "step")
         assert {t.subject: t.valid for t in trials} == {"step": True, "step" + AGAIN: True, "other": False}
 
 
@@ -272,7 +268,7 @@ def test_a_text_is_judged_by_the_references_own_logits(loaded):
     other = tokens.copy()
     other[2] = (other[2] + 1) % loaded.config.vocab_size
     found = reference.logits(0, other)
-    for k in range(4):  # given its own text, not the reference's
+    for k in (0, 3):  # given its own text, not the reference's
         expected = generate.logits(reference.engine("float32"), [*WORK.prompts[0], *other[:k].tolist()])[-1]
         np.testing.assert_allclose(found[k], expected, atol=1e-4)
     other[1] = -1  # no token: far from the best, and what follows is still said

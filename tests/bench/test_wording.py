@@ -121,3 +121,25 @@ def test_what_the_probes_read_is_said_and_how_far_they_lie_apart():
         "limits by the fastest of n = 30 bandwidth probes, 63 GB/s; median 34"
     )
     assert wording.probed({}) == wording.probed(dict(bandwidth_gbps={})) == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Ratio(2.0, 1.8, 2.2, 8), "2.00x [1.80, 2.20] of it (torch)"),
+        (Ratio(1.0, 0.8, 1.2, 8), "1.00x [0.80, 1.20] of it (torch), which n = 8 blocks do not decide"),
+        (Ratio(1.0, 0.8, 1.2, 1), "1.00x [0.80, 1.20] of it (torch), which n = 1 block does not decide"),
+        (Ratio(0.7, 0.5, 0.9, 8, spread=0.5), "0.70x [0.50, 0.90] of it (torch), unstable over n = 8 blocks"),
+    ],
+)
+def test_a_ratio_that_decides_nothing_says_which_way(found, said):
+    assert wording.standing(found, "it", dict(name="torch", dtype="float32")) == said
+
+
+def test_a_race_names_all_who_ran_and_counts_where_it_was_won():
+    won = Ratio(0.5, 0.4, 0.6, 8)
+    races = [dict(name="a", tokens=n, others=others, ratio=won) for n, others in ((10, ["b"]), (20, ["b", "c"]))]
+    races.append(dict(name="a", tokens=30, others=["b"], ratio=Ratio(1.5, 1.4, 1.6, 8)))
+    races.append(dict(name="a", tokens=40, others=[], ratio=None))
+    assert wording.first_before(races) == "a makes the first token before b and c at 2 of 3 prompt lengths"
+    assert wording.first_before(races[3:]) == ""

@@ -26,6 +26,7 @@ from tests.kernels.models import random_model, small
 pytestmark = pytest.mark.usefixtures("quickly")
 
 CONTEXT = 160
+SHORT = 96  # each further bucket of prompts is a program more
 
 
 FUSED = small(max_position_embeddings=512)  # a model that the fused kernel computes
@@ -35,10 +36,10 @@ def model_for(tiny, placement):
     return (FUSED, random_model(FUSED)) if placement.endswith("fused") else tiny
 
 
-def started(tiny, placement, slots=2, queue=50):
+def started(tiny, placement, slots=2, queue=50, context=CONTEXT):
     cfg, params = model_for(tiny, placement)
     engine = generate.bind(cfg, params, stepper.check(parse(placement)))
-    made = slots_of.build(engine, CONTEXT, slots)
+    made = slots_of.build(engine, context, slots)
     made.warm()
     batcher = Batcher(made, slots, queue, Metrics())
     batcher.start()
@@ -71,7 +72,7 @@ def asked(seed, count=8):
         own = random.integers(3, 97, int(random.integers(1, 80))).tolist()
         ids = (first[: int(random.integers(20, 70))] if i % 2 else []) + own
         sampler = [generate.GREEDY, Sampler(0.8, top_k=9), Sampler(1.2, top_p=0.8, repetition_penalty=1.2)][i % 3]
-        yield dict(ids=ids[: CONTEXT - 20], n=int(random.integers(1, 16)), sampler=sampler, seed=i)
+        yield dict(ids=ids[: SHORT - 20], n=int(random.integers(1, 16)), sampler=sampler, seed=i)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def asked(seed, count=8):
 )
 def test_each_request_gets_the_tokens_that_it_gets_alone(tiny, placement, slots):
     alone = generate.bind(*model_for(tiny, placement), parse(placement))
-    batcher = started(tiny, placement, slots)
+    batcher = started(tiny, placement, slots, context=SHORT)
     try:
         with Guard() as guard:
             readers = [(request, Reader(batcher, **request)) for request in asked(5)]
@@ -114,7 +115,7 @@ def test_each_request_gets_the_tokens_that_it_gets_alone(tiny, placement, slots)
 )
 def test_log_probabilities_are_those_of_the_logits_and_cost_others_nothing(tiny, placement, slots):
     alone = generate.bind(*model_for(tiny, placement), parse(placement))
-    batcher = started(tiny, placement, slots)
+    batcher = started(tiny, placement, slots, context=SHORT)
     try:
         with Guard() as guard:
             readers = [Reader(batcher, **request, scored=bool(i % 4)) for i, request in enumerate(asked(6))]

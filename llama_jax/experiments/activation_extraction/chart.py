@@ -64,8 +64,8 @@ SHADES = {
 }
 OURS = OTHERS[0]
 GROUPS = {
-    EAGER: "every layer goes to the disk",
-    FIRST: "the first quarter of the layers does",
+    EAGER: "every layer runs",
+    FIRST: "the first quarter of the layers runs",
     FORWARD: "half of the work",
 }
 

@@ -59,7 +59,7 @@ def rates_title(found: Sequence[table.Scaled]) -> str:
     if most == 1 or not best.ratio.n:
         return "One worker was measured, and nobody beside it"
     top = max((e for e in found if e.workers == most), key=lambda e: e.rate.median)
-    return f"{most} workers on the same cores: {top.ratio.value:.2f}x of one process"
+    return f"{most} {top.subject} on the same cores: {top.ratio.value:.2f}x of one process"
 
 
 def shares(axes, rows: Sequence[Run], seed: int) -> None:

@@ -61,8 +61,7 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
 
 def part_words(entry: dict, part: str) -> str:
     """`6.1 ms`, or that noise hides it."""
-    hidden = not entry[f"{part}_low"] > 0 and np.isfinite(entry[f"{part}_low"])
-    return "hidden by noise" if hidden else f"{entry[part]:.1f} ms"
+    return "hidden by noise" if finding.hidden(entry, part) else f"{entry[part]:.1f} ms"
 
 
 def most_of_a_token(entries: Sequence[dict]) -> str:

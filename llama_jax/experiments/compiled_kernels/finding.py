@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from llama_jax.bench import standings
-from llama_jax.bench.wording import UNDECIDED, listed
+from llama_jax.bench.wording import UNDECIDED, first_before, listed, raced, within
 from llama_jax.experiments.compiled_kernels import rows, scaling, size_table, where
 
-WORDS = {"faster": "before llama.cpp's at", "slower": "after llama.cpp's at", "": "undecided at"}
+WORDS = {"faster": "sooner at", "slower": "later at", "": "undecided at"}
 
 
 def compiled_kernels(
@@ -29,17 +30,14 @@ def compiled_kernels(
     if absent := list(dict.fromkeys(gap["name"] for gap in missing)):
         said.append(f"{listed(absent)} {'was' if len(absent) == 1 else 'were'} not measured here")
     sentence = "; ".join(said) or "nothing was measured"
-    lead = claim(by_size) or (first_of(races) if said else "")
+    lead = claim(by_size) or (first(races) if said else "")
     return " ".join(filter(None, [lead, f"{sentence[0].upper()}{sentence[1:]}."]))
 
 
-def first_of(races: Sequence[dict]) -> str:
-    """What is said first where no size was measured: at how many lengths the kernels' first token is sooner."""
-    known = [race for race in races if race["ratio"] is not None and race["ratio"].n]
-    if not known:
-        return "Of compiled kernels only parts were measured here."
-    ahead = sum(race["ratio"].verdict == "slower" for race in known)  # the ratio is one of times
-    return f"{known[0]['name']} makes the first token before llama.cpp at {ahead} of {len(known)} prompt lengths."
+def first(races: Sequence[dict]) -> str:
+    """What is said first where no size was measured."""
+    words = first_before(races)
+    return f"{words}." if words else "Of compiled kernels only parts were measured here."
 
 
 def claim(by_size: Sequence[dict], what: str = size_table.DECODE) -> str:
@@ -62,36 +60,53 @@ def claim(by_size: Sequence[dict], what: str = size_table.DECODE) -> str:
 
 
 def sooner(races: Sequence[dict]) -> list[str]:
-    """`the first token of step+fused comes before llama.cpp's at 10 and 50 tokens, after llama.cpp's at 400`."""
+    """`beside the soonest of llamacpp and ik-llamacpp the first token of step+fused comes sooner at 10 and 50 prompt
+    tokens`."""
+    known, others = raced(races)
     by: dict[str, list[str]] = {}
-    for race in races:
-        if (ratio := race["ratio"]) is not None and ratio.n:
-            verdict = {"faster": "slower", "slower": "faster"}.get(ratio.verdict, "")  # the ratio is one of times
-            by.setdefault(verdict, []).append(str(race["tokens"]))
+    for race in known:
+        verdict = {"faster": "slower", "slower": "faster"}.get(race["ratio"].verdict, "")  # the ratio is one of times
+        by.setdefault(verdict, []).append(str(race["tokens"]))
     if not by:
         return []
     words = ", ".join(f"{WORDS[verdict]} {listed(by[verdict])}" for verdict in WORDS if verdict in by)
-    return [f"the first token of {races[0]['name']} comes {words} prompt tokens"]
+    soonest = f"the soonest of {others}" if " and " in others else others
+    return [f"beside {soonest} the first token of {known[0]['name']} comes {words} prompt tokens"]
 
 
 def taken_apart(parts: Sequence[dict]) -> list[str]:
-    """`a token of loop takes 29.1 ms, 63% of them in the layers, …`, a placement each."""
+    """`a token of loop takes 29.1 ms (layers 63% [60%, 66%], …; noise hides attention)`, a placement each."""
     said = []
     for e in parts:
-        shares = ", ".join(f"{part} {max(0.0, e[part]) / e['total']:.0%}" for part in where.PARTS)
-        said.append(f"a token of {e['name']} takes {e['total']:.1f} ms ({shares}, each by what its absence saves)")
+        seen = ", ".join(f"{part} {share(e, part)}" for part in where.PARTS if not hidden(e, part))
+        over = e["rest_high"] < 0
+        lost = listed([part for part in where.PARTS if hidden(e, part) and not (over and part == "rest")] or [""])
+        more = f"; noise hides {lost}" * bool(lost) + "; together they are more than the token" * over
+        said.append(f"a token of {e['name']} takes {e['total']:.1f} ms ({seen}, each by what its absence saves{more})")
     return said
 
 
+def share(entry: dict, part: str) -> str:
+    """`63% [60%, 66%]` of a token's time."""
+    ends = within(entry, lambda ms: f"{ms / entry['total']:.0%}", f"{part}_")
+    return f"{entry[part] / entry['total']:.0%}{ends}"
+
+
+def hidden(entry: dict, part: str) -> bool:
+    """Whether noise hides a part: its interval reaches 0."""
+    return math.isfinite(entry[f"{part}_low"]) and not entry[f"{part}_low"] > 0
+
+
 def kept(by_context: dict[str, list[dict]]) -> list[str]:
-    """`from context 256 to 4096 loop+fused keeps 35% of its rate and llamacpp 43%`."""
+    """`from context 256 to 4096 loop+fused keeps 35% of its rate and llamacpp 43% (medians of n = 2 answers)`."""
     known = {name: points for name, points in by_context.items() if len(points) > 1}
     if not known:
         return []
     first, last = (next(iter(known.values()))[i]["value"] for i in (0, -1))
-    (name, share), *others = ((name, f"{scaling.kept(points):.0%}") for name, points in known.items())
-    words = listed([f"{name} keeps {share} of its rate", *(" ".join(other) for other in others)])
-    return [f"from context {first} to {last} {words}"]
+    (name, left), *others = ((name, f"{scaling.kept(points):.0%}") for name, points in known.items())
+    words = listed([f"{name} keeps {left} of its rate", *(" ".join(other) for other in others)])
+    n = min(p["rate"].n for points in known.values() for p in points)
+    return [f"from context {first} to {last} {words} (medians of n = {n} answers)"]
 
 
 def ahead(by_size: Sequence[dict]) -> list[str]:

@@ -31,7 +31,7 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
     axes.set(
         xscale="log",
         ylim=(-0.25 * axes.yaxis.get_transform().linthresh, 3 * max(far)),
-        xlim=(0.7 * min(rates), 3 * max(rates)),
+        xlim=(0.7 * min(rates), 3.3 * max(rates)),
     )
     labels, bands = [], [((0.7 * min(rates), 3 * max(rates)), (quality.EXACT,) * 2)]
     for (e, d), height in zip(shown, heights, strict=True):
@@ -81,9 +81,10 @@ def roofline(entries: dict[int, Sequence[dict]], probes: dict[int, dict]) -> Fig
     near = max(
         (e for found in entries.values() for e in found if e["mbu"].n), key=lambda e: e["mbu"].median, default=None
     )
-    share = f": {near['name']} comes nearest, {near['mbu'].median:.0%} of the fastest probe" if near else ""
+    share = f": {near['name']} comes nearest, {near['mbu'].median:.0%}" if near else ""
     beaten = near and near["mbu"].median > 1
-    headline(figure, f"{'A subject passes' if beaten else 'Nothing reaches'} what the memory's bandwidth allows{share}")
+    verb = "A subject passes" if beaten else "Nothing reaches"
+    headline(figure, f"{verb} what the fastest bandwidth probe of its run allows{share}")
     return figure
 
 

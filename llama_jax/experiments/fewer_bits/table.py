@@ -88,7 +88,7 @@ def as_frame(entries: Sequence[dict], trials: Sequence[Trial], context: int, see
                 "ratio high": over.high,
                 "MBU": e["mbu"].median,
                 "MB a token": e["bytes"] and e["bytes"] / 1e6,
-                "peak MB": max(e["peak"]) / 1e6 if e["peak"] else None,
+                "peak MB": summary.median(e["peak"]) / 1e6 if e["peak"] else None,
                 "KL": far.get("kl"),
                 "KL low": far.get("kl_low"),
                 "KL high": far.get("kl_high"),

@@ -20,9 +20,8 @@ def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> st
         f" A KV cache makes a short answer {words(warm)} as fast when both sides are warm; timed the way that"
         f" {cold['published']:.2f}x and {short['published']:.2f}x were published (another model on another machine),"
         f" with compilations inside, the same two programs give {words(cold)} and {words(short)}; the mean first-token"
-        " time"
-        f" of {len(first['cold'])} cold requests is {cold_over:.1f} times the 99th percentile of {len(first['warm'])}"
-        " warm ones; and one program timed against itself is called different in"
+        f" time of {len(first['cold'])} requests, the first of them cold, is {cold_over:.1f} times the 99th percentile"
+        f" of {len(first['warm'])} warm ones; and one program timed against itself is called different in"
         f" {apart['sequential']} of {len(rounds)} rounds one after the other, in"
         f" {apart['interleaved']} of {len(rounds)} interleaved."
     )

@@ -28,7 +28,10 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
     )
     if len(points) > 1:
         sentence += f" and {shares[-1]:.0%} at {at[-1]}"
-        sentence += f", and waiting overtakes starting at about {cross / 1e6:.2g} M" if cross else ""
+        if cross:
+            sentence += f", and waiting overtakes starting at about {cross / 1e6:.2g} M"
+        elif shares[0] < 0.5:
+            sentence += ", waiting being the longer from the smallest on"
     names = [p["model"] for p in points]
     for model in dict.fromkeys([names[0], *(name for name in names if not name.startswith("random:")), names[-1]]):
         sentence += f"; {gain(tables[model], measure.short(model))}"
@@ -44,10 +47,11 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
 
 
 def claim(points: Sequence[dict]) -> str:
-    """What starting programs one by one takes of a token's time, in the smallest model and in the largest."""
+    """What starting programs one by one takes, of that and the waiting for them, in the smallest model and in the
+    largest."""
     shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]
-    said = f"Starting its programs from Python takes {shares[0]:.0%} of a token's time in a tiny model"
-    return said + (f" and {shares[-1]:.0%} in the largest." if len(points) > 1 else ".")
+    said = f"Starting programs takes {shares[0]:.0%} of starting and waiting for them in a tiny model"
+    return said + (f", {shares[-1]:.0%} in the largest." if len(points) > 1 else ".")
 
 
 def gain(table: Sequence[dict], model: str) -> str:
@@ -57,7 +61,7 @@ def gain(table: Sequence[dict], model: str) -> str:
     if not faster:
         return f"on {model} no strategy is told apart as faster than token by token"
     name, ratio = max(faster.items(), key=lambda item: item[1]["value"])
-    return f"on {model} the fastest is {name} with {times(ratio)} of token by token"
+    return f"on {model} the fastest of those measured is {name} with {times(ratio)} of token by token"
 
 
 def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.bench.wording import within
+from llama_jax.bench.wording import listed, within
 from llama_jax.experiments.host_loop import flax_twin
 from llama_jax.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, plain_ticks, rows, styled
 
@@ -74,11 +74,13 @@ def call_cost(table: Sequence[dict]) -> Figure:
         fontsize=9.5,
     )
     at = {e["subject"]: e["over_step"].value for e in table if e["model"] == models[-1] and e["over_step"]}
-    words = {flax_twin.UNJITTED: "not jitted", flax_twin.JITTED: "jitted"}
-    said = [f"{how} {short(at[way])} times" for way, how in words.items() if way in at]
-    headline(
-        figure, f"A token under Flax takes, {', '.join(said)} as long as ours" if said else "Flax was not measured"
-    )
+    words = {
+        flax_twin.UNJITTED: "as long as ours without jit",
+        flax_twin.JITTED: "with",
+        flax_twin.NNX_JITTED: "under nnx.jit",
+    }
+    said = listed([f"{short(at[way])} times {how}" for way, how in words.items() if way in at] or [""])
+    headline(figure, f"A token takes Flax {said}" if said else "Flax was not measured")
     n, calls = min(e["complete_us"].n for e in table), table[0]["calls"]
     for axes in panels[0]:
         axes.set_xlabel(f"ms a token, log scale (median of n ≥ {n} bursts\nof {calls} calls each; point: one burst)")

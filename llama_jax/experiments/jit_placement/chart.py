@@ -174,13 +174,11 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
               "compile (XLA)": ("backend_ns", STAGES["compile"], "")}  # fmt: skip
     n, found = 0, {}
     for name in names:
-        cold = sorted(
-            (t for t in trials if t.subject == name and t.phase == "cold" and t.valid), key=summary.compile_seconds
-        )
-        typical, at, height = cold[(len(cold) - 1) // 2], 0.0, heights[name]  # the process of median total
+        cold = [t for t in trials if t.subject == name and t.phase == "cold" and t.valid]
+        at, height = 0.0, heights[name]
         n = min(n or len(cold), len(cold))
         for label, (field, shade, hatch) in stages.items():
-            seconds = getattr(typical, field) / 1e9
+            seconds = float(np.mean([getattr(t, field) for t in cold])) / 1e9  # means add up, medians do not
             left.barh(
                 height,
                 seconds,
@@ -197,9 +195,7 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
         found[name] = (at, programs)
         right.barh(height, programs, color=colour(name), height=0.6)
         right.text(programs, height, f" {programs}", va="center", fontsize=9)
-    left.set_xlabel(
-        f"seconds spent before the first answer ended\n(the median one of n = {n} fresh processes, nothing cached)"
-    )
+    left.set_xlabel(f"seconds spent before the first answer ended\n(mean of n = {n} fresh processes, nothing cached)")
     right.set_xlabel("programs compiled")
     left.margins(x=0.15)
     right.margins(x=0.15)
@@ -253,7 +249,7 @@ def first_by_tokens(leads: dict[str, np.ndarray], n: np.ndarray) -> str:
     order = [next(name for name, lead in leads.items() if lead[i]) for i in range(len(n))]
     until = {name: int(n[i]) for i, name in enumerate(order)}
     *early, last = until.items()
-    said = [f"{name} up to {tokens:,} tokens" for name, tokens in early]
+    said = [f"{name} up to about {float(f'{tokens:.1g}'):,.0f} tokens" for name, tokens in early]
     return (
         f"A fresh process that compiles first is done soonest under {', '.join([*said, last[0]])}"
         + " after that" * bool(early)

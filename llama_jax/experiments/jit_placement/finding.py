@@ -76,9 +76,9 @@ def sampling(costs: Sequence[Cost], settings: str) -> str:
         least, most = shown[0], shown[-1]
         said += f" {least.added.median:.2f} ms {interval(least.added)} to a token under {least.name}"
         if most is not least:
-            said += f" and {most.added.median:.2f} ms {interval(most.added)} under {most.name}"
+            said += f", where it shows least, and {most.added.median:.2f} ms {interval(most.added)} under {most.name}"
         worst = min(shown, key=lambda c: c.ratio.value)
-        said += f", which leaves {worst.name} {worst.ratio.words} of its greedy rate (n = {worst.ratio.n})"
+        said += f"; {worst.name}, which loses most, keeps {worst.ratio.words} of its greedy rate (n = {worst.ratio.n})"
     else:
         said += " nothing that these trials show"
     return said + (f"; under {listed(hidden)} the noise hides it." if shown and hidden else ".")

@@ -212,9 +212,14 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
         )
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
+    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
+    if any(place(d, bottom, top) == top for _, d in shown):
+        axes.axhspan(top / 4, top * 4, color=GREY, alpha=0.12, linewidth=0)
+        axes.annotate("above the scale: without logits its distance is not known", (0.995, top * 4), (0, -4),
+                      fontsize=8.5, color=GREY, **note | dict(va="top"))  # fmt: skip
+        axes.set_yticks([y for y in axes.get_yticks() if bottom / 3 < y < top / 4])
     words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats);\n"
     words += "without a number: all best tokens too"
-    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
     axes.annotate(words, (0.995, bottom), (0, 3), fontsize=8.5, color=GREY, **note)
     axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
     axes.set_ylabel(f"mean KL divergence from float32, nats a token\n(log scale, {tokens:,} tokens of English)")

@@ -106,6 +106,7 @@ def conversation(
     next_best = min(others, key=lambda name: others[name]["total"].median)
     ratio = others[next_best]["ratio"]
     open_ = ratio.verdict in UNDECIDED
-    said = "is not decided to take longer than" if open_ else f"takes {ratio.value:.1f} times as long as"
-    headline(figure, f"A conversation of {len(history)} turns {said} {reference} under {next_best}")
+    said = "is not decided to take longer" if open_ else f"takes {ratio.value:.1f} times as long"
+    than = "than" if open_ else "as"
+    headline(figure, f"A conversation of {len(history)} turns {said} under {next_best} {than} under {reference}")
     return figure

@@ -44,15 +44,15 @@ def claim(entries: Sequence[dict]) -> str:
     if (best := standings.best([e for e in drafted if e["task"] == "copy"])) is None:
         return ""
     on = {e["task"]: gained(e["ratio"]) for e in drafted if e["name"] == best["name"]}
-    free = f" {on['open']} on open questions and" if "open" in on else ""
-    return f"Drafting tokens ahead{free} {on['copy']} on copied text."
+    free = f"; on open questions they {on['open']}" if "open" in on else ""
+    return f"Drafts under {best['name'].partition('+lookup')[0]} {on['copy']} on copied text{free}."
 
 
 def gained(ratio) -> str:
-    """`makes 1.8 times the rate`, `gains nothing`, which way it goes where nobody knows by how much, or that it is
+    """`make 1.8 times the rate`, `gain nothing`, which way it goes where nobody knows by how much, or that it is
     undecided."""
     if ratio.verdict in UNDECIDED:
-        return "is undecided"
+        return "neither gain nor lose for sure"
     if not settled(ratio):
-        return f"is {ratio.verdict}"
-    return "gains nothing" if ratio.verdict.startswith("equal") else f"makes {round_ratio(ratio.value)} times the rate"
+        return "gain" if ratio.verdict == "faster" else "lose"
+    return "gain nothing" if ratio.verdict.startswith("equal") else f"make {round_ratio(ratio.value)} times the rate"

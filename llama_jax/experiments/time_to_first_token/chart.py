@@ -16,7 +16,7 @@ from llama_jax.figures.marks import MARKERS, spread_labels
 from llama_jax.figures.style import LIMIT_COLOUR, STAGES, colour, headline, new, plain_ticks, rows, styled
 
 LINES = {"jax": "-", "torch": "--", "llama.cpp": "-.", "ollama": ":", "flax": "--"}
-TICKS_APART = 1.3  # as a factor, on a log axis of lengths
+TICKS_APART = 1.4  # as a factor, on a log axis of lengths
 OTHER = "#B0B0B0"
 
 
@@ -127,7 +127,7 @@ def times(ratio: float) -> str:
 
 def of_length(axes, asked: Sequence[int], right: float) -> None:
     """Both axes logarithmic, a tick at each length."""
-    axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)", xlim=(asked[0] / 1.12, right))
+    axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)", xlim=(asked[0] / 1.25, right))
     axes.minorticks_off()
     axes.set_xticks(asked, [str(n) if n in thinned(asked) else "" for n in asked], fontsize=9)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -260,7 +260,8 @@ def cold_row(axes, e: dict, height: float) -> None:
     axes.plot(max(1e-3, warm / 1e3), height, "o", color="black", markerfacecolor="white", markersize=6, zorder=4)
     axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=5)
     of = f"{times(e['median'] / e['warm_ms'])} of warm" if np.isfinite(e["warm_ms"]) else "never warm"
-    axes.text(max(e["cold"]) / 1e3 * 1.25, height, f"{e['median'] / 1e3:.2f} s, {of}", va="center", fontsize=9)
+    last = max(*e["cold"], warm) / 1e3
+    axes.text(last * 1.25, height, f"{e['median'] / 1e3:.2f} s, {of}", va="center", fontsize=9)
 
 
 def worst_start(found: Sequence[dict]) -> str:

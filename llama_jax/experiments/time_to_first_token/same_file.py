@@ -24,6 +24,7 @@ from llama_jax.experiments.time_to_first_token import table
 from llama_jax.experiments.time_to_first_token.plan import Plan, check_plan, workloads
 
 KERNELS, EXACT = "step+fused", " exact"  # whose first token is judged; the policy that pads nothing
+ON_FILE = (*SAME_FILE, "ik-llamacpp")  # peers that compute on the file's own blocks
 NEW_TOKENS = 1  # tokens of each answer: no decode program is compiled for what is not timed
 
 
@@ -76,23 +77,31 @@ def planned(subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: 
 # What the rows say ----------------------------------------------------------------------------------------------------
 
 
-def rival(trials: Sequence[Start], n: int) -> str | None:
-    """llama.cpp's mode of the same file whose first token is soonest at a length."""
-    return table.best(trials, SAME_FILE, n)
+def rival(trials: Sequence[Start], n: int, names: Sequence[str] = SAME_FILE) -> str | None:
+    """The one of these whose first token is soonest at a length: of llama.cpp's modes of the same file."""
+    return table.best(trials, names, n)
 
 
-def over(trials: Sequence[Start], name: str, n: int, seed: int = 0) -> Ratio | None:
-    """A subject's time over that of `rival` at a length, paired by passage; None where either has no valid trial."""
-    other = rival(trials, n)
+def over(trials: Sequence[Start], name: str, n: int, seed: int = 0, names: Sequence[str] = SAME_FILE) -> Ratio | None:
+    """A subject's time over that of the `rival` of these at a length, paired by passage; None where either has no valid
+    trial."""
+    other = rival(trials, n, names)
     if not other or not table.warm(trials, name, n):
         return None
     return table.times_as_long(trials, name, other, n, seed)
 
 
 def races(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """A race a length: {name, tokens, rival: name or None, ratio: its time over the rival's, or None}."""
+    """A race a length, with every peer on the same file: {name, tokens, others: those with valid trials there, rival:
+    the soonest of them or None, ratio: its time over the rival's, or None}."""
     return [
-        dict(name=KERNELS, tokens=n, rival=rival(trials, n), ratio=over(trials, KERNELS, n, seed))
+        dict(
+            name=KERNELS,
+            tokens=n,
+            others=[name for name in ON_FILE if table.warm(trials, name, n)],
+            rival=rival(trials, n, ON_FILE),
+            ratio=over(trials, KERNELS, n, seed, ON_FILE),
+        )
         for n in table.lengths(trials)
     ]
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from llama_jax.bench import standings
 from llama_jax.bench.record import Trial
+from llama_jax.bench.wording import first_before
 from llama_jax.experiments.time_to_first_token import same_file, table
 from llama_jax.experiments.time_to_first_token.chart import by_length, nothing, pairs, ratios_by_length
 from llama_jax.figures.labels import readable
@@ -44,14 +45,8 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
     readable(right.yaxis)
     right.set_ylabel(f"time over that of {others or 'llama.cpp'}\n(log scale; below 1 the placement is sooner)")
     right.set_title(f"over llama.cpp on the same file, n ≥ {pairs(found)} pairs", fontsize=10)
-    best = min(found, key=lambda f: f[2].value, default=None)
-    sooner = {n for name, n, ratio in found if best and name == best[0] and ratio.verdict == "slower"}
-    said = (
-        f"{best[0]} makes the first token before llama.cpp at {len(sooner)} of {len(asked)} prompt lengths"
-        if best
-        else ""
-    )
-    headline(figure, said or "First tokens of the kernels, llama.cpp not measured")
+    said = first_before(same_file.races(trials, seed))
+    headline(figure, said or "First tokens of the kernels, no peer on the same file measured")
     return figure
 
 

@@ -37,11 +37,10 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
             words += f", P99 {milli(e['p99'])}"
         axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
     of_time(axes)
-    few = min((e["n"] for e in entries), default=0)
-    note = f"; no P99 below n = {statistics.enough(99):,}" if few < statistics.enough(99) else ""
-    axes.set_xlabel(
-        f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval;\ndiamond: P99{note})"
-    )
+    diamond = "diamond: P99" if any(e["p99"] is not None for e in entries) else ""
+    short = f"no P99 below n = {statistics.enough(99):,}" if any(e["p99"] is None for e in entries) else ""
+    last = "; ".join(filter(None, (diamond, short)))
+    axes.set_xlabel(f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval;\n{last})")
     best = entries[0]
     mine = next((e for e in entries if e["subject"] in table.placements(trials)), best)
     said = f"At {n} prompt tokens {best['subject']} is soonest, {milli(best['p50'])}"

@@ -53,11 +53,12 @@ def claim(trials: Sequence[Trial], meta: dict) -> str:
     rates = {name: table.rate(trials, name, PLACEMENT).median for name in names}
     fast, slow = max(right or names, key=rates.get), min(names, key=rates.get)
     bad = len(names) - len(right)
-    err = f"; {bad} of them compute wrongly or crash" if bad else ""
+    err = f"; {bad} compute{'s' * (bad == 1)} wrongly or crash{'es' * (bad == 1)}" if bad else ""
     ratio = table.ratio(trials, PLACEMENT, fast, slow)
     if ratio.verdict != "faster":
         return f"Whether JAX releases differ in speed, these trials do not decide{err}."
-    return f"One JAX release decodes {round_ratio(ratio.value)} times as fast as another{err}."
+    which = "JAX release that computes rightly" if bad else "JAX release"
+    return f"The fastest {which} decodes {round_ratio(ratio.value)} times as fast as the slowest{err}."
 
 
 def sound(trials: Sequence[Trial], meta: dict) -> list[str]:

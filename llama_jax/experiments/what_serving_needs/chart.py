@@ -144,7 +144,7 @@ def what_shapes_cost(entries: Sequence[dict]) -> str:
         return "Not all shapes have valid answers"
     many, one = mine["exact"], mine["one"]
     said = f"Exact lengths compile {many['compiled'] or 0} programs in service"
-    return f"{said}, one shape {one['compiled'] or 0} but pads {one['padding']:.0%} of the prompts"
+    return f"{said}, one shape {one['compiled'] or 0} but is {one['padding']:.0%} padding"
 
 
 @styled
@@ -183,8 +183,7 @@ def what_slots_change(entries: Sequence[dict]) -> str:
     mine = [e for e in entries if e["server"] == entries[0]["server"]]
     if not mine:
         return "No number of slots has valid answers"
-    few, many = mine[0]["first"], mine[-1]["first"]
     name, counts = mine[0]["server"], f"from {mine[0]['slots']} to {mine[-1]['slots']} slots"
-    if few.low <= many.high and many.low <= few.high:
+    if finding.level(mine[0], mine[-1]):
         return f"At this rate no first token of {name} is seen to come sooner or later {counts}"
     return f"The first token of {name} goes from {finding.ms(mine[0])} to {finding.ms(mine[-1])} {counts}"

@@ -41,7 +41,7 @@ def claim(rising: dict[str, Sequence[dict]]) -> str:
     mine, others = ranked[0], [e for e in ranked if e["backend"] != standings.JAX] or ranked[1:2]
     keeps = mine["tokens_s"] >= KEPT_UP * mine["offered"]
     does = (
-        f"keeps up with the most asked for, {mine['offered']:.0f} tokens/s"
+        f"makes {mine['tokens_s']:.0f} tokens/s, about all that was asked for"
         if keeps
         else f"serves {mine['tokens_s']:.0f} tokens/s at most"
     )
@@ -84,10 +84,16 @@ def slotted(entries: Sequence[dict]) -> str:
         return ""
     few, many = entries[0], entries[-1]
     gaps = f", the gap between two pieces (P50) from {few['gap']['p50']:.0f} to {many['gap']['p50']:.0f} ms"
+    goes = "is not seen to change" if level(few, many) else "changes"
     return (
-        f"from {few['slots']} to {many['slots']} slots of {few['server']} the first token goes from {ms(few)} to"
-        f" {ms(many)}{gaps}"
+        f"from {few['slots']} to {many['slots']} slots of {few['server']} the first token {goes} ({ms(few)} and"
+        f" {ms(many)}){gaps}"
     )
+
+
+def level(few: dict, many: dict) -> bool:
+    """Whether the intervals of two loads' first tokens overlap."""
+    return few["first"].low <= many["first"].high and many["first"].low <= few["first"].high
 
 
 def equal(entries: Sequence[dict]) -> str:

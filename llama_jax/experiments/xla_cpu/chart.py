@@ -77,8 +77,6 @@ def xla_findings(found: Sequence[Told]) -> Figure:
     plain_ticks(axes.xaxis)
     axes.tick_params(axis="y", labelsize=9)
     seen = [t.ratio.value for t in found if t.holds and np.isfinite(t.ratio.value)]
-    said = (
-        f"up to {max(seen):.0f} times as long by one program as by another" if seen else "equally fast by both programs"
-    )
-    headline(figure, f"XLA computes the same numbers {said}")
+    said = f"up to {max(seen):.0f} times as long as another" if seen else "as long as another"
+    headline(figure, f"For the same numbers one program of XLA's takes {said}")
     return figure

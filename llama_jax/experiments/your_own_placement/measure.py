@@ -210,8 +210,8 @@ def interval(ratio: dict) -> str:
 
 
 def more(ratio: dict) -> str:
-    """How many more blocks would decide it, where that can be said."""
-    return f", about {ratio['more_blocks']:,} more blocks would decide it" if ratio["more_blocks"] else ""
+    """How many more blocks would decide it, where that can be said and the two differ by as much as it seems."""
+    return f", about {ratio['more_blocks']:,} more blocks would show it if there is one" if ratio["more_blocks"] else ""
 
 
 def ladder_frame(entries: Sequence[dict]):

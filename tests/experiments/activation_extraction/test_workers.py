@@ -192,7 +192,7 @@ def test_a_fleet_is_drawn_from_what_was_measured(few, monkeypatch):
 @pytest.mark.slow
 def test_the_charts_say_what_is_measured_and_what_is_simulated(few, tmp_path):
     drawn = words(workers_chart.workers(measured()))
-    for text in ("2 workers on the same cores: 1.5", "Ray actors: 30.0 ms", "dashed: 2 %"):
+    for text in ("2 child processes on the same cores: 1.5", "Ray actors: 30.0 ms", "dashed: 2 %"):
         assert text in drawn, text
     drawn = words(workers_chart.simulated(workers_table.fleets(measured(2))))
     for text in ("SIMULATED", "Simulated: of 1,000 workers", "one failure a worker an hour: "):

@@ -140,7 +140,7 @@ def test_the_finding_claims_what_is_decided_and_no_more():
         "83% of its time starting programs, not waiting for them, at 0.1 M weights",
         "2% at 100 M",
         "waiting overtakes starting at about",
-        "random:small the fastest is loop with 5.",
+        "random:small the fastest of those measured is loop with 5.",
         "serves 1.8",
     ):
         assert words in sentence, (words, sentence)

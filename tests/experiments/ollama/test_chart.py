@@ -107,6 +107,21 @@ def test_quality_says_top1_and_who_hands_out_no_logits():
         assert text in drawn
 
 
+def test_who_hands_out_no_logits_stands_above_the_scale():
+    axes = draw("quality", contest(), list(RATES)).axes[0]
+    (note,) = [text for text in axes.texts if text.get_text().startswith("above the scale")]
+    edge = min(patch.get_y() for patch in axes.patches)  # of the shaded band
+    assert axes.get_yticks().max() < edge < chart.place(None, 1e-6, 4 * edge) <= note.xy[1]
+    assert "above the scale" not in words(draw("quality", contest(("loop", "llamacpp")), ["loop", "llamacpp"]))
+
+
+def test_ollamas_client_is_no_whole_process():
+    drawn = draw("memory", contest(), list(RATES))
+    assert "1000 MB: the client alone, without its server" in words(drawn)
+    names = [name for name in RATES if name != "ollama"]
+    assert any(f"needs least memory under {name}, 1,000 MB" in words(drawn) for name in names)
+
+
 def test_conversation_and_memory_say_their_numbers():
     drawn = words(draw("conversation", contest(), list(RATES)))
     assert "n = 4" in drawn

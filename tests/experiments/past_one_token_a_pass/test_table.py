@@ -53,7 +53,7 @@ def test_a_subject_without_its_drafts(name, without):
 
 def test_the_sentence():
     said = finding.past_one(table.table(race(), META), [dict(name="ollama"), dict(name="ollama")])
-    assert said.startswith("Drafting tokens ahead ")
+    assert said.startswith("Drafts under ")
     assert " With drafts loop+lookup decodes at 0.9" in said
     assert " on open questions, 3.0" in said
     assert (

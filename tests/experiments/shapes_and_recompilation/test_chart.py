@@ -45,6 +45,15 @@ def test_lanes_name_programs_and_seconds_and_leave_ticks_where_nothing_compiled(
     assert max(areas) / min(areas) == pytest.approx(3)  # area is seconds: three programs against one
 
 
+def test_policies_that_differ_by_little_once_warm_are_named_together():
+    accounts = {a.subject: a for a in table.accounts(everything(3), measure.SHAPES)}
+    one, other, *_ = accounts
+    parts = {one: {"useful work": 1.0, "padding": 0.0}, other: {"useful work": 0.9, "padding": 0.13}}
+    assert chart.once_warm(parts, [*accounts.values()]).endswith(f"fastest, {one} and {other} a warm one")
+    parts[other]["padding"] = 0.5
+    assert chart.once_warm(parts, [*accounts.values()]).endswith(f"fastest, {one} a warm one")
+
+
 def test_bars_reach_the_total_and_name_the_fastest():
     rows = everything(3)
     figure = draw("stream_seconds", rows)

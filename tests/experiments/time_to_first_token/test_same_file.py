@@ -68,6 +68,21 @@ def test_each_length_is_raced_against_llama_cpps_fastest_mode_of_the_file():
     assert same_file.rival(other_file, 10) == "llamacpp+generate"
 
 
+def test_a_race_is_with_every_peer_on_the_file_and_the_panel_with_llama_cpps():
+    trials = [
+        t.model_copy(
+            update=dict(subject="ik-llamacpp", backend="ik_llama.cpp", token_times_ns=[t.token_times_ns[0] // 2])
+        )
+        for t in firsts()
+        if t.subject == "llamacpp"
+    ]
+    found = same_file.races([*firsts(), *trials])
+    assert {r["rival"] for r in found} == {"ik-llamacpp"}
+    assert found[0]["others"] == ["llamacpp", "llamacpp+generate", "ik-llamacpp"]
+    assert found[0]["ratio"].value == pytest.approx(2 * 18 / 20, rel=0.02)
+    assert same_file.over([*firsts(), *trials], "step+fused", 10).value == pytest.approx(18 / 20, rel=0.02)
+
+
 def test_the_table_and_the_limits():
     frame = same_file.as_frame(firsts())
     assert frame.loc[(100, "step+fused"), "over llama.cpp"] == pytest.approx(108 / 155, abs=0.02)

@@ -33,6 +33,7 @@ def test_first_tokens_are_labelled_beside_the_limit_and_raced():
     assert "n ≥ 8" in left.get_title("left")
     assert "n ≥ 8 pairs" in right.get_title("left")
     assert "over that of llamacpp\n" in right.get_ylabel()
+    assert "before llamacpp and llamacpp+generate at 2 of 2 prompt lengths" in words(figure).replace("\n", " ")
     for text in ("limit: weights read once", "its weights read once: step+fused"):
         assert text in words(figure), text
     assert "llama.cpp was not measured here" in words(draw_first(firsts(("step", "step+fused"))))
