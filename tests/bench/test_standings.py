@@ -191,7 +191,7 @@ def test_what_the_trials_do_not_decide_is_not_claimed():
         for t in made
     ]
     sentence = finding.versus(close, standings.ladder(close, ["loop", "torch"]), [], [])
-    assert "which n = 8 blocks do not decide" in sentence
+    assert "unstable over n = 8 blocks" in sentence
     one = [t for t in made if t.block == 0]
     assert "nan" not in finding.versus(one, standings.ladder(one, ["loop", "torch"]), [], [])
     nothing = [t.model_copy(update=dict(valid=False)) for t in made]

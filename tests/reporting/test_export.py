@@ -195,7 +195,11 @@ def test_the_flags_say_what_spoils_a_number(result):
         ]
     }
     said = [line for line in export.flags(unstable) if line]
-    assert said == ["a: rates scatter (IQR above 10 %)", "a: drifted by -8 % during the run", "a: leaves 3 arrays behind"]
+    assert said == [
+        "a: rates scatter (IQR above 10 %)",
+        "a: drifted by -8 % during the run",
+        "a: leaves 3 arrays behind",
+    ]
     assert export.reporting({}).endswith("**Flags**\n\n- none\n")
 
 

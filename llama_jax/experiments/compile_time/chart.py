@@ -312,8 +312,8 @@ def halved(gains: dict[str, Ratio]) -> str:
     if not known:
         return f"Whether half the bytes a weight decode faster under {' or '.join(gains)} is not decided"
     said = ", ".join(f"{ratio.value:.2f} times as fast under {name}" for name, ratio in known.items())
-    open_ = listed([name for name in gains if name not in known])
-    return f"Half the bytes a weight decode {said}" + f"; under {open_} that is not decided" * bool(open_)
+    open_ = [name for name in gains if name not in known]
+    return f"Half the bytes a weight decode {said}" + (f"; under {listed(open_)} that is not decided" if open_ else "")
 
 
 def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, temporaries: bool = False) -> None:

@@ -28,7 +28,7 @@ def growth(points: dict[str, Sequence[dict]], crossing: float) -> str:
             f"; a batch of {last['value']} makes {gain:.1f} times as many tokens/s as a batch of {first['value']}"
         )
         if np.isfinite(crossing):
-            sentence += f", the two limits, reading and arithmetic, crossing at about {crossing:.0f}"
+            sentence += f", the two limits, reading and arithmetic, crossing at about {crossing:.0f} rows"
     return sentence + "."
 
 

@@ -53,7 +53,7 @@ def test_the_sentence():
     )
     assert f"takes {parts[0]['total']:.1f} ms (layers " in said
     assert (
-        "; from context 256 to 4096 loop keeps 67% of its rate and loop+fused 78% (medians of n = 2 answers); ollama"
+        "; from context 256 to 4096 loop keeps 67% of its rate and loop+fused 78% (medians of n = 3 answers); ollama"
         " was not measured here." in said
     )
     assert finding.compiled_kernels([], [], {}) == "Nothing was measured."

@@ -49,8 +49,8 @@ def test_the_sentences_say_the_numbers():
     found = table.costs(trials({"eager": 20, "step": 1, "loop": 2}), ["eager", "step", "loop"])
     said = finding.sampling(found, SETTINGS)
     assert said.startswith(f"Sampling ({SETTINGS}) adds 1.")
-    assert "to a token under step and 20." in said
-    assert "under eager, which leaves eager 0.83x [" in said  # the one whose rate falls most
+    assert "to a token under step, where it shows least, and 20." in said
+    assert "under eager; eager, which loses most, keeps 0.83x [" in said  # the one whose rate falls most
     assert said.endswith("of its greedy rate (n = 8).")
     noisy = [replace(c, added=replace(c.added, low=-1.0)) if c.name == "eager" else c for c in found]
     assert finding.sampling(noisy, SETTINGS).endswith("; under eager the noise hides it.")
