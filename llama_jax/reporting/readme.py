@@ -197,13 +197,13 @@ def block(
     parts += [f"![{f['caption']}](figures/{f['name']}.svg)" for f in pictures]
     parts += [table(measured[0]), about(measured[0])] if measured else []
     parts += [there] if measured and (there := elsewhere(measured[0], others)) else []
+    told = {*shown} - {*claimed}
     lines = [
         f"- [{s['question']}]({page(s, home)}) {opening(s['finding'])}{scopes.get(s['name'], '')}"
         for s in found
-        if s["name"] in {*shown} - {*claimed}
+        if s["name"] in told
     ]
-    above = {contribution.HEADLINE, *shown}
-    asked = [f"[{s['question']}]({page(s, home)})" for s in found if s["name"] not in above]
+    asked = [f"[{s['question']}]({page(s, home)})" for s in found if s["name"] not in {contribution.HEADLINE, *told}]
     parts += ["\n".join(lines)] * bool(lines) + [f"Asked as well: {' · '.join(asked)}"] * bool(asked)
     return "\n\n".join(parts)
 
