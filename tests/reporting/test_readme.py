@@ -145,8 +145,8 @@ def test_the_block_shows_one_picture_and_how_findings_begin(tmp_path):
     assert text.count("![") == 1
     assert "![Rates.](figures/03-a.svg)" in text
     assert "- [Bits?](docs/index.html#n08) It is 2x.\n" in text
-    assert text.endswith("Asked as well: [Else?](docs/index.html#n77)")
-    assert "Where?" not in text  # the claim answers it
+    assert text.endswith("Asked as well: [Where?](docs/index.html#n03) · [Else?](docs/index.html#n77)")
+    assert "- [Where?]" not in text  # the claim has said how it begins
     assert "It is 2x. (one process)\n" in readme.block(found, [], tmp_path, {"08-fewer-bits": " (one process)"})
 
 

@@ -52,7 +52,7 @@ def gained(ratio) -> str:
     """`make 1.8 times the rate`, `gain nothing`, which way it goes where nobody knows by how much, or that it is
     undecided."""
     if ratio.verdict in UNDECIDED:
-        return "neither gain nor lose for sure"
+        return "may gain or lose"
     if not settled(ratio):
         return "gain" if ratio.verdict == "faster" else "lose"
     return "gain nothing" if ratio.verdict.startswith("equal") else f"make {round_ratio(ratio.value)} times the rate"
