@@ -16,9 +16,10 @@ from llama_jax import generate, memory
 from llama_jax.bench import Guard
 from llama_jax.errors import UserError
 from llama_jax.placement import parse
+from tests.conftest import among_the_fast
 
 THREADED = ["step+queue", "chunk8+queue4", "chunk8+callback", "loop+callback"]
-NAMES = ["step", "chunk8", "loop", "step+async", "step+async8", "eager", *THREADED]
+NAMES = ["step", "chunk8", "loop", "step+async", "step+async8", *THREADED, "eager"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_a_bucket_holds_its_prompt_and_wastes_at_most_a_third(n):
     assert generate.bucket(size) == size
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", among_the_fast(NAMES[:-1], NAMES))
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 10, 17])
 def test_exactly_as_many_tokens_as_asked(engines, name, n):
     blocks = list(generate.stream(engines[name], [[1, 2, 3], [4]], n))
@@ -55,7 +56,7 @@ def test_exactly_as_many_tokens_as_asked(engines, name, n):
     assert all(b.dtype == np.int32 and b.shape[1] == 2 for b in blocks)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", among_the_fast(NAMES[:-1], NAMES))
 def test_stops_at_any_of_several_stop_tokens(engines, name):
     free = generate.answer(engines[name], [[1, 2, 3]], 16)[0].token_ids
     k = next(i for i in range(3, 16) if free[i] not in free[:i])

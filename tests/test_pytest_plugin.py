@@ -79,6 +79,7 @@ def test_a_mark_that_says_nothing_is_an_error_of_use(suite, mark):
     done.stderr.fnmatch_lines(["ERROR: *test_it: write @pytest.mark.compiles(at_most=N) with N of 0 or more"])
 
 
+@pytest.mark.slow
 def test_the_tested_projects_settings_are_left_alone(suite):
     done = suite("""
 def test_flags(no_compile):

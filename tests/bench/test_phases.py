@@ -109,6 +109,7 @@ def plan(folder, names="step", **changes):
     )
 
 
+@pytest.mark.slow
 def test_a_plan_may_sample_beside_the_greedy_answers(folder):
     sampler, journal = Sampler(temperature=0.7, top_k=30), Journal()
     trials = phases.run(plan(folder, "step,split", blocks=2, sampled=sampler), journal)

@@ -57,7 +57,10 @@ def dequantised(tiny):
     )
 
 
-@pytest.mark.parametrize("name", [f"{p}+{'q4_1' if i % 2 else 'int8'}" for i, p in enumerate(WAYS)])
+NAMES = [f"{p}+{'q4_1' if i % 2 else 'int8'}" for i, p in enumerate(WAYS)]
+
+
+@pytest.mark.parametrize("name", among_the_fast([*NAMES[2:9], NAMES[-1]], NAMES))
 def test_every_placement_makes_the_tokens_of_the_dequantised_weights(tiny, dequantised, name):
     placed = parse(name)
     kept = "+kvint8" if placed.kv == "int8" else ""

@@ -280,6 +280,7 @@ def test_progress_names_notebook_cell_and_elapsed(own):
     assert any("77-made" in line and "think hard" in line and "s)" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_long_cell_says_how_far_it_is(own, monkeypatch):
     monkeypatch.setattr(execution, "EVERY_S", 0.2)
     code = "import time\nfrom llama_jax.bench.progress import announce\n"

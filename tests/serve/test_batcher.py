@@ -78,7 +78,7 @@ def asked(seed, count=8):
 @pytest.mark.parametrize(
     ("placement", "slots"),
     among_the_fast(
-        [("step+donate", 2), ("chunk8", 2), ("step+fused", 3)],  # a call of four rows is one of three
+        [("step+donate", 2), ("step+fused", 3)],  # a call of four rows is one of three
         [
             *((name, 2) for name in ("step+donate", "chunk8", "step+kvint8", "split", "step+aot")),
             *(("step+fused", 1), ("step+fused", 3), ("chunk4+q8_0+fused", 4)),

@@ -7,6 +7,7 @@ from llama_jax.bench import Guard
 from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
 from llama_jax.serve import slots, stepper
+from tests.conftest import among_the_fast
 from tests.kernels.models import small
 from tests.kernels.test_generation import checkpoint_of
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quickly")
 
 
 @pytest.mark.parametrize("placement", ["step+donate", "step+fused", "chunk4+fused"])
-@pytest.mark.parametrize("context", [2, 32])
+@pytest.mark.parametrize("context", among_the_fast((2,), (2, 32)))
 def test_the_smallest_contexts_are_warmed_within_their_cache(placement, context):
     """The fused kernel refuses a position outside the cache, where XLA would clamp it."""
     engine = generate.build(checkpoint_of(small()), stepper.check(parse(placement)))

@@ -4,6 +4,7 @@ surprises."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -84,7 +85,11 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
             axes.text(deepest * 1.03, height, words[stage], color=SHADES[stage], fontsize=8.5, va="center")
         processes = len({(r.block, r.depth) for r in kept})
         axes.set(xlabel=f"layers (point: one fresh process, {processes} in all)", xlim=(0, deepest * 1.02))
-        axes.set_xticks(sorted({r.depth for r in kept}))
+        depths = sorted({r.depth for r in kept})
+        labels = [
+            str(d) if d == deepest or after - d > deepest / 20 else "" for d, after in pairwise([*depths, deepest])
+        ]
+        axes.set_xticks(depths, labels)  # the shallowest lie too close
         axes.set_title(f"{TITLES[layout]}: {with_interval(table.per_layer(data, layout))}", fontsize=10)
         logarithmic(axes)
     both[0].set_ylabel("seconds, log scale")

@@ -68,7 +68,8 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
     counted = f"n = {most} answers in {meta['parameters']['processes']} processes"
     axes.set_xlabel(
-        f"release of JAX, as shipped or with our flag (red cross: computes wrong values or crashes)\n{counted}"
+        "release of JAX, as shipped or with our flag (red cross: computes wrong values or crashes;\n"
+        f"mark: median of {counted}; line: its 95 % interval)"
     )
     axes.set_ylabel("decode, tokens/s")
     headline(figure, finding.claim(trials, meta))

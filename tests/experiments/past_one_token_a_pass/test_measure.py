@@ -57,6 +57,7 @@ def test_copies_have_begun_and_edits_have_another_word(packaged):
     assert measure.edit("a b c") == "a b c\n\n"
 
 
+@pytest.mark.slow
 def test_passes_are_those_of_the_stream():
     loaded = checkpoint.load(TINY)
     work = measure.workload(loaded, 1, 20, 12, 0)
