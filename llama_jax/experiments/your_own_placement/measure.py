@@ -211,7 +211,11 @@ def interval(ratio: dict) -> str:
 
 def more(ratio: dict) -> str:
     """How many more blocks would decide it, where that can be said and the two differ by as much as it seems."""
-    return f", about {ratio['more_blocks']:,} more blocks would show it if there is one" if ratio["more_blocks"] else ""
+    return (
+        f", about {ratio['more_blocks']:,} more blocks would show a difference, if there is one"
+        if ratio["more_blocks"]
+        else ""
+    )
 
 
 def ladder_frame(entries: Sequence[dict]):

@@ -153,7 +153,7 @@ def test_each_is_caught_by_whom_it_should_be():
     assert found[SHORT].why == WRONG.removeprefix("wrong: ")
     assert found[ANEW].why == COMPILED
     assert re.fullmatch(
-        r"1\.01x \[.*\] of step, n = 8: inconclusive, about \d+ more blocks would show it if there is one",
+        r"1\.01x \[.*\] of step, n = 8: inconclusive, about \d+ more blocks would show a difference, if there is one",
         found[NESTED.name].why,
     )
 
