@@ -104,7 +104,7 @@ SILENCE = st.just([0] * SLOTS)
 PROMPTS = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=12), min_size=ROWS, max_size=ROWS)
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(
     st.sampled_from(["loop", "chunk6", "step"]),
     TABLES,

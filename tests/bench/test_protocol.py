@@ -50,7 +50,7 @@ SAMPLED = replace(WORK, sampler=Sampler(temperature=0.8, top_k=20, top_p=0.95), 
 
 
 def test_sampled_tokens_are_equal_under_equal_seeds(loaded):
-    subjects = [protocol.subject(loaded, parse(name)) for name in ("step", "split", "loop+traced")]
+    subjects = [protocol.subject(loaded, parse(name)) for name in ("step", "eager", "split", "loop+traced")]
     reference = protocol.Reference(loaded, SAMPLED)
     trials = protocol.measure(subjects, SAMPLED, 2, reference, "step")
     assert all(t.valid for t in trials), {t.subject: t.reason for t in trials}
@@ -268,7 +268,7 @@ def test_a_text_is_judged_by_the_references_own_logits(loaded):
     other = tokens.copy()
     other[2] = (other[2] + 1) % loaded.config.vocab_size
     found = reference.logits(0, other)
-    for k in (0, 3):  # given its own text, not the reference's
+    for k in range(4):  # given its own text, not the reference's
         expected = generate.logits(reference.engine("float32"), [*WORK.prompts[0], *other[:k].tolist()])[-1]
         np.testing.assert_allclose(found[k], expected, atol=1e-4)
     other[1] = -1  # no token: far from the best, and what follows is still said
