@@ -16,7 +16,7 @@ SEED ?= 0
 # llama.cpp with this machine's own instructions, without its part for images
 LLAMA_CPP := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF
 # without it what GCC makes of llama.cpp crashes on processors with AMX; the header says why
-AMX := -include $(CURDIR)/llama_jax/peers/tile_config.h
+AMX := -include $(CURDIR)/llama_lab/peers/tile_config.h
 # the same of ik_llama.cpp, its attention for the types of cache that are measured here; its package leaves out a file
 # that says which commit it is, without which it does not build
 IK_LLAMA_CPP := -DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF
@@ -83,7 +83,7 @@ bench: $(READY)  ## measure the ladder and print the table
 
 gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 minutes) and redraw notebook 12 (GPU_PYTHON=... to use your own jax and torch)
 	$(GPU_PYTHON) -m llama_jax bench --suite gpu --out out/gpu
-	$(BIN)/python -m llama_jax.experiments.gpu.data out/gpu
+	$(BIN)/python -m llama_lab.experiments.gpu.data out/gpu
 	$(BIN)/llama-jax run 12
 	$(BIN)/llama-jax report
 
@@ -123,7 +123,7 @@ $(MORE): requirements-more-peers.txt $(PEERS)
 		|| { missing=1; echo "ik_llama.cpp could not be built: ik-llamacpp is a gap here" >&2; }; \
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --only-binary :all: $$(grep ^openvino $<) \
 		|| { missing=1; echo "OpenVINO could not be installed: openvino is a gap here" >&2; }; \
-	$(BIN)/python -c 'from llama_jax.peers import ik_llamacpp as ik; print("ik_llama.cpp:", ik.instructions())' || missing=1; \
+	$(BIN)/python -c 'from llama_lab.peers import ik_llamacpp as ik; print("ik_llama.cpp:", ik.instructions())' || missing=1; \
 	test "$$missing" || touch $@
 
 ray: $(RAY)  ## add Ray to .venv, for extraction on a cluster
@@ -134,10 +134,10 @@ $(RAY): requirements-ray.txt $(READY)
 	@touch $@
 
 ollama: $(READY)  ## build Ollama natively into the user's cache (needs Go and a C++ compiler; minutes, once)
-	@$(BIN)/python -m llama_jax.peers.ollama_native
+	@$(BIN)/python -m llama_lab.peers.ollama_native
 
 llama-server: $(READY)  ## build llama.cpp's own server natively into the user's cache (needs cmake and a C++ compiler; minutes, once)
-	@CXXFLAGS="$(AMX)" $(BIN)/python -m llama_jax.peers.llama_server
+	@CXXFLAGS="$(AMX)" $(BIN)/python -m llama_lab.peers.llama_server
 
 lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
 	$(BIN)/python -m pip install -q -U $(PIP_FLAGS) -r requirements.in

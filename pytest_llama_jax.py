@@ -8,7 +8,7 @@
     @pytest.mark.compiles(at_most=1)         # programs compiled in the whole test
     def test_one_program_for_all_lengths(): ...
 
-It counts what `llama_jax.bench.guard` counts: backend compilations of every thread, programs read from the persistent
+It counts what `llama_lab.bench.guard` counts: backend compilations of every thread, programs read from the persistent
 cache included, since a test should not depend on what lies there. See docs/pytest.md.
 """
 
@@ -21,7 +21,7 @@ def guard():
     """A new compile guard. What the package sets for XLA is no affair of the tested project, and is kept out of it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_JAX_KEEP_XLA_FLAGS", "1")
-        from llama_jax.bench.guard import Guard
+        from llama_lab.bench.guard import Guard
     return Guard(explain=True)
 
 

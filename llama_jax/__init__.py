@@ -1,3 +1,4 @@
+# ruff: noqa: F401 (what tools follow)
 """llama-jax: the same language model under every placement of `jax.jit`.
 
 Axes, used in shapes everywhere: B batch, T tokens of this call, S cache slots, L layers, D model width, H query heads,
@@ -5,59 +6,76 @@ K key-value heads, h head size, F feed-forward width, V vocabulary.
 """
 
 import importlib
+import pkgutil
+from typing import TYPE_CHECKING
 
-from llama_jax import xla_flags
+from llama_jax.plumbing import xla_flags
 
 xla_flags.prepare()
 
-ROOMS = {  # name here: where that module lies
-    "chat": "text.chat",
-    "kvc": "model.kvc",
-    "prompts": "text.prompts",
-    "render": "playground.render",
-    **{
-        name: name
-        for name in (
-            "activations",
-            "bench",
-            "checkpoint",
-            "experiments",
-            "figures",
-            "generate",
-            "machine",
-            "model",
-            "paths",
-            "pipeline",
-            "playground",
-            "runtime",
-            "serialised",
-            "transforms",
-        )
-    },
+if TYPE_CHECKING:  # what is imported when it is first asked for
+    from llama_jax import (
+        attention,
+        chat,
+        checkpoint,
+        config,
+        embeddings,
+        ffn,
+        generate,
+        head,
+        kernels,
+        kvc,
+        layer,
+        linear,
+        model,
+        norm,
+        placement,
+        prompts,
+        quantise,
+        render,
+        rope,
+        sampling,
+        tokenizer,
+        transforms,
+    )
+    from llama_jax.checkpoint import Checkpoint, load
+    from llama_jax.config import PRESETS, ModelConfig
+    from llama_jax.generate import Answer, Engine, answer, bind, build, logits, stream
+    from llama_jax.placement import LADDER, Placement, parse
+    from llama_jax.plumbing.errors import UserError
+    from llama_jax.sampling import Sampler
+    from llama_jax.tokenizer import Tokenizer
+
+MODULES = {module.name for module in pkgutil.iter_modules(__path__)} - {"__main__"}
+HOME = {  # name here: the module that defines it
+    "Checkpoint": "checkpoint",
+    "load": "checkpoint",
+    "PRESETS": "config",
+    "ModelConfig": "config",
+    "Answer": "generate",
+    "Engine": "generate",
+    "answer": "generate",
+    "bind": "generate",
+    "build": "generate",
+    "logits": "generate",
+    "stream": "generate",
+    "LADDER": "placement",
+    "Placement": "placement",
+    "parse": "placement",
+    "UserError": "plumbing.errors",
+    "Sampler": "sampling",
+    "Tokenizer": "tokenizer",
 }
-HOME = {
-    name: module
-    for module, names in {
-        "checkpoint": ("Checkpoint", "load"),
-        "config": ("PRESETS", "ModelConfig"),
-        "errors": ("UserError",),
-        "generate": ("Answer", "Engine", "answer", "bind", "build", "logits", "stream"),
-        "placement": ("LADDER", "Placement", "parse"),
-        "model.sampling": ("Sampler",),
-        "text.tokenizer": ("Tokenizer",),
-    }.items()
-    for name in names
-}
-__all__ = sorted((*ROOMS, *HOME))
+__all__ = sorted((*MODULES, *HOME))
 
 
 def __getattr__(name: str):
     """Imported when first asked for: neither `--help` nor a measured process waits for what it does not use."""
-    if name in ROOMS:
-        return importlib.import_module(f"{__name__}.{ROOMS[name]}")
+    if name in MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name in HOME:
-        found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{HOME[name]}"), name)
-        return found
+        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{HOME[name]}"), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -17,16 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import kernels, threads
+from llama_jax import kernels, kvc
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
-from llama_jax.model import Model, kvc
-from llama_jax.model.quantise import FORMS
-from llama_jax.model.sampling import Sampler
+from llama_jax.decoding.request import PIECE, Request, bucket, request
+from llama_jax.model import Model
 from llama_jax.placement import Placement, parse
-from llama_jax.request import PIECE, Request, bucket, request
+from llama_jax.plumbing import threads
+from llama_jax.plumbing.values import listed
+from llama_jax.quantise import FORMS
+from llama_jax.sampling import Sampler
 from llama_jax.transforms import Programs, assemble, new_cache, prepare, settings
-from llama_jax.values import listed
 
 GREEDY = Sampler()
 
@@ -290,17 +291,9 @@ def cut(tokens: np.ndarray, stop: Collection[int]) -> Answer:
 
 
 def answer(
-    engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Collection[int] = (), tap=None, **options
+    engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Collection[int] = (), **options
 ) -> list[Answer]:
-    """Answers to a batch of prompts (lists of token ids). Options as for `stream`.
-
-    tap: an `activations.ActivationSpec`: each answer then has the activations of its tokens, and all of it is one call
-    (`activations.generation`).
-    """
-    if tap is not None:
-        from llama_jax.activations import generation
-
-        return generation.answer(engine, prompts, new_tokens, tap, stop, **options)
+    """Answers to a batch of prompts (lists of token ids). Options as for `stream`."""
     blocks = np.concatenate(list(stream(engine, prompts, new_tokens, stop=stop, **options)))
     return [cut(row, stop) for row in blocks.T]
 

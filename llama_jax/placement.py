@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from llama_jax import model
-from llama_jax.errors import UserError, near
-from llama_jax.model import kvc, quantise
-from llama_jax.values import listed, shown, whole
+from llama_jax import kvc, model, quantise
+from llama_jax.plumbing.errors import UserError, near
+from llama_jax.plumbing.values import listed, shown, whole
 
 TREE = {  # name: the function that calls it
     "decode": None,

@@ -15,18 +15,19 @@ import jax.numpy as jnp
 from jax.experimental import io_callback
 from jax.experimental.compilation_cache import compilation_cache
 
-from llama_jax import drafts, model, paths, steps
+from llama_jax import attention, embeddings, ffn, head, kvc, layer, model, norm, rope, sampling
 from llama_jax.config import ModelConfig
-from llama_jax.errors import UserError
-from llama_jax.model import attention, embeddings, ffn, head, kvc, layer, norm, rope, sampling
-from llama_jax.model.kvc import Cache
-from llama_jax.model.quantise import is_quantised
-from llama_jax.model.sampling import Sampler, TracedSampler
-from llama_jax.model.taps import untapped
+from llama_jax.decoding import drafts, steps
+from llama_jax.decoding.steps import Carry, is_stop
+from llama_jax.kvc import Cache
 from llama_jax.placement import LADDER, Placement
-from llama_jax.steps import Carry, is_stop
-from llama_jax.threads import Receiver
-from llama_jax.values import shown
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.threads import Receiver
+from llama_jax.plumbing.values import shown
+from llama_jax.quantise import is_quantised
+from llama_jax.sampling import Sampler, TracedSampler
+from llama_jax.taps import untapped
 
 # what `donate` gives away
 CACHE_ARGUMENT = {"decode": 2, "extend": 2, "step": 2, "transform": 2, "layer": 3, "attend": 3}
@@ -311,7 +312,9 @@ def prepare(params: model.Model, placement: Placement) -> model.Model:
     elif placement.kernels != "none" and not is_quantised(params.embedding.weight):
         params = model.quantised(params, "q8_0")
     if placement.kernels != "none":
-        params = model.multiplied_by(params, "gemv")
+        from llama_jax.kernels import gemv  # here: it needs libraries that may be missing
+
+        params = model.multiplied_by(params, gemv.product)
     return computed_by(placement).arranged(params, placement)
 
 

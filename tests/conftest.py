@@ -16,11 +16,11 @@ from jax.experimental.compilation_cache import compilation_cache
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from llama_jax import __main__ as program
 from llama_jax import checkpoint, config
 from llama_jax.checkpoint import random, tensors
 from llama_jax.checkpoint.source import Tensor
-from llama_jax.peers import ollama_native
+from llama_lab import __main__ as program
+from llama_lab.peers import ollama_native
 
 
 def build(cfg, seed=0):

@@ -9,9 +9,11 @@ import pytest
 import typer
 
 import llama_jax as ll
-from llama_jax import cli, paths, placement
-from llama_jax.bench import gate, phases, protocol, statistics
-from llama_jax.cli.common import join_pairs
+from llama_jax import placement
+from llama_jax.plumbing import paths
+from llama_lab import cli
+from llama_lab.bench import gate, phases, protocol, statistics
+from llama_lab.cli.common import join_pairs
 
 MODULES = dict(gate=gate, phases=phases, protocol=protocol, statistics=statistics)
 TEXTS = {

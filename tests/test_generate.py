@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from llama_jax import generate, memory
-from llama_jax.bench import Guard
-from llama_jax.errors import UserError
+from llama_jax import generate
 from llama_jax.placement import parse
+from llama_jax.plumbing import memory
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import Guard
 from tests.conftest import among_the_fast
 
 THREADED = ["step+queue", "chunk8+queue4", "chunk8+callback", "loop+callback"]
@@ -411,7 +412,7 @@ CHILD = """
 import os, signal, sys, threading, time
 from llama_jax import config, generate
 from llama_jax.checkpoint import random, tensors
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 from llama_jax.placement import parse
 tiny = config.tiny()
 def bind(name):

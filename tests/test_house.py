@@ -6,7 +6,8 @@ from graphlib import CycleError, TopologicalSorter
 import pytest
 
 import llama_jax
-from llama_jax import bench, figures, paths
+from llama_jax.plumbing import paths
+from llama_lab import bench, figures
 
 PACKAGE = paths.ROOT / "llama_jax"
 UPWARD = {  # lazy imports that lead up, (module, what it imports), and why they may
@@ -188,13 +189,13 @@ def test_what_is_allowed_is_no_hole():
 def test_imports_are_told_apart():
     text = """
 from typing import TYPE_CHECKING
-import llama_jax.bench.guard
+import llama_lab.bench.guard
 try:
     from llama_jax import model
 except ImportError:
     pass
 if TYPE_CHECKING:
-    from llama_jax.peers import torch
+    from llama_lab.peers import torch
 else:
     import numpy.linalg
 class A:
@@ -204,8 +205,8 @@ class A:
         return lambda: __import__("x")
 """
     first, later = read(text)
-    assert first == {"typing.TYPE_CHECKING", "llama_jax.bench.guard", "llama_jax.model", "numpy.linalg", "json"}
-    assert later == {"llama_jax.model.attention"}
+    assert first == {"typing.TYPE_CHECKING", "llama_lab.bench.guard", "llama_jax.model", "numpy.linalg", "json"}
+    assert later == {"llama_jax.attention"}
     known = {"bench", "bench.guard", "bench.gate", "model"}
     assert resolved("bench.gate", first, known) == {"bench.guard", "model", "typing", "numpy", "json"}
     assert reached({"a": {"b"}, "b": {"pandas"}, "c": {"d"}}, "a") == {"a", "b", "pandas"}

@@ -7,8 +7,9 @@ import subprocess
 import nbformat
 import pytest
 
-from llama_jax import machine, paths
-from llama_jax.reporting import notebooks
+from llama_jax.plumbing import paths
+from llama_lab import machine
+from llama_lab.reporting import notebooks
 
 
 @pytest.mark.parametrize(
@@ -50,5 +51,5 @@ def test_git_does_not_see_results():
 def test_a_notebook_asks_where_to_write(path):
     """So that plain papermill and Run All obey too."""
     code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    assert sum("out_dir = out_dir or ll.machine.home(source)" in text for text in code) == 1
+    assert sum("out_dir = out_dir or machine.home(source)" in text for text in code) == 1
     assert not any("paths.ROOT" in text for text in code)

@@ -3,8 +3,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from llama_jax.errors import UserError
 from llama_jax.placement import DRAFTS, IN_FLIGHT, LADDER, TREE, Placement, ancestors, parse
+from llama_jax.plumbing.errors import UserError
 
 
 def test_the_ladder_is_the_eight():

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from llama_jax import generate, placement, transforms
-from llama_jax.bench import Guard
-from llama_jax.errors import UserError
-from llama_jax.model.quantise import FORMS
-from llama_jax.model.sampling import Sampler
 from llama_jax.placement import LADDER, MODIFIERS, Placement, parse
+from llama_jax.plumbing.errors import UserError
+from llama_jax.quantise import FORMS
+from llama_jax.sampling import Sampler
+from llama_lab.bench import Guard
 
 pytestmark = pytest.mark.usefixtures("quickly")
 

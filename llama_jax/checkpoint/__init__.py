@@ -26,13 +26,13 @@ from llama_jax.checkpoint.source import Source
 from llama_jax.checkpoint.tensors import assemble, names
 from llama_jax.checkpoint.torch import from_torch, to_torch
 from llama_jax.config import PRESETS, ModelConfig
-from llama_jax.errors import UserError, near
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
-from llama_jax.model.quantise import FORMS, LAYOUTS
+from llama_jax.plumbing.errors import UserError, near
+from llama_jax.quantise import FORMS, LAYOUTS
 
 if TYPE_CHECKING:
-    from llama_jax.text.tokenizer import Tokenizer
+    from llama_jax.tokenizer import Tokenizer
 
 __all__ = [
     "DEFAULT",

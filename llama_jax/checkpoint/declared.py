@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, model_validator
 
-from llama_jax.boundary import Declared
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
+from llama_jax.plumbing.boundary import Declared
 
 Size = Annotated[int, Field(ge=1, le=1 << 20)]
 Factor = Annotated[float, Field(gt=0, le=1e12)]

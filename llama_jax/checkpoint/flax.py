@@ -15,8 +15,8 @@ import numpy as np
 from llama_jax.checkpoint.source import Source, Tensor
 from llama_jax.checkpoint.tensors import assemble, named, names
 from llama_jax.config import ModelConfig
-from llama_jax.errors import UserError
 from llama_jax.model import Model
+from llama_jax.plumbing.errors import UserError
 
 TABLES = ("embed_tokens", "wte", "wpe")
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # of `struct`

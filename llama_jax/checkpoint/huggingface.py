@@ -15,10 +15,10 @@ import numpy as np
 
 from llama_jax.checkpoint.source import Source, Tensor, check_finite, hash_files
 from llama_jax.config import ModelConfig
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 
 if TYPE_CHECKING:
-    from llama_jax.text.tokenizer import Tokenizer
+    from llama_jax.tokenizer import Tokenizer
 
 FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
          "*.safetensors", "model.safetensors.index.json"]  # fmt: skip
@@ -63,7 +63,7 @@ def open_folder(folder: Path) -> Source:
 
 def read_object(path: Path) -> dict:
     """A JSON file that holds an object."""
-    from llama_jax import boundary  # here: a machine that only measures may lack pydantic
+    from llama_jax.plumbing import boundary  # here: a machine that only measures may lack pydantic
 
     try:
         return boundary.read(dict[str, Any], boundary.load(path), str(path))
@@ -105,8 +105,8 @@ DEFAULTS = {  # what a config.json may leave out
 
 def read_config(folder: Path | str, raw: dict) -> ModelConfig:
     """ModelConfig from config.json, in the layout of transformers 4 (rope_scaling) or 5 (rope_parameters)."""
-    from llama_jax import boundary
     from llama_jax.checkpoint import declared  # here: as above
+    from llama_jax.plumbing import boundary
 
     if (kind := raw.get("model_type")) not in tuple(NAMES):
         raise UserError(
@@ -133,7 +133,7 @@ UNSUPPORTED = {  # key of config.json: the only value that the model can run, wh
 
 def check_supported(folder: Path | str, raw: dict) -> None:
     """Raises UserError for a setting of config.json that would change what the model computes."""
-    from llama_jax.boundary import shown
+    from llama_jax.plumbing.boundary import shown
 
     for key, only in UNSUPPORTED[raw["model_type"]].items():
         found = raw.get(key, only)
@@ -148,8 +148,8 @@ def check_supported(folder: Path | str, raw: dict) -> None:
 
 def safetensors_files(folder: Path) -> list[Path]:
     """The weight files, as the shard index lists them or as they lie there."""
-    from llama_jax import boundary
     from llama_jax.checkpoint import declared
+    from llama_jax.plumbing import boundary
 
     index = folder / "model.safetensors.index.json"
     if os.path.lexists(index):
@@ -223,7 +223,7 @@ def read_tokenizer(folder: Path, config: ModelConfig, raw: dict) -> Tokenizer | 
     """The folder's tokenizer, or None where it has none."""
     if not os.path.lexists(folder / "tokenizer.json"):
         return None
-    from llama_jax.text.tokenizer import from_folder  # here: as above
+    from llama_jax.tokenizer import from_folder  # here: as above
 
     optional = ("tokenizer_config.json", "generation_config.json")
     parts = (read_object(folder / name) if os.path.lexists(folder / name) else {} for name in optional)

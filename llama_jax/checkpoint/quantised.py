@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from llama_jax import quantise
 from llama_jax.checkpoint.source import Rows, Source, is_matrix
-from llama_jax.errors import UserError
-from llama_jax.model import quantise
-from llama_jax.model.quantise import LAYOUTS
+from llama_jax.plumbing.errors import UserError
+from llama_jax.quantise import LAYOUTS
 
 VOCABULARY = ("wte", "embed_tokens", "lm_head")
 

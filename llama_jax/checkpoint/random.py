@@ -15,8 +15,8 @@ import numpy as np
 from llama_jax.checkpoint.source import Source, Tensor
 from llama_jax.checkpoint.tensors import names, shapes
 from llama_jax.config import PRESETS, ModelConfig
-from llama_jax.errors import UserError, near
 from llama_jax.model import Model
+from llama_jax.plumbing.errors import UserError, near
 
 WHOLE = re.compile(r"[0-9]{1,18}")
 SCALE = 0.02  # standard deviation, as transformers initialises Llama
@@ -37,8 +37,8 @@ def changed(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
     """The configuration with whole-number fields replaced, each change written FIELD=NUMBER. Raises UserError."""
     if not changes:
         return config
-    from llama_jax import boundary
     from llama_jax.checkpoint import declared  # here: a machine that only measures may lack pydantic
+    from llama_jax.plumbing import boundary
 
     sizes = [f.name for f in fields(ModelConfig) if f.type == "int"]
     found = {}

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from llama_jax.config import ModelConfig
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from llama_jax.attention import Attention
 from llama_jax.checkpoint import quantised
 from llama_jax.checkpoint.source import Rows, Source
 from llama_jax.config import ModelConfig
-from llama_jax.errors import UserError
+from llama_jax.embeddings import Embedding
+from llama_jax.ffn import FFN
+from llama_jax.head import Head
+from llama_jax.layer import Layer
 from llama_jax.model import Model
-from llama_jax.model.attention import Attention
-from llama_jax.model.embeddings import Embedding
-from llama_jax.model.ffn import FFN
-from llama_jax.model.head import Head
-from llama_jax.model.layer import Layer
-from llama_jax.model.norm import Norm
-from llama_jax.model.quantise import FORMS, is_quantised
+from llama_jax.norm import Norm
+from llama_jax.plumbing.errors import UserError
+from llama_jax.quantise import FORMS, is_quantised
 
 
 def names(config: ModelConfig) -> Model:

@@ -12,8 +12,8 @@ from llama_jax.checkpoint import huggingface
 from llama_jax.checkpoint.source import Source, Tensor
 from llama_jax.checkpoint.tensors import assemble, named
 from llama_jax.config import ModelConfig
-from llama_jax.errors import UserError
 from llama_jax.model import Model
+from llama_jax.plumbing.errors import UserError
 
 
 def from_torch(source, config: ModelConfig | None = None, dtype: str = "float32") -> tuple[ModelConfig, Model]:

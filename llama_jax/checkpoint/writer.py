@@ -16,15 +16,15 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from llama_jax import files
 from llama_jax.checkpoint import quantised, random
 from llama_jax.checkpoint.gguf import GLOBAL_NAMES, KEYS, LAYER_NAMES, packaged, rotated_heads, weights_hash
 from llama_jax.checkpoint.header import read
 from llama_jax.checkpoint.source import Source
 from llama_jax.config import ModelConfig
-from llama_jax.errors import UserError, near
-from llama_jax.model.quantise import COLUMNS, LAYOUTS, quantise
-from llama_jax.model.rope import scale
+from llama_jax.plumbing import files
+from llama_jax.plumbing.errors import UserError, near
+from llama_jax.quantise import COLUMNS, LAYOUTS, quantise
+from llama_jax.rope import scale
 
 TYPES = tuple(LAYOUTS)
 FAMILIES = ("llama", "qwen2")

@@ -19,7 +19,7 @@ import sys
 
 import jax
 
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 
 LIBRARIES = ("numba", "llvmlite")
 

@@ -22,9 +22,9 @@ from typing import ClassVar
 
 import llvmlite.binding as llvm
 
-from llama_jax import files, paths
-from llama_jax.errors import UserError
 from llama_jax.kernels.isa import Target, target
+from llama_jax.plumbing import files, paths
+from llama_jax.plumbing.errors import UserError
 
 COMPILER = "llama_jax.kernels.native.compiler"
 LIMIT = 300  # seconds

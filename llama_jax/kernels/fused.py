@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from llama_jax import rope
+from llama_jax.axes import Array, Int
 from llama_jax.config import ModelConfig
-from llama_jax.errors import UserError
 from llama_jax.kernels.registry import registered
-from llama_jax.model import Model, rope
-from llama_jax.model.axes import Array, Int
-from llama_jax.model.kvc import DTYPES, FUSED, Cache
+from llama_jax.kvc import DTYPES, FUSED, Cache
+from llama_jax.model import Model
+from llama_jax.plumbing.errors import UserError
 
 TILE = 16  # positions of a tile of keys
 MULTIPLE = 32  # that sizes must be of: a block's columns

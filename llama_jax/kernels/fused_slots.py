@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 
+from llama_jax import sampling
+from llama_jax.axes import Array, Bool, Int
 from llama_jax.config import ModelConfig
 from llama_jax.kernels import fused
-from llama_jax.model import Model, sampling
-from llama_jax.model.axes import Array, Bool, Int
-from llama_jax.model.sampling import Draw, Sampler, TracedSampler
+from llama_jax.model import Model
+from llama_jax.sampling import Draw, Sampler, TracedSampler
 
 
 @jax.tree_util.register_dataclass

@@ -1,4 +1,4 @@
-"""The steps of a model whose tokens the fused kernel makes; the same functions as `llama_jax/steps.py`.
+"""The steps of a model whose tokens the fused kernel makes; the same functions as `llama_jax/decoding/steps.py`.
 
 A prompt is rows of the same kernel, some at a time, so that a token leaves the same keys and values whether it came in
 a prompt or was made.
@@ -12,13 +12,14 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from llama_jax import steps as plain
+from llama_jax import rope, sampling
 from llama_jax.config import ModelConfig
+from llama_jax.decoding import steps as plain
+from llama_jax.decoding.steps import Steps
 from llama_jax.kernels import fused, packed
-from llama_jax.model import Model, rope, sampling
-from llama_jax.model.kvc import Cache
+from llama_jax.kvc import Cache
+from llama_jax.model import Model
 from llama_jax.placement import Placement
-from llama_jax.steps import Steps
 
 ROWS = 64  # of a prompt a call at most: weights are then read seldom enough, and what all rows need stays in caches
 
@@ -34,7 +35,7 @@ def new_cache(params: Model, pad, slots: int, config: ModelConfig, placement: Pl
 
 
 def steps(config: ModelConfig, placement: Placement, transform: Callable, sample: Callable, logits: Callable) -> Steps:
-    """As `llama_jax.steps.steps`. Raises UserError for a model that the kernel does not compute."""
+    """As `llama_jax.decoding.steps.steps`. Raises UserError for a model that the kernel does not compute."""
     fused.check(config)
     run = partial(fused.transform, config=config, inverse=rope.frequencies(config))
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from llama_jax.axes import Array, Float
 from llama_jax.kernels.registry import registered
-from llama_jax.model.axes import Array, Float
-from llama_jax.model.quantise import Blocks
 
 
-def product(x: Float[Array, "... K"], blocks: Blocks) -> Float[Array, "... N"]:
-    """x @ blocks.T in float32, the activations rounded to int8 per 32 columns.
+def product(x: Float[Array, "... K"], data: jax.Array, shape: tuple[int, int]) -> Float[Array, "... N"]:
+    """x @ blocks.T in float32, the activations rounded to int8 per 32 columns; data and shape are those of a
+    `quantise.Blocks`.
 
     One XLA operation, usable un-jitted, jitted, in loops and under `vmap`, which calls it once a member; it has no
     gradient.
     Raises UserError where the kernels cannot be compiled.
     """
-    n, k = blocks.shape
+    n, k = shape
     rows = x.astype(jnp.float32).reshape(-1, k)
     call = jax.ffi.ffi_call(
         registered("llama_jax_gemv"), jax.ShapeDtypeStruct((rows.shape[0], n), jnp.float32), vmap_method="sequential"
     )
-    found = call(rows, blocks.data)
+    found = call(rows, data)
     return found.reshape(*x.shape[:-1], n)

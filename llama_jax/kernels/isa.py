@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from llama_jax.errors import UserError, near
+from llama_jax.plumbing.errors import UserError, near
 
 VARIABLE = "LLAMA_JAX_ISA"
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.model.layer import Layer
-from llama_jax.model.quantise import COLUMNS, LAYOUTS, ROWS, Blocks
+from llama_jax.layer import Layer
+from llama_jax.quantise import COLUMNS, LAYOUTS, ROWS, Blocks
 
 UNIT = 64  # bytes: a matrix begins at a multiple of this
 

@@ -10,10 +10,10 @@ import numpy as np
 
 import llama_jax as ll
 from llama_jax import config
-from llama_jax.activations import sharding
-from llama_jax.activations.program import Extractor
-from llama_jax.activations.spec import OF_A_LAYER, ActivationSpec
-from llama_jax.bench import Guard
+from llama_lab.activations import sharding
+from llama_lab.activations.program import Extractor
+from llama_lab.activations.spec import OF_A_LAYER, ActivationSpec
+from llama_lab.bench import Guard
 from tests.conftest import build, relative_error
 
 SPECS = {

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.peers import torch_model
+from llama_lab.peers import torch_model
 from tests.conftest import build
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from llama_jax.activations import moments, shards, store
-from llama_jax.activations.folders import open_folder
-from llama_jax.activations.shards import LABELS, kept_as
-from llama_jax.activations.spec import ActivationSpec
+from llama_lab.activations import moments, shards, store
+from llama_lab.activations.folders import open_folder
+from llama_lab.activations.shards import LABELS, kept_as
+from llama_lab.activations.spec import ActivationSpec
 
 SHAPES = {"resid_post:0": (4,), "q:1": (2, 3), "logits": (5,)}
 ROWS = (7, 0, 12, 5, 1)  # of each unit; the second has examples, but none of their tokens is kept

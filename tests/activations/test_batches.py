@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llama_jax.activations.batches import SHORTEST, best_fit, capacity, most_segments, plan
-from llama_jax.activations.spec import ActivationSpec
+from llama_lab.activations.batches import SHORTEST, best_fit, capacity, most_segments, plan
+from llama_lab.activations.spec import ActivationSpec
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=14)
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 24))

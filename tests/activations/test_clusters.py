@@ -11,8 +11,9 @@ import pytest
 import typer
 import yaml
 
-from llama_jax import cli, paths
-from llama_jax.activations import jobs
+from llama_jax.plumbing import paths
+from llama_lab import cli
+from llama_lab.activations import jobs
 from tests.activations.test_workers import COMMAND, content, finished, source, start, unbroken  # noqa: F401
 
 FOLDER = paths.ROOT / "docs" / "clusters"

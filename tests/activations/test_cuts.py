@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from llama_jax.activations import readers
-from llama_jax.activations.sources import chunks, open_source
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import readers
+from llama_lab.activations.sources import chunks, open_source
 
 BLANK = st.sampled_from(["", "\n", "\n\n", " \t\n", "\r\n", "\u00a0\n", "\x1c\n"])
 TEXTS = st.lists(st.tuples(st.text("aé四 ", min_size=1).filter(str.strip), BLANK, st.sampled_from(["\n", "\r\n"])))

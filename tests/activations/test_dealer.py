@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from llama_jax.activations.dealer import IN_HAND, Dealer
+from llama_lab.activations.dealer import IN_HAND, Dealer
 
 
 def test_a_worker_has_so_many_at_a_time_in_order():

@@ -10,10 +10,12 @@ import pytest
 import typer
 
 import llama_jax as ll
-from llama_jax import cli, config, paths
-from llama_jax.activations import shards
-from llama_jax.activations.spec import OF_A_LAYER, OF_THE_MODEL, ActivationSpec, Site, row_bytes
+from llama_jax import config
 from llama_jax.config import PRESETS
+from llama_jax.plumbing import paths
+from llama_lab import cli
+from llama_lab.activations import shards
+from llama_lab.activations.spec import OF_A_LAYER, OF_THE_MODEL, ActivationSpec, Site, row_bytes
 from tests.conftest import build
 
 TEXT = (paths.ROOT / "docs" / "extraction.md").read_text()

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.activations import (
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import (
     ActivationSpec,
     ActivationStore,
     Extractor,
@@ -29,10 +30,9 @@ from llama_jax.activations import (
     pending,
     store,
 )
-from llama_jax.activations.folder import LocalFolder
-from llama_jax.activations.folders import open_folder
-from llama_jax.cli.extract import line
-from llama_jax.errors import UserError
+from llama_lab.activations.folder import LocalFolder
+from llama_lab.activations.folders import open_folder
+from llama_lab.cli.extract import line
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -461,7 +461,7 @@ def test_a_program_compiled_in_the_run_is_counted(extractor, tmp_path, monkeypat
 CHILD = """
 import os, signal, sys, time
 from llama_jax import checkpoint
-from llama_jax.activations import ActivationSpec, Extractor, extract
+from llama_lab.activations import ActivationSpec, Extractor, extract
 from tests.activations.test_extraction import MODEL, SHAPE, SITES, UNIT, Stream
 
 at, calls = int(sys.argv[2]), 0
@@ -530,7 +530,7 @@ def test_killed_at_random_moments_it_goes_on_byte_for_byte(unbroken, tmp_path):
 MEMORY = """
 import json, random, resource, sys
 from llama_jax import checkpoint
-from llama_jax.activations import ActivationSpec, Extractor, extract
+from llama_lab.activations import ActivationSpec, Extractor, extract
 from tests.activations.test_extraction import MODEL
 
 rng = random.Random(0)

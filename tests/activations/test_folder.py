@@ -10,10 +10,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from llama_jax.activations import remote
-from llama_jax.activations.folder import LocalFolder, is_temporary, temporary
-from llama_jax.activations.folders import open_folder
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import remote
+from llama_lab.activations.folder import LocalFolder, is_temporary, temporary
+from llama_lab.activations.folders import open_folder
 
 KINDS = ("local", "file URL", "memory URL", "fsspec file system", "object store")
 
@@ -123,7 +123,7 @@ def test_a_full_or_read_only_disk_is_one_line_and_leaves_no_half_file(number, wo
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
 def test_a_disk_that_is_really_full(tmp_path, monkeypatch):
     folder = LocalFolder(tmp_path)
-    monkeypatch.setattr("llama_jax.activations.folder.temporary", lambda name: ".a.tmp")
+    monkeypatch.setattr("llama_lab.activations.folder.temporary", lambda name: ".a.tmp")
     (tmp_path / ".a.tmp").symlink_to("/dev/full")
     with pytest.raises(UserError, match="No space left on device"):
         folder.write("a.json", b"x" * 100_000)
@@ -155,7 +155,7 @@ def test_a_remote_failure_is_one_line(tmp_path):
 
 HOLD = """
 import sys
-from llama_jax.activations.folders import open_folder
+from llama_lab.activations.folders import open_folder
 folder = open_folder(sys.argv[1])
 with folder.writing():
     folder.write("a/.b." + "0" * 32 + ".tmp", b"half")

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_jax import config, generate
-from llama_jax.activations import ActivationSpec, ActivationStore, Extractor, Generator, extract
-from llama_jax.bench.guard import Guard
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.errors import UserError
-from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Sampler
+from llama_lab.activations import ActivationSpec, ActivationStore, Extractor, Generator, extract, generation
+from llama_lab.bench.guard import Guard
 from tests.conftest import build, relative_error
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -82,12 +82,12 @@ def test_so_are_drawn_ones_and_those_before_a_stop_token(engine, prompts, count,
 
 
 def test_prompts_longer_than_a_piece_go_in_pieces(monkeypatch, engine, loaded):
-    from llama_jax.activations import generation
+    from llama_lab.activations import generation
 
     monkeypatch.setattr(generation, "PIECE", 8)
     generation.COMPILED.clear_cache()
     prompt = [(7 * i) % 90 for i in range(20)]
-    (answer,) = generate.answer(engine, [prompt], 4, tap=SPEC)
+    (answer,) = generation.answer(engine, [prompt], 4, SPEC)
     generation.COMPILED.clear_cache()
     assert answer == generate.answer(engine, [prompt], 4)[0]
     expected = read(loaded, SPEC, prompt, answer)
@@ -97,9 +97,9 @@ def test_prompts_longer_than_a_piece_go_in_pieces(monkeypatch, engine, loaded):
 def test_all_of_it_is_one_program(engine):
     spec = ActivationSpec("resid_post:0", dtype="bfloat16")
     with Guard() as first:
-        (answer,) = generate.answer(engine, [[1, 2, 3]], 5, tap=spec)
+        (answer,) = generation.answer(engine, [[1, 2, 3]], 5, spec)
     with Guard() as again:
-        generate.answer(engine, [[4, 5, 6, 7]], 5, tap=spec)
+        generation.answer(engine, [[4, 5, 6, 7]], 5, spec)
     assert (first.compilations, again.compilations) == (1, 0)
     assert answer.activations["resid_post:0"].dtype == jax.numpy.bfloat16
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_tapped_is_one_line(engine, tap, words):
 @pytest.mark.parametrize("name", ["step+scan", "step+q8_0", "loop+int8"])
 def test_engines_whose_layers_cannot_be_watched_are_refused(loaded, name):
     with pytest.raises(UserError, match=f"cannot be taken under {name.replace('+', '.')}"):
-        generate.answer(generate.build(loaded, parse(name)), [[1, 2]], 3, tap=SPEC)
+        generation.answer(generate.build(loaded, parse(name)), [[1, 2]], 3, SPEC)
 
 
 # In bulk --------------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_quantised_weights_are_refused(loaded):
     ],
 )
 def test_the_command_says_what_does_not_go(tmp_path, capsys, options, words):
-    from llama_jax import __main__ as program
+    from llama_lab import __main__ as program
 
     source = tmp_path / "prompts.jsonl"
     source.write_text('{"text": [1, 2, 3]}\n')

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from llama_jax.activations import jobs
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import jobs
 
 SAID = {
     "a SLURM array": (dict(SLURM_ARRAY_TASK_ID="3", SLURM_ARRAY_TASK_COUNT="16"), (3, 16)),

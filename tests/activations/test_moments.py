@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from llama_jax.activations import moments
-from llama_jax.activations.moments import Moments, merge
+from llama_lab.activations import moments
+from llama_lab.activations.moments import Moments, merge
 
 VALUES = hnp.arrays(np.float64, st.tuples(st.integers(1, 40), st.just(3)), elements=st.floats(-1e3, 1e3))
 

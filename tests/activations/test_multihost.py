@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from llama_jax.activations import multihost
+from llama_lab.activations import multihost
 
 MODEL = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
     "head_dim=16,vocab_size=97"
 )
-COMMAND = [sys.executable, "-m", "llama_jax", "extract", "--model", MODEL, "--sites", "resid_post:all q:0", "--json"]
+COMMAND = [sys.executable, "-m", "llama_lab", "extract", "--model", MODEL, "--sites", "resid_post:all q:0", "--json"]
 SHAPE = ["--batch", "4", "--length", "32", "--unit", "4", "--keep", "float32"]
 
 
@@ -98,7 +98,7 @@ def test_over_a_mesh_all_work_on_each_unit_and_one_writes_it(source, tmp_path):
 
 def test_who_does_not_come_is_waited_for_only_so_long():
     """JAX's own runtime would abort with a core dump."""
-    code = "from llama_jax.activations import multihost\nmultihost.join(seconds=2)"
+    code = "from llama_lab.activations import multihost\nmultihost.join(seconds=2)"
     slurm = dict(SLURM_JOB_ID="7", SLURM_STEP_NODELIST="localhost", SLURM_NTASKS="2", SLURM_PROCID="0",
                  SLURM_LOCALID="0", JAX_COORDINATOR_PORT=str(free_port()), JAX_PLATFORMS="cpu")  # fmt: skip
     ended = subprocess.run(

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from llama_jax import config
-from llama_jax.activations import program
-from llama_jax.activations.program import Extractor
-from llama_jax.activations.spec import OF_A_LAYER, OF_THE_MODEL, ActivationSpec
 from llama_jax.config import RopeScaling
-from llama_jax.text import corpus
+from llama_lab import corpus
+from llama_lab.activations import program
+from llama_lab.activations.program import Extractor
+from llama_lab.activations.spec import OF_A_LAYER, OF_THE_MODEL, ActivationSpec
 from tests.activations.reference import Reference, random_checkpoint
 from tests.conftest import relative_error
 

@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from llama_jax.activations import ActivationSpec, Extractor, extract, finish, pending
-from llama_jax.activations.pipeline import Pipeline
-from llama_jax.activations.run import Progress
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import tiny
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import ActivationSpec, Extractor, extract, finish, pending
+from llama_lab.activations.pipeline import Pipeline
+from llama_lab.activations.run import Progress
 from tests.conftest import build
 
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from llama_jax.activations import finish, pending, plan, units
-from llama_jax.activations.folders import open_folder
-from llama_jax.activations.sources import open_source
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import finish, pending, plan, units
+from llama_lab.activations.folders import open_folder
+from llama_lab.activations.sources import open_source
 from tests.activations import stores
 
 
@@ -46,7 +46,7 @@ def test_a_plan_is_made_once_and_found_again(source, tmp_path, monkeypatch):
     before = {p.name: p.read_bytes() for p in out.iterdir()}
     assert set(before) == {"run.json", "plan.json"}
     monkeypatch.setattr(plan, "made", None)
-    monkeypatch.setattr("llama_jax.activations.readers.digest", None)  # nobody reads the whole source again
+    monkeypatch.setattr("llama_lab.activations.readers.digest", None)  # nobody reads the whole source again
     assert begin(out, source) == made
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
     for number in (-1, 5):
@@ -161,7 +161,7 @@ def test_what_is_read_in_order_has_no_plan(tmp_path):
 
 CLAIM = """
 import sys, time
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 from tests.activations.test_plan import fingerprint, plan, open_folder, open_source
 out, source, start, different = sys.argv[1:]
 source = open_source(source)

@@ -11,10 +11,10 @@ import pytest
 import tokenizers
 
 from llama_jax import config
-from llama_jax.activations import ActivationSpec, Extractor, program
-from llama_jax.bench.guard import Guard
-from llama_jax.errors import UserError
-from llama_jax.text.tokenizer import Tokenizer
+from llama_jax.plumbing.errors import UserError
+from llama_jax.tokenizer import Tokenizer
+from llama_lab.activations import ActivationSpec, Extractor, program
+from llama_lab.bench.guard import Guard
 from tests.activations.reference import random_checkpoint
 from tests.conftest import relative_error
 

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from llama_jax.activations import ray_cluster, ray_engine
-from llama_jax.activations.dealer import IN_HAND, Dealer
-from llama_jax.activations.run import Progress, RunReport
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import ray_cluster, ray_engine
+from llama_lab.activations.dealer import IN_HAND, Dealer
+from llama_lab.activations.run import Progress, RunReport
 from tests.activations.test_workers import commits, content, finished, source, start, unbroken  # noqa: F401
 
 UNITS = 300  # of the source of these tests
@@ -164,7 +164,7 @@ def test_actors_of_one_machine_keep_to_cores_of_their_own(tmp_path):
     """All threads of each; one that finds none left keeps to all."""
     code = """
 import os, sys, threading, time
-from llama_jax.activations import ray_cluster
+from llama_lab.activations import ray_cluster
 started, go = threading.Event(), threading.Event()
 thread = threading.Thread(target=lambda: (started.set(), go.wait(), print(sorted(os.sched_getaffinity(0)))))
 thread.start()

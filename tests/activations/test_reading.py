@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_jax.activations import ActivationStore, moments, store
-from llama_jax.activations.folder import LocalFolder
-from llama_jax.activations.folders import open_folder
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import ActivationStore, moments, store
+from llama_lab.activations.folder import LocalFolder
+from llama_lab.activations.folders import open_folder
 from tests.activations import stores
 from tests.activations.stores import same_bits
 

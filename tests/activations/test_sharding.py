@@ -13,10 +13,10 @@ from jax.sharding import PartitionSpec
 
 import llama_jax as ll
 from llama_jax import config
-from llama_jax.activations import sharding
-from llama_jax.activations.program import Extractor
-from llama_jax.activations.spec import ActivationSpec
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import sharding
+from llama_lab.activations.program import Extractor
+from llama_lab.activations.spec import ActivationSpec
 from tests.conftest import build
 
 ROWS, COLUMNS = PartitionSpec("tensor"), PartitionSpec(None, "tensor")

@@ -9,9 +9,9 @@ import safetensors.numpy
 import torch
 from safetensors.torch import load_file
 
-from llama_jax.activations import shards
-from llama_jax.activations.folders import open_folder
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import shards
+from llama_lab.activations.folders import open_folder
 from tests.activations import stores
 from tests.activations.stores import read_all, same_bits
 

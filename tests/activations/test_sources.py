@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from llama_jax.activations import finding, hub, readers, sources
-from llama_jax.activations.sources import chunks, open_source
-from llama_jax.errors import UserError
-from llama_jax.text import corpus
+from llama_jax.plumbing.errors import UserError
+from llama_lab import corpus
+from llama_lab.activations import finding, hub, readers, sources
+from llama_lab.activations.sources import chunks, open_source
 
 TEXTS = ["One.", "Zwei — drei 四.", "Five\nsix."]
 
@@ -330,8 +330,8 @@ def test_a_unit_is_bounded():
 WAITING = """
 import os, sys
 from pathlib import Path
-from llama_jax.activations.sources import open_source
-from llama_jax.errors import UserError
+from llama_lab.activations.sources import open_source
+from llama_jax.plumbing.errors import UserError
 
 os.chdir(sys.argv[1])
 os.mkfifo("pipe.jsonl")
@@ -362,8 +362,8 @@ def test_nothing_is_waited_for(tmp_path):
 FLIPPED = """
 import resource, sys
 import numpy as np
-from llama_jax.activations.sources import open_source
-from llama_jax.errors import UserError
+from llama_lab.activations.sources import open_source
+from llama_jax.plumbing.errors import UserError
 
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 content, told = open(sys.argv[1], "rb").read(), 0
@@ -585,8 +585,8 @@ def test_a_network_that_fails_on_the_way_is_one_line(datasets):
 
 PEAK = """
 import sys
-from llama_jax.activations.sources import chunks, open_source
-from llama_jax.bench.environment import peak_rss
+from llama_lab.activations.sources import chunks, open_source
+from llama_lab.bench.environment import peak_rss
 
 def streamed(path):
     import datasets

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llama_jax import config
-from llama_jax.activations.spec import (
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations.spec import (
     OF_A_LAYER,
     OF_THE_MODEL,
     ROW_LIMIT,
@@ -22,7 +23,6 @@ from llama_jax.activations.spec import (
     row_bytes,
     row_shape,
 )
-from llama_jax.errors import UserError
 
 CFG = config.tiny(num_hidden_layers=8)
 LENGTH = 16

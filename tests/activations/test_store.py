@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
 
-import llama_jax.activations
-from llama_jax.activations import moments, records, store
-from llama_jax.activations.folders import open_folder
-from llama_jax.activations.moments import Moments
-from llama_jax.activations.spec import ActivationSpec
-from llama_jax.activations.verification import verify
-from llama_jax.errors import UserError
+import llama_lab.activations
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import moments, records, store
+from llama_lab.activations.folders import open_folder
+from llama_lab.activations.moments import Moments
+from llama_lab.activations.spec import ActivationSpec
+from llama_lab.activations.verification import verify
 from tests.activations import stores
 from tests.activations.stores import read_all, same_bits
 
@@ -297,7 +297,7 @@ def test_there_is_no_pickle(tmp_path):
         assert start[:1] != b"\x80" and start not in (b"(d", b"(l", b"]q", b"}q", b"PK"), path  # noqa: PT018
         if path.suffix == ".safetensors":
             assert path.read_bytes()[8:9] == b"{"
-    for source in Path(llama_jax.activations.__file__).parent.glob("*.py"):
+    for source in Path(llama_lab.activations.__file__).parent.glob("*.py"):
         assert not re.search(r"\b(c?pickle|dill|joblib|shelve|allow_pickle|torch\.save)\b", source.read_text()), source
 
 

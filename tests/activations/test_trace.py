@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax import tracing
-from llama_jax.activations import trace
-from llama_jax.activations.trace import Trace, covered, device_work, idle_share
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import trace
+from llama_lab.activations.trace import Trace, covered, device_work, idle_share
+from llama_lab.bench import tracing
 
 pytestmark = pytest.mark.usefixtures("compiling")
 

@@ -9,12 +9,12 @@ import shutil
 import numpy as np
 import pytest
 
-from llama_jax.activations import ActivationStore, moments, plan, records, shards, store, verification, verify
-from llama_jax.activations.folder import temporary
-from llama_jax.activations.folders import open_folder
-from llama_jax.activations.sources import open_source
-from llama_jax.activations.verification import Problem
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import ActivationStore, moments, plan, records, shards, store, verification, verify
+from llama_lab.activations.folder import temporary
+from llama_lab.activations.folders import open_folder
+from llama_lab.activations.sources import open_source
+from llama_lab.activations.verification import Problem
 from tests.activations import stores
 
 SHARD, COMMIT = "units/000/000002.safetensors", "units/000/000002.json"

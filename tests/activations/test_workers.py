@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax.activations import supervisor, workers
-from llama_jax.activations.run import Progress, RunReport
-from llama_jax.cli.extract import ranges
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import supervisor, workers
+from llama_lab.activations.run import Progress, RunReport
+from llama_lab.cli.extract import ranges
 from tests.activations import stores
 from tests.activations.test_multihost import free_port
 
@@ -256,7 +256,7 @@ def test_a_process_reads_its_own_part_of_the_source_only(source, unbroken, tmp_p
 SPY = """
 import io, os, sys
 from pathlib import Path
-from llama_jax.__main__ import main
+from llama_lab.__main__ import main
 seen, original = [], Path.open
 
 class Spy(io.FileIO):
@@ -388,7 +388,7 @@ def test_a_program_with_a_runtime_of_its_own_keeps_it(source, tmp_path):
         import sys, jax, numpy
         from jax.experimental import multihost_utils
         from llama_jax import checkpoint
-        from llama_jax.activations import ActivationSpec, Extractor, extract
+        from llama_lab.activations import ActivationSpec, Extractor, extract
         index, port, model, source, out = sys.argv[1:]
         jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(index), coordinator_bind_address=f"127.0.0.1:{port}")
         extractor = Extractor(checkpoint.load(model), ActivationSpec("resid_post:0"), batch=(4, 32))

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 
 
 def answer(say, **given):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax.bench import Guard, compile_causes
-from llama_jax.model.sampling import Sampler
+from llama_jax.sampling import Sampler
+from llama_lab.bench import Guard, compile_causes
 
 pytestmark = pytest.mark.usefixtures("compiling")
 

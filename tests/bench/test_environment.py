@@ -10,7 +10,7 @@ import jax
 import pytest
 import threadpoolctl
 
-from llama_jax.bench import environment
+from llama_lab.bench import environment
 
 V1 = "4:memory:/box\n1:cpu,cpuacct:/box\n0::/\n"
 V1_MOUNTS = """31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw

@@ -3,11 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import generate
-from llama_jax.bench import gate
-from llama_jax.experiments.fewer_bits import reading
-from llama_jax.model import sampling
-from llama_jax.model.sampling import Draw, Sampler
+from llama_jax import generate, sampling
+from llama_jax.sampling import Draw, Sampler
+from llama_lab.bench import gate
+from llama_lab.experiments.fewer_bits import reading
 from tests.conftest import among_the_fast
 
 REFERENCE = np.array([5, 6, 7, 8])

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax import monitoring
 
-from llama_jax.bench import Guard
-from llama_jax.bench.guard import TorchCounter, TorchGuard
-from llama_jax.experiments.honest_measurement import selftest
+from llama_lab.bench import Guard
+from llama_lab.bench.guard import TorchCounter, TorchGuard
+from llama_lab.experiments.honest_measurement import selftest
 
 pytestmark = pytest.mark.usefixtures("compiling")
 

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from llama_jax.bench import record
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.seal import ROW
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import record
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.seal import ROW
 from tests.bench.test_record import trial
 
 PLAN = {"blocks": 2}

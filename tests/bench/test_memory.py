@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config, generate
-from llama_jax.bench import memory, protocol
-from llama_jax.bench.memory import Program
-from llama_jax.bench.workload import Workload
-from llama_jax.model import kvc
+from llama_jax import checkpoint, config, generate, kvc
 from llama_jax.placement import parse
+from llama_lab.bench import memory, protocol
+from llama_lab.bench.memory import Program
+from llama_lab.bench.workload import Workload
 from tests.bench.test_record import trial
 
 pytestmark = pytest.mark.usefixtures("compiling")

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_jax import checkpoint
-from llama_jax.bench import passages
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import passages
 
 
 def without_tokenizer(tiny):
@@ -29,7 +29,7 @@ def test_passages_are_english_and_follow_the_seed(packaged):
 
 
 def test_a_text_that_is_used_up_is_said_so(packaged, monkeypatch):
-    monkeypatch.setattr("llama_jax.text.corpus.manual", lambda: "one two three four five six seven " * 9)
+    monkeypatch.setattr("llama_lab.corpus.manual", lambda: "one two three four five six seven " * 9)
     assert len(passages.passages(packaged, [5] * 6)) == 6
     with pytest.raises(UserError, match="the text has [67] that begin differently"):
         passages.passages(packaged, [5] * 9)

@@ -10,13 +10,13 @@ from collections import Counter
 
 import pytest
 
-from llama_jax import peers
-from llama_jax.bench import AGAIN, SAMPLED, phases, process, record
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
-from llama_jax.model.sampling import Sampler
 from llama_jax.placement import Placement, parse
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Sampler
+from llama_lab import peers
+from llama_lab.bench import AGAIN, SAMPLED, phases, process, record
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.workload import Workload
 from tests.bench.test_record import trial
 from tests.conftest import save_llama
 
@@ -81,7 +81,7 @@ def test_a_peer_that_cannot_be_built_is_a_gap_and_the_run_goes_on(folder, monkey
     breaking(
         monkeypatch,
         tmp_path,
-        "raise __import__('llama_jax.peers').peers.UnavailableError('No server answers.', 'Start one.')",
+        "raise __import__('llama_lab.peers').peers.UnavailableError('No server answers.', 'Start one.')",
     )
     journal = Journal(tmp_path / "j.jsonl")
     trials = phases.run(plan(folder, cold=1, peers=("broken",)), journal)

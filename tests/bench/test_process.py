@@ -10,8 +10,8 @@ import time
 import psutil
 import pytest
 
-from llama_jax.bench import process, protocol
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import process, protocol
 
 HERE = "tests.bench.children"
 
@@ -121,7 +121,7 @@ def test_an_exception_is_an_outcome_and_a_users_mistake_is_a_users_mistake():
 STARTING = """import contextlib, resource, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background is started deaf to these two
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-from llama_jax.bench import process, protocol
+from llama_lab.bench import process, protocol
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # SIGQUIT leaves none
 with protocol.alone() as lock:
     process.start(sys.argv[1], {}, lambda kind, value: print(value, flush=True), held=(lock.fileno(),))

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, tracing
-from llama_jax.bench import memory, profiling, protocol
-from llama_jax.bench.workload import Subject, Workload
-from llama_jax.errors import UserError
+from llama_jax import checkpoint
 from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import memory, profiling, protocol, tracing
+from llama_lab.bench.workload import Subject, Workload
 
 pytestmark = pytest.mark.usefixtures("compiling")
 

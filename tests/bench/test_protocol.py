@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config, generate
-from llama_jax.bench import AGAIN, gate, guard, harness, job, protocol, roofline, summary
-from llama_jax.bench import run as suite
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
-from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Sampler
+from llama_lab.bench import AGAIN, gate, guard, harness, job, protocol, roofline, summary
+from llama_lab.bench import run as suite
+from llama_lab.bench.workload import Workload
 from tests.bench.test_record import trial as record_trial
 from tests.conftest import build, save_llama
 from tests.kernels.models import small

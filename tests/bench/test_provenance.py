@@ -4,13 +4,13 @@ import functools
 
 import pytest
 
-from llama_jax.bench import provenance
+from llama_lab.bench import provenance
 
 MEASURE = '''"""Measures."""
-from llama_jax.bench import protocol
-from llama_jax.experiments.one import chart, table
+from llama_lab.bench import protocol
+from llama_lab.experiments.one import chart, table
 
-TASK = "llama_jax.bench.requests"
+TASK = "llama_lab.bench.requests"
 
 
 def record(journal):
@@ -21,7 +21,7 @@ def record(journal):
 PACKAGE = {
     "__init__.py": "",
     "bench/__init__.py": "",
-    "bench/protocol.py": "from llama_jax import generate\nfrom llama_jax.bench import record\n",
+    "bench/protocol.py": "from llama_jax import generate\nfrom llama_lab.bench import record\n",
     "bench/record.py": "from llama_jax import files\n",
     "bench/requests.py": "",
     "experiments/__init__.py": "",
@@ -29,10 +29,10 @@ PACKAGE = {
     "experiments/one/measure.py": MEASURE,
     "experiments/one/chart.py": "from llama_jax import figures\n",
     "experiments/one/table.py": "",
-    "experiments/two/measure.py": "from llama_jax.bench import protocol\n",
+    "experiments/two/measure.py": "from llama_lab.bench import protocol\n",
     "figures/__init__.py": "",
     "files.py": "",
-    "generate.py": "def f():\n    from llama_jax.kernels import fused\n    from llama_jax.steps import g\n",
+    "generate.py": "def f():\n    from llama_jax.kernels import fused\n    from llama_jax.decoding.steps import g\n",
     "kernels/__init__.py": "",
     "kernels/fused.py": "x = 1\n",
     "peers/__init__.py": 'PEERS = {"flax": "flax", "llamacpp": "llamacpp"}\n',
@@ -160,9 +160,9 @@ def test_names_of_subjects_lead_to_their_modules():
 
 
 def test_a_measuring_function_leads_to_its_modules():
-    from llama_jax.experiments.growth import measure
-    from llama_jax.experiments.kv_cache import chart  # fmt: skip
-    from llama_jax.experiments.kv_cache import measure as other
+    from llama_lab.experiments.growth import measure
+    from llama_lab.experiments.kv_cache import chart  # fmt: skip
+    from llama_lab.experiments.kv_cache import measure as other
 
     def helper(journal):
         return other.record(journal), chart

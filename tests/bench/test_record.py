@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llama_jax.bench import record, summary
-from llama_jax.bench.record import Trial
-from llama_jax.bench.seal import ROW, sealed, sealed_row
-from llama_jax.errors import UserError
-from llama_jax.experiments.jit_placement import finding as jit_placement_finding
-from llama_jax.experiments.text_generation import finding
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import record, summary
+from llama_lab.bench.record import Trial
+from llama_lab.bench.seal import ROW, sealed, sealed_row
+from llama_lab.experiments.jit_placement import finding as jit_placement_finding
+from llama_lab.experiments.text_generation import finding
 from tests.experiments.findings import plain_findings  # noqa: F401
 
 

@@ -6,12 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import config, generate, transforms
-from llama_jax.bench import memory, roofline
-from llama_jax.bench.guard import Guard
+from llama_jax import config, generate, kvc, sampling, transforms
 from llama_jax.checkpoint import tensors
-from llama_jax.model import kvc, sampling
 from llama_jax.placement import parse
+from llama_lab.bench import memory, roofline
+from llama_lab.bench.guard import Guard
 
 
 def test_bytes_are_weights_once_and_the_cache(tiny):

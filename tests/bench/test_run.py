@@ -5,11 +5,11 @@ import json
 import pandas as pd
 import pytest
 
-from llama_jax.bench import provenance, record, recorded, run, summary
-from llama_jax.bench.phases import Plan
-from llama_jax.cli import console
-from llama_jax.errors import UserError
-from llama_jax.experiments.growth import measure
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import provenance, record, recorded, run, summary
+from llama_lab.bench.phases import Plan
+from llama_lab.cli import console
+from llama_lab.experiments.growth import measure
 from tests.bench.test_record import trial
 
 NOTE = dict(process=1, affinity=[0], blas=[], settings={"OMP_NUM_THREADS": "1"}, gflops=5.0)

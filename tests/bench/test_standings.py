@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax.bench import AGAIN, footprints, quality, standings
-from llama_jax.experiments.ollama import finding, measure, table
+from llama_lab.bench import AGAIN, footprints, quality, standings
+from llama_lab.experiments.ollama import finding, measure, table
 from tests.bench.test_quality import rows
 from tests.bench.test_record import trial
 from tests.experiments.findings import plain_findings  # noqa: F401

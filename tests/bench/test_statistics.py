@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from llama_jax.bench import statistics
-from llama_jax.bench.statistics import Ratio
+from llama_lab.bench import statistics
+from llama_lab.bench.statistics import Ratio
 
 
 def logs(n=20, mean=0.05, sd=0.03, seed=1):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax.bench import wording
-from llama_jax.bench.statistics import Ratio, Summary
+from llama_lab.bench import wording
+from llama_lab.bench.statistics import Ratio, Summary
 
 NAN = float("nan")
 

@@ -12,7 +12,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from llama_jax import paths
+from llama_jax.plumbing import paths
 
 CLONED = ("llama_jax", "notebooks", "data", "figures", ".jupyter")
 PAGE = "notebooks/00-start-here.ipynb"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from llama_jax import paths
+from llama_jax.plumbing import paths
 from tests.browser import conftest
 
 pytestmark = pytest.mark.browser

@@ -10,8 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from llama_jax import paths
-from llama_jax.reporting import notebooks
+from llama_jax.plumbing import paths
+from llama_lab.reporting import notebooks
 from tests.browser import lab
 
 # the door, one that computes nothing itself, and one that draws nothing for want of data

@@ -7,9 +7,10 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from llama_jax import figures, paths
-from llama_jax.figures import style
-from llama_jax.reporting import machines
+from llama_jax.plumbing import paths
+from llama_lab import figures
+from llama_lab.figures import style
+from llama_lab.reporting import machines
 from tests.figures.drawn import META
 from tests.sharing import made
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llama_jax import checkpoint, config, paths
+from llama_jax import checkpoint, config
 from llama_jax.checkpoint import gguf as reader
 from llama_jax.checkpoint import random, tensors
-from llama_jax.errors import UserError
 from llama_jax.model import Model
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
 
 CONFIG = config.tiny(
     hidden_size=256, intermediate_size=256, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=260

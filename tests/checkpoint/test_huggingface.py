@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from llama_jax import checkpoint, generate
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 from tests.conftest import edit_json, relative_error, save_llama
 
 VARIANTS = {

@@ -6,7 +6,7 @@ import pytest
 
 from llama_jax import checkpoint, config
 from llama_jax.checkpoint import random
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 
 
 @pytest.mark.parametrize(

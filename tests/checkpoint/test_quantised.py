@@ -10,13 +10,12 @@ import numpy as np
 import psutil
 import pytest
 
-from llama_jax import checkpoint, config, generate
+from llama_jax import checkpoint, config, generate, quantise
 from llama_jax.checkpoint import quantised, random, tensors
 from llama_jax.checkpoint.source import Tensor
 from llama_jax.checkpoint.tensors import names
-from llama_jax.errors import UserError
-from llama_jax.model import quantise
-from llama_jax.model.quantise import FORMS, Blocks, Int8, is_quantised
+from llama_jax.plumbing.errors import UserError
+from llama_jax.quantise import FORMS, Blocks, Int8, is_quantised
 from tests.checkpoint.test_gguf import CONFIG, write
 from tests.conftest import build
 from tests.model.test_families import write_gguf

@@ -6,8 +6,8 @@ import pytest
 
 from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import header, writer
-from llama_jax.errors import UserError
-from llama_jax.model.rope import frequencies
+from llama_jax.plumbing.errors import UserError
+from llama_jax.rope import frequencies
 from tests.conftest import relative_error
 
 HEADS = "num_attention_heads=4,num_key_value_heads=2,head_dim=32"
@@ -68,7 +68,7 @@ def test_a_larger_vocabulary_is_filled_up_and_reads_texts_as_before(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("preset", ["smollm2-360m", "llama-3.2-1b"])
 def test_llama_cpp_reads_it_and_its_logits_agree(tmp_path, monkeypatch, kind, preset):
-    from llama_jax.peers import llamacpp
+    from llama_lab.peers import llamacpp
 
     monkeypatch.setattr(llamacpp, "allowed_cores", lambda: [0])
     writer.write(f"random:{preset},{SIZES},vocab_size=512", kind, tmp_path / "m.gguf")

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from llama_jax import __main__ as program
-from llama_jax import paths
-from llama_jax.bench import environment, record
 from llama_jax.placement import parse
+from llama_jax.plumbing import paths
+from llama_lab import __main__ as program
+from llama_lab.bench import environment, record
 
 DATA = paths.ROOT / "data"
 
@@ -99,7 +99,7 @@ def test_a_mistake_is_one_line(advised, arguments, words):
 
 @pytest.mark.slow
 def test_really_measured(advised, tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     out = tmp_path / "now.parquet"
     shape = dict(
         num_hidden_layers=2,

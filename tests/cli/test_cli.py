@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from llama_jax import checkpoint, cli, doctor, paths
-from llama_jax.bench import Guard, protocol, record, roofline
-from llama_jax.cli.common import join_pairs
-from llama_jax.experiments.honest_measurement import selftest
-from llama_jax.peers import ollama_native
+from llama_jax import checkpoint
+from llama_jax.plumbing import paths
+from llama_lab import cli, doctor
+from llama_lab.bench import Guard, protocol, record, roofline
+from llama_lab.cli.common import join_pairs
+from llama_lab.experiments.honest_measurement import selftest
+from llama_lab.peers import ollama_native
 from tests.conftest import save_llama
 from tests.peers.ollama_replay import Replay, Server
 
@@ -146,7 +148,7 @@ def test_bad_input_is_one_line_and_exit_code_2(call, files, case):
 
 def test_a_real_process_does_the_same():
     done = subprocess.run(
-        [sys.executable, "-m", "llama_jax", "generate", "hi", "--placement", "nowhere"], capture_output=True, text=True
+        [sys.executable, "-m", "llama_lab", "generate", "hi", "--placement", "nowhere"], capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stdout == ""
@@ -223,10 +225,10 @@ def test_generate_text(call):
 def test_chat_keeps_the_conversation(call, monkeypatch):
     lines = iter(["My name is Ada.", "What is my name?", ""])
     seen = []
-    from llama_jax.text import chat
+    from llama_jax import chat
 
     encode = chat.encode
-    monkeypatch.setattr("llama_jax.cli.text.read_line", lambda console: next(lines))
+    monkeypatch.setattr("llama_lab.cli.text.read_line", lambda console: next(lines))
     monkeypatch.setattr(
         chat, "encode", lambda tokenizer, messages: seen.append(list(messages)) or encode(tokenizer, messages)
     )
@@ -303,7 +305,7 @@ def test_bench_measures_writes_and_goes_on(call, folder, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, tmp_path, monkeypatch):
-    from llama_jax import peers
+    from llama_lab import peers
 
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setitem(peers.PEERS, "elsewhere", peers.Peer("no_such_module", "x", "not installed here"))
@@ -494,7 +496,7 @@ def test_every_verb_has_help_with_an_example(call):
 
 
 def process(*arguments, **more):
-    return subprocess.run([sys.executable, "-m", "llama_jax", *arguments], capture_output=True, text=True, **more)
+    return subprocess.run([sys.executable, "-m", "llama_lab", *arguments], capture_output=True, text=True, **more)
 
 
 def test_version_and_contradiction(call):
@@ -520,7 +522,7 @@ def test_verbose_tells_what_is_compiled(folder):
 
 @pytest.mark.parametrize("verb", ["placements", "--version"])  # more and less than a buffer
 def test_a_reader_that_leaves_gets_no_traceback(verb):
-    child = subprocess.Popen([sys.executable, "-m", "llama_jax", verb], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, "-m", "llama_lab", verb], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child.stdout.close()
     assert child.stderr.read() == b""
     assert child.wait() == 1
@@ -553,4 +555,4 @@ def test_pairs_are_joined():
 
 
 def test_the_module_and_the_script_are_one():
-    assert "llama_jax.__main__:main" in (paths.ROOT / "pyproject.toml").read_text()
+    assert "llama_lab.__main__:main" in (paths.ROOT / "pyproject.toml").read_text()

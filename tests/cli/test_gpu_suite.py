@@ -10,10 +10,11 @@ import time
 
 import pytest
 
-from llama_jax import figures, paths
-from llama_jax.__main__ import main
-from llama_jax.experiments.gpu import data
-from llama_jax.reporting import notebooks, report
+from llama_jax.plumbing import paths
+from llama_lab import figures
+from llama_lab.__main__ import main
+from llama_lab.experiments.gpu import data
+from llama_lab.reporting import notebooks, report
 
 # What a GPU machine is not promised to have. jax, torch, transformers, numpy, pandas, scipy and what these need are
 # there.
@@ -101,7 +102,7 @@ def test_the_whole_suite_runs_with_what_a_gpu_machine_has(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "12-gpu.jsonl").read_text().splitlines()]
     assert lines[0]["meta"]["environment"]["blas"] == "unknown"  # threadpoolctl was absent indeed
     done = subprocess.run(
-        [sys.executable, "-m", "llama_jax.experiments.gpu.data", str(tmp_path / "run"), str(tmp_path)],
+        [sys.executable, "-m", "llama_lab.experiments.gpu.data", str(tmp_path / "run"), str(tmp_path)],
         capture_output=True,
     )
     assert done.returncode == 0, done.stderr

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from llama_jax import machine, paths
-from llama_jax.sharing import contribution
+from llama_jax.plumbing import paths
+from llama_lab import machine
+from llama_lab.sharing import contribution
 from tests.sharing import made
 from tests.sharing.test_merging import journal
 
@@ -69,7 +70,7 @@ def test_merge_says_what_it_put_together(call, tmp_path):
 
 def test_report_writes_the_published_page_and_ones_own(call, here, monkeypatch):
     written = []
-    monkeypatch.setattr("llama_jax.reporting.report.write", lambda out: written.append(out) or out / "docs")
+    monkeypatch.setattr("llama_lab.reporting.report.write", lambda out: written.append(out) or out / "docs")
     assert told(call("report", "--json")[1]) == {"path": str(paths.ROOT / "docs"), "results": None}
     (here / "figures").mkdir(parents=True)
     (here / "figures" / "manifest.json").write_text("{}")

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from llama_jax import __main__ as program
-from llama_jax import files, paths
-from llama_jax.errors import UserError
+from llama_jax.plumbing import files, paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab import __main__ as program
 
-PROGRAM = (sys.executable, "-m", "llama_jax")
+PROGRAM = (sys.executable, "-m", "llama_lab")
 VERBS = {"quick": ("placements",), "json": ("placements", "--json"), "help": ("bench", "--help")}
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -88,7 +88,7 @@ def test_an_odd_environment_changes_nothing(name):
 
 
 def test_a_result_is_ascii_whatever_is_in_it(capsys):
-    from llama_jax.cli.common import emit
+    from llama_lab.cli.common import emit
 
     document = {"é": "\udcff \u2028 👋", "nothing": float("nan")}
     emit(document)
@@ -146,7 +146,7 @@ def test_signals_end_a_verb_without_a_word(signs, code):
     """One that waits for its prompt."""
     wait = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from llama_jax import __main__ as m; from llama_jax.cli import text\n"
+        "from llama_jax import __main__ as m; from llama_lab.cli import text\n"
         "read = text.read_input; text.read_input = lambda: [print(1, flush=True), read()][1]; m.main()"
     )
     child = subprocess.Popen(

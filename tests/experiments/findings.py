@@ -6,8 +6,8 @@ import pkgutil
 
 import pytest
 
-from llama_jax import experiments
-from llama_jax.bench import wording
+from llama_lab import experiments
+from llama_lab.bench import wording
 
 FINDINGS = {  # what notebooks say last, by experiment
     "activation_extraction": "extraction",
@@ -38,7 +38,7 @@ def with_findings():
 
 
 def module_of(name):
-    found = f"llama_jax.experiments.{name}.finding"
+    found = f"llama_lab.experiments.{name}.finding"
     return importlib.import_module(found) if importlib.util.find_spec(found) else None
 
 

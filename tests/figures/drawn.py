@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.colors import to_hex
 
-from llama_jax import figures
-from llama_jax.figures import style
+from llama_lab import figures
+from llama_lab.figures import style
 from tests.bench.test_record import trial
 
 META = {

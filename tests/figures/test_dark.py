@@ -5,8 +5,8 @@ import re
 import matplotlib.pyplot as plt
 import pytest
 
-from llama_jax import figures
-from llama_jax.figures import dark, style
+from llama_lab import figures
+from llama_lab.figures import dark, style
 from tests.figures.drawn import META
 
 DRAWN = (

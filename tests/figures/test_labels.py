@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.text import Text
 
-from llama_jax.figures.labels import along, arranged, beside, crosses, fits, labelled, overlap, readable
+from llama_lab.figures.labels import along, arranged, beside, crosses, fits, labelled, overlap, readable
 
 
 def chart(points):

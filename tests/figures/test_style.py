@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax import figures
-from llama_jax.bench import summary
-from llama_jax.figures import marks, style
 from llama_jax.placement import LADDER
+from llama_lab import figures
+from llama_lab.bench import summary
+from llama_lab.figures import marks, style
 from tests.figures.drawn import META, assert_in_style, trials
 
 

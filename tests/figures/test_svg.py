@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from llama_jax import paths
-from llama_jax.figures import svg as pictures
-from llama_jax.figures.svg import compact
+from llama_jax.plumbing import paths
+from llama_lab.figures import svg as pictures
+from llama_lab.figures.svg import compact
 
 PICTURES = sorted((paths.ROOT / "figures").glob("0[389]-*.svg"))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from llama_jax.activations import verification
-from llama_jax.activations.folders import open_folder
-from llama_jax.activations.reading import ActivationStore
-from llama_jax.activations.sources import open_source
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import verification
+from llama_lab.activations.folders import open_folder
+from llama_lab.activations.reading import ActivationStore
+from llama_lab.activations.sources import open_source
 from tests.fuzz import hostile
 
 LINES = (

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 from tests.fuzz.commands import EndedError
 
 OUTCOMES = ("accepted", "refused", "traceback", "hang", "blow-up", "abort")

@@ -14,11 +14,11 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from llama_jax import checkpoint, config
-from llama_jax.activations import ActivationSpec, Extractor, extract
-from llama_jax.bench import SCHEMA, record
-from llama_jax.bench.journal import Journal
 from llama_jax.checkpoint import random
-from llama_jax.figures import style
+from llama_lab.activations import ActivationSpec, Extractor, extract
+from llama_lab.bench import SCHEMA, record
+from llama_lab.bench.journal import Journal
+from llama_lab.figures import style
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TOKENS = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "abc"]

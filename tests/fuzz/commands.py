@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from llama_jax.errors import UserError
+from llama_jax.plumbing.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESS_S = 100  # of a command line, which may compile
@@ -112,7 +112,7 @@ def command(example, base: Path, folder: Path) -> str:
     env.pop("LLAMA_JAX_CACHE")
     after, more = STREAMS[streams]
     env |= more
-    line = [os.fsencode(a) for a in (sys.executable, "-m", "llama_jax", *arguments)]
+    line = [os.fsencode(a) for a in (sys.executable, "-m", "llama_lab", *arguments)]
     if any(b"\0" in part for part in line):
         return "no argument can hold it"
     limit = "ulimit -f 0; " if streams == "no room" else ""

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from llama_jax import checkpoint
-from llama_jax.text import chat
+from llama_jax import chat, checkpoint
 from tests.fuzz import base as honest
 from tests.fuzz import hostile
 

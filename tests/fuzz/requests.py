@@ -4,9 +4,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from llama_jax import checkpoint, generate
-from llama_jax.model.sampling import Sampler
-from llama_jax.text import chat
+from llama_jax import chat, checkpoint, generate
+from llama_jax.sampling import Sampler
 from tests.fuzz import hostile
 
 PLACEMENTS = ("step", "loop", "chunk8", "step+growing", "loop+growing", "step+nocache", "step+queue", "loop+callback")

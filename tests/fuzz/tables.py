@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from llama_jax.bench import journal, record
-from llama_jax.reporting import advice, comparison, notebooks, report
+from llama_lab.bench import journal, record
+from llama_lab.reporting import advice, comparison, notebooks, report
 from tests.fuzz import hostile
 
 

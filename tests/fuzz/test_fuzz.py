@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from llama_jax import paths
-from llama_jax.errors import UserError
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
 from tests.conftest import among_the_fast
 from tests.fuzz import arena, campaign
 from tests.fuzz.boundaries import BOUNDARIES

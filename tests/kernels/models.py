@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import config, transforms
+from llama_jax import config, rope, transforms
 from llama_jax.config import RopeScaling
 from llama_jax.kernels import fused
 from llama_jax.kernels import packed as layers
-from llama_jax.model import rope
-from llama_jax.model.kvc import Cache
+from llama_jax.kvc import Cache
 from llama_jax.placement import parse
 from tests.conftest import build
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llama_jax.model import quantise
+from llama_jax import quantise
 
 
 def quantise_activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

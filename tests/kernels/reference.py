@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from llama_jax.model import rope
+from llama_jax import rope
 from tests.kernels.products import reference_product
 
 CLEAR = 2e-4  # of a unit of int8: many times float32's error after the sums of a small model

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from llama_jax import kernels, paths
-from llama_jax.errors import UserError
+from llama_jax import kernels
 from llama_jax.kernels import build, isa
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
 
 WHERE = isa.Target("portable", "some-cpu", "+some")
 
@@ -200,8 +201,9 @@ def test_here_there_are_kernels():
 )
 def test_where_there_are_none_a_placement_says_so_before_anything_is_computed(monkeypatch, break_it, words, tiny):
     import llama_jax as ll
-    from llama_jax import doctor, generate
-    from llama_jax.bench import environment
+    from llama_jax import generate
+    from llama_lab import doctor
+    from llama_lab.bench import environment
 
     monkeypatch.setattr(generate, "weights", lambda *a: pytest.fail("computed"))
     monkeypatch.setattr(generate, "prepare", lambda *a: pytest.fail("computed"))
@@ -220,7 +222,7 @@ def test_where_there_are_none_a_placement_says_so_before_anything_is_computed(mo
 def test_doctor_says_which_path_and_why_not(call, monkeypatch):
     import json
 
-    monkeypatch.setattr("llama_jax.doctor.find_peers", lambda: ({}, []))
+    monkeypatch.setattr("llama_lab.doctor.find_peers", lambda: ({}, []))
     out = call("doctor", "--no-probe")[1]
     assert f"isa                {isa.target().isa}" in out
     assert "reason" not in out
@@ -234,7 +236,7 @@ def test_doctor_says_which_path_and_why_not(call, monkeypatch):
 
 
 def test_records_name_the_instruction_set(monkeypatch):
-    from llama_jax.bench import environment
+    from llama_lab.bench import environment
 
     assert environment.capture()["kernels"] == isa.target().isa
     monkeypatch.setenv(isa.VARIABLE, "portable")
@@ -259,7 +261,7 @@ threads = [threading.Thread(target=first_use) for _ in range(4)]
 [t.join() for t in threads]
 from tests.kernels.test_gemv import activations, close, weight
 x, w = activations(3, 96), weight("q4_0", 40, 96)
-close(gemv.product(x, w), x, w)
+close(gemv.product(x, w.data, w.shape), x, w)
 print(len(found), len(count), len(build.Library.loaded))
 """
 

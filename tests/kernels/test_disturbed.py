@@ -14,7 +14,8 @@ import time
 import pytest
 
 import llama_jax as ll
-from llama_jax import checkpoint, paths
+from llama_jax import checkpoint
+from llama_jax.plumbing import paths
 
 FILE, REPEATS = paths.ROOT / "data" / "disturbed.csv", 9
 MODEL = "random:smollm2-135m,num_hidden_layers=2,vocab_size=512"

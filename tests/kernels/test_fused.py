@@ -10,8 +10,8 @@ import pytest
 
 from llama_jax import config
 from llama_jax.config import RopeScaling
-from llama_jax.errors import UserError
 from llama_jax.kernels import fused
+from llama_jax.plumbing.errors import UserError
 from tests.conftest import relative_error
 from tests.kernels import reference
 from tests.kernels.models import LLAMA_3, packed, program, quantised, random_cache, small, unpacked
@@ -86,7 +86,7 @@ def test_kinds_of_four_bits_with_a_vocabulary_of_eight(kind, family):
 @pytest.mark.parametrize("kind", ["q4_0", "q4_1"])
 def test_an_embedding_of_four_bits(kind):
     """As files of other makers have it."""
-    from llama_jax.model import quantise
+    from llama_jax import quantise
 
     cfg = small()
     model = quantised(cfg, kind)
@@ -152,7 +152,7 @@ def test_what_is_outside_the_seen_positions_changes_no_bit():
 def test_the_best_is_the_first_of_equals():
     """Twin rows of the head give twin logits; jnp.argmax takes the first, and so does the kernel, across lanes and
     parts."""
-    from llama_jax.model import quantise
+    from llama_jax import quantise
 
     cfg = small(vocab_size=1000, tie_word_embeddings=False)
     model = quantised(cfg)

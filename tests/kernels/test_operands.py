@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from llama_jax import rope
 from llama_jax.kernels import fused
 from llama_jax.kernels.registry import registered
-from llama_jax.model import rope
 from tests.kernels.models import quantised, random_cache, small, with_packed_layers
 from tests.kernels.products import reference_product
 from tests.kernels.test_gemv import weight

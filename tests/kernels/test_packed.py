@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from llama_jax import generate
-from llama_jax.kernels import packed
-from llama_jax.model import kinds, quantise
+from llama_jax import generate, quantise
+from llama_jax.kernels import gemv, packed
+from llama_jax.model import kinds
 from llama_jax.placement import parse
 from tests.kernels.models import quantised, random_model, small, with_packed_layers
 
@@ -17,7 +17,7 @@ def mixed(cfg):
     """A model whose layers are of different kinds, as files of other makers have them."""
     model = quantised(cfg, "q4_1")
     down = model.layers[0].ffn.down
-    other = replace(quantise.from_float(np.asarray(down.dequantised()), "q8_0"), product="gemv")
+    other = replace(quantise.from_float(np.asarray(down.dequantised()), "q8_0"), product=gemv.product)
     first = replace(model.layers[0], ffn=replace(model.layers[0].ffn, down=other))
     return replace(model, layers=(first, *model.layers[1:]))
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from llama_jax import paths
+from llama_jax.plumbing import paths
 
 pytestmark = pytest.mark.slow
 LIMIT = 200  # seconds after which a process hangs
@@ -168,7 +168,7 @@ with multiprocessing.get_context("fork").Pool(2) as pool:  # children that do no
     sums = pool.map(work, [10, 1000, 100000])
 other = subprocess.run([sys.executable, "-c", "from llama_jax.kernels import gemv;"
                         "from tests.kernels.test_gemv import *;"
-    "x, w = activations(2, 64), weight('q4_0', 20, 64); close(gemv.product(x, w), x, w); print('right')"],
+    "x, w = activations(2, 64), weight('q4_0', 20, 64); close(gemv.product(x, w.data, w.shape), x, w); print('right')"],
     capture_output=True, text=True, timeout=LIMIT)
 child = os.fork()  # one that ends at once, as if it had failed before it started anything
 if child == 0:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax.bench import protocol
-from llama_jax.reporting import notebooks
+from llama_lab.bench import protocol
+from llama_lab.reporting import notebooks
 
 
 @pytest.fixture

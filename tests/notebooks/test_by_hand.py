@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from llama_jax import paths
-from llama_jax.reporting import notebooks
+from llama_jax.plumbing import paths
+from llama_lab.reporting import notebooks
 
 PAPERMILL = Path(sys.executable).with_name("papermill")
 

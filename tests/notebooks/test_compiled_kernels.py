@@ -5,10 +5,10 @@ import hashlib
 
 import pytest
 
-from llama_jax import bench
-from llama_jax.bench import record
-from llama_jax.bench.cold import Start
-from llama_jax.reporting import notebooks
+from llama_lab import bench
+from llama_lab.bench import record
+from llama_lab.bench.cold import Start
+from llama_lab.reporting import notebooks
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"

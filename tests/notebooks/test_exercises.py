@@ -8,8 +8,8 @@ import re
 import nbformat
 import pytest
 
-from llama_jax.playground.lesson import UNANSWERED
-from llama_jax.reporting import notebooks
+from llama_lab.playground.lesson import UNANSWERED
+from llama_lab.reporting import notebooks
 
 SOFTMAX = """
 def mine(scores, t):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_jax import figures
+from llama_lab import figures
 
 SMALL = (
     "random:smollm2-135m,num_hidden_layers=3,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"

@@ -3,9 +3,9 @@ figure."""
 
 import pytest
 
-from llama_jax.bench import record
-from llama_jax.experiments.kv_cache.measure import TYPES
-from llama_jax.model import kvc
+from llama_jax import kvc
+from llama_lab.bench import record
+from llama_lab.experiments.kv_cache.measure import TYPES
 
 SIZES = "num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,head_dim=16,vocab_size=97"
 SMALL = dict(

@@ -17,9 +17,10 @@ import markupsafe
 import nbformat
 import pytest
 
-from llama_jax import figures, files, machine, paths
-from llama_jax.errors import UserError
-from llama_jax.reporting import execution, headline, notebooks, pages, readme, report
+from llama_jax.plumbing import files, paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab import figures, machine
+from llama_lab.reporting import execution, headline, notebooks, pages, readme, report
 
 SOURCES = notebooks.find()
 
@@ -199,7 +200,7 @@ def test_what_a_notebook_takes_from_the_package_is_there(path):
 def test_a_name_that_is_gone_is_found():
     code = "import llama_jax as ll\nfrom llama_jax import bench, gone\n"
     code += "if False:\n    ll.bench.Gone(bench.guard.lost, bench.Guard)"
-    assert missing(code) == ["llama_jax.bench.Gone", "llama_jax.bench.guard.lost", "llama_jax.gone"]
+    assert missing(code) == ["llama_lab.bench.Gone", "llama_lab.bench.guard.lost", "llama_jax.gone"]
 
 
 def test_artifacts_that_notebooks_promise_are_recorded():
@@ -283,7 +284,7 @@ def test_progress_names_notebook_cell_and_elapsed(own):
 @pytest.mark.slow
 def test_a_long_cell_says_how_far_it_is(own, monkeypatch):
     monkeypatch.setattr(execution, "EVERY_S", 0.2)
-    code = "import time\nfrom llama_jax.bench.progress import announce\n"
+    code = "import time\nfrom llama_lab.bench.progress import announce\n"
     code += "for i in range(4):\n    announce('measuring', i, 4)\n    time.sleep(0.6)"
     _, said = own(code)
     assert sum("measuring (" in line for line in said) >= 3
@@ -312,7 +313,7 @@ def test_parameters_reach_the_notebook(own, tmp_path):
         notebooks.run(("77",), {"n": "21"}, out_dir=tmp_path)
 
 
-WRITES = "import llama_jax as ll\nout_dir = out_dir or ll.machine.home(source)\nprint(out_dir)"
+WRITES = "import llama_jax as ll\nout_dir = out_dir or machine.home(source)\nprint(out_dir)"
 
 
 @pytest.mark.slow

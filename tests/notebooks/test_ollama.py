@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import AGAIN, footprints, quality, record, standings
-from llama_jax.experiments.ollama import measure
+from llama_lab.bench import AGAIN, footprints, quality, record, standings
+from llama_lab.experiments.ollama import measure
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax.experiments.headline import measure
-from llama_jax.reporting import notebooks
+from llama_lab.experiments.headline import measure
+from llama_lab.reporting import notebooks
 
 SOURCES = notebooks.find()
 

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config, generate, peers
-from llama_jax.bench import Guard, memory, protocol
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
-from llama_jax.peers import flax
+from llama_jax import checkpoint, config, generate
+from llama_jax.plumbing.errors import UserError
+from llama_lab import peers
+from llama_lab.bench import Guard, memory, protocol
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import flax
 from tests.conftest import among_the_fast, build, relative_error
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -105,7 +106,7 @@ def test_weights_are_the_checkpoints_own(llama):
     table = changed["model"]["embed_tokens"]["embedding"]
     changed["model"]["embed_tokens"]["embedding"] = table.at[:, 0].add(1.0)
     for module, way in (("flax_linen", "applied"), ("flax_nnx", "called")):
-        make = getattr(__import__(f"llama_jax.peers.{module}", fromlist=[way]), way)
+        make = getattr(__import__(f"llama_lab.peers.{module}", fromlist=[way]), way)
         twins = [
             make(llama.config, tree, np.float32) for tree in (checkpoint.to_flax(llama.config, llama.params), changed)
         ]

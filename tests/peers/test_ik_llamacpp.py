@@ -7,11 +7,12 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, peers
-from llama_jax.bench import protocol
-from llama_jax.bench.workload import Workload
+from llama_jax import checkpoint
 from llama_jax.checkpoint import writer
-from llama_jax.peers import ik_llamacpp, llamacpp
+from llama_lab import peers
+from llama_lab.bench import protocol
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import ik_llamacpp, llamacpp
 from tests.conftest import relative_error
 from tests.peers.test_llamacpp import QUANTISED, answer, some_ids, written
 

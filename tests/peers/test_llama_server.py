@@ -6,10 +6,10 @@ import tarfile
 
 import pytest
 
-from llama_jax.errors import UserError
-from llama_jax.experiments.what_serving_needs import client, servers
-from llama_jax.experiments.what_serving_needs.load import Ask
-from llama_jax.peers import llama_server, native
+from llama_jax.plumbing.errors import UserError
+from llama_lab.experiments.what_serving_needs import client, servers
+from llama_lab.experiments.what_serving_needs.load import Ask
+from llama_lab.peers import llama_server, native
 
 CMAKE = """#!/bin/sh
 echo "$@" >> "$SEEN"

@@ -12,11 +12,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config, generate, peers
-from llama_jax.bench import passages, protocol
-from llama_jax.bench.workload import Workload
+from llama_jax import checkpoint, config, generate
 from llama_jax.checkpoint.tensors import named
-from llama_jax.peers import llamacpp
+from llama_lab import peers
+from llama_lab.bench import passages, protocol
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import llamacpp
 from tests import conftest
 from tests.checkpoint import test_gguf
 from tests.cli.test_cli import last_json

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llama_jax import peers
-from llama_jax.bench import protocol
-from llama_jax.bench.workload import Workload
-from llama_jax.peers import llamacpp, llamacpp_lookup
-from llama_jax.peers.llamacpp_lookup import LONGEST, SHORTEST, Drafts
+from llama_lab import peers
+from llama_lab.bench import protocol
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import llamacpp, llamacpp_lookup
+from llama_lab.peers.llamacpp_lookup import LONGEST, SHORTEST, Drafts
 from tests.peers.test_llamacpp import answer, some_ids, written
 
 here = pytest.mark.peers

@@ -8,10 +8,11 @@ import time
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, peers
-from llama_jax.bench import protocol
-from llama_jax.bench.workload import Workload
-from llama_jax.peers import ollama
+from llama_jax import checkpoint
+from llama_lab import peers
+from llama_lab.bench import protocol
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import ollama
 from tests.peers import ollama_replay as wire
 
 MODEL = checkpoint.DEFAULT
@@ -73,7 +74,7 @@ def test_replayed_answer_is_a_trial_with_the_clients_times_and_the_servers_count
 
 
 def test_replayed_request_states_everything_that_matters(loaded, server):
-    from llama_jax.bench.process import allowed_cores
+    from llama_lab.bench.process import allowed_cores
 
     trial(loaded)
     unload, request = server.replay.requests("/api/generate")

@@ -11,11 +11,12 @@ import tarfile
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, peers
-from llama_jax.bench import protocol
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
-from llama_jax.peers import native, ollama, ollama_native
+from llama_jax import checkpoint
+from llama_jax.plumbing.errors import UserError
+from llama_lab import peers
+from llama_lab.bench import protocol
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import native, ollama, ollama_native
 
 GO = """#!/bin/sh
 echo "$@" > "$SEEN"; echo "$CGO_CPPFLAGS" >> "$SEEN"
@@ -143,7 +144,7 @@ def test_a_server_that_dies_at_once_says_its_last_words(cache):
 
 
 CHILD = (
-    "import time; from llama_jax.peers import ollama_native; print(ollama_native.server(), flush=True); time.sleep(600)"
+    "import time; from llama_lab.peers import ollama_native; print(ollama_native.server(), flush=True); time.sleep(600)"
 )
 
 

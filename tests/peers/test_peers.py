@@ -7,10 +7,11 @@ import types
 
 import pytest
 
-from llama_jax import paths, peers
-from llama_jax.bench import protocol
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab import peers
+from llama_lab.bench import protocol
+from llama_lab.bench.workload import Workload
 
 
 def test_every_line_leads_to_a_module_with_the_two_functions():
@@ -31,7 +32,7 @@ def test_names_are_checked():
 
 
 def test_a_peer_that_is_not_installed_is_a_gap_with_its_remedy(monkeypatch):
-    from llama_jax.peers import flax
+    from llama_lab.peers import flax
 
     assert peers.missing([name for name, peer in peers.PEERS.items() if peer.module == "flax"], "m") == []
     monkeypatch.setattr(flax, "find_spec", lambda name: None)
@@ -61,7 +62,7 @@ def test_a_peer_may_refuse_a_model(monkeypatch):
 @pytest.mark.slow
 def test_nothing_heavy_is_imported_before_a_peer_is_asked_for():
     asked = (
-        "import sys, llama_jax, llama_jax.peers as p; p.missing(list(p.PEERS), 'm');"
+        "import sys, llama_jax, llama_lab.peers as p; p.missing(list(p.PEERS), 'm');"
         " sys.exit(bool({'flax', 'llama_cpp', 'ollama'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

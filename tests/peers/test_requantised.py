@@ -9,10 +9,11 @@ import gguf
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, generate, peers
-from llama_jax.bench import protocol
-from llama_jax.bench.workload import Workload
-from llama_jax.peers import llamacpp, requantised
+from llama_jax import checkpoint, generate
+from llama_lab import peers
+from llama_lab.bench import protocol
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import llamacpp, requantised
 from tests.checkpoint import test_gguf
 from tests.conftest import relative_error
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from llama_jax import paths
+from llama_jax.plumbing import paths
 
 HEADER = paths.ROOT / "llama_jax" / "peers" / "tile_config.h"
 CODE = """

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from llama_jax import checkpoint, config, peers
-from llama_jax.bench import protocol
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
-from llama_jax.model.sampling import Sampler
-from llama_jax.peers import torch as subjects
-from llama_jax.peers import torch_compiled, torch_model
+from llama_jax import checkpoint, config
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Sampler
+from llama_lab import peers
+from llama_lab.bench import protocol
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import torch as subjects
+from llama_lab.peers import torch_compiled, torch_model
 from tests.conftest import among_the_fast, build
 from tests.peers.conftest import small
 
@@ -158,7 +159,7 @@ def test_a_first_request_counts_what_it_compiles_and_a_warm_one_must_not_compile
 
 
 def test_a_scripts_first_request_counts_its_functions(llama):
-    from llama_jax.peers import torch_script
+    from llama_lab.peers import torch_script
 
     torch_script.scripted.cache_clear()
     who = peers.subject(llama, "torch-script")
@@ -235,9 +236,9 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import numpy as np
 from llama_jax import config
-from llama_jax.bench.workload import Workload
-from llama_jax.peers import torch, torch_model
-assert "llama_jax.bench.protocol" not in sys.modules and "llama_jax.bench.record" not in sys.modules
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import torch, torch_model
+assert "llama_lab.bench.protocol" not in sys.modules and "llama_lab.bench.record" not in sys.modules
 from llama_jax.checkpoint import random, tensors
 cfg = config.tiny()
 params = tensors.assemble(random.open_random(cfg, 0), "float32")

@@ -15,8 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from llama_jax import config, generate
-from llama_jax.bench.workload import Workload
-from llama_jax.peers import torch_eager, torch_graphs, torch_model
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import torch_eager, torch_graphs, torch_model
 from tests.conftest import build
 
 EDGES = [n for edge in (16, 24, 32) for n in (edge - 1, edge, edge + 1)]

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from llama_jax import config, peers
-from llama_jax.bench import protocol
-from llama_jax.bench.workload import Workload
-from llama_jax.peers import torch as subjects
-from llama_jax.peers import torch_int8
+from llama_jax import config
+from llama_lab import peers
+from llama_lab.bench import protocol
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import torch as subjects
+from llama_lab.peers import torch_int8
 from tests.conftest import relative_error
 from tests.peers.conftest import small
 

@@ -10,8 +10,8 @@ import torch
 
 from llama_jax import config, generate, model
 from llama_jax.config import RopeScaling
-from llama_jax.peers import torch_model, torch_static
 from llama_jax.placement import parse
+from llama_lab.peers import torch_model, torch_static
 from tests.conftest import build, relative_error
 
 SHAPES = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from llama_jax.peers import torch_sampling, torch_script
+from llama_lab.peers import torch_sampling, torch_script
 
 CHANCES = torch_script.scripted(torch_sampling.probabilities)
 SAMPLE = torch_script.scripted(torch_sampling.sample)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from llama_jax import config
-from llama_jax.bench.workload import Workload
-from llama_jax.model.sampling import Sampler
-from llama_jax.peers import torch_model, torch_script
+from llama_jax.sampling import Sampler
+from llama_lab.bench.workload import Workload
+from llama_lab.peers import torch_model, torch_script
 from tests.conftest import build
 
 PAD, SAMPLE = (torch_script.scripted(f) for f in (torch_script.pad_or_truncate, torch_script.sample))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from llama_jax.playground.lesson import UNANSWERED, exercise, programs, refused, same
+from llama_lab.playground.lesson import UNANSWERED, exercise, programs, refused, same
 
 
 def test_an_error_that_is_meant_is_told_in_a_line(capsys):

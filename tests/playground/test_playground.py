@@ -9,10 +9,11 @@ import nbclient
 import nbformat
 import pytest
 
-from llama_jax import checkpoint, generate, playground
-from llama_jax.errors import UserError
-from llama_jax.playground import Moment, Playground, Wish
-from llama_jax.playground.render import View
+from llama_jax import checkpoint, generate
+from llama_jax.plumbing.errors import UserError
+from llama_jax.render import View
+from llama_lab import playground
+from llama_lab.playground import Moment, Playground, Wish
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"

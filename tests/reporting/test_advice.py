@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from llama_jax.bench import environment
-from llama_jax.errors import UserError
-from llama_jax.reporting import advice
-from llama_jax.reporting.advice import Wish
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import environment
+from llama_lab.reporting import advice
+from llama_lab.reporting.advice import Wish
 from tests.bench.test_record import trial
 
 WISH = Wish(prompt_tokens=4, new_tokens=11)

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from llama_jax.bench import provenance, record
-from llama_jax.bench.seal import sealed
-from llama_jax.errors import UserError
-from llama_jax.reporting import campaign, headline, notebooks
-from llama_jax.reporting.campaign import Step
-from llama_jax.reporting.notebooks import Result
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import provenance, record
+from llama_lab.bench.seal import sealed
+from llama_lab.reporting import campaign, headline, notebooks
+from llama_lab.reporting.campaign import Step
+from llama_lab.reporting.notebooks import Result
 
 
 def leave(out, name, code="experiments.kv_cache.measure", wall_s=90.0):

@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from llama_jax.bench import AGAIN, record
-from llama_jax.errors import UserError
-from llama_jax.reporting.comparison import compare, lines
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import AGAIN, record
+from llama_lab.reporting.comparison import compare, lines
 from tests.bench.test_record import trial
 
 MACHINE = {"cpu": "A", "cores": 2, "affinity": [0, 1], "ram_bytes": 2**30, "devices": ["cpu:cpu"]}

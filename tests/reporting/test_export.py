@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llama_jax.bench import record, summary
-from llama_jax.bench.record import Trial
-from llama_jax.errors import UserError
-from llama_jax.reporting import export
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import record, summary
+from llama_lab.bench.record import Trial
+from llama_lab.reporting import export
 from tests.bench.test_record import trial
 
 NOISE = np.random.default_rng(0).normal(0, 0.1, (4, 12))

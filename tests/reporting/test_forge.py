@@ -7,8 +7,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from llama_jax import figures, files, paths
-from llama_jax.reporting import forge, pages
+from llama_jax.plumbing import files, paths
+from llama_lab import figures
+from llama_lab.reporting import forge, pages
 from tests.reporting.test_pages import PNG, output
 
 FIRST = new_markdown_cell(

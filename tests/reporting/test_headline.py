@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from llama_jax import figures, machine
-from llama_jax.bench import environment, record, recorded
-from llama_jax.cli import exhibit, program
-from llama_jax.experiments.headline import measure
-from llama_jax.reporting import headline, notebooks, report
-from llama_jax.reporting.notebooks import Result
+from llama_lab import figures, machine
+from llama_lab.bench import environment, record, recorded
+from llama_lab.cli import exhibit, program
+from llama_lab.experiments.headline import measure
+from llama_lab.reporting import headline, notebooks, report
+from llama_lab.reporting.notebooks import Result
 from tests.experiments.headline.test_headline import MS, trials
 
 

@@ -5,8 +5,8 @@ import json
 import nbformat
 import pytest
 
-from llama_jax.errors import UserError
-from llama_jax.reporting import ipynb, notebooks
+from llama_jax.plumbing.errors import UserError
+from llama_lab.reporting import ipynb, notebooks
 
 GOOD = nbformat.v4.new_notebook(
     cells=[nbformat.v4.new_code_cell("blocks: int = 3", metadata={"tags": ["parameters"]})],

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from llama_jax import paths
-from llama_jax.bench import record
-from llama_jax.reporting import machines, report, versions
+from llama_jax.plumbing import paths
+from llama_lab.bench import record
+from llama_lab.reporting import machines, report, versions
 from tests.sharing import made
 
 
@@ -115,7 +115,7 @@ def test_ones_own_results_stand_beside_the_published(tmp_path, monkeypatch, fold
 
 def test_a_report_of_results_has_that_page_beside_it(tmp_path, monkeypatch):
     trials, meta = record.read(paths.ROOT / "data" / "03-jit-placement.csv")
-    from llama_jax import figures
+    from llama_lab import figures
 
     figures.conclude("03-jit-placement", "Where?", "There.", meta, tmp_path)
     record.write(

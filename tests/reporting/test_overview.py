@@ -6,16 +6,16 @@ import shutil
 
 import pytest
 
-from llama_jax import paths
-from llama_jax.bench import AGAIN, SAMPLED, record, summary
-from llama_jax.bench.cold import Start
-from llama_jax.errors import UserError
-from llama_jax.experiments.activation_extraction import table as extraction
-from llama_jax.experiments.activation_extraction.plan import Extraction
-from llama_jax.experiments.fewer_bits import table as ladders
-from llama_jax.experiments.host_loop.clock import HostTrial
-from llama_jax.experiments.time_to_first_token import table
-from llama_jax.reporting import overview
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import AGAIN, SAMPLED, record, summary
+from llama_lab.bench.cold import Start
+from llama_lab.experiments.activation_extraction import table as extraction
+from llama_lab.experiments.activation_extraction.plan import Extraction
+from llama_lab.experiments.fewer_bits import table as ladders
+from llama_lab.experiments.host_loop.clock import HostTrial
+from llama_lab.experiments.time_to_first_token import table
+from llama_lab.reporting import overview
 
 DATA = paths.ROOT / "data"
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from llama_jax.bench import AGAIN, record
-from llama_jax.bench.statistics import Ratio
-from llama_jax.reporting import overview, readme
-from llama_jax.reporting.machines import Machine
-from llama_jax.sharing import contribution
+from llama_lab.bench import AGAIN, record
+from llama_lab.bench.statistics import Ratio
+from llama_lab.reporting import overview, readme
+from llama_lab.reporting.machines import Machine
+from llama_lab.sharing import contribution
 from tests.bench.test_record import trial
 
 ENVIRONMENT = {"cpu": "C", "cores": 2, "ram_bytes": 2**34, "packages": {"jax": "1"}, "python": "3"}

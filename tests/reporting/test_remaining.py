@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from llama_jax.bench import progress
-from llama_jax.reporting import remaining
-from llama_jax.reporting.remaining import Remaining
+from llama_lab.bench import progress
+from llama_lab.reporting import remaining
+from llama_lab.reporting.remaining import Remaining
 
 STEPS = {"the headline": 240.0, "20 notebooks": 180.0, "the report": 10.0}
 

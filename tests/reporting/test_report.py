@@ -2,11 +2,12 @@
 
 import pytest
 
-from llama_jax import figures, paths
-from llama_jax.bench import record
-from llama_jax.bench.statistics import Ratio
-from llama_jax.errors import UserError
-from llama_jax.reporting import notebooks, overview, report
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab import figures
+from llama_lab.bench import record
+from llama_lab.bench.statistics import Ratio
+from llama_lab.reporting import notebooks, overview, report
 
 LARGEST = 2_000_000  # bytes of a page that opens at once; its figures lie beside it
 

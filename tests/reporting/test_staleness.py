@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from llama_jax import figures
-from llama_jax.bench import provenance, record
-from llama_jax.bench.seal import sealed
-from llama_jax.cli import program
-from llama_jax.figures import style
-from llama_jax.reporting import staleness
+from llama_lab import figures
+from llama_lab.bench import provenance, record
+from llama_lab.bench.seal import sealed
+from llama_lab.cli import program
+from llama_lab.figures import style
+from llama_lab.reporting import staleness
 from tests.figures.drawn import META
 
 HEADLINE, OTHER, UNKNOWN = "03-jit-placement", "05-kv-cache", "14-growth"

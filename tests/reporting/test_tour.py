@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from llama_jax import figures, paths
-from llama_jax.reporting import notebooks, tour
-from llama_jax.reporting.tour import Question
+from llama_jax.plumbing import paths
+from llama_lab import figures
+from llama_lab.reporting import notebooks, tour
+from llama_lab.reporting.tour import Question
 
 ASKED = tour.questions()
 

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from llama_jax import checkpoint, config, generate
-from llama_jax.serve.app import application
-from llama_jax.serve.service import Service
+from llama_lab.serve.app import application
+from llama_lab.serve.service import Service
 from tests.conftest import build
 from tests.serve.small import NAME
 

@@ -13,9 +13,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from llama_jax import checkpoint, config
-from llama_jax.serve import process, wire
-from llama_jax.serve.service import Service
-from llama_jax.text.tokenizer import Tokenizer
+from llama_jax.tokenizer import Tokenizer
+from llama_lab.serve import process, wire
+from llama_lab.serve.service import Service
 from tests.conftest import build
 
 NAME, CONTEXT = "tiny", 512

@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from llama_jax.bench import environment, record
+from llama_lab.bench import environment, record
 from tests.serve import small
 from tests.serve.manners import EXPECTED, MANNERS, Request, request
 

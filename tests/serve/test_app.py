@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_jax.errors import UserError
-from llama_jax.serve import process, wire
-from llama_jax.serve.app import application
-from llama_jax.serve.gate import is_local, is_loopback, is_own_page
-from llama_jax.serve.service import Service
+from llama_jax.plumbing.errors import UserError
+from llama_lab.serve import process, wire
+from llama_lab.serve.app import application
+from llama_lab.serve.gate import is_local, is_loopback, is_own_page
+from llama_lab.serve.service import Service
 from tests.serve.conftest import ENDLESS, NAME, Client, count, lines
 
 LEAVE = "access-control-allow-origin"

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_jax import generate
-from llama_jax.bench import Guard
-from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
-from llama_jax.serve import slots as slots_of
-from llama_jax.serve import stepper
-from llama_jax.serve.answers import Stops
-from llama_jax.serve.batcher import Batcher, FullError, Job, cut, kept
-from llama_jax.serve.metrics import Metrics
-from llama_jax.serve.rows import among
+from llama_jax.sampling import Sampler
+from llama_lab.bench import Guard
+from llama_lab.serve import slots as slots_of
+from llama_lab.serve import stepper
+from llama_lab.serve.answers import Stops
+from llama_lab.serve.batcher import Batcher, FullError, Job, cut, kept
+from llama_lab.serve.metrics import Metrics
+from llama_lab.serve.rows import among
 from tests.conftest import among_the_fast
 from tests.kernels.models import random_model, small
 

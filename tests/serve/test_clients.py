@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from llama_jax.serve import wire
-from llama_jax.serve.app import application
+from llama_lab.serve import wire
+from llama_lab.serve.app import application
 from tests.serve.conftest import ENDLESS, count
 
 

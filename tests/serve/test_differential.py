@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from llama_jax import paths
-from llama_jax.peers import ollama, ollama_native
+from llama_jax.plumbing import paths
+from llama_lab.peers import ollama, ollama_native
 from tests.serve import alike
 from tests.serve.alike_requests import COUNT, DIFFERENCES, REQUESTS, table
 from tests.serve.test_process import NAME, start

@@ -5,8 +5,8 @@ import asyncio
 import ollama
 import pytest
 
-from llama_jax.model.sampling import Sampler
-from llama_jax.text import chat
+from llama_jax import chat
+from llama_jax.sampling import Sampler
 from tests.serve.conftest import NAME, lines
 
 QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]

@@ -8,8 +8,7 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from llama_jax import generate
-from llama_jax.text import chat
+from llama_jax import chat, generate
 from tests.serve.conftest import NAME, count, events
 from tests.serve.test_ollama_api import QUESTION
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llama_jax.serve import openapi, wire
-from llama_jax.serve.app import ROUTES, application
+from llama_lab.serve import openapi, wire
+from llama_lab.serve.app import ROUTES, application
 from tests.serve import bodies
 from tests.serve.conftest import NAME, Client
 

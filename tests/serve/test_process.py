@@ -13,9 +13,8 @@ import urllib.request
 
 import pytest
 
-from llama_jax import generate
-from llama_jax.peers import ollama_native
-from llama_jax.text import chat
+from llama_jax import chat, generate
+from llama_lab.peers import ollama_native
 from tests.serve import small
 
 pytestmark = pytest.mark.slow
@@ -25,7 +24,7 @@ QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
 
 def start(*options):
     """(the process, its address) of a server on a port that the system chose."""
-    command = [sys.executable, "-m", "llama_jax", "--quiet", "serve", "--port", "0", *options]
+    command = [sys.executable, "-m", "llama_lab", "--quiet", "serve", "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     found = re.search(r"answers at (http://127\.0\.0\.1:\d+): .*; (\d+) programs compiled in", line)
@@ -212,7 +211,7 @@ def test_what_does_not_end_is_not_waited_for_longer_than_the_grace():
      (["--slots", "0"], "--slots is 0"), (["--context", "9000"], "--context is 9000")],
 )  # fmt: skip
 def test_what_cannot_be_served_is_one_line(options, words):
-    command = [sys.executable, "-m", "llama_jax", "serve", "--port", "0", *options]
+    command = [sys.executable, "-m", "llama_lab", "serve", "--port", "0", *options]
     without = {name: value for name, value in os.environ.items() if name != "LLAMA_JAX_API_KEY"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=without)
     assert done.returncode == 2

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from llama_jax.serve import ollama, openai, openapi
-from llama_jax.serve.app import ROUTES
+from llama_lab.serve import ollama, openai, openapi
+from llama_lab.serve.app import ROUTES
 from tests.serve import small
 
 HANGS_S = 60

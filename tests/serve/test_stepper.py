@@ -3,10 +3,10 @@
 import pytest
 
 from llama_jax import generate
-from llama_jax.bench import Guard
-from llama_jax.model.sampling import Sampler
 from llama_jax.placement import parse
-from llama_jax.serve import slots, stepper
+from llama_jax.sampling import Sampler
+from llama_lab.bench import Guard
+from llama_lab.serve import slots, stepper
 from tests.conftest import among_the_fast
 from tests.kernels.models import small
 from tests.kernels.test_generation import checkpoint_of

@@ -2,10 +2,11 @@
 
 import json
 
-from llama_jax import checkpoint, runtime
-from llama_jax.bench import AGAIN, record
-from llama_jax.bench.seal import ROW, SEAL, sealed, sealed_row
-from llama_jax.sharing import contribution
+from llama_jax import checkpoint
+from llama_jax.plumbing import runtime
+from llama_lab.bench import AGAIN, record
+from llama_lab.bench.seal import ROW, SEAL, sealed, sealed_row
+from llama_lab.sharing import contribution
 from tests.bench.test_record import trial
 
 MACHINE = "a-b-avx2-2-cores"

@@ -7,9 +7,10 @@ import socket
 
 import pytest
 
-from llama_jax import machine, paths
-from llama_jax.errors import UserError
-from llama_jax.sharing import contribution, scrub, verification
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab import machine
+from llama_lab.sharing import contribution, scrub, verification
 from tests.sharing import made
 
 SECRETS = ("alice", "Alice Smith", "alices-laptop", "secret", "10.0.0.7", "example.org", "hunter2", "fe80::1")

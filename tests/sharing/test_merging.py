@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from llama_jax.bench import SCHEMA, record, summary
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.sharing import merging
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import SCHEMA, record, summary
+from llama_lab.bench.journal import Journal
+from llama_lab.sharing import merging
 from tests.sharing import made
 
 PARAMETERS = dict(model="smollm2-135m-instruct", prompt_tokens=4, new_tokens=4, batch=1, seed=0, baseline="step")

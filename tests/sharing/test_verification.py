@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from llama_jax import runtime
-from llama_jax.bench import AGAIN
-from llama_jax.errors import UserError
-from llama_jax.sharing import contribution, verification
+from llama_jax.plumbing import runtime
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import AGAIN
+from llama_lab.sharing import contribution, verification
 from tests.sharing import made
 
 

@@ -1,4 +1,4 @@
-"""Products with quantised blocks of 16 rows × 32 columns (`llama_jax.model.quantise.Blocks`).
+"""Products with quantised blocks of 16 rows × 32 columns (`llama_jax.quantise.Blocks`).
 
 Activations are rounded to int8 per 32 columns, as llama.cpp does, but with float32 scales; products of bytes are summed
 exactly in int32 within a block, and blocks in float32, in order: a row's result does not depend on what other rows

@@ -3,8 +3,8 @@
 import pytest
 from matplotlib.text import Text
 
-from llama_jax.experiments.activation_extraction import chart, probing
-from llama_jax.experiments.activation_extraction.rungs import BASE, CUT, PINNED
+from llama_lab.experiments.activation_extraction import chart, probing
+from llama_lab.experiments.activation_extraction.rungs import BASE, CUT, PINNED
 from tests.experiments.activation_extraction.test_table import measured
 from tests.figures.drawn import assert_drawn
 

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config
-from llama_jax.activations import ActivationSpec, ActivationStore
-from llama_jax.bench import AGAIN, recorded
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.errors import UserError
-from llama_jax.experiments.activation_extraction import finding, probing, rungs
-from llama_jax.experiments.activation_extraction import measure as experiment
-from llama_jax.experiments.activation_extraction import table as extraction_table
-from llama_jax.experiments.activation_extraction.gate import LIMIT, Reference, beyond_rounding
-from llama_jax.experiments.activation_extraction.measure import Passes
-from llama_jax.experiments.activation_extraction.pipeline import Setting, pipeline, read
-from llama_jax.experiments.activation_extraction.plan import LADDER, Extraction, Plan, examples_of
-from llama_jax.experiments.activation_extraction.rungs import (
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import ActivationSpec, ActivationStore
+from llama_lab.bench import AGAIN, recorded
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.activation_extraction import finding, probing, rungs
+from llama_lab.experiments.activation_extraction import measure as experiment
+from llama_lab.experiments.activation_extraction import table as extraction_table
+from llama_lab.experiments.activation_extraction.gate import LIMIT, Reference, beyond_rounding
+from llama_lab.experiments.activation_extraction.measure import Passes
+from llama_lab.experiments.activation_extraction.pipeline import Setting, pipeline, read
+from llama_lab.experiments.activation_extraction.plan import LADDER, Extraction, Plan, examples_of
+from llama_lab.experiments.activation_extraction.rungs import (
     BASE,
     CUT,
     DISK,

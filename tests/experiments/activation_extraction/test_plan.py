@@ -4,8 +4,8 @@ time."""
 import pytest
 
 from llama_jax import checkpoint, config
-from llama_jax.errors import UserError
-from llama_jax.experiments.activation_extraction.plan import Plan, check_plan, examples_of
+from llama_jax.plumbing.errors import UserError
+from llama_lab.experiments.activation_extraction.plan import Plan, check_plan, examples_of
 from tests.experiments.activation_extraction.test_measure import LENGTH, TINY, small
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.experiments.activation_extraction import probing
+from llama_lab.experiments.activation_extraction import probing
 
 EXAMPLES = np.repeat(np.arange(30), 12)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax.experiments.activation_extraction.simulation import Fleet, closed_form, simulate, useful
+from llama_lab.experiments.activation_extraction.simulation import Fleet, closed_form, simulate, useful
 
 STEADY = Fleet(workers=4, units=10, durations=(2.0,), starts=(5.0,), overhead=0.5)
 UNEVEN = Fleet(workers=20, units=200, durations=(1.0, 1.5, 4.0), starts=(3.0, 6.0), overhead=0.1)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import AGAIN, record
-from llama_jax.experiments.activation_extraction import finding, rungs
-from llama_jax.experiments.activation_extraction import table as extraction_table
-from llama_jax.experiments.activation_extraction.measure import STAGES
-from llama_jax.experiments.activation_extraction.plan import LADDER, SECOND, Extraction
-from llama_jax.experiments.activation_extraction.rungs import (
+from llama_lab.bench import AGAIN, record
+from llama_lab.experiments.activation_extraction import finding, rungs
+from llama_lab.experiments.activation_extraction import table as extraction_table
+from llama_lab.experiments.activation_extraction.measure import STAGES
+from llama_lab.experiments.activation_extraction.plan import LADDER, SECOND, Extraction
+from llama_lab.experiments.activation_extraction.rungs import (
     ASYNC,
     BASE,
     CEILINGS,
@@ -28,7 +28,7 @@ from llama_jax.experiments.activation_extraction.rungs import (
     TORCH,
     VMAPPED,
 )
-from llama_jax.experiments.activation_extraction.rungs import LADDER as RUNGS
+from llama_lab.experiments.activation_extraction.rungs import LADDER as RUNGS
 
 WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llama_jax.bench import protocol
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.activation_extraction import (
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import protocol
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.activation_extraction import (
     command,
     finding,
     simulation,
@@ -18,8 +18,17 @@ from llama_jax.experiments.activation_extraction import (
     workers_chart,
     workers_table,
 )
-from llama_jax.experiments.activation_extraction.command import Ran
-from llama_jax.experiments.activation_extraction.workers import CHILDREN, ONE, OVERHEAD, RAY, SCALING, UNIT, Plan, Run
+from llama_lab.experiments.activation_extraction.command import Ran
+from llama_lab.experiments.activation_extraction.workers import (
+    CHILDREN,
+    ONE,
+    OVERHEAD,
+    RAY,
+    SCALING,
+    UNIT,
+    Plan,
+    Run,
+)
 from tests.experiments.activation_extraction.test_chart import words
 from tests.figures.drawn import assert_drawn
 

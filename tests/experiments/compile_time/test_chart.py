@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench.statistics import Ratio
-from llama_jax.experiments.compile_time import chart, table
+from llama_lab.bench.statistics import Ratio
+from llama_lab.experiments.compile_time import chart, table
 from tests.experiments.compile_time.test_measure import row, slots, sweep
 from tests.experiments.compile_time.test_starts import trials
 from tests.figures.drawn import assert_drawn

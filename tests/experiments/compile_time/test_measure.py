@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import job, protocol, record
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.compile_time import measure, table
-from llama_jax.experiments.compile_time.measure import Compilation
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import job, protocol, record
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.compile_time import measure, table
+from llama_lab.experiments.compile_time.measure import Compilation
 
 pytestmark = pytest.mark.usefixtures("compiling")
 

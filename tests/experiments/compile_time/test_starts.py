@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import job, protocol, record
-from llama_jax.bench.cold import Start
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.record import NAN
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
-from llama_jax.experiments.compile_time import finding, starts, table
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import job, protocol, record
+from llama_lab.bench.cold import Start
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.record import NAN
+from llama_lab.bench.workload import Workload
+from llama_lab.experiments.compile_time import finding, starts, table
 from tests.bench.test_record import trial
 from tests.experiments.compile_time.test_measure import SMALL, sweep
 

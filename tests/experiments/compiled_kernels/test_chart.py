@@ -3,8 +3,8 @@
 import pytest
 from matplotlib.text import Text
 
-from llama_jax import figures
-from llama_jax.experiments.compiled_kernels import chart, scaling, size_chart, size_table, where
+from llama_lab import figures
+from llama_lab.experiments.compiled_kernels import chart, scaling, size_chart, size_table, where
 from tests.experiments.compiled_kernels.test_scaling import points
 from tests.experiments.compiled_kernels.test_sizes import rows as rows_of_sizes
 from tests.experiments.compiled_kernels.test_where import FAR, MODEL, SHORT, answers

@@ -2,9 +2,9 @@
 
 import pytest
 
-from llama_jax.bench import AGAIN
-from llama_jax.experiments.compiled_kernels import finding, rows, scaling, where
-from llama_jax.experiments.time_to_first_token import same_file
+from llama_lab.bench import AGAIN
+from llama_lab.experiments.compiled_kernels import finding, rows, scaling, where
+from llama_lab.experiments.time_to_first_token import same_file
 from tests.experiments.compiled_kernels.test_chart import ANSWERS, rows_of_scaling
 from tests.experiments.compiled_kernels.test_rows import passes
 from tests.experiments.compiled_kernels.test_where import FAR, MODEL, SHORT

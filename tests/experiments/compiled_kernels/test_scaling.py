@@ -2,11 +2,11 @@
 
 import pytest
 
-from llama_jax.bench import phases, protocol
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.compiled_kernels import scaling
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import phases, protocol
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.compiled_kernels import scaling
 from tests.bench.test_record import trial
 
 TINY = (

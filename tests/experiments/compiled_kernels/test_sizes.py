@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.bench import phases, protocol
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
-from llama_jax.experiments.compiled_kernels import finding, size_table, sizes
 from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import phases, protocol
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.workload import Workload
+from llama_lab.experiments.compiled_kernels import finding, size_table, sizes
 from tests.bench.test_record import trial
 
 TINY = (

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax.bench import protocol
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.compiled_kernels import where
-from llama_jax.experiments.compiled_kernels.where import LONG, NARROW, SHALLOW, WHOLE
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import protocol
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.compiled_kernels import where
+from llama_lab.experiments.compiled_kernels.where import LONG, NARROW, SHALLOW, WHOLE
 from tests.bench.test_record import trial
 
 TINY = (

@@ -1,8 +1,8 @@
 """Made-up trials of a contest whose answer is known."""
 
-from llama_jax.bench import AGAIN, footprints
-from llama_jax.bench.cold import Start
-from llama_jax.experiments.fewer_bits import measure, reading, table
+from llama_lab.bench import AGAIN, footprints
+from llama_lab.bench.cold import Start
+from llama_lab.experiments.fewer_bits import measure, reading, table
 from tests.bench.test_record import trial
 from tests.experiments.fewer_bits.test_reading import readings
 

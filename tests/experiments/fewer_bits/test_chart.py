@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax import figures
-from llama_jax.experiments.fewer_bits import chart
+from llama_lab import figures
+from llama_lab.experiments.fewer_bits import chart
 from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
 from tests.figures.drawn import META, assert_drawn, words
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.bench import available, passages, protocol
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.workload import encoder
-from llama_jax.errors import UserError
-from llama_jax.experiments.fewer_bits import measure, table
-from llama_jax.experiments.fewer_bits.measure import Contest
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import available, passages, protocol
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.workload import encoder
+from llama_lab.experiments.fewer_bits import measure, table
+from llama_lab.experiments.fewer_bits.measure import Contest
 from tests.checkpoint import test_gguf
 
 TINY = (

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.bench import available, phases, protocol, quality, record
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.fewer_bits import reading
-from llama_jax.experiments.fewer_bits.reading import ALL, CODE, PROSE, Reading
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import available, phases, protocol, quality, record
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.fewer_bits import reading
+from llama_lab.experiments.fewer_bits.reading import ALL, CODE, PROSE, Reading
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"

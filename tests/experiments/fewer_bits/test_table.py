@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax.experiments.fewer_bits import finding, reading, table
-from llama_jax.experiments.fewer_bits.reading import ALL, PROSE
+from llama_lab.experiments.fewer_bits import finding, reading, table
+from llama_lab.experiments.fewer_bits.reading import ALL, PROSE
 from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
 from tests.experiments.fewer_bits.test_reading import readings
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from llama_jax.bench.seal import sealed
-from llama_jax.errors import UserError
-from llama_jax.experiments.gpu.deadline import Budget, Costs, Log, Watchdog
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench.seal import sealed
+from llama_lab.experiments.gpu.deadline import Budget, Costs, Log, Watchdog
 
 
 class Clock:
@@ -76,7 +76,7 @@ def test_records_outlive_a_process_that_is_killed(tmp_path):
     code = """
 import os, signal, sys
 from pathlib import Path
-from llama_jax.experiments.gpu.deadline import Log
+from llama_lab.experiments.gpu.deadline import Log
 log = Log(Path(sys.argv[1]), {})
 for i in range(3):
     log.add({"i": i})

@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config, figures
-from llama_jax.bench import protocol, record
+from llama_jax import checkpoint, config
 from llama_jax.checkpoint import random, tensors
 from llama_jax.checkpoint.random import on_device
-from llama_jax.errors import UserError
-from llama_jax.experiments.gpu import chart, data, device, finding, measure, suite
-from llama_jax.experiments.gpu import judge as gpujudge
-from llama_jax.experiments.gpu.deadline import Budget
-from llama_jax.experiments.gpu.suite import Shape, Suite
+from llama_jax.plumbing.errors import UserError
+from llama_lab import figures
+from llama_lab.bench import protocol, record
+from llama_lab.experiments.gpu import chart, data, device, finding, measure, suite
+from llama_lab.experiments.gpu import judge as gpujudge
+from llama_lab.experiments.gpu.deadline import Budget
+from llama_lab.experiments.gpu.suite import Shape, Suite
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiling")]
 
@@ -276,7 +277,7 @@ def test_the_shapes_are_the_published_ones():
 
 
 def test_a_judge_sees_a_token_that_nobody_would_have_chosen():
-    from llama_jax.peers import torch_model
+    from llama_lab.peers import torch_model
 
     loaded = opened()
     work = suite.workload(SUITE, TINY, 8, 9)
@@ -291,7 +292,7 @@ def test_a_judge_sees_a_token_that_nobody_would_have_chosen():
 def test_without_pytorch_jax_judges():
     loaded = opened()
     ids, tokens = (1, 2, 3), np.array([5, 6], np.int32)
-    from llama_jax.peers import torch_model
+    from llama_lab.peers import torch_model
 
     by_torch = gpujudge.Judge(loaded, torch_model.module(TINY, loaded.params)).gap(ids, tokens)
     assert gpujudge.Judge(loaded).gap(ids, tokens) == pytest.approx(by_torch, abs=0.1)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.growth import finding, measure
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.growth import finding, measure
 from tests.bench.test_record import trial
 
 SMALL = (
@@ -118,7 +118,7 @@ def test_the_finding_names_what_grew():
 
 @pytest.mark.slow
 def test_points_are_measured_in_processes_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     job = Job("", None, Journal())
     measure.measure(
         job, {"model": [SMALL.format(1), SMALL.format(3) + " loop+bf16"]}, answers=2, processes=1, new_tokens=17, seed=0

@@ -5,9 +5,9 @@ import tempfile
 import numpy as np
 import pytest
 
-from llama_jax.bench import AGAIN, summary
-from llama_jax.bench.journal import Journal
-from llama_jax.experiments.headline import chart, finding, measure
+from llama_lab.bench import AGAIN, summary
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.headline import chart, finding, measure
 from tests.bench.test_record import trial
 from tests.figures.drawn import assert_drawn, words
 

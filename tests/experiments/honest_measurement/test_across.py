@@ -1,8 +1,8 @@
 """The same subject in several tables."""
 
 from llama_jax import checkpoint
-from llama_jax.bench import record
-from llama_jax.experiments.honest_measurement import across
+from llama_lab.bench import record
+from llama_lab.experiments.honest_measurement import across
 from tests.bench.test_record import trial
 from tests.figures.drawn import assert_drawn
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_jax.experiments.honest_measurement import chart, measure, simulation
+from llama_lab.experiments.honest_measurement import chart, measure, simulation
 from tests.experiments.honest_measurement.test_measure import cache_claim, first_token_claim, order_claim
 from tests.figures.drawn import assert_drawn, words
 

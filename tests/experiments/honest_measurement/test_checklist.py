@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.experiments.honest_measurement import checklist
+from llama_lab.experiments.honest_measurement import checklist
 from tests.bench.test_record import trial
 
 NAMES = ("step", "step (again)", "loop")

@@ -4,11 +4,11 @@ model."""
 import numpy as np
 import pytest
 
-from llama_jax.bench import job, protocol, published, record, statistics
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
-from llama_jax.experiments.honest_measurement import finding, measure
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import job, protocol, published, record, statistics
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.workload import Workload
+from llama_lab.experiments.honest_measurement import finding, measure
 from tests.bench.test_record import trial
 from tests.conftest import save_llama
 
@@ -150,7 +150,7 @@ def test_counts_below_one_are_named(tmp_path):
 
 
 def test_the_published_way_breaks_the_checklist():
-    from llama_jax.experiments.honest_measurement import checklist
+    from llama_lab.experiments.honest_measurement import checklist
 
     kept = {r["rule"]: r["kept"] for r in checklist.examine(measure.as_published(cache_claim()), measure.UNCACHED)}
     assert not kept["warmed up at least as long as the test"]

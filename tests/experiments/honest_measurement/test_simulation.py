@@ -4,8 +4,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from llama_jax.experiments.honest_measurement import simulation
-from llama_jax.experiments.honest_measurement.simulation import BASE
+from llama_lab.experiments.honest_measurement import simulation
+from llama_lab.experiments.honest_measurement.simulation import BASE
 
 RUNS = 200
 

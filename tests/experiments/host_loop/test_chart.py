@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_jax.experiments.host_loop import chart, measure
+from llama_lab.experiments.host_loop import chart, measure
 from tests.experiments.host_loop.test_measure import measured_models
 from tests.figures.drawn import assert_drawn, words
 

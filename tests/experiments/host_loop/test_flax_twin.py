@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench import protocol, record, recorded
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.host_loop import finding, flax_chart, flax_twin
-from llama_jax.experiments.host_loop.flax_twin import CallRow
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import protocol, record, recorded
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.host_loop import finding, flax_chart, flax_twin
+from llama_lab.experiments.host_loop.flax_twin import CallRow
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"

@@ -7,15 +7,16 @@ import time
 import numpy as np
 import pytest
 
-from llama_jax import generate, pipeline
-from llama_jax.bench import AGAIN, job, protocol, record
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.workload import Workload
+from llama_jax import generate
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.errors import UserError
-from llama_jax.experiments.host_loop import clock as hostclock
-from llama_jax.experiments.host_loop import finding, measure
-from llama_jax.experiments.host_loop.clock import HostTrial
+from llama_jax.decoding import pipeline
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import AGAIN, job, protocol, record
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.workload import Workload
+from llama_lab.experiments.host_loop import clock as hostclock
+from llama_lab.experiments.host_loop import finding, measure
+from llama_lab.experiments.host_loop.clock import HostTrial
 from tests.bench.test_record import trial
 
 TINY = (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax.bench import summary
-from llama_jax.experiments.jit_placement import chart
+from llama_lab.bench import summary
+from llama_lab.experiments.jit_placement import chart
 from tests.figures.drawn import assert_drawn, trials
 
 

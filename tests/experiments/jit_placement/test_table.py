@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate, transforms
-from llama_jax.bench import SAMPLED
-from llama_jax.bench.workload import Workload
-from llama_jax.experiments.jit_placement import chart, finding, table
-from llama_jax.model.sampling import Sampler
+from llama_jax.sampling import Sampler
+from llama_lab.bench import SAMPLED
+from llama_lab.bench.workload import Workload
+from llama_lab.experiments.jit_placement import chart, finding, table
 from tests.bench.test_record import trial
 from tests.figures.drawn import assert_drawn, words
 

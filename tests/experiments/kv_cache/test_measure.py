@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config
-from llama_jax.bench import AGAIN, passages
-from llama_jax.bench import run as suite
-from llama_jax.errors import UserError
-from llama_jax.experiments.kv_cache import finding, measure
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import AGAIN, passages
+from llama_lab.bench import run as suite
+from llama_lab.experiments.kv_cache import finding, measure
 from tests.bench.test_record import trial
 
 SMALL = (
@@ -127,7 +127,7 @@ def test_the_finding_says_what_was_measured():
 
 @pytest.mark.slow
 def test_the_case_is_measured_whole_and_gated(tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     trials = suite.collect(measure.fifteen(SMALL, blocks=2, processes=1, seed=0))
     assert {t.subject for t in trials} == {*measure.COMBINATIONS, "step" + AGAIN}
     assert all(t.valid and t.new_tokens == measure.NEW and t.prompt_tokens == measure.PROMPT for t in trials), [

@@ -2,10 +2,10 @@
 
 import pytest
 
-from llama_jax import figures
-from llama_jax.bench import footprints, quality, standings
-from llama_jax.experiments.ollama import chart, conversation_chart, table
-from llama_jax.figures import memory
+from llama_lab import figures
+from llama_lab.bench import footprints, quality, standings
+from llama_lab.experiments.ollama import chart, conversation_chart, table
+from llama_lab.figures import memory
 from tests.bench.test_quality import rows
 from tests.bench.test_standings import MISSING, RATES, contest
 from tests.figures.drawn import META, assert_drawn, words

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from llama_jax.bench.workload import encoder
-from llama_jax.errors import UserError
-from llama_jax.experiments.ollama import conversation_chart, finding, kept, table, turns
-from llama_jax.peers import ollama_native
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench.workload import encoder
+from llama_lab.experiments.ollama import conversation_chart, finding, kept, table, turns
+from llama_lab.peers import ollama_native
 from tests.figures.drawn import words
 
 PLACEMENT = "step+donate"

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import footprints, protocol
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.workload import encoder
-from llama_jax.errors import UserError
-from llama_jax.experiments.ollama import measure, turns
-from llama_jax.experiments.ollama.measure import Contest
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import footprints, protocol
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.workload import encoder
+from llama_lab.experiments.ollama import measure, turns
+from llama_lab.experiments.ollama.measure import Contest
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.errors import UserError
-from llama_jax.experiments.ollama import prompts
-from llama_jax.peers import UnavailableError
-from llama_jax.text.prompts import as_chat
+from llama_jax.plumbing.errors import UserError
+from llama_jax.prompts import as_chat
+from llama_lab.experiments.ollama import prompts
+from llama_lab.peers import UnavailableError
 
 
 class Client:

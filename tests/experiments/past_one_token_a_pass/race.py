@@ -1,7 +1,7 @@
 """Made-up trials whose answer is known."""
 
-from llama_jax.bench import AGAIN
-from llama_jax.experiments.past_one_token_a_pass.measure import TASKS
+from llama_lab.bench import AGAIN
+from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
 from tests.bench.test_record import trial
 
 NAMES = ["loop", "loop+lookup", "loop+fused", "loop+fused+lookup4", "llamacpp"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax import figures
-from llama_jax.experiments.past_one_token_a_pass import chart, table
+from llama_lab import figures
+from llama_lab.experiments.past_one_token_a_pass import chart, table
 from tests.experiments.past_one_token_a_pass.race import META as ABOUT
 from tests.experiments.past_one_token_a_pass.race import race
 from tests.figures.drawn import META, assert_drawn, words

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import passages, protocol
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.workload import encoder
-from llama_jax.errors import UserError
-from llama_jax.experiments.past_one_token_a_pass import finding, measure, table
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import passages, protocol
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.workload import encoder
+from llama_lab.experiments.past_one_token_a_pass import finding, measure, table
 from tests.experiments.fewer_bits.test_measure import TINY
 
 ASKED = dict(

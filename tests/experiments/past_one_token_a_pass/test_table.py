@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_jax.experiments.past_one_token_a_pass import finding, table
+from llama_lab.experiments.past_one_token_a_pass import finding, table
 from tests.experiments.past_one_token_a_pass.race import META, NAMES, race
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax.bench import workload
-from llama_jax.experiments.shapes_and_recompilation import chart, measure, table
+from llama_lab.bench import workload
+from llama_lab.experiments.shapes_and_recompilation import chart, measure, table
 from tests.experiments.shapes_and_recompilation.test_table import everything
 from tests.figures.drawn import assert_drawn, words
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import compile_causes, job, record, workload
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.shapes_and_recompilation import measure, table
-from llama_jax.experiments.shapes_and_recompilation.measure import Served, Stream
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import compile_causes, job, record, workload
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.shapes_and_recompilation import measure, table
+from llama_lab.experiments.shapes_and_recompilation.measure import Served, Stream
 
 pytestmark = pytest.mark.usefixtures("compiling")
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from llama_jax.bench import compile_causes, workload
-from llama_jax.experiments.shapes_and_recompilation import finding, measure, table
-from llama_jax.experiments.shapes_and_recompilation.measure import Served
+from llama_lab.bench import compile_causes, workload
+from llama_lab.experiments.shapes_and_recompilation import finding, measure, table
+from llama_lab.experiments.shapes_and_recompilation.measure import Served
 from tests.bench.test_record import trial
 
 pytestmark = pytest.mark.usefixtures("compiling")

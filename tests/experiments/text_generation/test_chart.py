@@ -1,6 +1,6 @@
 """The chart of arriving tokens is drawn in style."""
 
-from llama_jax.experiments.text_generation import chart
+from llama_lab.experiments.text_generation import chart
 from tests.figures.drawn import assert_drawn, trials
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from llama_jax import config, figures
-from llama_jax.bench import published as bench_published
-from llama_jax.experiments.time_to_first_token import chart, first_requests, table
+from llama_jax import config
+from llama_lab import figures
+from llama_lab.bench import published as bench_published
+from llama_lab.experiments.time_to_first_token import chart, first_requests, table
 from tests.experiments.time_to_first_token.test_table import AT, LENGTHS, everything, request
 from tests.figures.drawn import assert_drawn, words
 

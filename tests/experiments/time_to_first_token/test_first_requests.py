@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.experiments.time_to_first_token import first_requests
+from llama_lab.experiments.time_to_first_token import first_requests
 from tests.experiments.time_to_first_token.test_table import AT, changed, everything, request
 
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.bench import AGAIN
-from llama_jax.bench.cold import Start
-from llama_jax.bench.job import Job, whole
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.workload import Workload
-from llama_jax.errors import UserError
-from llama_jax.experiments.time_to_first_token import first_requests, measure
-from llama_jax.experiments.time_to_first_token import plan as ttft_plan
-from llama_jax.model.sampling import Sampler
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Sampler
+from llama_lab.bench import AGAIN
+from llama_lab.bench.cold import Start
+from llama_lab.bench.job import Job, whole
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.workload import Workload
+from llama_lab.experiments.time_to_first_token import first_requests, measure
+from llama_lab.experiments.time_to_first_token import plan as ttft_plan
 from tests.bench.test_passages import without_tokenizer
 from tests.experiments.compile_time.test_measure import SMALL
 
@@ -170,7 +170,7 @@ def test_a_plan_without_some_peers_has_no_tail_for_nobody():
 def measured(tmp_path_factory):
     lock = tmp_path_factory.mktemp("lock")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(lock))
+        patch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(lock))
         said = []
         job = Job(SMALL, None, Journal(kind=Start), progress=lambda *words: said.append(words))
         plan = changed(peers=("flax-linen+jit", "llamacpp"), temperature=0.7, tail=((5, 2), (8, 1)))
@@ -239,7 +239,7 @@ def test_a_cold_request_with_other_tokens_is_void(tiny):
 
 @pytest.mark.slow
 def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_jax.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
     loaded, plan = (
         checkpoint.load(SMALL),
         changed(placements=("step exact",), peers=("flax-nnx",), tail=(), tail_subjects=()),

@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from llama_jax import checkpoint, config, kernels
-from llama_jax.bench import AGAIN, phases, protocol, roofline
-from llama_jax.bench.cold import Start
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.time_to_first_token import measure, same_file, table
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import AGAIN, phases, protocol, roofline
+from llama_lab.bench.cold import Start
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.time_to_first_token import measure, same_file, table
 from tests.experiments.fewer_bits.race import LENGTHS, firsts
 
 TINY = (

@@ -3,7 +3,7 @@
 import pytest
 
 from llama_jax import config
-from llama_jax.experiments.time_to_first_token import same_file, same_file_chart, table
+from llama_lab.experiments.time_to_first_token import same_file, same_file_chart, table
 from tests.experiments.fewer_bits.race import LENGTHS, firsts
 from tests.figures.drawn import assert_drawn, words
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from llama_jax import config
-from llama_jax.bench import roofline
-from llama_jax.bench.cold import Start
-from llama_jax.experiments.time_to_first_token import finding, table
+from llama_lab.bench import roofline
+from llama_lab.bench.cold import Start
+from llama_lab.experiments.time_to_first_token import finding, table
 from tests.bench.test_record import trial
 
 TIMES = {  # ms to the first token: subject → (fixed, per token)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax.experiments.time_to_first_token import table, tail_chart
+from llama_lab.experiments.time_to_first_token import table, tail_chart
 from tests.experiments.time_to_first_token.test_table import AT, everything
 from tests.figures.drawn import assert_drawn, words
 

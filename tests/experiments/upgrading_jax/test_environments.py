@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from llama_jax.errors import UserError
-from llama_jax.experiments.upgrading_jax import environments
+from llama_jax.plumbing.errors import UserError
+from llama_lab.experiments.upgrading_jax import environments
 
 
 def script(path, text):

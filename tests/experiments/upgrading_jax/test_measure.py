@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, figures, generate, runtime
-from llama_jax.bench import environment
-from llama_jax.bench.process import Interpreter
+from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import random
-from llama_jax.errors import UserError
-from llama_jax.experiments.upgrading_jax import chart, child, environments, finding, measure, oracle, table
+from llama_jax.plumbing import runtime
+from llama_jax.plumbing.errors import UserError
+from llama_lab import figures
+from llama_lab.bench import environment
+from llama_lab.bench.process import Interpreter
+from llama_lab.experiments.upgrading_jax import chart, child, environments, finding, measure, oracle, table
 from tests.bench.test_record import trial
 from tests.conftest import relative_error
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.errors import UserError
-from llama_jax.experiments.what_may_be_jitted import chart, finding, measure, table
-from llama_jax.experiments.what_may_be_jitted.measure import DEVICE, HOST
-from llama_jax.model.sampling import Sampler
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Sampler
+from llama_lab.experiments.what_may_be_jitted import chart, finding, measure, table
+from llama_lab.experiments.what_may_be_jitted.measure import DEVICE, HOST
 
 MODEL = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=32,intermediate_size=32,vocab_size=64,num_attention_heads=1,"

@@ -5,8 +5,8 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from llama_jax.bench import COMPILED
-from llama_jax.experiments.what_serving_needs.measure import REFUSED, Request
+from llama_lab.bench import COMPILED
+from llama_lab.experiments.what_serving_needs.measure import REFUSED, Request
 
 P = dict(
     placements=["step+donate", "step+fused"],

@@ -3,9 +3,9 @@
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.experiments.what_serving_needs.again import Again
-from llama_jax.experiments.what_serving_needs.client import Answer
-from llama_jax.experiments.what_serving_needs.load import Ask
+from llama_lab.experiments.what_serving_needs.again import Again
+from llama_lab.experiments.what_serving_needs.client import Answer
+from llama_lab.experiments.what_serving_needs.load import Ask
 from tests.experiments.fewer_bits.test_measure import TINY
 
 IDS, N = [5, 9, 33], 4

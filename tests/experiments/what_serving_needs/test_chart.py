@@ -2,8 +2,8 @@
 
 import pytest
 
-from llama_jax import figures
-from llama_jax.experiments.what_serving_needs import chart, table
+from llama_lab import figures
+from llama_lab.experiments.what_serving_needs import chart, table
 from tests.experiments.what_serving_needs.made import META as ABOUT
 from tests.experiments.what_serving_needs.made import NOTES, campaign, request, voided
 from tests.figures.drawn import META, assert_drawn, words

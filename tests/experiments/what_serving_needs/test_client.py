@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from llama_jax.experiments.what_serving_needs import client
-from llama_jax.experiments.what_serving_needs.client import Heard
-from llama_jax.experiments.what_serving_needs.load import Ask
+from llama_lab.experiments.what_serving_needs import client
+from llama_lab.experiments.what_serving_needs.client import Heard
+from llama_lab.experiments.what_serving_needs.load import Ask
 from tests.experiments.what_serving_needs.made import ANSWER, LAST, line, serving
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.experiments.what_serving_needs import load
+from llama_lab.experiments.what_serving_needs import load
 from tests.experiments.fewer_bits.test_measure import TINY
 
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from llama_jax.bench import COMPILED, phases, protocol
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.what_serving_needs import finding, measure, servers, table
-from llama_jax.experiments.what_serving_needs.client import Answer
-from llama_jax.experiments.what_serving_needs.load import Ask
-from llama_jax.experiments.what_serving_needs.measure import Request
-from llama_jax.peers import llama_server
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import COMPILED, phases, protocol
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.what_serving_needs import finding, measure, servers, table
+from llama_lab.experiments.what_serving_needs.client import Answer
+from llama_lab.experiments.what_serving_needs.load import Ask
+from llama_lab.experiments.what_serving_needs.measure import Request
+from llama_lab.peers import llama_server
 from tests.experiments.fewer_bits.test_measure import TINY
 from tests.experiments.what_serving_needs.made import request
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llama_jax.experiments.what_serving_needs import finding, table
+from llama_lab.experiments.what_serving_needs import finding, table
 from tests.experiments.what_serving_needs.made import META, NOTES, campaign, request, voided
 
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from llama_jax import checkpoint, transforms
-from llama_jax.experiments.xla_cpu import account
 from llama_jax.placement import LADDER
+from llama_lab.experiments.xla_cpu import account
 
 SIZES = "num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=4,num_key_value_heads=2"
 TINY = f"random:smollm2-135m,{SIZES},head_dim=8,vocab_size=64"

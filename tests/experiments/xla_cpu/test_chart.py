@@ -1,6 +1,6 @@
 """The chart of findings about XLA:CPU: the same bytes for the same rows, and it says what is in them."""
 
-from llama_jax.experiments.xla_cpu import chart, measure
+from llama_lab.experiments.xla_cpu import chart, measure
 from tests.experiments.xla_cpu.test_measure import blocks, made
 from tests.figures.drawn import assert_drawn
 

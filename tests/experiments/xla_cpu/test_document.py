@@ -8,8 +8,8 @@ import sys
 import jaxlib
 import pytest
 
-from llama_jax import paths, xla_flags
-from llama_jax.experiments.xla_cpu import cases
+from llama_jax.plumbing import paths, xla_flags
+from llama_lab.experiments.xla_cpu import cases
 
 TEXT = (paths.ROOT / "docs" / "xla-cpu.md").read_text(encoding="utf-8")
 SECTIONS = re.findall(r"^## \d+\. (.+?)\n(.*?)(?=^## )", TEXT, re.M | re.S)

@@ -7,12 +7,12 @@ import jaxlib
 import numpy as np
 import pytest
 
-from llama_jax.bench import process, record, statistics
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.errors import UserError
-from llama_jax.experiments.xla_cpu import cases, measure
-from llama_jax.experiments.xla_cpu.cases import (
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import process, record, statistics
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.experiments.xla_cpu import cases, measure
+from llama_lab.experiments.xla_cpu.cases import (
     FEW,
     FINDINGS,
     LONG,

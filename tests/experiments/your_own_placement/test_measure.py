@@ -11,18 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax import figures, generate
-from llama_jax.bench import AGAIN, protocol, record, summary
-from llama_jax.bench.guard import Region
-from llama_jax.bench.job import Job
-from llama_jax.bench.journal import Journal
-from llama_jax.bench.protocol import Reference
-from llama_jax.bench.workload import Workload
+from llama_jax import generate
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.errors import UserError
-from llama_jax.experiments.your_own_placement import chart, finding, measure
-from llama_jax.experiments.your_own_placement.measure import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
 from llama_jax.placement import LADDER, TREE, Placement, parse
+from llama_jax.plumbing.errors import UserError
+from llama_lab import figures
+from llama_lab.bench import AGAIN, protocol, record, summary
+from llama_lab.bench.guard import Region
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.protocol import Reference
+from llama_lab.bench.workload import Workload
+from llama_lab.experiments.your_own_placement import chart, finding, measure
+from llama_lab.experiments.your_own_placement.measure import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
 from tests.bench.test_record import trial
 from tests.figures.drawn import META, words
 

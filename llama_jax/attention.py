@@ -1,0 +1,97 @@
+"""Grouped-query attention (Ainslie et al. 2023, https://arxiv.org/abs/2305.13245) over cached keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from llama_jax.axes import Array, Bool, Float
+from llama_jax.linear import linear
+from llama_jax.taps import untapped
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Attention:
+    qkv: jax.Array  # [(H+2K)*h D]: query, key and value rows, one product to wait for instead of three
+    o: jax.Array  # [D H*h]
+    qkv_bias: jax.Array | None = None  # [(H+2K)*h]
+    o_bias: jax.Array | None = None  # [D]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CallPositions:
+    """Where in the sequence this call's tokens stand: computed once a step, read by every layer."""
+
+    slot: jax.Array  # int32 scalar: the cache slot of the first of the T tokens
+    cos: jax.Array | None  # [B 1 T h/2]; None without rotary embedding
+    sin: jax.Array | None  # [B 1 T h/2]
+    mask: jax.Array  # bool [B T S]: which cached positions each token may see
+
+
+def attend(
+    params: Attention,
+    x: Float[Array, "B T D"],
+    where: CallPositions,
+    entry,
+    *,
+    head_dim: int,
+    rope: Callable,
+    append: Callable,
+    tap: Callable = untapped,
+):
+    """The attention block. `entry` is this layer's part of the KV cache; returns ([B T D], the entry with T more
+    positions).
+
+    Keys are rotated before they are stored, so that a cached key is never rotated again.
+    """
+    with jax.named_scope("attend"):
+        heads = split_heads(linear(x, params.qkv, params.qkv_bias), head_dim)
+        kv_heads = (heads.shape[1] - params.o.shape[1] // head_dim) // 2
+        queries, keys, values = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
+        queries, keys, values = tap("q", queries), tap("k", keys), tap("v", values)
+        queries, keys = rope(queries, where.cos, where.sin), rope(keys, where.cos, where.sin)
+        keys, values, entry = append(entry, merge_rows(keys), merge_rows(values), where.slot)
+        mixed = scaled_dot_product(queries, keys, values, where.mask, tap)
+        return linear(merge_heads(mixed), params.o, params.o_bias), entry
+
+
+def split_heads(x: Float[Array, "B T Nh"], head_dim: int) -> Float[Array, "B N T h"]:
+    return x.reshape(*x.shape[:2], -1, head_dim).transpose(0, 2, 1, 3)
+
+
+def merge_heads(x: Float[Array, "B N T h"]) -> Float[Array, "B T Nh"]:
+    return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
+
+
+def merge_rows(x: Float[Array, "B K T h"]) -> Float[Array, "N T h"]:
+    """Batch rows and key heads as one axis, as the cache has them."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def scaled_dot_product(
+    queries: Float[Array, "B H T h"],
+    keys: Float[Array, "N S h"],
+    values: Float[Array, "N S h"],
+    mask: Bool[Array, "B T S"],
+    tap: Callable = untapped,
+) -> Float[Array, "B H T h"]:
+    """softmax(queries keys^T / sqrt(h)) values with H/K query heads a key head, N = B K.
+
+    Scores and softmax are in float32, masked scores -inf.
+    A query that may see nothing (a padding row) gets zeros, not NaN.
+    """
+    b, heads, t, h = queries.shape
+    n, s = keys.shape[:2]
+    grouped = queries.reshape(n, -1, h)
+    scores = jnp.einsum("nqh,nsh->nqs", grouped, keys, preferred_element_type=jnp.float32) * h**-0.5
+    scores = jnp.where(mask[:, None, None], scores.reshape(b, n // b, -1, t, s), -jnp.inf)
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
+    weights = tap("pattern", weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30))
+    weights = weights.astype(values.dtype).reshape(n, -1, s)
+    return jnp.einsum("nqs,nsh->nqh", weights, values, preferred_element_type=values.dtype).reshape(b, heads, t, h)

@@ -1,0 +1,140 @@
+"""Messages to prompt: the checkpoint's own chat template, rendered in a process of its own (`template`)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from llama_jax import template
+from llama_jax.plumbing import boundary
+from llama_jax.plumbing.errors import UserError
+from llama_jax.tokenizer import LONGEST, Tokenizer, check_text
+
+Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+
+
+class Said(boundary.Declared):
+    """A message as it must be given."""
+
+    model_config = ConfigDict(extra="forbid")
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+Conversation = Annotated[list[Said], Field(min_length=1, max_length=10_000)]
+
+
+def render(tokenizer: Tokenizer, messages: Sequence[Message], answer: bool = True) -> str:
+    """The conversation as the model was trained to read it; `answer` opens the assistant's turn.
+
+    Raises UserError when a message is none, the checkpoint has no template, or the template refuses the messages or
+    takes too much time or memory.
+    """
+    return rendered(tokenizer, checked(messages), answer)
+
+
+def encode(tokenizer: Tokenizer, messages: Sequence[Message], allow_special_tokens: bool = False) -> list[int]:
+    """Token ids of a rendered conversation; the template writes the special tokens itself.
+
+    allow_special_tokens: what spells a special token in a message is that token; else it stays text.
+    """
+    messages = checked(messages)
+    if not allow_special_tokens:
+        messages = [{**message, "content": as_text(tokenizer, message["content"])} for message in messages]
+    return tokenizer.encode_marked(rendered(tokenizer, messages))
+
+
+def checked(messages: Sequence[Message]) -> list[Message]:
+    """The messages. Raises UserError where they are none, or hold what no tokenizer reads."""
+    given = list(messages) if isinstance(messages, tuple) else messages
+    found = boundary.read(Conversation, given, "The messages", 'Write each as {"role": "user", "content": text}.')
+    for i, message in enumerate(found):
+        check_text(message.content, f"Message {i + 1}")
+    if (size := sum(len(message.content) for message in found)) > LONGEST:
+        raise UserError(
+            f"The messages have {size:,} characters; at most {LONGEST:,} are read, more than a context holds."
+        )
+    return [message.model_dump() for message in found]
+
+
+def as_text(tokenizer: Tokenizer, content: str) -> str:
+    """The content with its special tokens marked to be text. Raises UserError where it cannot be written so."""
+    if (marked := tokenizer.marked(content)) != content:
+        tokenizer.encode(content)
+    return marked
+
+
+def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True) -> str:
+    if tokenizer.chat_template is None:
+        raise UserError("This model has no chat template; give a plain prompt (--no-chat).")
+    given = dict(
+        messages=messages,
+        add_generation_prompt=answer,
+        bos_token=tokenizer.bos_token,
+        eos_token=tokenizer.eos_token,
+    )
+    said = renderer(tokenizer.chat_template).render(given)
+    if "error" in said:
+        raise UserError(f"The model's chat template failed: {said['error']}.")
+    return said["text"]
+
+
+def ask(question: str, system: str | None = None) -> list[Message]:
+    """A conversation of one question."""
+    return ([{"role": "system", "content": system}] if system else []) + [{"role": "user", "content": question}]
+
+
+class Renderer:
+    """The process of one template, started when it is first needed, and again after it was ended."""
+
+    def __init__(self, source: str):
+        self.source, self.process, self.lock = source, None, threading.Lock()
+
+    def start(self) -> subprocess.Popen:
+        # -P: the folder of the script is no place to import from
+        command = [sys.executable, "-P", template.__file__]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        weakref.finalize(self, end, process)
+        self.tell(process, self.source)
+        return process
+
+    @staticmethod
+    def tell(process: subprocess.Popen, value) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended, as reading from it says too
+            process.stdin.write(json.dumps(value).encode() + b"\n")
+            process.stdin.flush()
+
+    def render(self, given: dict) -> dict:
+        """What the process answers, or that it was ended."""
+        with self.lock:
+            alive = self.process and self.process.poll() is None
+            process, self.process = self.process if alive else self.start(), None
+            try:
+                self.tell(process, given)
+                line = process.stdout.readline()
+                if line.endswith(b"\n"):
+                    self.process = process
+                    return json.loads(line)
+                return {"error": f"it needs more than {template.SECONDS} seconds or {template.BYTES >> 20} MB"}
+            finally:
+                if self.process is None:
+                    end(process)
+
+
+def end(process: subprocess.Popen) -> None:
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+renderer = functools.lru_cache(maxsize=4)(Renderer)

@@ -1,0 +1,194 @@
+"""Several tokens a pass: what followed the last tokens where they stood before is proposed, and one pass over all of it
+says how much is what the model would have said.
+
+Prompt lookup (Saxena 2023, https://github.com/apoorvumang/prompt-lookup-decoding) is speculative decoding (Leviathan et
+al. 2023, https://arxiv.org/abs/2211.17192) whose drafts cost no model. All of it is on the device: the tokens so far
+are part of the carry, the search is a comparison of arrays, and a pass says how far its loop has come. Tokens are those
+of the same placement without drafts, whatever is proposed, at any temperature (to the bit under the fused kernel; XLA
+may add up several rows in another order than one, which at a near-tie would show): row i of a pass draws with the key
+that token i would have drawn with, and a draft is taken where that is what was drawn. This accepts a draft with the
+probability that the model gives it and else draws from what remains, which is rejection sampling.
+
+A rejected draft's keys and values stay in the cache after its `length`, where nobody looks, until others are written
+there. The cache has one length for all rows of a batch: a pass takes as many tokens as the row that takes fewest, of
+those that have met no stop token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+
+from llama_jax import sampling
+from llama_jax.axes import Array, Bool, Int
+from llama_jax.decoding.steps import Carry, Steps, is_stop
+from llama_jax.sampling import Draw
+
+LONGEST = 3  # last tokens that are looked for; of places that have as many of them, the newest counts
+LEAST = 2  # with fewer of them nothing is proposed
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Drafted(Carry):
+    """A carry that knows the text: what stands in the cache's slots, and in the next one the newest token."""
+
+    ids: jax.Array  # int32 [B S+1]
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """What a pass is made of. count: K, its drafts. sample: logits [B V], draw, sampler → (token [B], draw)."""
+
+    steps: Steps
+    sample: Callable
+    count: int
+
+    def prefill(self, params, ids, pad, seeds, sampler, slots: int):
+        """As `Steps.prefill`; the carry is `Drafted`."""
+        token, carry = self.steps.prefill(params, ids, pad, seeds, sampler, slots)
+        text = jnp.zeros((ids.shape[0], slots + 1), jnp.int32)
+        return token, Drafted(carry.cache, carry.draw, jax.lax.dynamic_update_slice(text, ids, (0, 0)))
+
+    def extend(self, params, ids, carry: Drafted, sampler):
+        """As `Steps.extend`."""
+        carry = written(carry, ids, carry.cache.length)
+        token, plain = self.steps.extend(params, ids, Carry(carry.cache, carry.draw), sampler)
+        return token, Drafted(plain.cache, plain.draw, carry.ids)
+
+    def step(self, params, token, carry: Drafted, sampler):
+        """As `Steps.step`."""
+        carry = written(carry, token[:, None], carry.cache.length)
+        token, plain = self.steps.step(params, token, Carry(carry.cache, carry.draw), sampler)
+        return token, Drafted(plain.cache, plain.draw, carry.ids)
+
+
+def written(carry: Drafted, ids: Int[Array, "B T"], slot) -> Drafted:
+    """The carry with these tokens in its text from `slot` on."""
+    return replace(carry, ids=jax.lax.dynamic_update_slice(carry.ids, ids, (0, slot)))
+
+
+def proposed(ids: Int[Array, "B S"], length, pad: Int[Array, " B"], count: int) -> tuple[jax.Array, jax.Array]:
+    """(drafts int32 [B K], whether a row has any, bool [B]) after the token at `length`, the newest.
+
+    They follow the place before it that agrees in most of the last `LONGEST` tokens, `LEAST` of them or more. A text
+    that ends too soon after that place is taken to repeat itself:
+
+    ids     4 7 5 6 7 5 _       the last two are also at 1 and 2
+    drafts              6 7 5 6 7
+    """
+    at = jnp.arange(ids.shape[1], dtype=jnp.int32)
+    agree, agreed = jnp.ones(ids.shape, bool), jnp.zeros(ids.shape, jnp.int32)
+    for back in range(LONGEST):
+        last = jax.lax.dynamic_slice_in_dim(ids, length - back, 1, axis=1)
+        agree &= jnp.roll(ids == last, back, axis=1) & (at - back >= pad[:, None])
+        agreed += agree
+    rank = jnp.where((at < length) & (agreed >= LEAST), agreed * ids.shape[1] + at, -1)
+    place = jnp.argmax(rank, axis=1).astype(jnp.int32)[:, None]
+    following = place + 1 + jnp.arange(count, dtype=jnp.int32) % (length - place)
+    return jnp.take_along_axis(ids, following, axis=1), jnp.max(rank, axis=1) >= 0
+
+
+def decode(
+    params,
+    token,
+    carry: Drafted,
+    sampler,
+    stop,
+    limit,
+    out,
+    request=None,
+    *,
+    drafts: Drafts,
+    least: int | None,
+    send: Callable,
+):
+    """Passes as one `lax.while_loop`: until `least` tokens are made, and at most `least` + K; or, where that is None,
+    until every row has met a stop token. Never more than `limit`.
+
+    Arguments and results as `transforms.Programs.decode`; out: int32 [n + K B] for n tokens, None where `least` says n.
+    """
+    if least is not None:
+        out, stop = jnp.zeros((least + drafts.count, token.shape[0]), jnp.int32), jnp.full_like(stop, -1)
+    enough = limit if least is None else jnp.minimum(limit, least)
+
+    def unfinished(state):
+        made, done, *_ = state
+        return (made < enough) & ~jnp.all(done)
+
+    def body(state):
+        made, done, tokens, token, carry = state
+        block, new, carry = one_pass(params, token, carry, sampler, drafts, stop, done, limit - made)
+        tokens = jax.lax.dynamic_update_slice(tokens, block, (made, 0))
+        token = jax.lax.dynamic_index_in_dim(block, new - 1, keepdims=False)
+        done |= jnp.any(is_stop(block, stop) & (jnp.arange(len(block)) < new)[:, None], axis=0)
+        return made + new, done | send(request, block, new), tokens, token, carry
+
+    start = (jnp.int32(0), is_stop(token, stop), out, token, carry)
+    made, _, tokens, token, carry = jax.lax.while_loop(unfinished, body, start)
+    return tokens, made, token, carry
+
+
+def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, stop, done: Bool[Array, " B"], most):
+    """(tokens int32 [K+1 B], how many of them count, carry): drafts verified, or one plain step where some row that
+    goes on has none, or where the cache has no room for them. done: the rows whose tokens mean nothing any more."""
+    carry = written(carry, token[:, None], carry.cache.length)
+    proposal, found = proposed(carry.ids, carry.cache.length, carry.cache.pad, drafts.count)
+    room = carry.cache.length + drafts.count < carry.ids.shape[1] - 1
+    worth = room & (most > 1) & jnp.all(found | done)
+
+    def verify(state):
+        return verified(params, token, proposal, state[2], sampler, drafts, stop, done, most)
+
+    def step(state):
+        block, _, carry = state
+        made, carry = drafts.step(params, token, carry, sampler)
+        return block.at[0].set(made), jnp.int32(1), carry
+
+    nothing = jnp.zeros((drafts.count + 1, len(token)), jnp.int32), jnp.int32(0), carry
+    return once(~worth, step, once(worth, verify, nothing))
+
+
+def once(wanted, function: Callable, state):
+    """function(state) where it is wanted, else the state. A loop of at most one turn: what a branch of `lax.cond`
+    overwrites XLA copies first, the whole cache here."""
+
+    def body(turn):
+        return jnp.bool_(False), function(turn[1])
+
+    return jax.lax.while_loop(lambda turn: turn[0], body, (wanted, state))[1]
+
+
+def verified(params, token, proposal, carry: Drafted, sampler, drafts: Drafts, stop, done, most):
+    """Drafts up to the first wrong one and the token after them, at most `most`, and none after all rows have ended."""
+    length, rows = carry.cache.length, jnp.concatenate([token[:, None], proposal], axis=1)
+    chosen, cache = choices(params, rows, carry, sampler, drafts)
+    right = jnp.cumprod(proposal == chosen[:, :-1], axis=1).sum(axis=1)
+    ended = jnp.cumsum(is_stop(chosen, stop) | done[:, None], axis=1) > 0  # [B K+1]
+    new = 1 + jnp.min(jnp.where(done, drafts.count, right))
+    new = jnp.minimum(jnp.minimum(new, most), 1 + jnp.sum(~jnp.all(ended, axis=0)))
+    taken = jnp.where(jnp.arange(rows.shape[1]) < new, rows, token[:, None])  # in the place of others one that counts
+    seen = sampling.mark(carry.draw.seen, taken, length, carry.cache.pad)
+    draw = Draw(carry.draw.keys, carry.draw.index + new, seen)
+    carry = Drafted(replace(cache, length=length + new), draw, carry.ids)
+    return chosen.T, new.astype(jnp.int32), written(carry, chosen, length + 1)
+
+
+def choices(params, rows: Int[Array, "B T"], carry: Drafted, sampler, drafts: Drafts):
+    """(tokens int32 [B T], cache): after each of T tokens the one that the sampler would choose there."""
+    if sampling.is_greedy(sampler):
+        return drafts.steps.verify(params, rows, carry.cache)
+    values, cache = drafts.steps.logits(params, rows, carry.cache)
+
+    def choose(state, each):
+        draw, slot = state
+        ids, logits = each
+        draw = replace(draw, seen=sampling.mark(draw.seen, ids[:, None], slot, carry.cache.pad))
+        token, draw = drafts.sample(logits, draw, sampler)
+        return (draw, slot + 1), token
+
+    _, tokens = jax.lax.scan(choose, (carry.draw, carry.cache.length), (rows.T, values.swapaxes(0, 1)))
+    return tokens.T, cache

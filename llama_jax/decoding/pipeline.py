@@ -1,0 +1,124 @@
+"""Many requests, prompts in and texts out: tokenise → transform → detokenise, each in a thread of its own.
+
+The host's text work then goes on while the device computes. Bounded queues join the threads; requests keep their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers.decoders import DecodeStream
+
+from llama_jax import generate
+from llama_jax.generate import Engine
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.threads import ahead
+from llama_jax.tokenizer import Tokenizer
+
+BOUND = 8  # items between two stages
+
+
+class Piece(NamedTuple):
+    """What one block of tokens adds to one request's text; "" while a character is incomplete."""
+
+    request: int  # index of its prompt
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Stands in for the tokenizer of a model that has none: a text is its token ids, written as numbers."""
+
+    stop: tuple[int, ...] = ()
+    chat_template = None
+
+    def encode(self, text: str, special: bool = True, allow_special_tokens: bool = False) -> list[int]:
+        try:
+            return [int(word) for word in text.replace(",", " ").split()]
+        except ValueError:
+            raise UserError("This model has no tokenizer; write the prompt as token ids, such as 1, 2, 3.") from None
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return " ".join(str(int(i)) for i in ids)
+
+
+def reader(tokenizer: Tokenizer | Numbers) -> Callable[[Iterable[int]], str]:
+    """A function from an answer's next token ids to what they add to its text. One answer, one reader."""
+    if isinstance(tokenizer, Numbers):
+        written = iter([""])
+        return lambda ids: "".join(next(written, " ") + str(int(i)) for i in ids)
+    stream = DecodeStream(skip_special_tokens=True)
+    return lambda ids: "".join(stream.step(tokenizer.backend, int(i)) or "" for i in ids)
+
+
+def serve(
+    engine: Engine,
+    tokenizer: Tokenizer | Numbers,
+    prompts: Iterable[str | Sequence[int]],
+    new_tokens: int,
+    bound: int = BOUND,
+    stop: Sequence[int] | None = None,
+    allow_special_tokens: bool = False,
+    **options,
+) -> Iterator[Piece]:
+    """Answers to prompts (texts or token ids), piece by piece, one request after the other.
+
+    allow_special_tokens: the texts hold their own special tokens, as rendered chats do; else they are text, and get
+    those that the model expects around one.
+
+    bound: items that wait between two stages; 0 does the same work in the reader's own thread, one step after the
+    other. stop: tokens that end an answer, the tokenizer's by default. Further options as for `generate.stream`; any
+    placement will do. An error in any stage is raised here at once. Closing the iterator ends all threads.
+    """
+    if bound < 0:
+        raise UserError(f"bound is {bound}; it must be 0 (one thread) or more.")
+    stop = tokenizer.stop if stop is None else stop
+
+    def stage(items: Iterator, name: str) -> Iterator:
+        return ahead(items, bound, name) if bound else items
+
+    tokenised = stage(tokenise(tokenizer, prompts, allow_special_tokens), "tokenise")
+    transformed = stage(transform(engine, tokenised, new_tokens, stop=stop, **options), "transform")
+    return stage(detokenise(tokenizer, transformed), "detokenise")
+
+
+def tokenise(
+    tokenizer: Tokenizer | Numbers, prompts: Iterable[str | Sequence[int]], rendered: bool = False
+) -> Iterator[list[int]]:
+    """Token ids of each prompt. rendered: the texts hold their own special tokens."""
+    for prompt in prompts:
+        yield tokenizer.encode(prompt, not rendered, rendered) if isinstance(prompt, str) else list(prompt)
+
+
+def transform(
+    engine: Engine, requests: Iterator[list[int]], new_tokens: int, **options
+) -> Iterator[tuple[int, np.ndarray, bool]]:
+    """(index of the request, tokens [n], False) as they come, and (index, no tokens, True) where its answer ends."""
+    with contextlib.closing(requests):
+        for i, ids in enumerate(requests):
+            with contextlib.closing(generate.stream(engine, [ids], new_tokens, **options)) as blocks:
+                for block in blocks:
+                    yield i, block[:, 0], False
+            yield i, block[:0, 0], True
+
+
+def detokenise(tokenizer: Tokenizer | Numbers, blocks: Iterator[tuple[int, np.ndarray, bool]]) -> Iterator[Piece]:
+    """Each block's text; an answer that ends within a character gives what there is of it last."""
+    with contextlib.closing(blocks):
+        read, ids, said = reader(tokenizer), [], ""
+        for i, tokens, ended in blocks:
+            if ended:
+                rest = tokenizer.decode(ids)[len(said) :]
+                if rest:
+                    yield Piece(i, rest, ())
+                read, ids, said = reader(tokenizer), [], ""
+                continue
+            text = read(tokens)
+            ids += tokens.tolist()
+            said += text
+            yield Piece(i, text, tuple(tokens.tolist()))

@@ -1,0 +1,309 @@
+"""Compiled programs in a file: a new process that loads them traces nothing, lowers nothing and compiles nothing.
+
+An engine compiled ahead of time (`+aot`) keeps one executable for each shape it has met. `save` writes them, `load`
+gives an engine that has them:
+
+    engine = ll.build(checkpoint, "step+aot")
+    ll.answer(engine, [prompt], 64)                                # compiles what such a request needs
+    ll.serialised.save(engine, "step.bin")
+    engine = ll.serialised.load(checkpoint, "step", "step.bin", trust=True)    # later, in another process
+
+The weights are not in the file: they are arguments of the programs, so any weights of the same shapes will do. A
+request of a shape that is not in the file compiles, as it does in any engine compiled ahead of time.
+
+Trust such a file as you trust a program. It holds machine code, and `jax.experimental.serialize_executable` wraps that
+in a pickle: who can write the file can run code in your process. The SHA-256 in its first line finds damage, not
+malice, so nothing is loaded but with `trust=True`. All that is checked (damage, another jax, machine, model, placement
+or version of this package) is checked on the bytes that are then loaded and before anything is unpickled, and the trees
+of arguments and results are rebuilt from the configuration, never read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import jax
+import jaxlib
+from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
+
+from llama_jax import generate, transforms
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.decoding.drafts import Drafted
+from llama_jax.generate import Engine
+from llama_jax.kvc import Cache
+from llama_jax.model import kinds
+from llama_jax.placement import Placement, parse
+from llama_jax.plumbing import files
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Draw, Sampler, TracedSampler
+from llama_jax.transforms import AheadOfTime, Carry
+
+MAGIC = b"llama-jax executables 1"
+NAMES = ("prefill", "extend", "step", "decode")
+LARGEST = 4 << 30  # bytes of a file; a program has some hundred thousand
+AGAIN = "save it again."
+A = object()  # stands for an array in a tree of arguments
+
+
+def save(engine: Engine, path: str | Path) -> Path:
+    """Write a program for every shape that this engine has met so far, in one piece or not at all.
+
+    Each is compiled once more: XLA on CPU cannot serialise a sort that has run, and what it serialises of a program
+    that came from a file or from JAX's persistent cache fails when it is run. Raises UserError when the engine is not
+    compiled ahead of time as whole programs, has compiled nothing yet, or has programs that this device cannot
+    serialise.
+    """
+    fresh, entries, blobs = transforms.assemble(engine.config, engine.placement), [], []
+    for name in NAMES:
+        for (tree, *leaves), executable in programs(engine, name).items():
+            entry = dict(name=name, **call(name, jax.tree.unflatten(tree, leaves)))
+            arguments = skeleton(engine, **entry)
+            try:
+                with without_persistent_cache():
+                    again = getattr(fresh, name).lower(engine.params, *shaped(arguments, executable)).compile()
+                blob, *found = serialize_executable.serialize(again)
+            except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
+                raise UserError(f"The program {name!r} cannot be serialised on this device: {error}") from error
+            if [jax.tree.structure(arguments), *found] != [tree, *trees(engine, name, arguments)]:
+                raise UserError(f"The program {name!r} has arguments that cannot be rebuilt from the configuration.")
+            entries.append(entry | dict(bytes=len(blob)))
+            blobs.append(blob)
+    if not entries:
+        raise UserError("This engine has compiled nothing yet; answer a request of the shapes you want, then save.")
+    about = identity(engine.config, engine.placement, kinds(engine.params))
+    body = json.dumps(dict(about=about, entries=entries), sort_keys=True).encode() + b"\n" + b"".join(blobs)
+    return files.write(Path(path), b"%s %s\n%s" % (MAGIC, hashlib.sha256(body).hexdigest().encode(), body))
+
+
+@contextlib.contextmanager
+def without_persistent_cache() -> Iterator[None]:
+    """What is compiled here comes from the compiler, not from JAX's cache on disk."""
+    before = jax.config.jax_enable_compilation_cache
+    try:
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
+def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, trust: bool = False) -> Engine:
+    """An engine whose programs are the executables of a file that `save` wrote for the same placement.
+
+    placement: with or without `+aot`; the engine has it. trust: that the file is your own, since it can run whatever it
+    likes. Raises UserError without that, and for a file that is missing, damaged, or made by another jax, on another
+    kind of machine, for another model or placement, or by another version of this package.
+    """
+    if trust is not True:
+        raise UserError(
+            f"{path} holds programs, and loading it runs whatever is in it; pass trust=True if you made it yourself."
+        )
+    placement = parse(placement)
+    about, entries, blobs = read(Path(path))
+    engine = generate.build(checkpoint, replace(placement, compile="aot"))
+    if placement.kernels != "none":
+        from llama_jax.kernels import registry  # here: only who asks for kernels needs what compiles them
+
+        registry.register_all()  # else only tracing would, and XLA takes no program that calls what it does not know
+    here = identity(checkpoint.config, placement, kinds(engine.params))
+    for what in here:
+        if about.get(what) != here[what]:
+            raise UserError(
+                f"{path} was made with another {what} ({short(about.get(what), here[what])}); answer a request with"
+                " this"
+                " one and save it again."
+            )
+    for entry, blob in zip(entries, blobs, strict=True):
+        try:
+            arguments = skeleton(engine, **entry)
+            expected = trees(engine, entry["name"], arguments)
+            executable = serialize_executable.deserialize_and_load(blob, *expected, execution_devices=jax.devices()[:1])
+            programs(engine, entry["name"])[key(shaped(arguments, executable))] = executable
+        except Exception as error:  # whatever XLA says of a program that it will not take
+            raise UserError(
+                f"{path}: this device does not take the program {entry['name']!r} ({type(error).__name__}); save it"
+                " again."
+            ) from error
+    return engine
+
+
+def read(path: Path) -> tuple[dict, list[dict], list[bytes]]:
+    """(what it was made with, an entry a program, the programs) of a file, its SHA-256 checked; nothing is
+    unpickled."""
+    from llama_jax.plumbing import boundary  # here: a bare machine lacks pydantic
+
+    try:
+        first, _, body = boundary.content(path, LARGEST).partition(b"\n")
+    except FileNotFoundError:
+        raise UserError(f"Cannot read {path}: there is no such file.") from None
+    magic, _, digest = first.rpartition(b" ")
+    if magic != MAGIC:
+        raise UserError(f"{boundary.shown(str(path))} is no file of executables that this version can read; {AGAIN}")
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        raise UserError(f"{path} is damaged (its SHA-256 differs); {AGAIN}")
+    line, _, rest = body.partition(b"\n")
+    header, at, blobs = boundary.read(declared(), boundary.parse(line, str(path), AGAIN), str(path), AGAIN), 0, []
+    for entry in header.entries:
+        blobs.append(rest[at : at + entry.bytes])
+        at += entry.bytes
+    if at != len(rest):
+        raise UserError(f"{path} names programs of {at} bytes and has {len(rest)}; {AGAIN}")
+    return header.about, [entry.model_dump(exclude={"bytes"}) for entry in header.entries], blobs
+
+
+def declared() -> type:
+    """What the second line of a file may say."""
+    from typing import Annotated, Literal
+
+    from pydantic import Field
+
+    from llama_jax.plumbing.boundary import Declared
+
+    class Entry(Declared):
+        name: Literal[NAMES]
+        sampler: dict[str, int | float] | None
+        slots: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
+        bytes: Annotated[int, Field(ge=0, le=LARGEST)]
+
+    class Header(Declared):
+        about: dict
+        entries: list[Entry]
+
+    return Header
+
+
+def programs(engine: Engine, name: str) -> dict:
+    """The executables of one of the engine's programs by the shapes they are for. Raises UserError when it keeps
+    none."""
+    program = getattr(engine.programs, name)
+    if program is None:
+        return {}
+    if not isinstance(program, AheadOfTime):
+        raise UserError(
+            f"Placement {engine.placement.name!r} has no executables to keep: use one that jits step or decode,"
+            " with +aot."
+        )
+    return program.executables
+
+
+def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
+    """What must be the same for a program to be the right one here, by names that a person knows."""
+    device = jax.devices()[0]
+    where = [
+        device.platform,
+        device.device_kind,
+        device.client.platform_version,
+        cpu() if device.platform == "cpu" else "",
+    ]
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    source = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    chosen = {k: v for k, v in asdict(placement).items() if k not in ("name", "compile")}
+    found = {
+        "jax": f"{jax.__version__}, jaxlib {jaxlib.__version__}",
+        "device": " ".join(filter(None, where)),
+        "model": asdict(config),
+        "placement": chosen,
+        "dtype of weights": weights,
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "version of this package": source,
+    }
+    return json.loads(json.dumps(found))
+
+
+def cpu() -> str:
+    """The kind of CPU that machine code was made for, as short as a hash of what it can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        able = next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        able = platform.processor()
+    return f"{platform.machine()} {hashlib.sha256(able.encode()).hexdigest()[:12]}"
+
+
+def short(there, here) -> str:
+    """Where two values differ, in few words."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        name = next(k for k in {**here, **there} if there.get(k) != here.get(k))
+        return f"{name} {there.get(name)}, here {here.get(name)}"
+    return f"{there}, here {here}"
+
+
+# Trees of arguments ---------------------------------------------------------------------------------------------------
+
+
+def call(name: str, arguments: tuple) -> dict:
+    """The part of a call that decides its tree: {sampler: its settings, None where they are arguments; slots: of a
+    prefill}."""
+    sampler = arguments[3] if name == "prefill" else arguments[2]
+    return dict(
+        sampler=None if isinstance(sampler, TracedSampler) else asdict(sampler),
+        slots=arguments[4] if name == "prefill" else None,
+    )
+
+
+def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None) -> tuple:
+    """The arguments of a call but for the weights: A for each array, whole numbers as they are."""
+    settings, carry = TracedSampler(A, A, A, A, A) if sampler is None else Sampler(**sampler), carried(engine, sampler)
+    if name == "prefill":
+        return A, A, A, settings, slots
+    if name == "decode":
+        to_stop, counted = engine.placement.until == "stop", engine.placement.drafts > 0
+        # the last numbers a callback's request
+        return (A, carry, settings, A, A if to_stop or counted else 0, A if to_stop else None, None)
+    return A, carry, settings
+
+
+def carried(engine: Engine, sampler: dict | None) -> Carry:
+    """A carry of As, as a prompt leaves it."""
+    placement = engine.placement
+    parts = (A,) * (4 if placement.kv == "int8" else 2)  # keys and values, and the scales of both
+    entries = (
+        None
+        if placement.cache == "none"
+        else parts
+        if placement.layers == "scan"
+        else (parts,) * engine.config.num_hidden_layers
+    )
+    remembers = sampler is None or sampler["repetition_penalty"] != 1.0
+    cache = Cache(entries, A if placement.cache == "none" else None, A, A)
+    draw = Draw(A, A, A if remembers else None)
+    return Drafted(cache, draw, A) if placement.drafts else Carry(cache, draw)
+
+
+def trees(engine: Engine, name: str, arguments: tuple) -> tuple:
+    """(tree of the executable's arguments, tree of its results): the weights come first, what is static is left out."""
+    traced = arguments[:-1] if name == "prefill" else arguments
+    carry = carried(
+        engine,
+        None if isinstance(settings := traced[-1 if name == "prefill" else 2], TracedSampler) else asdict(settings),
+    )
+    results = (A, A, A, carry) if name == "decode" else (A, carry)
+    return jax.tree.structure(((engine.params, *traced), {})), jax.tree.structure(results)
+
+
+def shaped(arguments: tuple, executable) -> tuple:
+    """The arguments with the shape and dtype of the executable's own in the place of each A."""
+    leaves, tree = jax.tree.flatten(arguments)
+    infos = jax.tree.leaves(executable.args_info[0][1:])  # all but the weights; a prefill's slots, the last, are static
+    found = [
+        jax.ShapeDtypeStruct(info.shape, info.dtype) if leaf is A else leaf
+        for leaf, info in zip(leaves, infos, strict=False)
+    ]
+    return jax.tree.unflatten(tree, found + leaves[len(infos) :])
+
+
+def key(arguments: tuple) -> tuple:
+    """What `AheadOfTime` knows an executable by: the tree of its arguments, and the shape and dtype of each array in
+    it."""
+    leaves, tree = jax.tree.flatten(arguments)
+    return (tree, *((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves))

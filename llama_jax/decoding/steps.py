@@ -1,0 +1,112 @@
+"""From a prompt to its first token, and from one token to the next, through `transform` and `sample`; jit is unknown.
+
+A module that makes steps in another way offers the same three functions: `arranged`, `new_cache` and `steps`
+(`kernels/fused_steps.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+
+from llama_jax import kvc, model, sampling
+from llama_jax.config import ModelConfig
+from llama_jax.kvc import Cache
+from llama_jax.placement import Placement
+from llama_jax.sampling import Draw, Sampler, TracedSampler
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Carry:
+    """What one token hands to the next, besides itself."""
+
+    cache: Cache
+    draw: Draw
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The functions that `transforms.Programs` describes, before jit, and one that only drafts need.
+
+    verify(model, ids int32 [B T], cache) → (best int32 [B T], cache): T tokens into the cache after its `length`, which
+        grows by T; for each of them the greedy next one, the first of the largest logits.
+    """
+
+    prefill: Callable
+    extend: Callable
+    step: Callable
+    logits: Callable
+    verify: Callable
+
+
+def is_stop(token, stop):
+    """True for the tokens [...] that are among the stop tokens [N]; -1 never matches."""
+    return jnp.any(token[..., None] == stop, axis=-1)
+
+
+def arranged(params: model.Model, placement: Placement) -> model.Model:
+    """The layers as the placement runs them: one after the other, or stacked for a scan."""
+    return model.stack(params) if placement.layers == "scan" else params
+
+
+def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placement: Placement) -> Cache:
+    """An empty cache as the placement wants it; in the dtype of the weights where it does not say."""
+    dtype = kvc.DTYPES.get(placement.kv, params.embedding.weight.dtype)
+    return kvc.create(config, placement.cache, pad, slots, dtype, placement.layers == "scan")
+
+
+def new_draw(seeds, vocabulary: int, sampler: Sampler | TracedSampler) -> Draw:
+    """Nothing drawn yet: a key a row, and the tokens seen where the sampler asks for them. seeds: uint32 [B]."""
+    remembers = isinstance(sampler, TracedSampler) or sampler.repetition_penalty != 1.0
+    seen = jnp.zeros((len(seeds), vocabulary), bool) if remembers else None
+    return Draw(jax.vmap(jax.random.key)(seeds), jnp.zeros((), jnp.int32), seen)
+
+
+def marked(carry: Carry, ids) -> Draw:
+    """The draw once the tokens [B T] have been seen."""
+    return replace(carry.draw, seen=sampling.mark(carry.draw.seen, ids, carry.cache.length, carry.cache.pad))
+
+
+def steps(
+    config: ModelConfig,
+    placement: Placement,
+    transform: Callable,
+    sample: Callable,
+    logits: Callable,
+    new_cache: Callable = new_cache,
+) -> Steps:
+    """The steps of a model. transform: ids [B T], cache → (logits [B V] of the last token, cache). logits: of all.
+    new_cache: as the function of that name."""
+
+    def run_tokens(params, ids, carry: Carry, sampler):
+        """T tokens in, the next one out."""
+        draw = marked(carry, ids)
+        values, cache = transform(params, ids, carry.cache)
+        token, draw = sample(values, draw, sampler)
+        return token, Carry(cache, draw)
+
+    def prefill_step(params, ids, pad, seeds, sampler, slots: int):
+        """An empty cache of `slots` positions, then the prompt."""
+        cache = new_cache(params, pad, slots, config, placement)
+        return run_tokens(params, ids, Carry(cache, new_draw(seeds, config.vocab_size, sampler)), sampler)
+
+    def extend_step(params, ids, carry: Carry, sampler):
+        """T more tokens of prompt. What is drawn after them is the answer's first token, whatever was drawn before."""
+        return run_tokens(
+            params, ids, replace(carry, draw=replace(carry.draw, index=jnp.zeros((), jnp.int32))), sampler
+        )
+
+    def step(params, token, carry: Carry, sampler):
+        """One token in, the next one out."""
+        return run_tokens(params, token[:, None], carry, sampler)
+
+    def verify(params, ids, cache: Cache):
+        """T tokens in, the best next one after each out."""
+        values, cache = logits(params, ids, cache)
+        return sampling.greedy(values), cache
+
+    return Steps(prefill_step, extend_step, step, logits, verify)

@@ -1,0 +1,166 @@
+"""The model: a pytree of weights, and `transform` = embed → layers → head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import kvc, quantise, rope
+from llama_jax.attention import CallPositions
+from llama_jax.axes import Array, Int
+from llama_jax.embeddings import Embedding
+from llama_jax.head import Head
+from llama_jax.kvc import Cache
+from llama_jax.layer import Layer
+from llama_jax.plumbing.errors import UserError
+from llama_jax.quantise import Blocks, Product, is_quantised
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Model:
+    embedding: Embedding
+    # a tuple (unrolled), one Layer whose leaves carry a leading L axis (scan), or `kernels.packed`
+    layers: tuple[Layer, ...] | Layer
+    head: Head
+
+
+def transform(
+    model: Model,
+    ids: Int[Array, "B T"],
+    cache: Cache,
+    *,
+    inverse: np.ndarray | None,
+    policy: str,
+    embed: Callable,
+    layers: Callable,
+    head: Callable,
+    every: bool = False,
+):
+    """ids → (logits float32 [B V] of the last token, or [B T V] with `every`; cache with T more positions).
+
+    inverse: rotary frequencies [h/2], None for a model with learned positions. policy: a KV cache policy
+    (`kvc.POLICIES`).
+    layers: how the stack is run.
+    """
+    t = ids.shape[1]
+    ids, slot, last, opened = kvc.open_call(cache, ids)
+    slots = slot + jnp.arange(ids.shape[1], dtype=jnp.int32)
+    positions = jnp.maximum(slots[None, :] - cache.pad[:, None], 0)
+    mask = kvc.causal_mask(slots, cache.pad, kvc.keys_seen(cache, ids.shape[1], policy))
+    rotation = (None, None) if inverse is None else rope.angles(positions, inverse)
+    where = CallPositions(slot, *rotation, mask)
+    x, entries = layers(model.layers, embed(model.embedding, ids, positions), where, opened.entries)
+    if not every:
+        x = jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
+    vocabulary = model.embedding.weight if model.head.weight is None else model.head.weight
+    logits = head(model.head, vocabulary, x)
+    return logits if every else logits[:, 0], replace(opened, entries=entries, length=cache.length + t)
+
+
+def unrolled(layers: tuple[Layer, ...], x, where: CallPositions, entries, *, layer: Callable):
+    """Run the layers one after the other, each its own code."""
+    done = []
+    for i, params in enumerate(layers):
+        x, entry = layer(params, x, where, None if entries is None else entries[i])
+        done.append(entry)
+    return x, None if entries is None else tuple(done)
+
+
+def scanned(layers: Layer, x, where: CallPositions, entries, *, layer: Callable):
+    """Run the layers as one `lax.scan` over stacked weights: one body to compile, however deep the model."""
+
+    def body(x, each):
+        params, entry = each
+        return layer(params, x, where, entry)
+
+    return jax.lax.scan(body, x, (layers, entries))
+
+
+LAYERS = {"unrolled": unrolled, "scan": scanned}
+
+
+def stack(model: Model) -> Model:
+    """The same weights with all layers stacked along a leading L axis, for `scanned`. Raises UserError where layers
+    differ in kind."""
+    if len({jax.tree.structure(layer) for layer in model.layers}) > 1:
+        raise UserError(
+            "layers='scan' needs all layers quantised alike, and this file's are not; leave scan out or use"
+            " weights='q8_0'."
+        )
+    return replace(model, layers=jax.tree.map(lambda *leaves: jnp.stack(leaves), *model.layers))
+
+
+def cast(model: Model, dtype) -> Model:
+    """The same model with every weight in `dtype`, quantised ones expanded."""
+    return jax.tree.map(
+        lambda w: (w.dequantised() if is_quantised(w) else w).astype(dtype), model, is_leaf=is_quantised
+    )
+
+
+def on_matrices(function: Callable, model: Model) -> Model:
+    """The model with function(weight, is it the vocabulary's) in the place of each matrix that it multiplies by; layers
+    not stacked."""
+    embedding = replace(model.embedding, weight=function(model.embedding.weight, True))
+    head = model.head if model.head.weight is None else replace(model.head, weight=function(model.head.weight, True))
+
+    def within(each: Layer) -> Layer:
+        mix, net = each.attention, each.ffn
+        return replace(
+            each,
+            attention=replace(mix, qkv=function(mix.qkv, False), o=function(mix.o, False)),
+            ffn=replace(net, gate_up=function(net.gate_up, False), down=function(net.down, False)),
+        )
+
+    return Model(embedding, tuple(map(within, model.layers)), head)
+
+
+def quantised(model: Model, form: str) -> Model:
+    """The same model with its matrices in one of `quantise.FORMS`, all else in float32; as it is where it has that form
+    already.
+
+    Raises UserError for a model that is quantised otherwise, and for "gguf" where the weights are not a file's blocks.
+    """
+
+    def matrix(weight, vocabulary: bool):
+        kind = quantise.kind_of(form, vocabulary)
+        if is_quantised(weight):
+            found = getattr(weight, "kind", "int8")
+            if found != kind and not (form == "gguf" and found in quantise.LAYOUTS):
+                raise UserError(
+                    f"weights={form!r}: these are quantised as {found} already; load the model as float32 or as {form}."
+                )
+            return weight
+        if form == "gguf":
+            raise UserError(
+                "weights='gguf' needs the blocks of a GGUF file, and these weights are from none; use weights='q8_0'."
+            )
+        return quantise.from_float(np.asarray(weight, np.float32), kind)
+
+    found = on_matrices(matrix, model)
+    return jax.tree.map(lambda w: w if is_quantised(w) else w.astype(jnp.float32), found, is_leaf=is_quantised)
+
+
+def multiplied_by(model: Model, product: Product | None) -> Model:
+    """The same blocks, multiplied by a kernel; None: by XLA. Raises UserError for weights that are none."""
+
+    def matrix(weight, _):
+        if not isinstance(weight, Blocks):
+            raise UserError(
+                "Kernels multiply by q4_0, q4_1 or q8_0 blocks, and these weights are int8; use weights='q8_0'."
+            )
+        return replace(weight, product=product)
+
+    return on_matrices(matrix, model)
+
+
+def kinds(model: Model) -> str:
+    """What the weights are kept as: a dtype's name, or the kinds of the matrices in alphabetical order, as in
+    "q4_1+q8_0"."""
+    found = {getattr(w, "kind", "int8") for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w)}
+    found.update(*getattr(model.layers, "kinds", ()))  # those of a `kernels.packed.Packed`
+    return "+".join(sorted(found)) or model.embedding.weight.dtype.name

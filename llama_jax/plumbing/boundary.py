@@ -1,0 +1,84 @@
+"""Where foreign data comes in. What is allowed is declared beside its reader, as pydantic models that derive from
+`Declared`; it is read through here, and whatever does not fit becomes one line: file, field, value, remedy.
+
+Bounds come before memory: a document is measured before it is read, and its depth is bounded by the parser
+(https://docs.rs/jiter).
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+import pydantic_core
+
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.values import LONG, shown
+
+T = TypeVar("T")
+LIMIT = 64 << 20  # bytes of a JSON document: the largest tokenizer known has 35 MB
+
+
+class Declared(pydantic.BaseModel):
+    """Base of what a file or a request may say. Strict: a text is no number and 1 is not true; NaN and infinity are
+    refused. Fields that nobody declared are passed over."""
+
+    model_config = pydantic.ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+def read(kind: type[T], value: Any, where: str, remedy: str = "") -> T:
+    """`value` as what `kind` declares, a model or any other annotation. Raises UserError: where, field, value,
+    remedy."""
+    try:
+        return pydantic.TypeAdapter(kind).validate_python(value)
+    except pydantic.ValidationError as error:
+        raise UserError(complaint(error, where, remedy)) from None
+
+
+def complaint(error: pydantic.ValidationError, where: str, remedy: str = "") -> str:
+    """The first thing that does not fit, as one line; how many more there are."""
+    first, *rest = error.errors(include_url=False, include_context=False)
+    field = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        said = f"{where} has no {field}"
+    else:
+        named = f"{field} is {shown(first['input'])}" if field else f"it holds {shown(first['input'])}"
+        message = first["msg"].removeprefix("Value error, ")
+        said = f"{where}: {named}; {message[:1].lower()}{message[1:]}"
+    more = f" ({len(rest)} more such)" if rest else ""
+    return " ".join(filter(None, [said.rstrip(".") + more + ".", remedy]))
+
+
+def parse(content: bytes | str, where: str, remedy: str = "", nan: bool = False) -> Any:
+    """The value of a JSON document. nan: NaN and infinity may be in it. Raises UserError for what is none: no UTF-8, or
+    nested too deep."""
+    try:
+        return pydantic_core.from_json(content, allow_inf_nan=nan)
+    except ValueError as error:
+        raise UserError(f"{where} is not JSON: {error}. {remedy}") from None
+
+
+def load(path: Path, limit: int = LIMIT, remedy: str = "") -> Any:
+    """The value of a JSON file. Raises UserError for one that cannot be read, is longer than `limit` bytes, or no
+    JSON; FileNotFoundError for none, which each reader explains itself."""
+    return parse(content(path, limit), str(path), remedy)
+
+
+def content(path: Path, limit: int = LIMIT) -> bytes:
+    """A file's bytes, `limit` of them at most. Raises UserError for more, and for what is no regular file (a pipe
+    would wait for its writer); FileNotFoundError for none."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path} is no regular file.")
+        with path.open("rb") as file:
+            found = file.read(limit + 1)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise UserError(f"Cannot read {shown(str(path), LONG)}: {getattr(error, 'strerror', None) or error}.") from None
+    if len(found) > limit:
+        raise UserError(f"{path} has {status.st_size:,} bytes; at most {limit:,} are read.")
+    return found

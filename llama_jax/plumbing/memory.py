@@ -1,0 +1,57 @@
+"""How much memory is free, asked before much of it is taken."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from llama_jax.plumbing.errors import UserError
+
+SMALL = 64 << 20  # bytes that nobody needs to ask for
+GROUP = Path("/sys/fs/cgroup")  # where a container's limit stands
+
+
+def check(needed: float, what: str, remedy: str) -> None:
+    """Raises UserError where so many bytes are not free; `what` needs them."""
+    if needed > SMALL and needed > (left := free()):
+        raise UserError(f"{what} need {needed / 1e9:.1f} GB and {left / 1e9:.1f} GB are free; {remedy}.")
+
+
+def free() -> float:
+    """Bytes that this process can still take: of the device's memory where it counts its own, else of the machine's,
+    its container's and its own limit, whichever is least. Infinity where nobody says."""
+    import jax
+
+    if counted := jax.local_devices()[0].memory_stats():
+        return counted.get("bytes_limit", math.inf) - counted.get("bytes_in_use", 0)
+    return min(of_the_machine(), of_the_container(), of_the_process())
+
+
+def of_the_machine() -> float:
+    try:
+        import psutil
+    except ImportError:  # a machine that only measures speed
+        return math.inf
+    return psutil.virtual_memory().available
+
+
+def of_the_container(group: Path = GROUP) -> float:
+    """What its limit leaves; pages of files that nobody uses count as free, since the kernel gives them up."""
+    try:
+        counted = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used = int((group / "memory.current").read_text()) - int(counted.get("inactive_file", 0))
+        return int((group / "memory.max").read_text()) - used
+    except (OSError, ValueError):  # there is none, or its limit is "max"
+        return math.inf
+
+
+def of_the_process() -> float:
+    """What `ulimit -v` leaves."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):
+        return math.inf
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return math.inf if limit == resource.RLIM_INFINITY else limit - pages * resource.getpagesize()

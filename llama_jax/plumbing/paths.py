@@ -1,0 +1,49 @@
+"""Where things live on disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from llama_jax.plumbing.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cache(*parts: str) -> Path:
+    """A path in the user's cache folder: `$LLAMA_JAX_CACHE`, else `$XDG_CACHE_HOME/llama-jax`, else
+    `~/.cache/llama-jax`.
+
+    What lies there may be deleted at any time: it is made again. Raises UserError where none of these is known.
+    """
+    if base := os.environ.get("LLAMA_JAX_CACHE"):
+        return Path(base, *parts)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "llama-jax", *parts)
+    except RuntimeError:  # HOME is not set, and the system does not know this user
+        raise UserError("This user has no home folder; set HOME, or LLAMA_JAX_CACHE to a folder of your own.") from None
+
+
+def private(*parts: str) -> Path:
+    """A folder of the user's cache for what is run as code: made with mode 0700 where it is missing.
+
+    Raises UserError where it cannot be made, or where it or a folder between it and the cache's own root belongs to
+    another user or may be written by others: who can write there could have this process run anything.
+    """
+    folder = cache(*parts)
+    own = [folder, *folder.parents][: len(parts) + 1]
+    try:
+        for each in reversed([folder, *folder.parents]):
+            if not each.is_dir():
+                each.mkdir(mode=0o700, exist_ok=True)
+        for each in own:
+            found = each.stat()
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+                raise UserError(
+                    f"{each} belongs to another user or may be written by others, and holds what is run as code;"
+                    " remove it, or set LLAMA_JAX_CACHE to a folder of your own."
+                )
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot make the folder {folder}: {getattr(error, 'strerror', None) or error}.") from None
+    return folder

@@ -1,0 +1,239 @@
+"""Work in threads of its own, handed over in order: what the host strategies "queue" and "callback" and the pipeline
+are made of.
+
+One thread makes, one reads, and whichever ends first ends the other: an error in the making thread is raised where the
+reader reads, a reader that leaves (a stop token, Ctrl-C, a dropped generator) stops the making thread after the item it
+is at.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from llama_jax.plumbing.errors import UserError
+
+T = TypeVar("T")
+END = object()
+PATIENCE = 0.01  # seconds
+
+
+class Channel:
+    """The way from a making thread to the one reader. An item counts against the bound until the reader asks for the
+    next."""
+
+    def __init__(self, bound: int | None):
+        self.items: SimpleQueue = SimpleQueue()
+        self.slots = None if bound is None else threading.Semaphore(bound)
+        self.closed, self.error = False, None
+
+    def room(self) -> bool:
+        """Wait until the reader has room for an item; False once nobody reads any more."""
+        if self.slots and not self.closed:
+            self.slots.acquire()
+        return not self.closed
+
+    def put(self, item) -> bool:
+        """Hand an item over, without waiting; False once nobody reads any more."""
+        self.items.put(item)
+        return not self.closed
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing more will come. An error overtakes the items that are still unread."""
+        self.error = error
+        self.items.put(END)
+
+    def close(self) -> None:
+        """Nobody reads any more: wakes the making thread."""
+        self.closed = True
+        if self.slots:
+            self.slots.release()
+
+    def __iter__(self) -> Iterator:
+        while True:
+            if self.error:
+                raise self.error
+            item = self.items.get()
+            if item is END or self.error:
+                break
+            yield item
+            if self.slots:
+                self.slots.release()
+        if self.error:
+            raise self.error
+
+
+class Worker(threading.Thread):
+    """A thread that fills a channel. When it ends, so have those that were started in it."""
+
+    def __init__(self, produce: Callable[[Channel], None], channel: Channel, name: str):
+        super().__init__(name=name, daemon=True)
+        self.produce, self.channel, self.started = produce, channel, []
+        here = threading.current_thread()
+        if isinstance(here, Worker):
+            here.started = [w for w in here.started if w.is_alive()] + [self]
+        ALIVE.add(self)
+
+    def run(self) -> None:
+        error = None
+        try:
+            self.produce(self.channel)
+        except BaseException as caught:  # whatever it is, the reader must hear of it
+            error = caught
+        for worker in self.started:
+            worker.join()
+        self.channel.end(error)
+
+
+ALIVE: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def end_all() -> None:
+    """End the threads of open iterators when Python leaves: a compiled loop must not call into an interpreter that is
+    gone."""
+    workers = [w for w in ALIVE if w.is_alive()]
+    for worker in workers:
+        worker.channel.close()
+    for worker in workers:
+        worker.join()
+
+
+def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -> Iterator:
+    """What `produce(channel)` puts into its channel from a thread of its own, in order; the thread starts with the
+    first item asked for.
+
+    bound: items made and not yet done with, None for any number. Raises at once what is raised in the thread. Closing
+    the iterator ends the thread, and returns when it has ended.
+    """
+    channel = Channel(bound)
+    worker = Worker(produce, channel, name)
+    try:
+        worker.start()  # here, for Ctrl-C may come while this waits for a thread that runs already
+        yield from channel
+    finally:
+        channel.close()
+        # in another worker this may be the garbage collector, where waiting could be for ever: a worker joins at its
+        # end
+        if worker.is_alive() and not isinstance(threading.current_thread(), Worker):
+            worker.join()
+
+
+def ahead(items: Generator[T], bound: int, name: str = "ahead") -> Iterator[T]:
+    """The items of a generator, made in a thread of its own, at most `bound` of them ahead of whoever reads."""
+
+    def produce(channel: Channel) -> None:
+        with contextlib.closing(items):
+            while channel.room() and (item := next(items, END)) is not END and channel.put(item):
+                pass
+
+    return threaded(produce, bound, name)
+
+
+class Supply:
+    """The items of an iterator that may wait for ever, each asked for when it is needed, in a thread that nobody waits
+    for; None once where an item does not come at once. `close` ends who waits for the next item, and lets go of the
+    iterator at its next one."""
+
+    def __init__(self, items: Iterable[T]):
+        self.items: SimpleQueue = SimpleQueue()
+        self.wanted, self.closed = threading.Semaphore(0), False
+        threading.Thread(target=self.fetch, args=(iter(items),), name="supply", daemon=True).start()
+
+    def fetch(self, items: Iterator[T]) -> None:
+        item: object = None
+        while item is not END and not isinstance(item, Failed):
+            self.wanted.acquire()
+            if self.closed:
+                return
+            try:
+                item = next(items, END)
+            except BaseException as error:  # whatever it is, the reader must hear of it
+                item = Failed(error)
+            self.items.put(item)
+
+    def __iter__(self) -> Iterator[T | None]:
+        while not self.closed:
+            self.wanted.release()
+            try:
+                item = self.items.get(timeout=PATIENCE)
+            except Empty:
+                yield None
+                item = self.items.get()
+            if isinstance(item, Failed):
+                raise item.error
+            if item is END:
+                return
+            yield item
+
+    def close(self) -> None:
+        self.closed = True
+        self.items.put(END)
+        self.wanted.release()
+
+
+class Failed(NamedTuple):
+    """Instead of an item: what was raised."""
+
+    error: BaseException
+
+
+class Fork:
+    """Whether this process has computed (`used`), and whether it is a fork of one that had (`lost`): XLA's threads and
+    ours are not in it, and whoever waits for them waits for ever."""
+
+    used = lost = False
+
+    @staticmethod
+    def check() -> None:
+        """Raises UserError in such a fork."""
+        if Fork.lost:
+            raise UserError(
+                "This process is a fork of one that has used JAX, which does not survive it; start children with"
+                " multiprocessing.get_context('spawn')."
+            )
+
+    @staticmethod
+    def begun() -> None:
+        Fork.lost = Fork.used
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Fork.begun)
+
+
+class Receiver:
+    """Takes tokens out of compiled programs while they run, for `jax.experimental.io_callback`.
+
+    A program holds on to one receiver for good, so that a new request is no new program; the number that a request
+    passes as an argument says whose the tokens are. Requests may run side by side.
+    """
+
+    def __init__(self):
+        self.takers: dict[int, Callable[[np.ndarray], bool]] = {}
+        self.numbers = itertools.cycle(range(1, 2**31))
+
+    @contextlib.contextmanager
+    def taking(self, take: Callable[[np.ndarray], bool]) -> Iterator[np.int32]:
+        """A request's number, int32, while its tokens go to `take(tokens [1 B])`, which says whether more are
+        wanted."""
+        number = next(self.numbers)
+        self.takers[number] = take
+        try:
+            yield np.int32(number)
+        finally:
+            del self.takers[number]
+
+    def __call__(self, number, token) -> np.ndarray:
+        """What the program calls, with each row's token [B]: bool, whether nobody waits for more."""
+        take = self.takers.get(int(number))
+        return np.bool_(take is None or not take(np.array(token)[None]))

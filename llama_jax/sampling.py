@@ -1,0 +1,224 @@
+"""From logits to the next token.
+
+Settings apply in the order that transformers uses: repetition penalty, temperature, top-k, top-p, min-p. Filtered
+logits become -inf. Tokens that tie with the last one kept are kept, so that the result does not depend on token order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import jax
+import jax.numpy as jnp
+
+from llama_jax.axes import Array, Bool, Float, Int
+from llama_jax.plumbing.values import LARGEST, number, whole
+
+TINY = 2.0**-126  # float32's least normal number: a temperature above 0 counts as this at least
+LARGE = 1e30  # logits in float32 can still be multiplied and divided by this
+SCORED = 20  # most likely tokens whose log probabilities are told: the most that OpenAI's and Ollama's API know
+RANGES = {  # setting: the least and the greatest that it may be
+    "temperature": (0, LARGE),
+    "top_k": (0, LARGEST),
+    "top_p": (1 / LARGE, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (1 / LARGE, LARGE),
+}
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Sampling settings. The default is greedy; any temperature above 0 draws.
+
+    temperature: 0 is greedy. top_k: keep the k best (0: all). top_p: keep the smallest set whose probability reaches p
+    (Holtzman et al. 2019, https://arxiv.org/abs/1904.09751). min_p: drop tokens below min_p times the best token's
+    probability (https://arxiv.org/abs/2407.01082). repetition_penalty: divide (multiply, when negative) the logits of
+    tokens already seen (https://arxiv.org/abs/1909.05858). Raises UserError for what is not within `RANGES`.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self):
+        for name, (least, most) in RANGES.items():
+            check = whole if name == "top_k" else number
+            object.__setattr__(self, name, check(getattr(self, name), name, least, most))
+        if 0 < self.temperature < TINY:
+            object.__setattr__(self, "temperature", TINY)
+
+    def __str__(self) -> str:
+        """`greedy`, or the settings that are not the default."""
+        settings = [f"{f.name.replace('_', '-')} {getattr(self, f.name):g}" for f in fields(self)
+                    if getattr(self, f.name) != f.default]  # fmt: skip
+        return ", ".join(settings) or "greedy"
+
+    def traced(self) -> TracedSampler:
+        """The same settings as arrays: changing them compiles nothing, and every filter is always computed."""
+        return TracedSampler(
+            *(
+                jnp.asarray(getattr(self, f.name), jnp.int32 if f.name == "top_k" else jnp.float32)
+                for f in fields(Sampler)
+            )
+        )
+
+
+jax.tree_util.register_static(Sampler)  # static under jit: a new value is a new program, unused filters cost nothing
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TracedSampler:
+    """`Sampler` with its settings as array scalars. scored: bool, whether `Scores` are wanted; None where nobody may
+    ask, whose program has no place for them."""
+
+    temperature: jax.Array
+    top_k: jax.Array
+    top_p: jax.Array
+    min_p: jax.Array
+    repetition_penalty: jax.Array
+    scored: jax.Array | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Scores:
+    """Log probabilities: the log-softmax of the logits as the model gave them, before penalty, temperature and filters.
+    Zeros where nobody asked."""
+
+    chosen: jax.Array  # float32 [B], of the token that was drawn
+    best: jax.Array  # float32 [B K], of the SCORED most likely ones, falling
+    ids: jax.Array  # int32 [B K], which those are
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Draw:
+    """What sampling remembers between tokens of a batch."""
+
+    keys: jax.Array  # PRNG keys [B], one a request
+    index: jax.Array  # int32 scalar: tokens drawn so far; folded into each row's key
+    seen: jax.Array | None  # bool [B V]: tokens of prompt and answer; None while no repetition penalty can need it
+    scores: Scores | None = None  # of the token drawn last; None where the sampler does not say whether they are wanted
+
+
+def next_token(logits: Float[Array, "B V"], draw: Draw, sampler: Sampler | TracedSampler):
+    """Choose one token a row: (ids int32 [B], draw). A row's choice depends on its own key, index and logits only."""
+    with jax.named_scope("sample"):
+        traced, logits = isinstance(sampler, TracedSampler), logits.astype(jnp.float32)
+        ids = (_traced if traced else _static)(logits, draw, sampler)
+        wanted = sampler.scored if traced else None
+        scores = None if wanted is None else jax.lax.cond(wanted, scored, unscored, logits, ids)
+        return ids, replace(draw, index=draw.index + 1, scores=scores)
+
+
+def scored(logits: Float[Array, "B V"], ids: Int[Array, " B"]) -> Scores:
+    """Log probabilities of the tokens drawn and of the most likely ones; of equals the lowest id comes first."""
+    values = jax.nn.log_softmax(logits, axis=-1)
+    best, which = jax.lax.top_k(values, min(SCORED, logits.shape[-1]))
+    return Scores(jnp.take_along_axis(values, ids[:, None], axis=-1)[:, 0], best, which)
+
+
+def unscored(logits: Float[Array, "B V"], ids: Int[Array, " B"]) -> Scores:
+    """What stands there where nobody asked."""
+    shape = len(logits), min(SCORED, logits.shape[-1])
+    return Scores(jnp.zeros(shape[0], jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.int32))
+
+
+def is_greedy(sampler: Sampler | TracedSampler) -> bool:
+    """Whether the choice is the best of the logits as they are, known before any token is made."""
+    return isinstance(sampler, Sampler) and sampler.temperature == 0 and sampler.repetition_penalty == 1.0
+
+
+def mark(
+    seen: Bool[Array, "B V"] | None, ids: Int[Array, "B T"], slot, pad: Int[Array, " B"]
+) -> Bool[Array, "B V"] | None:
+    """`seen` with these tokens added; those in the first `pad` slots of a row are padding and are left out."""
+    if seen is None:
+        return None
+    real = slot + jnp.arange(ids.shape[1])[None, :] >= pad[:, None]
+    return seen.at[jnp.arange(ids.shape[0])[:, None], ids].max(real)
+
+
+def _static(logits, draw: Draw, s: Sampler) -> Int[Array, " B"]:
+    if s.repetition_penalty != 1.0:
+        logits = penalise(logits, draw.seen, s.repetition_penalty)
+    if s.temperature == 0:
+        return greedy(logits)
+    return categorical(narrow(soften(logits, s.temperature), s), draw)
+
+
+def _traced(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
+    logits = penalise(logits, draw.seen, s.repetition_penalty)
+    return jax.lax.cond(s.temperature == 0, _traced_greedy, _traced_draw, logits, draw, s)
+
+
+# The branches are functions of the module: a closure made at each call would compile at each call.
+def _traced_greedy(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
+    return greedy(logits)
+
+
+def _traced_draw(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
+    logits = soften(logits, jnp.where(s.temperature == 0, 1.0, s.temperature))
+    logits = jnp.where(s.top_k > 0, keep_top_k(logits, s.top_k), logits)
+    logits = jnp.where(s.top_p < 1, keep_top_p(logits, s.top_p), logits)
+    return categorical(keep_min_p(logits, s.min_p), draw)
+
+
+def narrow(logits: Float[Array, "B V"], s: Sampler) -> Float[Array, "B V"]:
+    """-inf for what the filters leave out of softened logits."""
+    if s.top_k:
+        logits = keep_top_k(logits, s.top_k)
+    if s.top_p < 1:
+        logits = keep_top_p(logits, s.top_p)
+    if s.min_p > 0:
+        logits = keep_min_p(logits, s.min_p)
+    return logits
+
+
+def greedy(logits: Float[Array, "... V"]) -> Int[Array, " ..."]:
+    """The best token; the lowest id among equals."""
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+
+def soften(logits: Float[Array, "B V"], temperature) -> Float[Array, "B V"]:
+    """Logits over temperature, shifted so that the best is 0: no temperature above 0 is too small to divide by."""
+    return (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
+
+
+def penalise(logits: Float[Array, "B V"], seen: Bool[Array, "B V"], penalty) -> Float[Array, "B V"]:
+    """Make tokens already seen less likely, whatever the sign of their logit."""
+    return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def keep_top_k(logits: Float[Array, "B V"], k) -> Float[Array, "B V"]:
+    """-inf outside the k best. k may exceed V. A traced k sorts the whole vocabulary, a static one only selects."""
+    size = logits.shape[-1]
+    if isinstance(k, int):
+        least = jax.lax.top_k(logits, min(k, size))[0][..., -1:]
+    else:
+        ascending = jnp.sort(logits, axis=-1)
+        least = jnp.take(ascending, size - jnp.clip(k, 1, size), axis=-1)[..., None]
+    return jnp.where(logits < least, -jnp.inf, logits)
+
+
+def keep_top_p(logits: Float[Array, "B V"], p) -> Float[Array, "B V"]:
+    """-inf outside the smallest set of best tokens whose probability reaches p; the best token always stays."""
+    descending = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
+    probabilities = jax.nn.softmax(descending, axis=-1)
+    before = jnp.cumsum(probabilities, axis=-1) - probabilities
+    kept = jnp.where((before < p) | (jnp.arange(logits.shape[-1]) == 0), descending, jnp.inf)
+    return jnp.where(logits < jnp.min(kept, axis=-1, keepdims=True), -jnp.inf, logits)
+
+
+def keep_min_p(logits: Float[Array, "B V"], p) -> Float[Array, "B V"]:
+    """-inf where the probability is below p times the best one."""
+    return jnp.where(logits < jnp.max(logits, axis=-1, keepdims=True) + jnp.log(p), -jnp.inf, logits)
+
+
+def categorical(logits: Float[Array, "B V"], draw: Draw) -> Int[Array, " B"]:
+    """Draw from softmax(logits), each row with its own key (Gumbel-max)."""
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, draw.index))(draw.keys)
+    return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)

@@ -1,0 +1,13 @@
+"""The laboratory: what measures, compares, draws and reports, on top of `llama_jax`.
+
+bench        the instrument: guard, gate, protocol, statistics, records
+peers        PyTorch, Flax, llama.cpp, Ollama and others on the same weights
+activations  activations of chosen sites for a whole corpus
+serve        an HTTP server over slots
+figures      style and marks of the figures
+playground   cells of a notebook that talk to a model
+experiments  one folder a notebook
+sharing      results of one machine, contributed and merged
+reporting    pages, README and report
+cli          the command `llama-jax`
+"""

@@ -1,0 +1,126 @@
+"""`python -m llama_jax` and `llama-jax`: the command line. A person's mistakes, and what the machine refuses (a full
+disk, a closed output, no memory), are one line and exit code 2."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.values import shown
+
+INTERRUPTED = 128 + signal.SIGINT
+LONGEST = 1_000  # characters of a message; of a longer one the middle is left out
+SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")  # what rich and typer lay tables out by
+
+
+def main(arguments: list[str] | None = None) -> None:
+    open_closed()
+    try:
+        code = run(checked(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()  # here, where a closed pipe is noticed, and not at the interpreter's end
+    except BrokenPipeError:  # the reader, such as `head`, has left
+        code = 1  # as typer does where a verb notices
+    except KeyboardInterrupt:  # before typer is there, which returns the same
+        code = INTERRUPTED
+    except Exception as error:
+        code = complain(error)
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # we are leaving
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        if stuck(stream):  # what is left must not be tried again at the interpreter's end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int | None:
+    """The verb that is asked for; returns its exit code."""
+    from llama_lab import cli
+    from llama_lab.cli import suite
+
+    if suite.asked(arguments):
+        return suite.main(arguments)
+    from llama_lab.cli.common import join_pairs
+
+    # a verb may start itself again, in several processes
+    return cli.program()(join_pairs(arguments), standalone_mode=False, obj=arguments)
+
+
+def checked(arguments: list[str]) -> list[str]:
+    """The arguments, each a text. Raises UserError for other bytes: they could be neither tokens nor JSON."""
+    for argument in arguments:
+        try:
+            told = "\0" not in argument and argument.encode()
+        except UnicodeEncodeError:
+            told = False
+        if told is False:
+            raise UserError(
+                f"The argument {shown(argument)} is no text in {sys.getfilesystemencoding()}, the encoding of this"
+                " environment; write it in that, or set PYTHONUTF8=1 for UTF-8."
+            )
+    return arguments
+
+
+def open_closed() -> None:
+    """Make the standard streams fit to be used. One that is closed is opened on nothing, so that no other file gets its
+    number: standard output then refuses what is written, standard error loses it. What the locale cannot write is
+    written as escapes. Tables as wide as nobody's terminal are not laid out."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            at = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            if at != number:
+                os.dup2(at, number)
+                os.close(at)
+            if name != "stdin":  # who reads it says that it is closed
+                setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115 (as long as we live)
+    sys.stdout.reconfigure(errors="backslashreplace")
+    for name in SIZES:
+        if not re.fullmatch("[1-9][0-9]{1,2}", os.environ.get(name, "80")):
+            del os.environ[name]
+
+
+def complain(error: Exception) -> int:
+    """Say in one line what went wrong; returns the exit code. Raises what is nobody's mistake but ours."""
+    if isinstance(error, UserError):
+        message = str(error)
+    elif hasattr(error, "format_message"):  # typer's own: an unknown verb or option, a value of the wrong type
+        message = error.format_message().rstrip(".")
+        if hasattr(error.__cause__, "errors"):  # pydantic's: what was given, which typer leaves out
+            message += f"; it is {shown(error.__cause__.errors()[0]['input'])}."
+    elif isinstance(error, OSError):
+        at = shown(error.filename) if error.filename is not None else "Standard output" if stuck(sys.stdout) else ""
+        message = f"{at}: {error.strerror or error}.".removeprefix(": ")
+    elif type(error).__name__ == "Abort":  # typer's for an EOFError
+        message = "What was read ended too early."
+    elif isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):  # the latter is XLA's
+        message = "There is not enough memory; ask for fewer tokens or rows, or for a smaller model."
+    else:
+        raise error
+    if message:  # empty when no verb was given: the help has been printed
+        say(f"error: {message}")
+    return 2
+
+
+def stuck(stream) -> bool:
+    """Whether a stream does not take what was written to it."""
+    try:
+        stream.flush()
+    except OSError:
+        return True
+    return False
+
+
+def say(message: str) -> None:
+    """One line on standard error, if that takes it."""
+    line = " ".join(message.split())
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

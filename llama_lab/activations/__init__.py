@@ -1,0 +1,37 @@
+"""Activations of chosen sites for a whole corpus: one compilation, nothing lost, and past one process.
+
+    spec = ActivationSpec(sites=(("resid_post", (3, 7)), ("mlp_out", "all")), dtype="bfloat16")
+    extractor = Extractor(ll.load(), spec, batch=(8, 256))         # compiles, once
+    report = extract(extractor, "texts.jsonl", "activations")      # resumes what is there
+    store = ActivationStore.open("activations")
+
+`units`, `pending`, `extract(…, units=…)` and `finish` are what any engine needs to run a corpus on many machines.
+
+spec (what is wanted) and sources (of which texts) → plan (their units) → batches (fixed shapes) → program (the model,
+cut and tapped) → extraction (the pipeline) → store (shards and commits on disk). generation: the same of tokens that
+the model makes.
+"""
+
+import importlib
+
+NAMES = {  # name here: the module it comes from
+    "ActivationSpec": "spec",
+    "ActivationStore": "reading",
+    "Extractor": "program",
+    "Generator": "generation",
+    "RunReport": "run",
+    "answer": "generation",
+    "extract": "extraction",
+    "finish": "plan",
+    "pending": "plan",
+    "units": "plan",
+    "verify": "verification",
+}
+
+__all__ = list(NAMES)
+
+
+def __getattr__(name: str):
+    if name in NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{NAMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,147 @@
+"""Examples of any length in, batches of one fixed shape [B, T] out, with a record of where each value belongs.
+
+A unit is a fixed range of examples, planned from these alone: which process runs it, and what ran before, change
+nothing. An example longer than T is cut into pieces of T tokens, each a context of its own. Packed, several pieces
+share a row:
+
+    ids        5 6 7 8 9 4 4 .        pad is id 0
+    segments   1 1 1 2 2 3 3 0        0 marks padding; a token sees its own segment only
+    positions  0 1 2 0 1 0 1 0        each segment begins at position 0
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llama_lab.activations.spec import ActivationSpec
+
+SHORTEST = 8  # a packed row holds T / SHORTEST segments at most where not all positions are kept: room for their values
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One call of the model. `at` and `to` say where its kept tokens are: in the batch, and among the rows of the
+    unit."""
+
+    ids: np.ndarray  # int32 [B T]
+    positions: np.ndarray  # int32 [B T], in the context
+    segments: np.ndarray  # int32 [B T], 0 where there is no token
+    at: np.ndarray  # int32 [n]: b * T + t of each kept token
+    to: np.ndarray  # int64 [n]: its row in the unit
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A fixed range of examples with everything that is known before the model runs: its rows and its batches."""
+
+    number: int
+    first: int  # the first example
+    count: int  # examples
+    tokens: int  # that the model reads, padding left out
+    # token int32, example int64, segment int32 (piece of the example), position int32 (in its piece): [n]
+    rows: dict[str, np.ndarray]
+    batches: tuple[Batch, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self.rows["token"])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """At most T tokens of one example, up to the last that is kept."""
+
+    ids: np.ndarray
+    kept: np.ndarray  # indices in `ids`
+    row: int  # the row within the unit of the first kept token
+
+
+def plan(
+    number: int, first: int, examples: Sequence[Sequence[int]], spec: ActivationSpec, shape: tuple[int, int], pack: bool
+) -> Unit:
+    """The batches of the examples `first`, `first` + 1, …, given as token ids, and the rows that they will fill, in
+    order."""
+    pieces, rows = [], {"token": [], "example": [], "segment": [], "position": []}
+    size = 0
+    for example, ids in enumerate(examples, first):
+        ids = np.asarray(ids, np.int32)
+        kept = spec.kept(len(ids))
+        for segment in range(-(-len(ids) // shape[1])):
+            start = segment * shape[1]
+            inside = kept[(kept >= start) & (kept < start + shape[1])] - start
+            if not len(inside):
+                continue  # nothing of it is wanted: it need not run
+            piece = Piece(ids[start : start + inside[-1] + 1], inside, size)
+            pieces.append(piece)
+            size += len(inside)
+            for name, values in (
+                ("token", piece.ids[inside]),
+                ("example", np.full(len(inside), example)),
+                ("segment", np.full(len(inside), segment)),
+                ("position", inside),
+            ):
+                rows[name].append(values)
+    most = most_segments(spec, shape[1]) if pack else 1
+    filled = best_fit([len(p.ids) for p in pieces], shape[1], most)
+    batches = tuple(
+        lay([[pieces[i] for i in row] for row in filled[b : b + shape[0]]], shape)
+        for b in range(0, len(filled), shape[0])
+    )
+    types = {"token": np.int32, "example": np.int64, "segment": np.int32, "position": np.int32}
+    joined = {name: np.concatenate([np.empty(0, kind), *rows[name]]).astype(kind) for name, kind in types.items()}
+    return Unit(number, first, len(examples), sum(len(p.ids) for p in pieces), joined, batches)
+
+
+def most_segments(spec: ActivationSpec, length: int) -> int:
+    """How many segments a packed row may hold."""
+    return length if spec.positions == "all" else max(1, length // SHORTEST)
+
+
+def capacity(spec: ActivationSpec, shape: tuple[int, int], pack: bool) -> int:
+    """How many kept tokens a batch can have at most."""
+    if spec.positions == "all":
+        return shape[0] * shape[1]
+    wanted = 1 if spec.positions == "last" else len(spec.positions)
+    return shape[0] * min(shape[1], wanted * (most_segments(spec, shape[1]) if pack else 1))
+
+
+def best_fit(lengths: Sequence[int], room: int, most: int) -> list[list[int]]:
+    """Rows of piece indices with at most `room` tokens and `most` pieces each: longest first, each into the fullest row
+    that takes it.
+
+    Best-fit decreasing (Johnson 1973, https://hdl.handle.net/1721.1/57819): where `most` does not bind, at most 11/9 of
+    the fewest rows possible, and one.
+    """
+    rows: list[list[int]] = []
+    open_rows: list[tuple[int, int]] = []  # (free tokens, row), ascending
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        where = bisect.bisect_left(open_rows, (lengths[i], -1))
+        if where < len(open_rows):
+            free, row = open_rows.pop(where)
+        else:
+            free, row = room, len(rows)
+            rows.append([])
+        rows[row].append(i)
+        if len(rows[row]) < most and free > lengths[i]:
+            bisect.insort(open_rows, (free - lengths[i], row))
+    return rows
+
+
+def lay(rows: Sequence[Sequence[Piece]], shape: tuple[int, int]) -> Batch:
+    """One batch of rows of pieces; what they leave free is padding."""
+    ids, positions, segments = (np.zeros(shape, np.int32) for _ in range(3))
+    at, to = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+    for b, row in enumerate(rows):
+        t = 0
+        for segment, piece in enumerate(row, 1):
+            span = slice(t, t + len(piece.ids))
+            ids[b, span], positions[b, span], segments[b, span] = piece.ids, np.arange(len(piece.ids)), segment
+            at.append((b * shape[1] + t + piece.kept).astype(np.int32))
+            to.append(piece.row + np.arange(len(piece.kept)))
+            t = span.stop
+    return Batch(ids, positions, segments, np.concatenate(at), np.concatenate(to))

@@ -1,0 +1,261 @@
+"""Activations of the tokens that a model makes, taken while it makes them.
+
+Prefill, all steps and what is tapped in each are one program: a `lax.scan` whose step also hands out its taps. Each
+token of an answer is fed once more, the last one too, so that every one has values of its own: those that it would
+have if prompt and answer were read as one text. The tokens are those of `generate.answer` under the same sampler and
+seeds; what is made after a stop token is dropped, as there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import numpy as np
+
+from llama_jax import generate, norm, sampling, transforms
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.decoding import steps
+from llama_jax.generate import GREEDY, PIECE, Answer, Engine, bucket
+from llama_jax.model import Model
+from llama_jax.placement import LADDER
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.values import shown, whole
+from llama_jax.quantise import is_quantised
+from llama_jax.sampling import Sampler
+from llama_lab.activations.batches import Batch, Unit
+from llama_lab.activations.program import Extractor, Values, checked_ids, checked_shape
+from llama_lab.activations.spec import ROW_LIMIT, ActivationSpec, Site, check_size
+from llama_lab.bench.guard import Guard
+
+UNKNOWN = ("pattern",)  # sites whose values are as wide as the cache
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a program of this kind is compiled for, beside the shapes of its arrays."""
+
+    config: ModelConfig
+    sites: tuple[Site, ...]
+    dtype: str
+    sampler: Sampler
+    new_tokens: int
+    slots: int
+    kv: str = LADDER["step"].kv
+
+
+def program(params: Model, ids, pad, seeds, *, shape: Shape) -> tuple[jax.Array, Values]:
+    """(tokens int32 [N B], {site: values [N B ...]}) of prompts [B T], padded on the left."""
+    placement = replace(LADDER["step"], kv=shape.kv)
+    seen: dict[str, list] = {}
+
+    def tap(name: str, value):
+        seen.setdefault(name, []).append(value)  # layer by layer: they run one after the other
+        return value
+
+    def bare(name: str, function: Callable) -> Callable:
+        return function
+
+    def made(transform: Callable) -> steps.Steps:
+        return steps.steps(shape.config, placement, transform, sampling.next_token, transform)
+
+    watched = made(watching(transforms.tree(shape.config, placement, bare, tap)[0], seen))
+    plain = made(transforms.tree(shape.config, placement, bare)[0])
+    pieces = [ids[:, i : i + PIECE] for i in range(0, ids.shape[1], PIECE)]
+    token, carry = plain.prefill(params, pieces[0], pad, seeds, shape.sampler, shape.slots)
+    for piece in pieces[1:]:
+        token, carry = plain.extend(params, piece, carry, shape.sampler)
+
+    def step(state, _):
+        token, carry = state
+        seen.clear()
+        following, carry = watched.step(params, token, carry, shape.sampler)
+        return (following, carry), (token, values_of(seen, params, shape))
+
+    _, made_tokens = jax.lax.scan(step, (token, carry), None, length=shape.new_tokens)
+    return made_tokens
+
+
+def watching(transform: Callable, seen: dict[str, list]) -> Callable:
+    """The same, its logits among what was seen."""
+
+    def watched(*args):
+        logits, cache = transform(*args)
+        seen["logits"] = [logits]
+        return logits, cache
+
+    return watched
+
+
+def values_of(seen: dict[str, list], params: Model, shape: Shape) -> Values:
+    """{site: [B ...]} of a step's one token for each row."""
+    found = {}
+    for site in shape.sites:
+        if site.name == "logits":
+            value = seen["logits"][0]
+        elif site.name == "ln_final":
+            normalise = partial(norm.NORMS[shape.config.norm], eps=shape.config.norm_eps)
+            value = normalise(params.head.norm, seen["resid_post"][-1])[:, 0]
+        else:
+            value = seen[site.name][site.layer]
+            value = value[:, :, 0] if site.name in ("q", "k", "v") else value[:, 0]  # [B H T h], else [B T ...]
+        found[str(site)] = value.astype(shape.dtype)
+    return found
+
+
+COMPILED = jax.jit(program, static_argnames="shape")
+
+
+def checked(spec: ActivationSpec, config: ModelConfig) -> tuple[Site, ...]:
+    """The sites, all of which can be had while tokens are made. Raises UserError for another."""
+    sites = spec.resolve(config)
+    if unknown := [site for site in sites if site.name in UNKNOWN]:
+        raise UserError(
+            f"{unknown[0]} is as wide as the cache while tokens are made; extract it from the finished text instead."
+        )
+    if spec.positions != "all":
+        raise UserError(f"positions is {shown(spec.positions)}; of an answer every token's values are taken: 'all'.")
+    return sites
+
+
+def answer(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    tap: ActivationSpec,
+    stop: Collection[int] = (),
+    sampler: Sampler = GREEDY,
+    seeds: Sequence[int] | int = 0,
+    slots: int | None = None,
+    length: int | None = None,
+) -> list[Answer]:
+    """As `generate.answer`, each answer with its `activations`: {site: [n ...]}, a row a token.
+
+    Raises UserError as that does, for sites that cannot be had, and for an engine whose weights are quantised or
+    stacked.
+    """
+    if not isinstance(tap, ActivationSpec):
+        raise UserError(f"tap is {shown(tap)}; it must be a llama_lab.activations.ActivationSpec.")
+    sites = checked(tap, engine.config)
+    if not isinstance(engine.params.layers, tuple) or is_quantised(engine.params.embedding.weight):
+        raise UserError(
+            f"Activations cannot be taken under {engine.placement.name}; build the engine with float32 or bfloat16"
+            " weights and without scan, such as step."
+        )
+    batch = generate.asked(engine, prompts, new_tokens, seeds, stop, slots, length)
+    room = max(batch.slots, bucket(batch.ids.shape[1] + batch.new_tokens))  # the last token is fed as well
+    shape = Shape(engine.config, sites, tap.dtype, sampler, batch.new_tokens, room, engine.placement.kv)
+    tokens, values = jax.device_get(COMPILED(engine.params, batch.ids, batch.pad, batch.seeds, shape=shape))
+    cut = [generate.cut(row, stop) for row in tokens.T]
+    return [
+        replace(each, activations={site: value[: len(each.token_ids), row] for site, value in values.items()})
+        for row, each in enumerate(cut)
+    ]
+
+
+@dataclass(frozen=True)
+class Made(Batch):
+    """A batch whose tokens and values are there already."""
+
+    values: dict[str, np.ndarray]  # site → [n ...], its kept tokens
+    moments: dict[str, tuple[np.ndarray, np.ndarray]]  # site → (mean, M2) over these
+
+
+class Generator(Extractor):
+    """What `extract` writes where the examples are prompts: greedy answers of up to `new_tokens` tokens, and of each
+    token the activations that `spec` asks for. Everything is compiled here, once.
+
+    batch: (B, T), T the longest prompt. A row's `position` is the token's place in the whole text.
+    Raises UserError as `Extractor` does, for sites that cannot be had, and for more tokens than the model's context.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        spec: ActivationSpec,
+        batch: tuple[int, int],
+        new_tokens: int,
+        row_limit: int = ROW_LIMIT,
+    ):
+        config = checkpoint.config
+        if is_quantised(checkpoint.params.embedding.weight):
+            raise UserError(
+                f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}."
+            )
+        self.sites, self.new_tokens = checked(spec, config), whole(new_tokens, "new_tokens", 1)
+        shape = checked_shape(batch, config.max_position_embeddings)
+        if shape[1] + self.new_tokens > config.max_position_embeddings:
+            raise UserError(
+                f"Prompts of {shape[1]} tokens and {self.new_tokens} new ones exceed the model's context of"
+                f" {config.max_position_embeddings}; ask for fewer."
+            )
+        check_size(spec, config, shape[1], row_limit)
+        self.checkpoint, self.spec, self.shape, self.pack, self.mesh = checkpoint, spec, shape, False, None
+        self.capacity, self.params = shape[0] * self.new_tokens, checkpoint.params
+        self.stop = checkpoint.tokenizer.stop if checkpoint.tokenizer else ()
+        slots = bucket(shape[1] + self.new_tokens)
+        static = Shape(config, self.sites, spec.dtype, GREEDY, self.new_tokens, slots)
+        rows = [jax.ShapeDtypeStruct(of, kind) for of, kind in ((shape, np.int32), (shape[:1], np.int32))]
+        with Guard() as guard:
+            lowered = COMPILED.lower(self.params, *rows, jax.ShapeDtypeStruct(shape[:1], np.uint32), shape=static)
+            self.executable = lowered.compile()
+        self.compilations, self.compile_seconds = guard.compilations, guard.backend_seconds
+        self.one_at_a_time = threading.Lock()
+
+    def plan(self, number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
+        """A unit, its answers made. Raises UserError for a token id that the vocabulary has not and for a prompt that
+        is empty or too long, naming the example."""
+        (b, t), vocabulary = self.shape, self.checkpoint.config.vocab_size
+        prompts = [checked_ids(i, ids, vocabulary) for i, ids in enumerate(examples, first)]
+        for i, ids in enumerate(prompts, first):
+            if not 1 <= len(ids) <= t:
+                raise UserError(f"Example {i} has {len(ids)} tokens; as a prompt it must have 1 to {t} (--length).")
+        batches, rows, size = [], {"token": [], "example": [], "segment": [], "position": []}, 0
+        for at in range(0, len(prompts), b):
+            group = prompts[at : at + b]
+            tokens, values = self.run(group)
+            answers = [np.asarray(generate.cut(row, self.stop).token_ids, np.int32) for row in tokens.T[: len(group)]]
+            kept = {
+                site: np.concatenate([value[: len(a), row] for row, a in enumerate(answers)])
+                for site, value in values.items()
+            }
+            for row, a in enumerate(answers):
+                rows["token"].append(a)
+                rows["example"].append(np.full(len(a), first + at + row))
+                rows["segment"].append(np.zeros(len(a)))
+                rows["position"].append(len(group[row]) + np.arange(len(a)))
+            count = sum(map(len, answers))
+            nothing = np.zeros((b, t), np.int32)
+            where = np.arange(count, dtype=np.int32), size + np.arange(count)
+            moments = {site: moments_of(value) for site, value in kept.items()}
+            batches.append(Made(nothing, nothing, nothing, *where, kept, moments))
+            size += count
+        types = {"token": np.int32, "example": np.int64, "segment": np.int32, "position": np.int32}
+        joined = {name: np.concatenate([np.empty(0, kind), *rows[name]]).astype(kind) for name, kind in types.items()}
+        return Unit(number, first, len(examples), sum(map(len, prompts)) + size, joined, tuple(batches))
+
+    def run(self, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """(tokens [N B], values [N B ...]) of up to B prompts; rows that nobody asked for answer the last one again."""
+        ids, pad = np.zeros(self.shape, np.int32), np.zeros(self.shape[0], np.int32)
+        for row in range(self.shape[0]):
+            prompt = prompts[min(row, len(prompts) - 1)]
+            ids[row, self.shape[1] - len(prompt) :], pad[row] = prompt, self.shape[1] - len(prompt)
+        with self.one_at_a_time:
+            return jax.device_get(self.executable(self.params, ids, pad, np.zeros(self.shape[0], np.uint32)))
+
+    def dispatch(self, batch: Made) -> tuple[dict, dict]:
+        return batch.values, batch.moments
+
+    def kept(self, batch: Made, value: np.ndarray) -> np.ndarray:
+        return value
+
+
+def moments_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(mean, M2) of values [n ...] over n, float64."""
+    wide = values.astype(np.float64)
+    mean = wide.mean(axis=0) if len(wide) else np.zeros(wide.shape[1:])
+    return mean, ((wide - mean) ** 2).sum(axis=0)

@@ -1,0 +1,187 @@
+"""Which units a run has and which are missing: what any engine needs to hand them out, without a model.
+
+    OUT/plan.json    where each unit begins in the source, so that a process reads its own units and nothing else
+
+The first process makes it from the source, and so do those that start before it is there: all make the same. It is
+not there for a source that can be read in order only; how many units that has is known at its end.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from llama_jax.plumbing import boundary
+from llama_jax.plumbing.boundary import Declared
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import store
+from llama_lab.activations.cuts import Part
+from llama_lab.activations.folder import Folder
+from llama_lab.activations.folders import open_folder
+from llama_lab.activations.records import SEALED, Count, Digest, commits, committed, record, sealed
+from llama_lab.activations.sources import Source, open_source
+from llama_lab.activations.spec import Whole
+from llama_lab.activations.store import PLAN
+
+UNIT = 256  # examples
+AGAIN = "Remove it, and the next run makes it anew."
+LOOK = 1_000  # units planned until it is looked whether somebody else has the plan by now
+
+Shard = tuple[int, int]  # (index from 0, count): units with number % count == index
+
+
+class Plan(Declared):
+    """plan.json: the source, what tells a changed one, and of each unit of `unit` examples its start and digest."""
+
+    source: dict[str, Any]
+    stamp: dict[str, Any]
+    unit: Annotated[int, Field(ge=1)]
+    examples: Count
+    starts: list[list[Count]]
+    sha256: list[Digest]
+
+    @model_validator(mode="after")
+    def fits(self) -> Plan:
+        if not len(self.starts) == len(self.sha256) == -(-self.examples // self.unit):
+            raise ValueError(f"{self.examples:,} examples by {self.unit:,} are another number of units")
+        return self
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def part(self, number: int) -> Part:
+        """A unit. Raises UserError for a number that none has."""
+        if not 0 <= number < len(self):
+            raise UserError(f"There is no unit {number}: this source has {len(self):,}, from 0 on.")
+        first = number * self.unit
+        size = min(self.unit, self.examples - first)
+        return Part(number, first, size, tuple(self.starts[number]), self.sha256[number])
+
+
+def begin(folder: Folder, source: Source, unit: int, fingerprint: Callable[[dict], dict], resume: bool) -> Plan | None:
+    """Claim a folder for a run and return its plan; None where the source can be read in order only.
+
+    Any number of processes may do so at once. fingerprint: of the run, from what identifies the source. Raises
+    UserError as `store.claim` does, and where the source cannot be read.
+    """
+    known = read_plan(folder) if source.contents else None
+    if known and (known.unit, known.stamp) != (unit, source.stamp):
+        known = None  # the source is another: `claim` says so
+    store.claim(folder, fingerprint(known.source if known else source.about), resume)
+    if known or source.contents is None:
+        return known
+    if plan := made(source, unit, lambda: folder.size(PLAN) is not None):
+        folder.write(PLAN, content(plan))
+        return plan
+    return begin(folder, source, unit, fingerprint, resume=True)  # somebody else has it by now
+
+
+def made(source: Source, unit: int, stop: Callable[[], bool]) -> Plan | None:
+    """The plan of a source. None where `stop` says so on the way: it is asked now and then, but not at first."""
+    parts: list[Part] = []
+    for part in source.parts(unit):
+        parts.append(part)
+        if len(parts) % LOOK == 0 and stop():
+            return None
+    return Plan(
+        source=source.about,
+        stamp=source.stamp,
+        unit=unit,
+        examples=parts[-1].first + parts[-1].examples,
+        starts=[list(part.start) for part in parts],
+        sha256=[part.sha256 for part in parts],
+    )
+
+
+def content(plan: Plan) -> bytes:
+    """plan.json's bytes. Raises UserError for more than will be read back."""
+    values = plan.model_dump()
+    if len(json.dumps(values["starts"])) + 68 * len(plan) > boundary.LIMIT - 4096:
+        raise UserError(f"{len(plan):,} units are more than a plan holds; make units larger (--unit).")
+    return sealed(values)
+
+
+def read_plan(folder: Folder) -> Plan | None:
+    """None where there is none. Raises UserError when it is damaged."""
+    found = folder.read(PLAN)
+    return None if found is None else parsed(found, f"{folder.where}/{PLAN}")
+
+
+@functools.lru_cache(maxsize=4)
+def parsed(found: bytes, name: str) -> Plan:
+    values = record(found, name, AGAIN)
+    if SEALED not in values:
+        raise UserError(f"{name} has no {SEALED}. {AGAIN}")
+    return boundary.read(Plan, values, name, AGAIN)
+
+
+class Share(Declared):
+    """A shard as it is asked for."""
+
+    shard: Annotated[tuple[Whole, Whole], Field(strict=False)] | None
+
+    @model_validator(mode="after")
+    def within(self) -> Share:
+        if self.shard and not 0 <= self.shard[0] < self.shard[1]:
+            raise ValueError("a shard is (index, count): index from 0 on, below count")
+        return self
+
+
+def share_of(numbers: range, shard: Shard | None) -> range:
+    """The numbers that are a shard's. Raises UserError for a shard that there is not."""
+    asked = boundary.read(Share, dict(shard=shard), "What is asked for").shard
+    return numbers[asked[0] :: asked[1]] if asked else numbers
+
+
+def units(source, unit: int = UNIT) -> list[Part]:
+    """The units of a source: number, first example and how many, the same for whoever asks, whatever is extracted.
+
+    source: see `sources.open_source`. unit: examples of each. Raises UserError for a source that can be read in order
+    only.
+    """
+    return list((source if isinstance(source, Source) else open_source(source)).parts(unit))
+
+
+def pending(out: str | os.PathLike, shard: Shard | None = None) -> list[int]:
+    """The numbers of the units that a folder lacks, ascending; of a shard's only, if one is given.
+
+    Raises UserError where the folder holds no run yet, or how many units there are is not known yet.
+    """
+    folder = open_folder(out)
+    done = commits(folder)
+    return [number for number in share_of(range(count_of(folder)), shard) if number not in done]
+
+
+def count_of(folder: Folder) -> int:
+    """How many units a run has, finished or not."""
+    if folder.read(store.RUN) is None:
+        raise UserError(f"{folder.where} holds no run yet: `llama-jax extract` or `extract` begins one.")
+    if plan := read_plan(folder):
+        return len(plan)
+    if whole := store.read_whole(folder):
+        return whole.units
+    raise UserError(
+        f"How many units {folder.where} will have is not known: its source is read in order, and has not been read to"
+        " its end yet."
+    )
+
+
+def finish(out: str | os.PathLike) -> bool:
+    """Complete a store once all of its units are committed; whether it is complete now. Doing it again changes
+    nothing. Raises UserError as `pending` does."""
+    folder = open_folder(out)
+    folder.tidy()
+    return completed(folder, count_of(folder))
+
+
+def completed(folder: Folder, count: int) -> bool:
+    """Write the index and the record of the whole, if so many units are committed."""
+    if len(committed(folder.sizes("units/"))) < count or len(commits(folder)) < count:
+        return False
+    store.finish(folder, count)
+    return True

@@ -1,0 +1,284 @@
+"""The model cut after the last site that is asked for and tapped at each of them: one program, compiled once, for every
+batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from pydantic import Field
+
+from llama_jax import attention, embeddings, ffn, head, kvc, layer, norm, rope
+from llama_jax.attention import CallPositions
+from llama_jax.axes import Array, Bool, Int
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.model import Model
+from llama_jax.plumbing import boundary
+from llama_jax.plumbing.boundary import shown
+from llama_jax.plumbing.errors import UserError
+from llama_jax.quantise import is_quantised
+from llama_lab.activations import batches, sharding
+from llama_lab.activations.batches import Batch, Unit
+from llama_lab.activations.spec import (
+    ROW_LIMIT,
+    ActivationSpec,
+    Site,
+    Whole,
+    check_size,
+    row_bytes,
+    row_shape,
+    whole,
+)
+from llama_lab.bench.guard import Guard
+
+Values = dict[str, jax.Array]
+MOST_TOKENS = 1 << 24  # of a batch
+
+
+def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
+    """True where a token may look: back, and within its own segment. Padding sees nothing."""
+    t = segments.shape[1]
+    return (
+        jnp.tril(jnp.ones((t, t), bool)) & (segments[:, :, None] == segments[:, None, :]) & (segments[:, :, None] > 0)
+    )
+
+
+def needed(params: Model, sites: Sequence[Site]) -> Model:
+    """The weights that these sites depend on: layers up to the last of them; the head only for what comes after the
+    layers."""
+    names = {site.name for site in sites}
+    after = bool(names & {"ln_final", "logits"})
+    layers = params.layers if after else params.layers[: 1 + max(site.layer for site in sites)]
+    return replace(params, layers=layers, head=params.head if after else None)
+
+
+def tapped(
+    params: Model,
+    ids: Int[Array, "B T"],
+    positions: Int[Array, "B T"],
+    segments: Int[Array, "B T"],
+    *,
+    config: ModelConfig,
+    sites: Sequence[Site],
+) -> Values:
+    """Site → its values [B T ...] (`spec.row_shape`), in the dtype that the model computes in."""
+    rotary = config.positions == "rope"
+    rotation = rope.angles(positions, rope.frequencies(config)) if rotary else (None, None)
+    where = CallPositions(jnp.zeros((), jnp.int32), *rotation, segment_mask(segments))
+    normalise = partial(norm.NORMS[config.norm], eps=config.norm_eps)
+    attend = partial(
+        attention.attend,
+        head_dim=config.head_dim,
+        rope=rope.rotate if rotary else rope.unrotated,
+        append=kvc.append_none,
+    )
+    x, found = embeddings.embed(params.embedding, ids, positions), {}
+    for i, weights in enumerate(params.layers):
+        seen: Values = {}
+
+        def tap(name: str, value, seen=seen):
+            seen[name] = value
+            return value
+
+        x, _ = layer.layer(
+            weights,
+            x,
+            where,
+            None,
+            norm=normalise,
+            attend=partial(attend, tap=tap),
+            ffn=ffn.FFNS[config.hidden_act],
+            tap=tap,
+        )
+        found |= {str(s): laid_out(s.name, seen[s.name], positions) for s in sites if s.layer == i}
+    if Site("ln_final") in sites:
+        found["ln_final"] = normalise(params.head.norm, x)
+    if Site("logits") in sites:
+        vocabulary = params.embedding.weight if params.head.weight is None else params.head.weight
+        found["logits"] = head.head(params.head, vocabulary, x, norm=normalise)
+    return found
+
+
+def laid_out(name: str, value, positions: Int[Array, "B T"]):
+    """A tapped value with its batch row and token first: [B T ...]."""
+    if name in ("q", "k", "v"):
+        return value.transpose(0, 2, 1, 3)
+    if name != "pattern":
+        return value
+    b, t = positions.shape
+    weights = value.reshape(b, -1, t, t).transpose(0, 2, 1, 3)  # [B T H S]
+    begins = jnp.arange(t, dtype=jnp.int32) - positions  # [B T]: where each token's segment begins
+    keys = begins[:, :, None] + jnp.arange(t, dtype=jnp.int32)  # the segment's keys, first to last, and beyond
+    shifted = jnp.take_along_axis(weights, jnp.clip(keys, 0, t - 1)[:, :, None, :], axis=-1)
+    return jnp.where((keys <= jnp.arange(t, dtype=jnp.int32)[:, None])[:, :, None, :], shifted, 0)
+
+
+def moments(values, real: Bool[Array, " R"]) -> tuple[jax.Array, jax.Array]:
+    """Mean and sum of squared deviations over the real ones among R rows, float32, one a feature."""
+    wide = values.astype(jnp.float32)
+    mask = real.reshape(-1, *[1] * (wide.ndim - 1))
+    mean = jnp.sum(jnp.where(mask, wide, 0), axis=0) / jnp.maximum(jnp.sum(real), 1)
+    return mean, jnp.sum(jnp.where(mask, (wide - mean) ** 2, 0), axis=0)
+
+
+def program(
+    params: Model, ids, positions, segments, at: Int[Array, " R"], *, config: ModelConfig, spec: ActivationSpec
+) -> tuple[Values, dict]:
+    """({site: values [R ...] in the dtype they are kept in}, {site: (mean, M2)}): what one batch gives.
+
+    at: the kept tokens, -1 where there are fewer than R; with all positions R is B * T and the values stay where they
+    are.
+    """
+    dtype, everywhere = jnp.dtype(spec.dtype), spec.positions == "all"
+    real = segments.reshape(-1) > 0 if everywhere else at >= 0
+    values = {}
+    for site, value in tapped(params, ids, positions, segments, config=config, sites=spec.resolve(config)).items():
+        flat = value.reshape(-1, *value.shape[2:])
+        values[site] = (flat if everywhere else flat[jnp.maximum(at, 0)]).astype(dtype)
+    return values, {site: moments(value, real) for site, value in values.items()}
+
+
+class Request(boundary.Declared):
+    """What an extractor is asked for, beside its checkpoint, spec and batch."""
+
+    pack: bool
+    row_limit: Annotated[Whole, Field(ge=1)]
+
+
+class Extractor:
+    """The activations that `spec` asks for, of any batch [B T]. Everything is compiled here, once: layers above the
+    last site and an unused head are not part of the program.
+
+    checkpoint: its weights decide the dtype of the computation. batch: (B, T). pack: let several examples share a row.
+    row_limit: bytes that one token may take. mesh: of `sharding.mesh`, for a model larger than a device: its weights
+    are spread over it, from where they were loaded, which should be the host; every process then makes the same calls
+    in the same order, and has all results. compute: what is compiled, with the arguments and results of `program`.
+    Raises UserError for quantised weights, for sites that the model has not, or that are too large, and for a batch
+    that the mesh cannot share out.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        spec: ActivationSpec,
+        batch: tuple[int, int] = (8, 256),
+        pack: bool = True,
+        row_limit: int = ROW_LIMIT,
+        mesh: Mesh | None = None,
+        compute: Callable = program,
+    ):
+        config, asked = checkpoint.config, boundary.read(Request, dict(pack=pack, row_limit=row_limit), "The extractor")
+        if is_quantised(checkpoint.params.embedding.weight):
+            raise UserError(
+                f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}."
+            )
+        batch = checked_shape(batch, config.max_position_embeddings)
+        check_size(spec, config, batch[1], asked.row_limit)
+        self.checkpoint, self.spec, self.shape, self.pack = checkpoint, spec, batch, pack
+        self.sites, self.capacity = spec.resolve(config), batches.capacity(spec, batch, pack)
+        self.params, self.mesh = needed(checkpoint.params, self.sites), mesh
+        rows = every = None
+        if mesh is not None:
+            sharding.check_batch(batch, mesh)
+            self.params = sharding.shard(self.params, mesh)
+            rows, every = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+        abstract = jax.ShapeDtypeStruct(self.shape, jnp.int32, sharding=rows)
+        with Guard() as guard:
+            jitted = jax.jit(partial(compute, config=config, spec=spec), out_shardings=every)
+            at = jax.ShapeDtypeStruct((self.capacity if spec.positions != "all" else 0,), jnp.int32, sharding=every)
+            self.executable = jitted.lower(self.params, abstract, abstract, abstract, at).compile()
+        self.compilations, self.compile_seconds = guard.compilations, guard.backend_seconds
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that the values of one token take."""
+        return row_bytes(self.sites, self.checkpoint.config, self.shape[1], self.spec.itemsize)
+
+    @property
+    def row_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {str(site): row_shape(site, self.checkpoint.config, self.shape[1]) for site in self.sites}
+
+    def plan(self, number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
+        """The batches of a unit. Raises UserError for a token id that the vocabulary has not, naming the example."""
+        vocabulary = self.checkpoint.config.vocab_size
+        checked = [checked_ids(i, ids, vocabulary) for i, ids in enumerate(examples, first)]
+        return batches.plan(number, first, checked, self.spec, self.shape, self.pack)
+
+    def dispatch(self, batch: Batch) -> tuple[Values, dict]:
+        """Start one batch on the device and its results on their way to the host; returns at once, see `program`."""
+        at = np.full(self.capacity if self.spec.positions != "all" else 0, -1, np.int32)
+        at[: len(batch.at)] = batch.at[: len(at)]
+        inputs = (batch.ids, batch.positions, batch.segments, at)
+        if self.mesh is not None:
+            specs = (*[PartitionSpec("data")] * 3, PartitionSpec())
+            inputs = tuple(sharding.spread(values, self.mesh, spec) for values, spec in zip(inputs, specs, strict=True))
+        found = self.executable(self.params, *inputs)
+        for array in jax.tree.leaves(found):
+            array.copy_to_host_async()
+        return found
+
+    def kept(self, batch: Batch, value: jax.Array) -> np.ndarray:
+        """The kept rows [n ...] of one site of a dispatched batch, on the host."""
+        host = np.asarray(value)
+        return host[batch.at] if self.spec.positions == "all" else host[: len(batch.at)]
+
+    def __call__(self, examples: Iterable[str | Sequence[int]]) -> dict[str, np.ndarray]:
+        """The activations of a few examples, at once: {site: [rows ...], token, example, segment, position: [rows]}."""
+        if isinstance(examples, str):
+            raise UserError("One text is given where several are expected; put it in a list.")
+        unit = self.plan(0, 0, [encode(self.checkpoint)(example) for example in examples])
+        found = {
+            site: np.empty((unit.size, *shape), jnp.dtype(self.spec.dtype)) for site, shape in self.row_shapes.items()
+        }
+        for batch in unit.batches:
+            for site, value in self.dispatch(batch)[0].items():
+                found[site][batch.to] = self.kept(batch, value)
+        return found | unit.rows
+
+
+def checked_shape(batch: Sequence[int], context: int) -> tuple[int, int]:
+    """(B, T). Raises UserError where it is not that, or longer than the model's context."""
+    numbers = whole(batch)
+    if len(numbers) != 2 or min(numbers) < 1 or numbers[1] > context or numbers[0] * numbers[1] > MOST_TOKENS:
+        raise UserError(
+            f"batch is {shown(batch)}; give (B, T), at least (1, 1), with T no longer than the model's context of"
+            f" {context}, and {MOST_TOKENS:,} tokens at most."
+        )
+    return numbers
+
+
+def checked_ids(example: int, ids: Sequence[int], vocabulary: int) -> np.ndarray:
+    """Token ids [n] of one example. Raises UserError, naming it, where they are no such thing."""
+    try:
+        found = np.asarray(ids)
+    except ValueError:  # lists of several lengths
+        found = np.asarray(None)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise UserError(f"Example {example} is not a list of token ids.")
+    if found.size and not (found.min() >= 0 and found.max() < vocabulary):
+        raise UserError(
+            f"Example {example} has a token id outside the vocabulary of {vocabulary}; it was made by another"
+            " tokenizer."
+        )
+    return found.astype(np.int32)
+
+
+def encode(checkpoint: Checkpoint) -> Callable[[str | Sequence[int]], Sequence[int]]:
+    """Example → token ids: a text as the model expects a plain one, ids as they are. Raises UserError for a text
+    without a tokenizer."""
+
+    def of(example: str | Sequence[int]) -> Sequence[int]:
+        if not isinstance(example, str):
+            return example
+        if checkpoint.tokenizer is None:
+            raise UserError(f"{checkpoint.name} has no tokenizer; give token ids instead of texts.")
+        return checkpoint.tokenizer.encode(example)
+
+    return of

@@ -1,0 +1,202 @@
+"""A run on a Ray cluster: a pool of actors, each with the model loaded once, is handed the units that are missing.
+
+Ray brings back an actor whose process or machine has died, anywhere, and repeats what it was asked; what nobody brings
+back is overtaken (`dealer`). The driver computes nothing, and holds nothing that is not in the folder. Not Ray Data:
+its blocks would decide what is written together, and the bytes would depend on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from llama_lab.activations.dealer import IN_HAND, Dealer
+from llama_lab.activations.extraction import extract
+from llama_lab.activations.folders import open_folder
+from llama_lab.activations.pipeline import Pipeline
+from llama_lab.activations.plan import finish, pending, read_plan
+from llama_lab.activations.program import Extractor
+from llama_lab.activations.ray_cluster import (
+    connected,
+    heard_out,
+    in_one_line,
+    installed,
+    interruptible,
+    settle,
+    shared_out,
+)
+from llama_lab.activations.records import commits
+from llama_lab.activations.run import Progress, RunReport
+from llama_lab.activations.sources import Source
+from llama_lab.activations.supervisor import terminable
+
+GRACE = 5.0  # seconds that actors have to say what they did, and to go
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every actor does. make, source: called in the actor's own process, once. folder: that relative paths are
+    from."""
+
+    make: Callable[[], Extractor]
+    source: Callable[[], Source]
+    out: str
+    unit: int
+    depth: int = 2
+    writers: int = 2
+    folder: str = field(default_factory=os.getcwd)
+
+
+class Actor:
+    """One device, or one share of a machine's cores. It makes nothing until it is asked: a mistake in the making is
+    then an answer, and no death that Ray would mend for ever."""
+
+    def __init__(self, job: Job, cores: int):
+        self.job, self.cores, self.lock = job, cores, threading.Lock()
+        self.extract: Callable[..., RunReport] | None = None
+        self.pipeline: Pipeline | None = None
+
+    def begin(self) -> None:
+        """Claim the folder, plan its units."""
+        self._ready()(units=[])
+
+    def do(self, unit: int) -> Progress:
+        """Have a unit committed."""
+        extract = self._ready()
+        with self.lock:
+            self.pipeline = self.pipeline or Pipeline(extract)
+        return self.pipeline.do(unit)
+
+    def end(self) -> RunReport | None:
+        return self.pipeline and self.pipeline.end()
+
+    def _ready(self) -> Callable[..., RunReport]:
+        with self.lock:
+            if self.extract is None:
+                job = self.job
+                settle(self.cores)
+                with contextlib.suppress(OSError):  # another machine may have no such folder
+                    os.chdir(job.folder)
+                options = dict(depth=job.depth, writers=job.writers, unit=job.unit)
+                self.extract = partial(extract, job.make(), job.source(), job.out, **options)
+            return self.extract
+
+
+def run(
+    job: Job, progress: Callable[[Progress], None], actors: int | None = None, address: str | None = None
+) -> RunReport:
+    """Extract all that a folder lacks on the Ray cluster at `address`, or on this machine where there is none.
+
+    actors: how many; by default one a GPU, or where there are none one a machine. Raises UserError where Ray is not
+    installed or the cluster does not answer, and the first one that an actor raised; what is committed stays. The
+    report's padding and compilations are those of the actors that were alive at the end.
+    """
+    ray = installed()
+    with interruptible(), heard_out() as overheard, connected(ray, address), terminable(), in_one_line(ray):
+        with pool(ray, job, actors) as members:
+            claims = [member.begin.remote() for member in members]
+            ray.get(ray.wait(claims, num_returns=1)[0])
+            tally = Tally(job.out, progress)
+            overtaken = driven(ray, members, Dealer(pending(job.out)), tally.heard)
+            seconds, overheard.over = tally.seconds, True  # it would speak of calls that nobody needs
+            reports = ended(ray, [member for i, member in enumerate(members) if i not in overtaken.values()])
+        if overtaken:  # they keep the folder from being tidied until they are gone
+            ray.wait(list(overtaken), num_returns=len(overtaken), timeout=GRACE)
+    return tally.report(finish(job.out), reports, seconds)
+
+
+def driven(ray, members: Sequence, dealer: Dealer, heard: Callable[[Progress], None]) -> dict[object, int]:
+    """Have all units committed; the calls that others have made needless, each with its actor's index."""
+    calls: dict[object, tuple[int, int]] = {}
+
+    def deal(index: int) -> None:
+        for unit in dealer.deal(index):
+            calls[members[index].do.remote(unit)] = index, unit
+
+    for index in range(len(members)):
+        deal(index)
+    while dealer.left:
+        (call,), _ = ray.wait(list(calls), num_returns=1)
+        index, unit = calls.pop(call)
+        spent, first = ray.get(call), unit in dealer.left
+        dealer.committed(index, unit)
+        if first:
+            heard(spent)
+        deal(index)
+    return {call: index for call, (index, _) in calls.items()}
+
+
+def ended(ray, members: Sequence) -> list[RunReport]:
+    """What actors that have nothing to do say they did; who does not answer soon is left out."""
+    said, _ = ray.wait([member.end.remote() for member in members], num_returns=len(members), timeout=GRACE)
+    return [report for report in ray.get(said) if report]
+
+
+class Tally:
+    """What has been committed in a folder, as the driver hears of it."""
+
+    def __init__(self, out: str, progress: Callable[[Progress], None]):
+        self.folder, self.progress, self.start = open_folder(out), progress, time.perf_counter()
+        plan = read_plan(self.folder)
+        self.total = plan.examples if plan else None
+        self.before = sum(commit.examples for commit in commits(self.folder).values())
+        self.units = self.examples = self.tokens = self.bytes = 0
+        self.tell(None)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.start
+
+    def heard(self, spent: Progress) -> None:
+        """One unit more. One that was found committed (by an actor that has died since) is no work of now, but is
+        there."""
+        self.units, self.examples = self.units + spent.units, self.examples + spent.examples
+        self.tokens, self.bytes = self.tokens + spent.tokens, self.bytes + spent.bytes
+        self.before += spent.before
+        self.tell(spent.unit)
+
+    def tell(self, unit: int | None) -> None:
+        done = (self.units, self.examples, self.tokens, self.bytes, self.seconds)
+        self.progress(Progress(*done, self.before, self.total, unit))
+
+    def report(self, complete: bool, reports: Sequence[RunReport], seconds: float) -> RunReport:
+        found = commits(self.folder).values()
+        tokens, slots = (sum(of(r) for r in reports if r.tokens) for of in (lambda r: r.tokens, slots_of))
+        return RunReport(
+            out=self.folder.where,
+            units=len(found),
+            rows=sum(commit.rows for commit in found),
+            bytes=sum(commit.bytes for commit in found),
+            written=self.units,
+            tokens=self.tokens,
+            padding=1 - tokens / slots if slots else 0.0,
+            compilations=sum(report.compilations for report in reports),
+            seconds=seconds,
+            tokens_per_second=self.tokens / seconds,
+            complete=complete,
+        )
+
+
+def slots_of(report: RunReport) -> float:
+    """Tokens that the model read, padding included."""
+    return report.tokens / (1 - report.padding)
+
+
+@contextlib.contextmanager
+def pool(ray, job: Job, count: int | None) -> Iterator[list]:
+    """The actors; none of them lives on after the `with` lines."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    count, cores, gpus = shared_out(*([int(node.get(kind, 0)) for node in nodes] for kind in ("CPU", "GPU")), count)
+    lasting = dict(max_restarts=-1, max_task_retries=-1, max_concurrency=IN_HAND + 2, scheduling_strategy="SPREAD")
+    made = ray.remote(num_cpus=cores, num_gpus=gpus, **lasting)(Actor)
+    members = [made.remote(job, 0 if gpus else cores) for _ in range(count)]
+    try:
+        yield members
+    finally:
+        for member in members:
+            ray.kill(member)

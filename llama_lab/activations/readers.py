@@ -1,0 +1,255 @@
+"""Files of texts or token ids, read a piece at a time: memory does not grow with their length.
+
+    .txt .md    an example is a paragraph: lines between blank ones, as UTF-8
+    .jsonl      an example is a line: a JSON object with the field, a plain string, or a list of token ids
+    (https://jsonlines.org)
+    .parquet    an example is a row, of the column that the field names: strings, or lists of integers
+
+Whatever cannot be an example ends with one line that names the file and the line or row; so do a line of more than
+16 MiB, and an example of more than 4 Mi characters or token ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol
+
+import numpy as np
+
+from llama_jax.plumbing import boundary
+from llama_jax.plumbing.boundary import shown
+from llama_jax.plumbing.errors import UserError, near
+
+Example = str | list[int]
+
+LONGEST_LINE = 16 << 20  # bytes: JSON may spell a character with six
+LONGEST = 4 << 20  # characters or token ids of an example: several books
+NAMES, LONGEST_REASON = 12, 300  # fields in a message, characters of what a library says
+ROWS = 64  # rows of a parquet file read at a time: some megabytes even where they are long
+# bytes of a column that are read at a time: a row group may be the whole file, and pre_buffer would hold it
+BUFFER = 1 << 20
+TAIL = 1 << 16  # bytes at a file's end
+
+
+def example(value, field: str, where: str) -> Example:
+    """What one value stands for: a text, or token ids; of a mapping its `field`. Raises UserError, naming `where`."""
+    if isinstance(value, Mapping):
+        if field not in value:
+            names = [*map(shown, itertools.islice(value, NAMES)), *["…"] * (len(value) > NAMES)]
+            raise UserError(
+                f"{where} has no field {shown(field)}; it has {', '.join(names) or 'none'}. Name another (--field)."
+            )
+        value, where = value[field], f"{where}, field {shown(field)}"
+    check_length(
+        value.size if isinstance(value, np.ndarray) else len(value) if isinstance(value, str | list | tuple) else 0,
+        where,
+    )
+    if isinstance(value, str):
+        return whole(value, where)
+    ids = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(ids, list | tuple) and all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in ids):
+        return [int(i) for i in ids]
+    raise UserError(f"{where} is neither a text nor a list of token ids but {type(value).__name__} {shown(value)}.")
+
+
+def check_length(length: int, where: str) -> None:
+    """Raises UserError for more than an example may have."""
+    if length > LONGEST:
+        raise UserError(f"{where} is too long: an example has at most {LONGEST:,} characters or token ids. Cut it.")
+
+
+def whole(text: str, where: str) -> str:
+    """A text as it is. Raises UserError for one that is not Unicode: half a surrogate pair, which JSON can spell."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where} has half a surrogate pair at character {error.start + 1}, which is no text."
+        ) from error
+    return text
+
+
+class Hash(Protocol):
+    """What is told of every byte that is read, such as `hashlib.sha256()`."""
+
+    def update(self, content: bytes) -> None: ...
+
+
+class Place(NamedTuple):
+    """A point between two examples of a file: its byte and how many lines are before it, or its row."""
+
+    at: int = 0
+    line: int = 0
+
+
+BEGIN = Place()
+
+
+class Reading:
+    """A binary file, gone through by line from a place on; `place` is where it is now."""
+
+    def __init__(self, file: BinaryIO, name: str, place: Place = BEGIN, digest: Hash | None = None):
+        self.file, self.name, self.place, self.digest = file, name, place, digest
+        if place.at:
+            file.seek(place.at)
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """(number from 1, line without its end), one at a time. Raises UserError for what is not UTF-8, or too long."""
+        for raw in iter(partial(self.file.readline, LONGEST_LINE + 1), b""):
+            number = self.place.line + 1
+            if len(raw) > LONGEST_LINE:
+                raise UserError(
+                    f"{self.name}, line {number} is longer than {LONGEST_LINE:,} bytes. Cut it into several."
+                )
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{self.name}, line {number} is not UTF-8: byte 0x{raw[error.start]:02x} at column"
+                    f" {error.start + 1}. Convert it, for example with iconv."
+                ) from error
+            self.place = Place(self.place.at + len(raw), number)
+            if self.digest:
+                self.digest.update(raw)
+            yield number, line
+
+    def paragraphs(self) -> Iterator[str]:
+        """Lines between blank ones."""
+        kept, begin, length = [], 0, 0
+        for number, line in itertools.chain(self.lines(), [(0, "")]):
+            if line.strip():
+                begin, length = (begin, length + 1 + len(line)) if kept else (number, len(line))
+                check_length(length, f"{self.name}, the paragraph at line {begin}")
+                kept.append(line)
+            elif kept:
+                yield "\n".join(kept).strip()
+                kept = []
+
+    def records(self, field: str) -> Iterator[Example]:
+        """The examples of JSON lines."""
+        for number, line in self.filled():
+            where = f"{self.name}, line {number}"
+            value = boundary.parse(line, where, "Each line must be one JSON object, string or list.")
+            yield example(value, field, where)
+
+    def filled(self) -> Iterator[tuple[int, str]]:
+        """Lines that are not blank."""
+        return ((number, line) for number, line in self.lines() if line.strip())
+
+
+def rows(path: Path | str, field: str, first: int = 0) -> Iterator[Example]:
+    """The examples of a column of a parquet file, here or behind a URL, from a row on: of the row groups before it
+    nothing is read."""
+    with table(path) as file:
+        names = file.schema_arrow.names
+        if field not in names:
+            raise UserError(f"{path} has no column {shown(field)}.{near(field, names)} Name another (--field).")
+        groups, before = list(range(file.metadata.num_row_groups)), 0
+        while groups and before + (size := file.metadata.row_group(groups[0]).num_rows) <= first:
+            before += size
+            groups.pop(0)
+        # one column: threads only hold memory
+        batches = file.iter_batches(ROWS, groups, columns=[field], use_threads=False) if groups else ()
+        values = (value for batch in batches for value in batch.column(0))
+        for number, value in enumerate(values, before + 1):
+            if number > first:
+                yield example(value.as_py(), field, f"{path}, row {number}, column {shown(field)}")
+
+
+@contextlib.contextmanager
+def table(path: Path | str) -> Iterator:
+    """An open parquet file. Raises UserError where it, or what is read of it, is none."""
+    from pyarrow import parquet
+
+    try:
+        if isinstance(path, str):
+            import fsspec
+
+            path = fsspec.open(path, "rb").open()
+        with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
+            yield file
+    except UserError:
+        raise
+    except Exception as error:  # what is damaged shows as an error of any class, a date or a text that is none too
+        raise UserError(f"{path} cannot be read as parquet: {first_line(error)}") from error
+
+
+READERS = {".txt": "paragraphs", ".md": "paragraphs", ".jsonl": "records", ".parquet": "rows"}
+
+
+def kind_of(path: Path | str) -> str:
+    return READERS[os.path.splitext(path)[1].lower()]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind."""
+    said = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON]
+    return "".join(c if c.isprintable() else "?" for c in said).rstrip()
+
+
+def read(path: Path | str, field: str, place: Place = BEGIN, digest: Hash | None = None) -> Iterator[Example]:
+    """The examples of a file from a place on, by its suffix. Raises UserError where it cannot be read."""
+    if (kind := kind_of(path)) == "rows":
+        yield from rows(path, field, place.at)
+        return
+    with reading(path, place, digest) as file:
+        yield from file.paragraphs() if kind == "paragraphs" else file.records(field)
+
+
+def ends(path: Path | str, digest: Hash) -> Iterator[Place]:
+    """The place after each example of a file. Nothing is parsed, and of a parquet file only the footer is read."""
+    if (kind := kind_of(path)) == "rows":
+        with table(path) as file:
+            count = file.metadata.num_rows
+        yield from (Place(row + 1) for row in range(count))
+        return
+    with reading(path, digest=digest) as file:
+        for _ in file.paragraphs() if kind == "paragraphs" else file.filled():
+            yield file.place
+
+
+@contextlib.contextmanager
+def reading(path: Path, place: Place = BEGIN, digest: Hash | None = None) -> Iterator[Reading]:
+    """A file of lines, open. Raises UserError where it, or what is read of it, cannot be read."""
+    with readable(str(path)), path.open("rb") as file:
+        yield Reading(file, str(path), place, digest)
+
+
+@contextlib.contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Raises UserError, naming it, for an OSError in the body."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"Cannot read {name}: {error.strerror or error}.") from error
+
+
+def typed(name: str, field: str) -> Iterator[Example]:
+    """The examples of standard input."""
+    with readable(name):
+        yield from Reading(sys.stdin.buffer, name).records(field)
+
+
+def tail(path: Path) -> list:
+    """[size, sha256 of the last bytes]: most changes show in them, and nobody reads the whole; of parquet it is the
+    footer."""
+    with readable(str(path)), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL))
+        return [size, hashlib.sha256(file.read()).hexdigest()]
+
+
+def digest(paths: Sequence[Path]) -> str:
+    """sha256 of one file's contents as `sha256sum` prints it; of several, the sha256 of those, one a line, in order."""
+    found = []
+    for path in paths:
+        with readable(str(path)), path.open("rb") as file:
+            found.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return found[0] if len(found) == 1 else hashlib.sha256("\n".join(found).encode()).hexdigest()

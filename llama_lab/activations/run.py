@@ -1,0 +1,206 @@
+"""One call of `extract`: which of the units it was asked for are still to do, and what it has committed so far."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.threads import Supply
+from llama_jax.plumbing.values import whole
+from llama_lab.activations import store
+from llama_lab.activations.batches import Unit
+from llama_lab.activations.flow import Work
+from llama_lab.activations.folder import Folder
+from llama_lab.activations.plan import Plan, Shard, share_of
+from llama_lab.activations.program import Extractor, encode
+from llama_lab.activations.records import Commit, commits, committed_unit
+from llama_lab.activations.sources import Chunk, Source, changed, chunks
+
+
+class Progress(NamedTuple):
+    """How far a run is.
+
+    units, examples, tokens, bytes: what this call has committed, in so many seconds. before: examples of what is asked
+    for that were committed before, or by somebody else since. total: examples asked for, None where that is not known.
+    unit: the one just committed or found committed, None in the first call: the folder is claimed, work begins.
+    """
+
+    units: int
+    examples: int
+    tokens: int
+    bytes: int
+    seconds: float
+    before: int
+    total: int | None = None
+    unit: int | None = None
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run left and what it took.
+
+    units, rows, bytes: of all that was asked for and is committed. written, tokens: units committed by this call, and
+    the tokens that the model read for them, padding left out. padding: share of the model's work that went to padding.
+    compilations: programs compiled for the run, its extractor's included. seconds: from the start to the last fsync,
+    without compiling; tokens_per_second: tokens / seconds.
+    complete: whether every unit of the source is committed; not looked for where `units` were named. device_idle: share
+    of the traced time in which the device ran nothing.
+    """
+
+    out: str
+    units: int
+    rows: int
+    bytes: int
+    written: int
+    tokens: int
+    padding: float
+    compilations: int
+    seconds: float
+    tokens_per_second: float
+    complete: bool
+    device_idle: float | None = None
+
+
+class Run:
+    """left: numbers still to do. passed: of a source that is read in order, numbers to pass over. count: units that the
+    source has, as far as is known. `planned` and `write` are called in threads."""
+
+    def __init__(
+        self,
+        extractor: Extractor,
+        folder: Folder,
+        source: Source,
+        size: int,
+        plan: Plan | None,
+        progress: Callable[[Progress], None],
+    ):
+        self.extractor, self.folder, self.source, self.size = extractor, folder, source, size
+        self.plan, self.progress, self.lock = plan, progress, threading.RLock()
+        self.count = len(plan) if plan else 0
+        self.left: Iterable[int] = ()
+        self.passed: dict[str, str] = {}  # a number as JSON knows it → sha256 of its examples
+        self.shard: Shard | None = None
+        self.total: int | None = None
+        self.supply: Supply | None = None
+        self.units = self.examples = self.tokens = self.slots = self.bytes = 0
+        self.before = self.stored = self.rows = self.stored_bytes = 0
+
+    def take(self, units: Iterable[int] | None, shard: Shard | None) -> None:
+        """Find out what of the units asked for is left; `units` are asked for one by one, later."""
+        self.shard = shard
+        if self.plan is None:
+            for number, commit in commits(self.folder).items():
+                self.passed[str(number)] = commit.source_sha256
+                if self.mine(number):
+                    self.found(commit)
+        elif units is None:
+            numbers = share_of(range(self.count), shard)
+            self.total = sum(self.plan.part(number).examples for number in numbers)
+            self.left = [number for number in numbers if not self.done(number)]
+        else:
+            self.left = self.supply = Supply(units)
+
+    def close(self) -> None:
+        """Wait for no more units: whoever hands them out may never do so again."""
+        if self.supply:
+            self.supply.close()
+
+    def begin(self) -> None:
+        self.start = time.perf_counter()
+        self.tell()
+
+    def mine(self, number: int) -> bool:
+        return not self.shard or number % self.shard[1] == self.shard[0]
+
+    def done(self, number: int) -> bool:
+        """Whether a unit is committed, by whomever."""
+        commit = committed_unit(self.folder, number)
+        if commit:
+            self.found(commit)
+        return commit is not None
+
+    def found(self, commit: Commit) -> None:
+        with self.lock:
+            self.before += commit.examples
+            self.stored, self.rows, self.stored_bytes = (
+                self.stored + 1, self.rows + commit.rows, self.stored_bytes + commit.bytes,
+            )  # fmt: skip
+
+    def chunks(self, look: bool) -> Iterator[Chunk | None]:
+        """The examples of the units that are left, None while none is handed out. look: pass over those that somebody
+        has committed since."""
+        if self.plan is None:
+            yield from self.in_order()
+            return
+        for number in self.left:
+            if number is None:
+                yield None
+                continue
+            part = self.plan.part(number := whole(number, "A unit", 0))
+            if look and self.done(number):
+                self.tell(number)
+            else:
+                yield self.source.chunk(part)
+
+    def in_order(self) -> Iterator[Chunk]:
+        """The same, all of the source being read. Raises UserError where what is passed over is not what it was."""
+        for chunk in chunks(self.source, self.size):
+            self.count += 1
+            if (sha256 := self.passed.get(str(chunk.number))) is not None:
+                if sha256 != chunk.sha256:
+                    raise UserError(changed(chunk.number, chunk.first, len(chunk.examples)))
+            elif self.mine(chunk.number):
+                yield chunk
+
+    def planned(self, look: bool) -> Iterator[tuple[Unit, Chunk] | None]:
+        """(unit, its examples) of what is left, None while none is handed out."""
+        ids, plan = encode(self.extractor.checkpoint), self.extractor.plan
+        for chunk in self.chunks(look):
+            yield chunk and (plan(chunk.number, chunk.first, [ids(example) for example in chunk.examples]), chunk)
+
+    def write(self, work: Work) -> None:
+        """Commit a unit. Raises UserError for values that are not finite: they would spoil every mean."""
+        unit, chunk = work.unit, work.chunk
+        for site, found in work.moments.items():
+            if not (np.isfinite(found.mean).all() and np.isfinite(found.m2).all()):
+                raise UserError(
+                    f"{site} has values in unit {unit.number} that {self.extractor.spec.dtype} cannot hold (not"
+                    " finite); choose bfloat16 or float32."
+                )
+        about = dict(first=unit.first, examples=unit.count, tokens=unit.tokens, source_sha256=chunk.sha256)
+        commit = store.write_unit(self.folder, unit.number, work.values | unit.rows, about, work.moments)
+        with self.lock:
+            self.units, self.examples, self.bytes = (
+                self.units + 1, self.examples + unit.count, self.bytes + commit.bytes,
+            )  # fmt: skip
+            self.tokens += unit.tokens
+            self.slots += len(unit.batches) * self.extractor.shape[0] * self.extractor.shape[1]
+            self.rows += commit.rows
+            self.tell(unit.number)
+
+    def tell(self, unit: int | None = None) -> None:
+        with self.lock:
+            done = (self.units, self.examples, self.tokens, self.bytes, time.perf_counter() - self.start)
+            self.progress(Progress(*done, self.before, self.total, unit))
+
+    def report(self, compilations: int, seconds: float, complete: bool, device_idle: float | None) -> RunReport:
+        return RunReport(
+            out=self.folder.where,
+            units=self.stored + self.units,
+            rows=self.rows,
+            bytes=self.stored_bytes + self.bytes,
+            written=self.units,
+            tokens=self.tokens,
+            padding=1 - self.tokens / self.slots if self.slots else 0.0,
+            compilations=compilations,
+            seconds=seconds,
+            tokens_per_second=self.tokens / seconds,
+            complete=complete,
+            device_idle=device_idle,
+        )

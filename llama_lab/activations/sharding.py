@@ -1,0 +1,103 @@
+"""One model over several devices: weights split by what they are, batches over "data", for models larger than a device.
+
+    mesh(2, 4): 8 devices                    data: rows of the batch, each part with all of the weights
+                                             tensor: heads, hidden units and vocabulary, each part with all of the batch
+
+What is split follows Megatron-LM (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053): products that widen by their
+rows, those that narrow again by their columns. XLA's partitioner adds the communication (Xu et al. 2021,
+https://arxiv.org/abs/2105.04663).
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from llama_jax.model import Model
+from llama_jax.plumbing.errors import UserError
+
+# (part of the model, its weight): the axis of the weight that goes over "tensor"; what is not here is on every device
+SPLIT = {
+    ("embedding", "weight"): 0,
+    ("head", "weight"): 0,
+    ("attention", "qkv"): 0,
+    ("attention", "qkv_bias"): 0,
+    ("attention", "o"): 1,
+    ("ffn", "gate_up"): 0,
+    ("ffn", "gate_up_bias"): 0,
+    ("ffn", "down"): 1,
+}
+
+
+def mesh(data: int, tensor: int) -> Mesh:
+    """All devices of all processes as a grid with the axes "data" and "tensor". Raises UserError where their number is
+    another.
+
+    A row of the grid, which exchanges values in each layer, lies within a process where it can.
+    """
+    found = len(jax.devices())
+    if min(data, tensor) < 1 or data * tensor != found:
+        raise UserError(
+            f"A mesh of {data} x {tensor} needs {data * tensor} devices; JAX sees {found}, processes:"
+            f" {jax.process_count()}."
+            " Choose a mesh of that many, or limit what is visible (CUDA_VISIBLE_DEVICES, JAX_NUM_CPU_DEVICES)."
+        )
+    return jax.make_mesh((data, tensor), ("data", "tensor"), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def parse(text: str) -> Mesh:
+    """The mesh that a command line writes as DATAxTENSOR, such as 2x4. Raises UserError."""
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise UserError(f"--mesh {text!r}: write DATAxTENSOR, two whole numbers such as 2x4.")
+    return mesh(int(parts[0]), int(parts[1]))
+
+
+def partition(path, weight, size: int) -> PartitionSpec:
+    """How one weight is split over `size` devices; not at all where its axis cannot be split evenly."""
+    axis = SPLIT.get(tuple(key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey))[-2:])
+    if axis is None or weight.shape[axis] % size:
+        return PartitionSpec()
+    return PartitionSpec(*[None] * axis, "tensor")
+
+
+def shard(params: Model, mesh: Mesh) -> Model:
+    """The same weights, each device with its own part of them. Each process puts only what its devices hold.
+
+    params: on the host (`host()`), so that no device ever holds a whole one of those that are split.
+    """
+
+    def put(path, weight):
+        return spread(np.asarray(weight), mesh, partition(path, weight, mesh.shape["tensor"]))
+
+    return jax.tree_util.tree_map_with_path(put, params)
+
+
+def spread(values: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
+    """A host array that every process has, as one array over the mesh."""
+    return jax.make_array_from_callback(values.shape, NamedSharding(mesh, spec), lambda index: values[index])
+
+
+def check_batch(batch: tuple[int, int], mesh: Mesh) -> None:
+    """Raises UserError for a batch whose rows cannot be shared out evenly."""
+    if batch[0] % mesh.shape["data"]:
+        raise UserError(
+            f"A batch of {batch[0]} rows cannot be shared evenly by {mesh.shape['data']} parts of the mesh;"
+            f" choose a multiple of {mesh.shape['data']}."
+        )
+
+
+def host() -> jax.Device:
+    """The processor as a device, where weights are loaded before `shard` spreads them:
+    `checkpoint.load(name, device=host())`.
+
+    Raises UserError where JAX_PLATFORMS leaves it out.
+    """
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError as error:
+        raise UserError(
+            "JAX may not use the processor here, where weights are loaded before they are spread; add it: "
+            f"JAX_PLATFORMS={jax.config.jax_platforms},cpu"
+        ) from error

@@ -1,0 +1,146 @@
+"""A shard: the rows of one unit, one tensor a column, in a plain safetensors file that any reader of the format opens.
+
+The format is simple (https://github.com/huggingface/safetensors#format): 8 bytes length, a JSON header, then the
+tensors. It is written here to the byte as the safetensors library writes it, which however copies all tensors twice and
+holds up every other thread meanwhile; and numpy has no bfloat16, so that the library cannot read it back through numpy.
+The header of a file that comes from a disk is checked before a byte is believed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from pydantic import Field
+
+from llama_jax.plumbing import boundary
+from llama_jax.plumbing.boundary import Declared
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations.folder import Folder
+
+DTYPES = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "BF16": np.dtype(ml_dtypes.bfloat16),
+          "F16": np.dtype("<f2")}  # fmt: skip # in the order in which tensors are laid out
+LABELS = {
+    "token": np.dtype("int32"),
+    "example": np.dtype("int64"),
+    "segment": np.dtype("int32"),
+    "position": np.dtype("int32"),
+}
+LONGEST_HEADER = 16 << 20  # bytes: a hundred thousand columns
+GUESS = 1 << 16  # bytes that hold most headers
+
+
+Size = Annotated[int, Field(ge=0, lt=1 << 40)]  # of one shard: a sum over all units stays below 2^63
+
+
+class Entry(Declared):
+    """A tensor as the header has it."""
+
+    dtype: Literal[tuple(DTYPES)]
+    shape: Annotated[list[Size], Field(max_length=4)]
+    data_offsets: Annotated[list[Size], Field(min_length=2, max_length=2)]
+
+
+class Tensor(NamedTuple):
+    """One tensor of a shard: bytes begin..end of the file."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def serialise(tensors: Mapping[str, np.ndarray]) -> list[memoryview]:
+    """The file, as a header and the tensors' own memory. Its bytes depend on the tensors alone, not on their order."""
+    if len(rows := {len(tensor) for tensor in tensors.values()}) != 1:
+        raise ValueError(f"a shard's tensors have one number of rows, not {sorted(rows)}")
+    kinds = {dtype: kind for kind, dtype in DTYPES.items()}
+    order = sorted(tensors, key=lambda name: (list(kinds).index(tensors[name].dtype), name))
+    entries, end = {}, 0
+    for name in order:
+        begin, end = end, end + tensors[name].nbytes
+        entries[name] = {
+            "dtype": kinds[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [begin, end],
+        }
+    head = json.dumps(entries, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)  # tensors begin at a multiple of 8 bytes
+    raw = [np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8) for name in order]
+    return [memoryview(len(head).to_bytes(8, "little") + head), *map(memoryview, raw)]
+
+
+def kept_as(name: str) -> np.dtype:
+    """numpy's dtype for "bfloat16", "float16" or "float32"."""
+    return DTYPES[{"bfloat16": "BF16", "float16": "F16", "float32": "F32"}[name]]
+
+
+def unlike(tensors: Mapping[str, Tensor], rows: int, spec: Mapping) -> Iterator[str]:
+    """How a shard's tensors differ from what its commit (rows) and the run (`spec` of run.json) say of them."""
+    dtype = kept_as(spec["dtype"])
+    expected = {name: (kind, (rows,)) for name, kind in LABELS.items()}
+    expected |= {site: (dtype, (rows, *shape)) for site, shape in spec["sites"].items()}
+    for name in sorted(expected.keys() | tensors.keys()):
+        there = (tensors[name].dtype, tensors[name].shape) if name in tensors else None
+        if there != expected.get(name):
+            what, wanted = (f"{one[0]} {list(one[1])}" if one else "absent" for one in (there, expected.get(name)))
+            yield f"{name} is {what}, where the run and the commit say {wanted}"
+
+
+def read_header(folder: Folder, name: str) -> dict[str, Tensor]:
+    """A shard's tensors. Raises UserError when the file is missing, truncated or no shard."""
+    file, size = f"{folder.where}/{name}", folder.size(name)
+    if size is None:
+        raise UserError(f"{file} is missing.")
+    start = folder.part(name, 0, min(size, GUESS)).tobytes()
+    length = header_length(start, size, file)
+    return parse(start[:length] if length <= len(start) else folder.part(name, 0, length).tobytes(), size, file)
+
+
+def read(folder: Folder, name: str, tensor: Tensor, start: int, stop: int) -> np.ndarray:
+    """Rows start..stop of a tensor, read-only; memory-mapped where the file lies on this machine."""
+    row = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
+    raw = folder.part(name, tensor.begin + start * row, tensor.begin + stop * row)
+    if len(raw) != (stop - start) * row:
+        raise UserError(f"{folder.where}/{name} has been cut short since it was opened; see `llama-jax verify`.")
+    return raw.view(tensor.dtype).reshape(stop - start, *tensor.shape[1:])
+
+
+def header_length(start: bytes, size: int, file: str) -> int:
+    """Bytes up to the first tensor, from the first 8 of a file of `size` bytes. Raises UserError when they are not the
+    start of a shard."""
+    length = int.from_bytes(start[:8], "little")
+    if len(start) < 8 or not 2 <= length <= min(LONGEST_HEADER, size - 8):
+        raise UserError(f"{file} is truncated or no safetensors file: its header does not fit in {size:,} bytes.")
+    return 8 + length
+
+
+def parse(head: bytes, size: int, file: str) -> dict[str, Tensor]:
+    """Name → tensor, from a file's first bytes (`header_length`). Raises UserError unless the tensors fill the file
+    exactly."""
+    where = f"{file}, its header"
+    entries = boundary.read(dict[str, Any], boundary.parse(head[8:], where), where)
+    entries.pop("__metadata__", None)
+    found = {name: tensor(one, len(head)) for name, one in boundary.read(dict[str, Entry], entries, where).items()}
+    end = len(head)
+    for name, one in sorted(found.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if one.begin != end or one.end - one.begin != math.prod(one.shape) * one.dtype.itemsize:
+            raise UserError(
+                f"{file} has an invalid header: bytes {one.begin} to {one.end} cannot be {name} {list(one.shape)}."
+            )
+        end = one.end
+    if end != size:
+        raise UserError(
+            f"{file} is {size:,} bytes; its header says {end:,}. It is {'truncated' if size < end else 'damaged'}."
+        )
+    return found
+
+
+def tensor(entry: Entry, offset: int) -> Tensor:
+    """One entry of a header, its bytes counted from the start of the file."""
+    begin, end = entry.data_offsets
+    return Tensor(DTYPES[entry.dtype], tuple(entry.shape), offset + begin, offset + end)

@@ -1,0 +1,271 @@
+"""Where examples come from: files of several formats, the packaged manual, Python iterables, Hugging Face datasets.
+
+    manual                      the paragraphs of Python's own manual (`llama_lab.corpus`): nothing to download
+    texts.txt texts.jsonl …     one file; `readers` says what an example is in each format
+    texts/  texts/*.parquet     the files of a folder and those below, or of a glob (** too), in order of their names
+    -                           standard input as JSON Lines, once
+    hf:OWNER/NAME:CONFIG:SPLIT  a dataset of the hub, streamed, such as hf:HuggingFaceFW/fineweb:sample-10BT:train; see
+                                `hub`
+    a Python object             an iterable of texts or of lists of token ids, or a dataset of the `datasets` library
+
+Examples are numbered from 0 in this order, whatever is done with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from llama_jax.plumbing import boundary
+from llama_jax.plumbing.boundary import Declared
+from llama_jax.plumbing.errors import UserError
+from llama_lab import corpus
+from llama_lab.activations import hub, readers
+from llama_lab.activations.cuts import Files, Items, Part, parts
+from llama_lab.activations.finding import find
+from llama_lab.activations.readers import Example, example
+from llama_lab.activations.spec import Whole
+
+FIELD = "text"  # the field of a record that is read where no other is named
+LARGEST_UNIT = 64 << 20  # characters and token ids that are held at a time, as a list and as the JSON that is hashed
+
+
+class Asked(Declared):
+    """What is read of a source: the field of its records, and how many examples at most."""
+
+    field: str | None
+    limit: Annotated[Whole, Field(ge=1, lt=1 << 62)] | None
+
+
+class Source:
+    """Examples in a fixed order, each a text or a list of token ids.
+
+    name: for messages. read: an iterator of the examples from the first on. describe: what `about` says. limit: at most
+    so many. repeatable: False where the examples can be had only once. contents: what reads them from any unit on, None
+    where they can be read in order only. stamp: what tells a changed source from this one without reading it whole.
+    Raises UserError where there is no first example, or it is none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], Iterator[Example]],
+        describe: Callable[[], dict],
+        limit: int | None,
+        repeatable: bool = True,
+        contents: Files | Items | None = None,
+        stamp: Callable[[], dict] | None = None,
+    ):
+        self.name, self.read, self.describe, self.limit = name, read, describe, limit
+        self.repeatable, self.contents, self.marks = repeatable, contents, stamp or describe
+        self.begun = False
+        examples = read()
+        try:
+            first = next(examples)
+        except StopIteration:
+            raise UserError(f"{name} is empty: there is no example in it.") from None
+        if not repeatable:
+            self.read = lambda: itertools.chain([first], examples)
+
+    @cached_property
+    def about(self) -> dict:
+        """JSON values that identify the source: kind, what it is called, limit, and a sha256 of the contents where
+        there is one.
+
+        Files are read whole for that, once. Their names are without folders: a source that was moved is the same
+        source.
+        """
+        return {**self.describe(), "limit": self.limit}
+
+    @cached_property
+    def stamp(self) -> dict:
+        """JSON values that are others where the source is another, of files by their sizes and ends."""
+        return {**self.marks(), "limit": self.limit}
+
+    def __iter__(self) -> Iterator[Example]:
+        """The examples from the first on. Raises UserError the second time where they can be had only once."""
+        if self.begun and not self.repeatable:
+            raise UserError(f"{self.name} can be gone through only once, and has been; open it again.")
+        self.begun = True
+        return itertools.islice(self.read(), self.limit)
+
+    def parts(self, size: int) -> Iterator[Part]:
+        """Its units of `size` examples. Raises UserError where it can be read in order only."""
+        if self.contents is None:
+            raise UserError(
+                f"{self.name} can be read in order only: which units it has shows at its end. Run it in one process, or"
+                " by shards, or write it to a file first."
+            )
+        return parts(self.contents, size, self.limit)
+
+    def chunk(self, part: Part) -> Chunk:
+        """The examples of one unit; of the others nothing is read. Raises UserError where they are not those that were
+        there when it was cut."""
+        digest = hashlib.sha256()
+        found = taken(self.contents.read(part.start, digest), part.examples, part.number)
+        if len(found) != part.examples or digest.hexdigest() != part.sha256:
+            raise UserError(changed(part.number, part.first, part.examples))
+        return Chunk(part.number, part.first, found)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive examples, `first` being the number of the first one."""
+
+    number: int
+    first: int
+    examples: list[Example]
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the examples as a JSON list."""
+        return hashlib.sha256(json.dumps(self.examples).encode()).hexdigest()
+
+
+def changed(unit: int, first: int, examples: int) -> str:
+    """What is said where examples are not those of their unit any more."""
+    return (
+        f"The source has changed: examples {first} to {first + examples - 1} are not those of unit {unit}. Bring the"
+        " old source back, or extract into a new folder."
+    )
+
+
+def taken(examples: Iterator[Example], count: int, unit: int) -> list[Example]:
+    """The next `count` examples, or all there are. Raises UserError for more than can be held."""
+    found, length = [], 0
+    for one in itertools.islice(examples, count):
+        found.append(one)
+        length += len(one)
+        if length > LARGEST_UNIT:
+            raise UserError(
+                f"Unit {unit} has more than {LARGEST_UNIT:,} characters or token ids; make units smaller (--unit)."
+            )
+    return found
+
+
+def chunks(source: Iterable[Example], size: int) -> Iterator[Chunk]:
+    """A source cut into chunks of `size` examples while it is read in order, the last one shorter: the same ones
+    whoever asks. Raises UserError for one that is too large to be held."""
+    if size < 1:
+        raise UserError(f"A unit of {size} examples is none; give at least 1.")
+    examples = iter(source)
+    for number in itertools.count():
+        if not (found := taken(examples, size, number)):
+            return
+        yield Chunk(number, number * size, found)
+
+
+def open_source(source, field: str | None = None, limit: int | None = None) -> Source:
+    """The examples of `source`, one of the kinds above; the first of them is read here, so that mistakes show before
+    any work.
+
+    field: of records and columns, "text" unless named. limit: at most so many examples. Raises UserError for what is
+    not there, is empty or of no known format; iterating raises it for an example that is none, naming file and line.
+    """
+    if isinstance(source, Source):
+        if field is None and limit is None:
+            return source
+        raise UserError("This source is open already; give field and limit to open_source.")
+    asked = boundary.read(Asked, dict(field=field, limit=limit), "What is asked of the source")
+    field, limit = asked.field or FIELD, asked.limit
+    if isinstance(source, str | os.PathLike):
+        return named(os.fsdecode(source), field, limit)
+    if hub.is_dataset(source):
+        return of_dataset(source, field, limit)
+    return of_objects(source, field, limit)
+
+
+def named(source: str, field: str, limit: int | None) -> Source:
+    """A source that a word on the command line names."""
+    if source == "manual":
+        texts = corpus.paragraphs()
+        items = Items(len(texts), lambda first: iter(texts[first:]))
+        return Source("manual", items.read, manual, limit, contents=items)
+    if source == "-":
+        if sys.stdin is None:
+            raise UserError("Standard input is closed.")
+        read = partial(readers.typed, "standard input", field)
+        return Source("Standard input", read, lambda: dict(kind="stdin", field=field), limit, repeatable=False)
+    if source.startswith("hf:"):
+        return of_hub(source, field, limit)
+    paths = find(source)
+    contents, stamp = Files(paths, field), partial(files, paths, field, tails)
+    return Source(source, contents.read, partial(files, paths, field), limit, contents=contents, stamp=stamp)
+
+
+def of_hub(source: str, field: str, limit: int | None) -> Source:
+    """A dataset by name. Its parquet files are read as such: a process then needs only the row groups of its units."""
+    loaded = hub.load(source)
+    about, stamp = (partial(described, by, field) for by in (loaded.about, partial(loaded.about, tails)))
+    if loaded.parquet is None:
+        return Source(source, partial(hub.rows, loaded.dataset, field, source), about, limit)
+    contents = Files(loaded.parquet, field)
+    return Source(source, contents.read, about, limit, contents=contents, stamp=stamp)
+
+
+def of_dataset(dataset, field: str, limit: int | None) -> Source:
+    """A dataset object; a streamed one is read in order."""
+    name, describe = hub.name_of(dataset), partial(hub.about, dataset, field)
+    if not hasattr(dataset, "__len__"):
+        return Source(name, partial(hub.rows, dataset, field, name), describe, limit)
+    items = Items(len(dataset), partial(hub.rows, dataset, field, name))
+    return Source(name, items.read, describe, limit, contents=items)
+
+
+def described(about: Callable[[], dict], field: str) -> dict:
+    return dict(about(), field=field)
+
+
+def manual() -> dict:
+    """What identifies the manual: Python's version shows in its contents."""
+    return dict(kind="manual", sha256=hashlib.sha256(json.dumps(corpus.paragraphs()).encode()).hexdigest())
+
+
+def files(paths: Sequence[Path], field: str, sha256: Callable[[Sequence[Path]], object] = readers.digest) -> dict:
+    """What identifies files: their names and contents; the field where they have fields."""
+    fields = dict(field=field) if {p.suffix.lower() for p in paths} & {".jsonl", ".parquet"} else {}
+    return dict(kind="files", files=[p.name for p in paths], **fields, sha256=sha256(paths))
+
+
+def tails(paths: Sequence[Path]) -> list:
+    """Instead of a sha256 of the contents, for a stamp."""
+    return [readers.tail(path) for path in paths]
+
+
+def of_objects(source, field: str, limit: int | None) -> Source:
+    """A Python iterable of texts, of lists of token ids, or of records."""
+    kind = type(source).__name__
+    if not isinstance(source, Iterable) or isinstance(source, Mapping | Set) or getattr(source, "ndim", 1) == 0:
+        # these have no order, or keys first; or they are one number
+        raise UserError(
+            f"A {kind} is no source: give a name, a path, a list or generator of texts or of token ids, or a dataset."
+        )
+    once = iter(source) is source
+    name = getattr(source, "__name__", kind) if once else kind
+    where = f"{name} (a Python {kind})" if name != kind else f"The {kind}"
+
+    at_hand = isinstance(source, list | tuple | np.ndarray)
+
+    def read_from(first: int = 0) -> Iterator[Example]:
+        values = itertools.islice(source, first, None) if at_hand else source
+        return (example(value, field, f"{where}, example {i}") for i, value in enumerate(values, first))
+
+    def describe() -> dict:
+        contents = isinstance(source, list | tuple)  # what they hold identifies them
+        return dict(
+            kind="iterable", name=name, **(dict(sha256=Chunk(0, 0, list(read_from())).sha256) if contents else {})
+        )
+
+    items = Items(len(source), read_from) if at_hand else None
+    return Source(where, read_from, describe, limit, repeatable=not once, contents=items)

@@ -1,0 +1,267 @@
+"""Writing a store: shards of rows, one commit a unit, and at the end a record of the whole.
+
+    OUT/run.json                        fingerprint: all that decides the values
+    OUT/plan.json                       where each unit begins in the source (`plan`)
+    OUT/units/000/000012.safetensors    a unit's rows: each site [rows ...], token, example, segment, position [rows]
+    OUT/units/000/000012.json           its commit, written once the shard is on the disk
+    OUT/complete.json                   written once every unit is committed
+    OUT/index.parquet                   one row a unit; derived, `rebuild_index` makes it anew
+
+Nothing in these files tells two runs of one fingerprint apart: no time, no host, no process. A unit without a commit
+does not exist; a shard that was left without one is overwritten when the unit is done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llama_jax.plumbing import boundary
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import shards
+from llama_lab.activations.folder import Folder
+from llama_lab.activations.moments import Moments, joined
+from llama_lab.activations.records import (
+    FINISH,
+    RESTORE,
+    SEALED,
+    Commit,
+    Run,
+    Whole,
+    as_json,
+    commit_name,
+    commits,
+    packed,
+    plain,
+    read_commit,
+    record,
+    sealed,
+    shard_name,
+)
+from llama_lab.activations.spec import ActivationSpec, Site
+
+RUN, PLAN, COMPLETE, INDEX = "run.json", "plan.json", "complete.json", "index.parquet"
+NUMBERS = ("unit", "first", "examples", "rows", "tokens", "bytes")
+SHOWN = 4  # differing fields that a refusal spells out
+LONGEST_INDEX = 256 << 20  # bytes: more than a million units
+
+
+def describe(spec: ActivationSpec, row_shapes: Mapping[str, Sequence[int]]) -> dict:
+    """The field `spec` of a fingerprint: {sites: {site: shape of a row}, positions, dtype}; a store's columns are known
+    from it."""
+    positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
+    return {
+        "sites": {site: list(shape) for site, shape in row_shapes.items()},
+        "positions": positions,
+        "dtype": spec.dtype,
+    }
+
+
+def spec_of(run: Mapping) -> ActivationSpec:
+    """The spec back from a fingerprint."""
+    sites = [name.partition(":") for name in run["spec"]["sites"]]
+    positions = run["spec"]["positions"]
+    kept = positions if isinstance(positions, str) else tuple(positions)
+    return ActivationSpec(
+        tuple(Site(name, int(layer) if layer else None) for name, _, layer in sites),
+        kept,
+        run["spec"]["dtype"],
+    )
+
+
+def read_run(folder: Folder) -> dict | None:
+    """The fingerprint, None where there is none. Raises UserError when it is damaged or does not say what the store
+    holds."""
+    if (content := folder.read(RUN)) is None:
+        return None
+    name = f"{folder.where}/{RUN}"
+    run = record(content, name, RESTORE)
+    boundary.read(Run, run, name, RESTORE)
+    try:
+        spec_of(run)
+    except UserError as error:
+        raise UserError(f"{name} does not describe a store: {error} {RESTORE}") from None
+    run.pop(SEALED, None)
+    return run
+
+
+def read_whole(folder: Folder) -> Whole | None:
+    """What complete.json says, None where there is none. Raises UserError when it is damaged."""
+    if (content := folder.read(COMPLETE)) is None:
+        return None
+    name = f"{folder.where}/{COMPLETE}"
+    return boundary.read(Whole, record(content, name, FINISH), name, FINISH)
+
+
+def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
+    """Make the folder this run's: write run.json, or find the same there. Of several that do so at once one writes it,
+    and the others find it.
+
+    fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError where a run is there and `resume` is
+    not asked for, where it is another run, naming the fields that differ, and where there are units but no run.json.
+    """
+    wanted = json.loads(json.dumps(fingerprint))
+    spec_of(wanted)
+    if folder.read(RUN) is None:
+        if folder.names("units/") and folder.read(RUN) is None:
+            raise UserError(
+                f"{folder.where} holds units but no {RUN}: whose they are is not known. Choose another folder."
+            )
+        resume = folder.create(RUN, sealed(wanted, indent=2)) or resume
+    content = folder.read(RUN)
+    present = record(content, f"{folder.where}/{RUN}", RESTORE)
+    present.pop(SEALED, None)
+    if different := list(differences(present, wanted)):
+        more = f", and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
+        raise UserError(
+            f"{folder.where} holds another run: {'; '.join(different[:SHOWN])}{more}. Choose another folder."
+        )
+    if not resume:
+        raise UserError(
+            f"{folder.where} holds this run already. Leave --no-resume (resume=False) away to go on with it, or choose"
+            " another folder."
+        )
+
+
+def differences(there: object, here: object, path: str = "") -> Iterator[str]:
+    """`spec.dtype is "bfloat16" there, "float32" here`, for each field that differs."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in [*there, *(key for key in here if key not in there)]:
+            yield from differences(there.get(key, ...), here.get(key, ...), f"{path}.{key}" if path else str(key))
+    elif there != here or type(there) is not type(here):
+        yield f"{path} is {short(there)} there, {short(here)} here"
+
+
+def short(value: object, most: int = 40) -> str:
+    text = "absent" if value is ... else json.dumps(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def write_unit(
+    folder: Folder, unit: int, tensors: Mapping[str, np.ndarray], about: Mapping, moments: Mapping[str, Moments]
+) -> Commit:
+    """Write a unit's shard and, once that is on the disk, its commit.
+
+    tensors: each site [rows ...] and token, example, segment, position [rows]. about: first, examples, tokens,
+    source_sha256.
+    moments: of each site, per feature or one for all; a unit without rows needs none.
+    Raises UserError when it cannot be written; the unit then does not exist.
+    """
+    sites = set(tensors) - set(shards.LABELS)
+    if len(sites) + len(shards.LABELS) != len(tensors) or (set(moments) != sites and len(tensors["token"])):
+        raise ValueError(f"tensors {sorted(tensors)} and moments {sorted(moments)} do not belong together")
+    tensors = {**tensors, **{name: np.asarray(tensors[name], dtype) for name, dtype in shards.LABELS.items()}}
+    content = shards.serialise(tensors)
+    digest, size = hashlib.sha256(), sum(buffer.nbytes for buffer in content)
+    for buffer in content:
+        digest.update(buffer)
+    commit = Commit(
+        unit=unit,
+        first=int(about["first"]),
+        examples=int(about["examples"]),
+        rows=len(tensors["token"]),
+        tokens=int(about["tokens"]),
+        bytes=size,
+        sha256=digest.hexdigest(),
+        source_sha256=about["source_sha256"],
+    )
+    # before the shard is written: it may be refused
+    said = sealed(plain(commit) | {"moments": {site: packed(moments[site]) for site in sorted(moments)}})
+    folder.write(shard_name(unit), content)
+    folder.write(commit_name(unit), said)
+    return commit
+
+
+def finish(folder: Folder, units: int | None = None) -> dict:
+    """Write index.parquet, then complete.json, and return what it says. Doing it again changes nothing.
+
+    units: how many the source has; as many as are committed when None. Raises UserError when one of them is not
+    committed, when there are more, or when their examples do not follow each other.
+    """
+    found = commits(folder)
+    count = len(found) if units is None else units
+    if missing := [unit for unit in range(count) if unit not in found]:
+        raise UserError(
+            f"{folder.where} is not complete: unit {missing[0]}{' and others are' if missing[1:] else ' is'} not"
+            " committed. Resume it."
+        )
+    if extra := [unit for unit in found if unit >= count]:
+        raise UserError(
+            f"{folder.where} holds unit {extra[0]}, but the source ends after {count} units: it has changed since."
+        )
+    first, merged = 0, {}  # a unit without rows may have no moments
+    for unit in found:
+        commit = read_commit(folder, unit)
+        if commit.first != first:
+            raise UserError(
+                f"{folder.where}/{commit_name(unit)} begins at example {commit.first}; {first} should follow."
+            )
+        first += commit.examples
+        merged = joined(merged, commit.moments)
+    index = write_index(folder, list(found.values()))
+    whole = summary(list(found.values()), merged) | {"run_sha256": digest_of(folder, RUN), "index_sha256": index}
+    whole |= {"plan_sha256": digest_of(folder, PLAN)}
+    folder.write(COMPLETE, sealed(whole))
+    return whole
+
+
+def summary(found: Sequence[Commit], merged: Mapping[str, Moments]) -> dict:
+    """What complete.json says of the units: totals, a hash of all commits' fields, moments."""
+    totals = {name: sum(getattr(c, name) for c in found) for name in ("examples", "rows", "tokens", "bytes")}
+    digest = hashlib.sha256(as_json([plain(c) for c in found])).hexdigest()
+    return {
+        "units": len(found),
+        **totals,
+        "commits_sha256": digest,
+        "moments": {site: packed(one) for site, one in merged.items()},
+    }
+
+
+def digest_of(folder: Folder, name: str) -> str | None:
+    """sha256 of a file, None where there is none."""
+    content = folder.read(name)
+    return content and hashlib.sha256(content).hexdigest()
+
+
+def rebuild_index(folder: Folder) -> None:
+    """Make index.parquet anew from the commits; complete.json, where it is, gets its new digest."""
+    digest = write_index(folder, list(commits(folder).values()))
+    if read_whole(folder):
+        whole = record(folder.read(COMPLETE), COMPLETE)
+        whole.pop(SEALED, None)
+        folder.write(COMPLETE, sealed(whole | {"index_sha256": digest}))
+
+
+def write_index(folder: Folder, found: Sequence[Commit]) -> str:
+    """Returns its sha256."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(index_table(found), sink)
+    content = sink.getvalue().to_pybytes()
+    folder.write(INDEX, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_index(content: bytes) -> pa.Table:
+    """The table of an index whose digest has been compared: bytes that nobody vouches for are not given to the reader
+    of the format. Raises ArrowException, OSError or ValueError for what is none.
+
+    Read in this thread. `pyarrow.parquet.read_table` reads in threads of its own, one of which may be the last to
+    let go of the file when Python is already leaving; that thread then dies where C++ allows no dying, and the process
+    aborts.
+    """
+    with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
+        return file.read(use_threads=False)
+
+
+def index_table(found: Sequence[Commit]) -> pa.Table:
+    """One row a unit: the fields of its commit, the number of its first row in the store, and the name of its shard."""
+    columns = {name: pa.array([getattr(c, name) for c in found], pa.int64()) for name in NUMBERS}
+    columns |= {name: pa.array([getattr(c, name) for c in found], pa.string()) for name in ("sha256", "source_sha256")}
+    columns["first_row"] = pa.array(np.cumsum([0] + [c.rows for c in found])[:-1], pa.int64())
+    columns["file"] = pa.array([shard_name(c.unit) for c in found], pa.string())
+    return pa.table(columns)

@@ -1,0 +1,277 @@
+"""Several processes of one command on this machine, each taking units as it has room, and none left behind.
+
+Each worker is the same command line with its place in the environment. It is given the numbers of units on its standard
+input, and writes JSON lines to its standard output: how far it is, and at the end its report. What a worker that dies
+had in hand is given to the others; at the end so is what a slow one has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from llama_jax.plumbing.errors import UserError
+from llama_lab.activations.dealer import Dealer
+from llama_lab.activations.folders import open_folder
+from llama_lab.activations.plan import Shard, finish, pending, read_plan, share_of
+from llama_lab.activations.records import commits
+from llama_lab.activations.run import Progress, RunReport
+from llama_lab.activations.workers import END, VARIABLE
+
+GRACE = 10  # seconds that an interrupted worker has to finish the unit it is writing
+AGAIN = "What is committed stays valid: run the same command again."
+
+
+@dataclass
+class Worker:
+    """A process and what it has said so far."""
+
+    index: int
+    process: subprocess.Popen
+    progress: Progress | None = None  # None until it has loaded and compiled
+    report: RunReport | None = None
+    error: str = ""  # its last line that begins with `error: `
+    stopped: bool = False  # ended by the supervisor
+    readers: list[threading.Thread] = field(default_factory=list)
+
+    def hear(self, line: str, changed: Callable[[Worker], None]) -> None:
+        """One line of its standard output; what is not ours, such as the torn line of a killed process, is passed
+        over."""
+        with contextlib.suppress(ValueError, TypeError):
+            match json.loads(line):
+                case {"progress": said}:
+                    self.progress = Progress(**said)
+                    changed(self)
+                case {"report": said}:
+                    self.report = RunReport(**said)
+
+    def overhear(self, line: str) -> None:
+        """One line of its standard error."""
+        if line.startswith("error: "):
+            self.error = line.removeprefix("error: ").strip()
+        else:
+            print(f"[{self.index}] {line}", end="", file=sys.stderr, flush=True)
+
+    def give(self, words: Sequence[object]) -> None:
+        with contextlib.suppress(OSError, ValueError):  # it has died: that is noticed elsewhere
+            self.process.stdin.write("".join(f"{word}\n" for word in words))
+            self.process.stdin.flush()
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words."""
+        code = self.process.returncode
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+class Pool:
+    """The workers of one run, and the units that are dealt out to them."""
+
+    def __init__(self, workers: Sequence[Worker], out: str, shard: Shard | None, progress: Callable[[Progress], None]):
+        self.workers, self.out, self.shard, self.progress = workers, out, shard, progress
+        self.dealer: Dealer | None = None  # until the first worker has claimed the folder
+        self.lock = threading.Lock()
+        self.todo: list[int] = []
+        self.total = self.before = 0
+
+    def heard(self, worker: Worker) -> None:
+        """A worker has loaded, or done a unit: give it more."""
+        with self.lock:
+            if self.dealer is None:
+                self.todo = pending(self.out, self.shard)
+                self.dealer = Dealer(self.todo)
+                self.total, self.before = examples_of(self.out, self.shard, self.todo)
+            if worker.progress.unit is not None:
+                self.dealer.committed(worker.index, worker.progress.unit)
+            worker.give(self.dealer.deal(worker.index))
+            self.progress(summed_progress(self.workers)._replace(total=self.total, before=self.before))
+
+    def lost(self, worker: Worker) -> None:
+        """A worker has died: the others get what it had."""
+        with self.lock:
+            if self.dealer and worker.index in self.dealer.hands:
+                self.dealer.lost(worker.index)
+                for other in self.workers:
+                    if other.progress and other.process.poll() is None:
+                        other.give(self.dealer.deal(other.index))
+
+    def done(self) -> bool:
+        """Whether all units are committed."""
+        return self.dealer is not None and not self.dealer.left
+
+    def close(self) -> None:
+        """Say so to the workers; those that are still at a unit, or have not begun, have been overtaken."""
+        with self.lock:
+            for worker in self.workers:
+                if worker.progress is None or self.dealer.hands.get(worker.index):
+                    worker.stopped = worker.process.poll() is None
+                    worker.process.kill()
+                else:
+                    worker.give([END])
+
+
+def run_local(
+    arguments: Sequence[str],
+    processes: int,
+    out: str,
+    shard: Shard | None = None,
+    progress: Callable[[Progress], None] = lambda done: None,
+) -> RunReport:
+    """Run a command line `llama-jax extract …` in so many processes on this machine; returns the sums of their reports.
+
+    A worker that dies leaves its units to the others. Raises UserError when all have ended and units are missing,
+    saying how the first one ended. Ctrl-C and SIGTERM end all of them, none is left behind.
+    """
+    with terminable(), started(arguments, processes) as workers:
+        pool, alive = Pool(workers, out, shard, progress), list(workers)
+        for worker in workers:
+            listen(worker, pool.heard)
+        while alive and not pool.done():
+            time.sleep(0.02)
+            for worker in [worker for worker in alive if worker.process.poll() is not None]:
+                alive.remove(worker)
+                for reader in worker.readers:
+                    reader.join()
+                pool.lost(worker)
+        if pool.done():
+            pool.close()
+            wait(workers, GRACE)
+    for reader in (reader for worker in workers for reader in worker.readers):
+        reader.join()
+    check(workers, pool.done())
+    return summed(workers, out, shard, len(pool.todo))
+
+
+@contextlib.contextmanager
+def started(arguments: Sequence[str], processes: int) -> Iterator[list[Worker]]:
+    """The processes; none of them lives on after the `with` lines."""
+    workers = []
+    try:
+        for index in range(processes):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "llama_lab", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # Ctrl-C is for the supervisor, which passes it on
+                env={**os.environ, VARIABLE: f"{index}/{processes}"},
+            )
+            workers.append(Worker(index, process))
+        yield workers
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.process.send_signal(signal.SIGINT)
+        wait(workers, GRACE)
+        print(f"interrupted. {AGAIN}", file=sys.stderr, flush=True)
+        raise
+    finally:
+        for worker in workers:
+            worker.stopped |= worker.process.poll() is None
+            worker.process.kill()
+        for worker in workers:
+            worker.process.wait()
+
+
+def wait(workers: Sequence[Worker], seconds: float) -> None:
+    """Until all have ended, or so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(worker.process.poll() is None for worker in workers):
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM is an interruption like Ctrl-C: without this it would end the supervisor before it has ended its
+    workers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def listen(worker: Worker, heard: Callable[[Worker], None]) -> None:
+    """Read what a worker says, in threads of their own, so that it never waits for a reader."""
+
+    def hear() -> None:
+        for line in worker.process.stdout:
+            worker.hear(line, heard)
+
+    def overhear() -> None:
+        for line in worker.process.stderr:
+            worker.overhear(line)
+
+    worker.readers = [threading.Thread(target=read, daemon=True) for read in (hear, overhear)]
+    for reader in worker.readers:
+        reader.start()
+
+
+def check(workers: Sequence[Worker], done: bool) -> None:
+    """Raises UserError, one line, where units are missing; where others did a dead worker's, says so."""
+    bad = [w for w in workers if not w.stopped and (w.process.returncode or w.report is None)]
+    if done:
+        for worker in bad:
+            print(f"Worker {worker.index} {worker.end}; the others did its units.", file=sys.stderr, flush=True)
+        return
+    if all(w.progress is None for w in workers) and (told := [w.error for w in bad if w.error]):
+        raise UserError(told[0])  # a mistake that all of them met before they began
+    worker = min(bad or workers, key=lambda w: (not w.error, w.index))
+    others = f" So did {len(bad) - 1} more." if len(bad) > 1 else ""
+    raise UserError(
+        f"Worker {worker.index} of {len(workers)}"
+        f" {worker.end}{': ' + worker.error if worker.error else '.'}{others} {AGAIN}"
+    )
+
+
+def summed_progress(workers: Sequence[Worker]) -> Progress:
+    """How far all are together."""
+    known = [worker.progress for worker in workers if worker.progress]
+    added = {name: sum(getattr(p, name) for p in known) for name in ("units", "examples", "tokens", "bytes")}
+    return Progress(**added, seconds=max(p.seconds for p in known), before=0)
+
+
+def examples_of(out: str, shard: Shard | None, todo: Sequence[int]) -> tuple[int, int]:
+    """(examples of a shard's units, how many of them are not in units still to do)."""
+    plan = read_plan(open_folder(out))
+    total = sum(plan.part(number).examples for number in share_of(range(len(plan)), shard))
+    return total, total - sum(plan.part(number).examples for number in todo)
+
+
+def summed(workers: Sequence[Worker], out: str, shard: Shard | None, written: int) -> RunReport:
+    """One report of all: what the store holds, and what each did added up, as far as those said that were stopped."""
+    complete, found = finish(out), commits(open_folder(out))
+    mine = [found[number] for number in share_of(range(max(found, default=-1) + 1), shard) if number in found]
+    reports = [worker.report for worker in workers if worker.report]
+    known = [worker.progress for worker in workers if worker.progress]
+    tokens, seconds = sum(p.tokens for p in known), max(p.seconds for p in known)
+    slots = sum(r.tokens / (1 - r.padding) for r in reports if r.tokens)
+    return RunReport(
+        out=out,
+        units=len(mine),
+        rows=sum(commit.rows for commit in mine),
+        bytes=sum(commit.bytes for commit in mine),
+        written=written,
+        tokens=tokens,
+        padding=1 - sum(r.tokens for r in reports) / slots if slots else 0.0,
+        compilations=sum(r.compilations for r in reports),
+        seconds=seconds,
+        tokens_per_second=tokens / seconds if seconds else 0.0,
+        complete=complete,
+    )

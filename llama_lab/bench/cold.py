@@ -1,0 +1,79 @@
+"""First requests of a process: what came before them, and what of compiling lies before the first token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from llama_jax import checkpoint, generate
+from llama_jax.decoding import serialised
+from llama_jax.placement import parse
+from llama_lab.bench import protocol
+from llama_lab.bench.guard import Region
+from llama_lab.bench.record import Trial
+from llama_lab.bench.workload import Subject, Workload
+
+
+class Start(Trial):
+    """A request, and what came before it in its process. Fields of its own, in ns, are None where the process was warm.
+
+    trace, lower and backend times and counts are those of the request.
+    """
+
+    to_first_ns: int | None = None  # from the parent's decision to start the process to the first token on the host
+    imports_ns: int | None = None  # the part of it until the process ran its first own line, interpreter and imports
+    bind_ns: int | None = None  # weights brought into the placement's layout; and executables read, where they are
+    first_trace_ns: int | None = None  # the part of trace_ns that lies before the first token; so the next two
+    first_lower_ns: int | None = None
+    first_backend_ns: int | None = None
+
+    @property
+    def compile_part(self) -> float:
+        """Seconds that having the programs took, over the whole request: read from a file, or traced, lowered and
+        compiled."""
+        return (self.bind_ns if self.phase == "serialised" else self.trace_ns + self.lower_ns + self.backend_ns) / 1e9
+
+    @property
+    def cost(self) -> float:
+        """Seconds from loaded weights to the last token."""
+        return self.bind_ns / 1e9 + self.seconds
+
+
+def subject(loaded: checkpoint.Checkpoint, name: str, file: Path | None = None) -> tuple[Subject, generate.Engine]:
+    """A placement as a subject, and its engine; with the executables of a file where one is given."""
+    who = protocol.subject(loaded, parse(name))
+    engine = serialised.load(loaded, name, file, trust=True) if file else generate.build(loaded, name)
+
+    def run(ids: Sequence[int], work: Workload):
+        chosen = work.sampler, work.seed
+        return generate.stream(
+            engine, [ids] * work.batch, work.new_tokens, *chosen, length=work.length, slots=work.slots
+        )
+
+    return replace(who, run=run), engine
+
+
+def as_first(record: Trial, reason: str = "", **fields) -> Trial:
+    """The trial as a first request, which may compile: void where it failed, or for a reason of its own.
+
+    fields: more of it.
+    """
+    reason = reason if record.token_times_ns else record.reason
+    return record.model_copy(update=dict(valid=not reason, reason=reason, **fields))
+
+
+def noting(run: Callable, guard: Region, first: dict[str, int], started: int) -> Callable:
+    """The same run; when its first block is there, `first` holds what that took. The guard is open, its earlier events
+    do not count."""
+
+    def noted(ids: Sequence[int], work: Workload) -> Iterator:
+        before = {kind: guard.seconds(kind) for kind in ("trace", "lower", "backend")}
+        for block in run(ids, work):
+            if not first:
+                first["to_first_ns"] = time.time_ns() - started
+                first.update({f"first_{kind}_ns": round((guard.seconds(kind) - s) * 1e9) for kind, s in before.items()})
+            yield block
+
+    return noted

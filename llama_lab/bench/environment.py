@@ -1,0 +1,306 @@
+"""What machine, what software, what settings, and what else was running: everything a number needs beside it to be
+repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import jax
+
+from llama_jax import kernels
+from llama_jax.plumbing import paths, runtime
+
+try:
+    import psutil
+    import threadpoolctl
+except ImportError:  # a machine that has only what the GPU suite needs; what these two tell is "unknown" there
+    psutil = threadpoolctl = None
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "scipy",
+    "torch",
+    "transformers",
+    "gguf",
+    "tokenizers",
+    "numba",
+    "llvmlite",
+    "flax",
+    "pyarrow",
+    "pandas",
+    "llama-cpp-python",
+    "ik-llama-cpp-python",
+    "openvino-genai",
+    "ollama",
+    "llama-jax",
+)
+PREFIXES = ("LLAMA_JAX_ISA", "XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC")
+TERRAFORM = ("TF_CLI_", "TF_TOKEN_", "TF_VAR_")  # not TensorFlow's, and may hold passwords; a record is published
+NO_LIMIT = 1 << 60  # cgroup v1 writes a number of this order where memory has no limit
+GPU_PLATFORMS = ("gpu", "cuda", "rocm")
+BUSY_OTHERS, BUSY_STEAL, BUSY_LOAD = 0.10, 0.05, 1.25  # shares of the CPU time; load a core before the start
+
+
+def capture() -> dict:
+    """The environment as plain JSON values. What cannot be read is "unknown"."""
+    return {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else "unknown",
+        "load": list(os.getloadavg()),
+        "ram_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "limits": limits(),
+        "blas": blas_threads(),
+        "governor": read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "devices": [f"{d.platform}:{d.device_kind}" for d in jax.devices()],
+        "gpus": gpus(),
+        "kernels": kernels.status()["isa"] or "none",
+        "runtime": runtime.examine(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "settings": settings(),
+        "git": git_state(),
+    }
+
+
+def cpu_model() -> str:
+    for line in read("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def peak_rss() -> int:
+    """Peak resident memory of this process in bytes.
+
+    Linux's `ru_maxrss` survives exec and so may be the parent's; VmHWM is this program's own.
+    """
+    for line in read("/proc/self/status").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    scale = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+SOURCES = ("llama_jax", "llama_lab", "notebooks", "requirements.txt", "pyproject.toml")
+
+
+def git_state() -> dict:
+    """Commit of the source tree and whether code in it differs from that commit (data and figures do not count)."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(paths.ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+
+    try:
+        changed = git("status", "--porcelain", "--", *SOURCES)
+        return {"commit": git("rev-parse", "HEAD").strip(), "dirty": bool(changed.strip())}
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": "unknown", "dirty": "unknown"}
+
+
+def settings() -> dict[str, str]:
+    """Every environment variable of XLA, JAX and the numeric libraries in this process; of folders only that they are
+    set."""
+    found = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
+    return {k: "a folder" if k.endswith("_DIR") else v for k, v in found.items()}
+
+
+def blas_threads() -> list[dict] | str:
+    """{library, version, threads} of each BLAS and OpenMP that this process has loaded."""
+    if threadpoolctl is None:
+        return "unknown"
+    return [
+        dict(library=found["internal_api"], version=found["version"] or "unknown", threads=found["num_threads"])
+        for found in threadpoolctl.threadpool_info()
+    ]
+
+
+def gpus() -> list[dict] | str:
+    """{name, driver, memory} of each GPU: as nvidia-smi lists them, else those JAX sees. "unknown": nvidia-smi is there
+    but fails."""
+    seen = [dict(name=d.device_kind, driver="unknown", memory="unknown") for d in jax.devices() if d.platform == "gpu"]
+    if not (program := shutil.which("nvidia-smi")):
+        return seen
+    query = [program, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        lines = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
+        return [
+            dict(zip(("name", "driver", "memory"), map(str.strip, line.rsplit(",", 2)), strict=True))
+            for line in lines
+            if line.strip()
+        ]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return seen or "unknown"
+
+
+def limits(root: str = "/") -> dict:
+    """What the container allows: {cpus, memory_bytes}, by cgroup v2 or v1. None: no limit. root: where /proc and /sys
+    are."""
+    return dict(cpus=tightest("cpu", cpu_limit, root), memory_bytes=tightest("memory", memory_limit, root))
+
+
+def tightest(controller: str, limit: Callable[[Path], float | None], root: str) -> float | str | None:
+    """The smallest limit among this process's control group and those around it."""
+    try:
+        found = [limit(folder) for folder in control_groups(controller, root)]
+    except (OSError, ValueError, LookupError):
+        return "unknown"
+    return min((value for value in found if value is not None), default=None)
+
+
+def control_groups(controller: str, root: str) -> list[Path]:
+    """Folders of this process's control group for a controller, innermost first. Raises LookupError where there is
+    none."""
+    own = {
+        names: path
+        for _, names, path in (line.split(":", 2) for line in Path(root, "proc/self/cgroup").read_text().splitlines())
+    }
+    names = next((names for names in own if controller in names.split(",")), "")  # version 2 names no controllers
+    for line in Path(root, "proc/self/mountinfo").read_text().splitlines():
+        mount, _, kind = line.partition(" - ")
+        kind, _, options = kind.split(" ", 2)
+        if kind == ("cgroup" if names else "cgroup2") and (not names or controller in options.split(",")):
+            inside, at = mount.split()[3:5]
+            top = Path(root, at.lstrip("/"))
+            own_folder = top / own[names].removeprefix(inside.rstrip("/")).lstrip("/")
+            if found := [
+                folder for folder in (own_folder, *own_folder.parents) if folder.is_relative_to(top) and folder.is_dir()
+            ]:
+                return found
+    raise LookupError(controller)
+
+
+def cpu_limit(folder: Path) -> float | None:
+    """CPUs that a control group may use."""
+    if (both := folder / "cpu.max").exists():
+        quota, period = both.read_text().split()
+    elif (folder / "cpu.cfs_quota_us").exists():
+        quota, period = ((folder / f"cpu.cfs_{part}_us").read_text().strip() for part in ("quota", "period"))
+    else:
+        return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def memory_limit(folder: Path) -> int | None:
+    """Bytes that a control group may use."""
+    files = [folder / name for name in ("memory.max", "memory.limit_in_bytes") if (folder / name).exists()]
+    text = files[0].read_text().strip() if files else "max"
+    return None if text == "max" or int(text) >= NO_LIMIT else int(text)
+
+
+class Watch:
+    """`with Watch() as watch: ...`, then `watch.result`: what else the machine did meanwhile, as plain values.
+
+    {load_before, load_after: 1-minute load averages; others_cpu: share of the machine's CPU time that went to programs
+    other than this process and its children, 0 to 1; steal: share the hypervisor took; wall_s}. The system counts in
+    steps of 10 ms, so the shares of a region well below a second mean little.
+    """
+
+    def __enter__(self) -> Watch:
+        self.result: dict = {}
+        self.load, self.machine, self.own, self.start = (
+            load_average(),
+            psutil.cpu_times(),
+            own_cpu_seconds(),
+            time.perf_counter(),
+        )
+        return self
+
+    def __exit__(self, *exception) -> None:
+        wall = time.perf_counter() - self.start
+        own, machine = own_cpu_seconds() - self.own, psutil.cpu_times()
+        spent = {kind: value - getattr(self.machine, kind) for kind, value in machine._asdict().items()}
+        known = any(machine)  # some sandboxes show a machine that never does anything
+        room = max(wall, 1e-9) * (psutil.cpu_count() or 1)
+        busy = sum(spent.get(kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))
+        self.result = dict(
+            load_before=self.load,
+            load_after=load_average(),
+            others_cpu=min(1.0, max(0.0, busy - own) / room) if known else "unknown",
+            steal=min(1.0, max(0.0, spent["steal"]) / room) if known and "steal" in spent else "unknown",
+            wall_s=wall,
+        )
+
+
+def load_average() -> float | str:
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else "unknown"
+
+
+def own_cpu_seconds() -> float:
+    """CPU time of this process and of its children, those that have ended and were waited for included."""
+    total, me = 0.0, psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        try:
+            total += sum(process.cpu_times()[:4])  # user and system, its own and its ended children's
+        except psutil.Error:
+            pass  # it ended in between; its parent's figures hold its time
+    return total
+
+
+def busy(environment: dict) -> str:
+    """One short phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" where not, or not
+    watched."""
+    watch, cores = environment.get("watch") or {}, environment.get("cores")
+    found = (watch.get(key) for key in ("others_cpu", "steal", "load_before"))
+    others, steal, load = (value if isinstance(value, int | float) else 0 for value in found)
+    if others > BUSY_OTHERS:
+        return f"busy machine: others used {100 * others:.0f} % of the CPU"
+    if steal > BUSY_STEAL:
+        return f"busy machine: the hypervisor took {100 * steal:.0f} % of the CPU"
+    if isinstance(cores, int) and load > BUSY_LOAD * cores:
+        return f"busy machine: load {load:.1f} on {cores} cores before the start"
+    return ""
+
+
+def source_hash() -> str:
+    """SHA-256 of both packages' source, every file with its path."""
+    digest, home = hashlib.sha256(), paths.ROOT
+    for path in sorted(path for package in ("llama_jax", "llama_lab") for path in (home / package).rglob("*.py")):
+        digest.update(f"{path.relative_to(home).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def machine_line(environment: dict) -> str:
+    """The line under every figure: where the numbers come from."""
+    gib = environment["ram_bytes"] / 2**30
+    software = f"jax {environment['packages']['jax']}, Python {environment['python']}"
+    gpus = "".join(f"{name} · " for name in dict.fromkeys(gpu_names(environment)))
+    wrong = "".join(f" · {said}" for said in [runtime.complaint(environment.get("runtime", {}))] if said)
+    return f"{gpus}{environment['cpu']}, {environment['cores']} cores, {gib:.0f} GiB · {software}{wrong}"
+
+
+def gpu_names(environment: dict) -> list[str]:
+    """The GPUs that JAX ran on, as it names them; none where it ran on the processor."""
+    return [
+        name
+        for platform, _, name in (d.partition(":") for d in environment.get("devices", []))
+        if platform in GPU_PLATFORMS
+    ]

@@ -1,0 +1,83 @@
+"""Peak memory of a subject's own process: one answer in a process that holds nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+
+from llama_jax.checkpoint import Checkpoint
+from llama_lab.bench import environment, protocol, summary
+from llama_lab.bench.available import backend_of, bare, built, loaded_as
+from llama_lab.bench.cold import as_first
+from llama_lab.bench.job import Job, opened, watched
+from llama_lab.bench.record import Trial
+from llama_lab.bench.standings import of, weights
+
+MEMORY = "memory"
+READS_FILE = ("llama.cpp", "ik_llama.cpp", "openvino", "ollama")  # backends that need none of the checkpoint's arrays
+LIBRARIES = {  # modules, or `module:function` where a function loads them
+    "torch": ("torch", "transformers"),
+    "llama.cpp": ("llama_cpp",),
+    "ik_llama.cpp": ("llama_lab.peers.ik_llamacpp:library",),
+    "openvino": ("openvino_genai",),
+    "ollama": ("ollama",),
+}
+
+
+def file_bytes(loaded: Checkpoint) -> int | None:
+    """Size of the one file that holds the weights; None where they are random or in several files."""
+    path = Path(loaded.source)
+    return path.stat().st_size if path.is_file() else None
+
+
+def memory(job: Job, names: Sequence[str], starts: int) -> None:
+    """One answer of each subject in a fresh process that has loaded nothing else."""
+    for block in range(starts):
+        for i, name in enumerate(names):
+            job.progress(f"memory of {name}", block * len(names) + i, starts * len(names))
+            job.child(f"{MEMORY} {name}", block, f"{__name__}:alone", 1, subject=name, order=i)
+
+
+def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) -> dict:
+    """One request; its peak memory is the subject's. The note says what the process held before the model, libraries
+    imported."""
+    with watched(say) as more:
+        backend = backend_of(subject)
+        for library in LIBRARIES.get(backend, ()):
+            loaded = resolve_name(library)
+            if ":" in library:
+                loaded()
+        more.update(subject=subject, libraries_rss_bytes=environment.peak_rss())
+        job = job | dict(dtype=loaded_as(subject, job["model"]))
+        loaded, _, workload, _ = bare(job) if backend in READS_FILE else opened(job)
+        for who in built(say, loaded, [subject]):
+            record, _ = protocol.trial(who, workload, 0, **identity, order=order, phase="cold")
+            say("trial", as_first(record, peak_rss_bytes=environment.peak_rss()).model_dump())
+    return {}
+
+
+def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) -> list[dict]:
+    """One entry a subject: {name, backend, dtype, peak: bytes of each process, libraries: bytes held before the model
+    (median), weights,
+    kv: bytes as predicted}. notes: of the measuring processes, as the meta file keeps them."""
+    held, found = {}, []
+    for note in notes:
+        if "libraries_rss_bytes" in note:
+            held.setdefault(note["subject"], []).append(note["libraries_rss_bytes"])
+    for name in names:
+        mine = [t for t in of(trials, MEMORY) if t.subject == name and t.valid and t.peak_rss_bytes]
+        if mine:
+            t = mine[0]
+            found.append(
+                dict(
+                    name=name,
+                    backend=t.backend,
+                    dtype=weights(t),
+                    peak=[t.peak_rss_bytes for t in mine],
+                    libraries=summary.median(held.get(name, [])),
+                    weights=t.weights_bytes,
+                    kv=t.kv_bytes,
+                )
+            )
+    return found

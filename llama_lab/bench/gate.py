@@ -1,0 +1,191 @@
+"""The gate: a time counts only if the tokens are the reference's.
+
+Sampled tokens are the reference's too where both draw with the same keys: a draw is the best of logits to which noise
+has been added (Gumbel-max, https://arxiv.org/abs/1411.0030), and the noise is known. Another generator's tokens are
+held to their likelihood (`likely`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import sampling
+from llama_jax.sampling import Sampler
+from llama_lab.bench import WRONG
+
+PARTS = "parts from float32"  # how the reason of an approximate subject's trial begins
+NEAR_TIE = 1e-3  # logits this close to the reference's best: float32 rounding may decide either way
+# Where activations are rounded to 8 bits a float32 rounding takes one of them to its neighbour, and each layer makes
+# more of it: at 1,024
+# positions of two texts the distance of the two best logits moved by 0.09 (median) and up to 0.71 between step+gemv and
+# layer+gemv.
+FLIP = 0.75
+EDGE = 1e-4  # of probability: this close to top-p's edge rounding decides which side a token is on
+SIGMAS = 5  # standard deviations by which the likelihood of a sampled text may differ from what is expected
+
+
+def tokens_hash(tokens: np.ndarray) -> str:
+    """SHA-256 of token ids [n B] as little-endian int32, row by row."""
+    return hashlib.sha256(np.ascontiguousarray(tokens.T, "<i4").tobytes()).hexdigest()
+
+
+def behind(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """How far each token [n] is from the best under the reference's logits [n V], which it gives after the text up to
+    there; infinite for what is no token."""
+    logits, known = np.asarray(logits, np.float64), (tokens >= 0) & (tokens < logits.shape[1])
+    chosen = logits[np.arange(len(tokens)), np.where(known, tokens, 0)]
+    return np.where(known, logits.max(-1) - chosen, np.inf)
+
+
+def softened(logits: np.ndarray, tokens: np.ndarray, sampler: Sampler, prompt: Sequence[int]) -> jax.Array:
+    """Logits [n V] before each of these tokens [n] as the sampler has them before it filters and draws."""
+    values = jnp.asarray(logits, jnp.float32)
+    if sampler.repetition_penalty != 1:
+        seen = np.zeros(values.shape, bool)
+        seen[:, list(prompt)] = True
+        for i, token in enumerate(tokens[:-1]):
+            seen[i + 1 :, token % values.shape[1]] = True
+        values = sampling.penalise(values, seen, sampler.repetition_penalty)
+    return sampling.soften(values, sampler.temperature or 1.0)
+
+
+def least(values: jax.Array, sampler: Sampler, more: float = 0.0) -> jax.Array:
+    """The least softened logit [n 1] that the filters keep, top-p being `more` than it is."""
+    moved = min(1.0, max(sampler.top_p + more, EDGE)) if sampler.top_p < 1 else 1.0
+    kept = sampling.narrow(values, replace(sampler, top_p=moved))
+    return jnp.min(jnp.where(jnp.isneginf(kept), jnp.inf, kept), -1, keepdims=True)
+
+
+def behind_drawn(
+    logits: np.ndarray, tokens: np.ndarray, sampler: Sampler, seed: int, prompt: Sequence[int], near: float = NEAR_TIE
+) -> np.ndarray:
+    """As `behind`, of tokens [n] drawn with this seed: behind the best of logits with the draw's noise, among those
+    that the filters keep; infinite for one that they leave out. Within `near` of a filter's edge both are right."""
+    values, known = softened(logits, tokens, sampler, prompt), (tokens >= 0) & (tokens < logits.shape[1])
+    sure = allowed = jnp.ones(values.shape, bool)
+    scale = sampler.temperature or 1.0
+    drawn = values
+    if sampler.temperature:
+        keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(jnp.arange(len(tokens)))
+        drawn = values + jax.vmap(lambda key: jax.random.gumbel(key, values.shape[1:]))(keys)
+        sure = values >= least(values, sampler, -EDGE) + near / scale
+        allowed = values >= least(values, sampler, EDGE) - near / scale
+    at = np.arange(len(tokens)), np.where(known, tokens, 0)
+    drawn = np.asarray(drawn, np.float64)
+    best = np.where(np.asarray(sure), drawn, -np.inf).max(-1)
+    return np.where(known & np.asarray(allowed)[at], np.maximum(best - drawn[at], 0) * scale, np.inf)
+
+
+def likely(
+    tokens: np.ndarray, count: int, logits: Callable[[], np.ndarray], sampler: Sampler, prompt: Sequence[int]
+) -> Verdict:
+    """Whether tokens [n] that another generator drew are such as this sampler draws: as many as asked for, none that
+    its filters leave out, and the text about as likely as its texts are on average.
+
+    A text's surprise, the sum of -log p over its tokens, has as its mean the entropies' sum and as its variance the sum
+    of theirs; greedy tokens or another temperature show as too little or too much of it. A short text may be far off
+    by one rare token: it is wrong only where so much or so little is improbable in itself (`chance`).
+    """
+    if len(tokens) != count:
+        return Verdict(False, f"{WRONG}{len(tokens)} tokens, {count} were asked for")
+    raw = np.asarray(logits())
+    if len(strange := np.flatnonzero((tokens < 0) | (tokens >= raw.shape[1]))):
+        return Verdict(False, f"{WRONG}token {strange[0]} is {tokens[strange[0]]}, outside the vocabulary")
+    values, at = softened(raw, tokens, sampler, prompt), (np.arange(len(tokens)), tokens)
+    allowed = np.asarray(values >= least(values, sampler, EDGE) - NEAR_TIE / sampler.temperature)[at]
+    if not allowed.all():
+        k = int(np.argmin(allowed))
+        return Verdict(False, f"{WRONG}token {k} is {tokens[k]}, which this sampler leaves out there")
+    kept = np.asarray(sampling.narrow(values, sampler), np.float64)
+    norm = np.log(np.exp(kept).sum(-1))
+    p, surprise = np.exp(kept - norm[:, None]), norm - np.asarray(values, np.float64)[at]
+    mine = np.where(p > 0, norm[:, None] - kept, 0)
+    entropy = (p * mine).sum(-1)
+    spread = np.sqrt(((p * mine**2).sum(-1) - entropy**2).clip(0).sum())
+    off = abs((surprise - entropy).sum())
+    if off > SIGMAS * spread + EDGE * len(tokens) and chance(p, mine, surprise.sum()) < np.exp(-(SIGMAS**2) / 2):
+        return Verdict(
+            False,
+            f"{WRONG}its text's surprise is {surprise.sum():.1f} where this sampler's is {entropy.sum():.1f} with a"
+            f" deviation of {spread:.1f}",
+        )
+    return Verdict(True)
+
+
+def chance(p: np.ndarray, mine: np.ndarray, surprise: float) -> float:
+    """At most how probable so much surprise, or more, is; or so little, where it is less than expected.
+
+    p, mine [n V]: probabilities of each token and what it surprises by. Chernoff's bound: for any x > 0, P(S >= s) is
+    no more than exp(-x s) E[exp(x S)], and texts of independent tokens multiply. exp(-SIGMAS^2 / 2) is what it says of
+    a normal distribution at SIGMAS.
+    """
+    sign = 1 if surprise > (p * mine).sum() else -1
+    tilts = np.linspace(0.05, 1, 20) if sign > 0 else np.geomspace(0.05, 32, 20)
+    bounds = [np.log((p * np.exp(sign * tilt * mine)).sum(-1)).sum() - sign * tilt * surprise for tilt in tilts]
+    return float(np.exp(min(0.0, *bounds)))
+
+
+def approximate(quantisation: str) -> bool:
+    """Whether a subject of this quantisation need not make the reference's tokens: another program computes on a file's
+    quantised blocks ("gguf-q4_1"), or rounds activations itself ("int8-dynamic"). A placement of ours ("gguf+gemv") is
+    held to the tokens of its own arithmetic."""
+    return quantisation.startswith(("gguf-", "int8-"))
+
+
+def near_tie(quantisation: str) -> float:
+    """How close to the reference's best logit a token must be for both to be right under this quantisation."""
+    return FLIP if set(quantisation.split("+")) & {"gemv", "fused"} else NEAR_TIE
+
+
+def parting(tokens: np.ndarray, reference: np.ndarray) -> str:
+    """Where an approximate subject's row of tokens [n] parts from the reference's, in words; "" where it never does."""
+    shared = min(len(tokens), len(reference))
+    differs = np.flatnonzero(tokens[:shared] != reference[:shared])
+    if len(differs):
+        return f"{PARTS} at token {int(differs[0])}"
+    return "" if len(tokens) == len(reference) else f"{PARTS} at token {shared}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    passed: bool
+    reason: str = ""
+
+
+def compare(
+    tokens: np.ndarray,
+    reference: np.ndarray,
+    logits: Callable[[], np.ndarray],
+    near: float = NEAR_TIE,
+    distance: Callable[[np.ndarray, np.ndarray], np.ndarray] = behind,
+) -> Verdict:
+    """Compare one row of tokens [n] with the reference's.
+
+    logits(): the reference's [n V] before each of these tokens, asked for only where they differ. The first difference
+    must stand at a near-tie (`near`): both tokens that close to the best. After it the two texts are different texts,
+    and every token must come close to the reference's best there. distance(logits, tokens): how far from the best each
+    token is, `behind` for greedy ones, `behind_drawn` for sampled ones.
+    """
+    if len(tokens) != len(reference):
+        return Verdict(False, f"{WRONG}{len(tokens)} tokens, the reference has {len(reference)}")
+    differs = np.flatnonzero(tokens != reference)
+    if not len(differs):
+        return Verdict(True)
+    k, known = int(differs[0]), np.asarray(logits())
+    distances = distance(known, tokens)
+    other = distance(known, np.where(np.arange(len(tokens)) == k, reference, tokens))[k]
+    if not max(distances[k], other) <= near:
+        return Verdict(False, f"{WRONG}token {k} is {tokens[k]}, the reference has {reference[k]}")
+    far = k + np.flatnonzero(~(distances[k:] <= max(near, FLIP)))
+    if len(far):
+        return Verdict(
+            False,
+            f"{WRONG}after a near-tie at token {k}, token {far[0]} is {tokens[far[0]]}, far from the reference's best",
+        )
+    return Verdict(True, f"near-tie at token {k}")

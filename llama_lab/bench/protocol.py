@@ -1,0 +1,391 @@
+"""The protocol: warm up until the guard is silent, then paired, interleaved blocks in seeded random order, each trial
+gated."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from llama_jax import generate, kvc, sampling
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.model import Model
+from llama_jax.placement import LADDER, Placement
+from llama_jax.plumbing.errors import UserError
+from llama_jax.quantise import FORMS
+from llama_jax.sampling import Sampler
+from llama_lab.bench import AGAIN, gate, memory, roofline
+from llama_lab.bench.guard import Guard, TorchGuard
+from llama_lab.bench.order import shuffled
+from llama_lab.bench.workload import Subject, Workload, encoder
+
+if TYPE_CHECKING:
+    from llama_lab.bench.record import Trial
+
+SILENT_RUNS = 3  # warm-up ends after this many runs in a row in which nothing compiled
+MAX_WARMUP = 8
+SHORT = 8  # tokens of a warm-up run after the first silent one, which has called all that an answer calls
+LEAVING_S = 2.0  # a measurement that was killed is given so long to leave: its children go with it, and then the lock
+
+
+def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = None) -> Subject:
+    """A placement of a checkpoint as a subject."""
+    engine = generate.build(checkpoint, placement)
+
+    def run(ids, workload: Workload):
+        return generate.stream(
+            engine,
+            [ids] * workload.batch,
+            workload.new_tokens,
+            workload.sampler,
+            workload.seed,
+            length=workload.length,
+            slots=workload.slots,
+        )
+
+    dtype = engine.params.embedding.weight.dtype
+    kind = kvc.DTYPES.get(kvc.FUSED if placement.kernels == "fused" else placement.kv, dtype)
+    kept = kvc.itemsize(kind, checkpoint.config.head_dim)
+    read, held = weight_bytes(engine.params, checkpoint.config)
+    identity = dict(
+        model=checkpoint.name,
+        weights_hash=checkpoint.weights_hash,
+        dtype=dtype.name,
+        weight_bytes=read,
+        held_bytes=held,
+        quantisation=quantisation(placement, generate.form(checkpoint, placement)),
+        config=checkpoint.config,
+        cache=placement.cache,
+        cache_bytes=kept,
+    )
+    return Subject(name or placement.name, "jax", placement.name, run, encoder(checkpoint), identity)
+
+
+def weight_bytes(params: Model, config: ModelConfig) -> tuple[float, int]:
+    """(bytes of a weight that a token reads, on average; bytes of all weights), from the arrays themselves."""
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    looked_up = [params.embedding.positions] + ([] if params.head.weight is None else [params.embedding.weight])
+    return (held - sum(leaf.nbytes for leaf in jax.tree.leaves(looked_up))) / config.weights_read_per_token, held
+
+
+def quantisation(placement: Placement, form: str | None = None) -> str:
+    """The arithmetic, beside the dtype: the form of quantised weights, the kernels, and what keys and values are kept
+    as, joined by a plus where they are not the plain ones: `kv-int8`, `gguf+gemv`, or `none`."""
+    parts = [
+        form,
+        placement.kernels if placement.kernels != "none" else None,
+        f"kv-{placement.kv}" if placement.kv != "loaded" else None,
+    ]
+    return "+".join(filter(None, parts)) or "none"
+
+
+def plain(dtype: str, quantisation: str) -> Placement:
+    """The `step` placement of that arithmetic: the inverse of `quantisation`."""
+    parts = set(quantisation.split("+"))
+    weights = next(iter(parts & set(FORMS)), {"float32": "f32", "bfloat16": "bf16"}[dtype])
+    kv = next((part.removeprefix("kv-") for part in parts if part.startswith("kv-")), "loaded")
+    return replace(LADDER["step"], weights=weights, kernels=next(iter(parts & {"gemv", "fused"}), "none"), kv=kv)
+
+
+# Fields of an identity that sizes are computed from; a Trial has none of them.
+SUBJECT_ONLY = ("config", "weight_bytes", "held_bytes", "cache", "cache_bytes")
+
+
+def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, **identity) -> tuple[Trial, np.ndarray]:
+    """One timed request: (record, tokens [n B]), as `timed`."""
+    from llama_lab.bench.record import Trial  # here: a machine that only measures may lack what makes records
+
+    seen, tokens = timed(who, workload, prompt, explain)
+    return Trial(**{**seen, **identity}), tokens
+
+
+def timed(
+    who: Subject, workload: Workload, prompt: int, explain: bool = False, most: int | None = None
+) -> tuple[dict, np.ndarray]:
+    """One timed request: (the fields of a Trial that it fills, tokens [n B]). Void when anything compiled inside, or
+    the subject raised.
+
+    explain: keep JAX's explanation of each compilation in `cause`. most: leave the answer after so many tokens. Raises
+    UserError where the subject does.
+    """
+    before, failure, ended, workload = memory.live_buffers(), "", False, who.asked(workload)
+    ids, blocks, arrivals, tokenize_ns = (), [], [], 0
+    region = who.guard(explain) if explain and who.guard is Guard else who.guard()
+    with region as guard:
+        start = time.perf_counter_ns()
+        try:
+            ids = who.encode(workload.prompts[prompt])
+            tokenize_ns = time.perf_counter_ns() - start
+            for block in who.run(ids, workload):
+                arrivals.append(time.perf_counter_ns() - start)
+                blocks.append(block)
+                if most and sum(map(len, blocks)) >= most:
+                    break
+            ended = bool(blocks)
+        except UserError:
+            raise
+        except Exception as error:  # a subject's own failure is a result: recorded, and the run goes on
+            if isinstance(region, TorchGuard) and region.owns(error):
+                raise
+            failure = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    tokens = np.concatenate(blocks) if ended else np.zeros((0, workload.batch), np.int32)
+    times = [at for at, block in zip(arrivals, blocks, strict=True) for _ in range(len(block))] if ended else []
+    known = {k: v for k, v in who.identity.items() if k not in SUBJECT_ONLY}
+    seen = dict(
+        **{**known, **sizes(who, workload, len(ids), len(tokens)), **who.reported()},
+        valid=ended and not guard.fired,
+        reason=failure or guard.reason or ("" if ended else "failed: no token came"),
+        cause=guard.cause,
+        seed=workload.seed,
+        sampling=str(workload.sampler),
+        subject=who.name,
+        backend=who.backend,
+        placement=who.placement,
+        batch=workload.batch,
+        prompt=prompt,
+        prompt_tokens=len(ids),
+        new_tokens=len(tokens),
+        cache_slots=workload.slots,
+        token_times_ns=times,
+        tokenize_ns=tokenize_ns,
+        trace_ns=round(guard.seconds("trace") * 1e9),
+        lower_ns=round(guard.seconds("lower") * 1e9),
+        backend_ns=round(guard.backend_seconds * 1e9),
+        lowered=guard.count("lower"),
+        compiled=guard.compilations,
+        cache_hits=guard.count("hit"),
+        cache_misses=guard.count("miss"),
+        tokens_sha256=gate.tokens_hash(tokens),
+        live_buffers_before=before,
+        live_buffers_after=memory.live_buffers(),
+    )
+    return seen, tokens
+
+
+def sizes(who: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
+    """The Trial fields that follow from the configuration: bytes and operations a token, and what weights and cache
+    occupy."""
+    config, width = who.identity["config"], who.identity["weight_bytes"]
+    kept = who.identity.get("cache_bytes", width)
+    context = prompt_tokens + new_tokens / 2
+    held = memory.predicted(config, width, kept, workload.batch, workload.slots, who.identity.get("cache", "fixed"))
+    return dict(
+        bytes_per_token=roofline.bytes_per_token(config, context, width, kept, workload.batch),
+        flops_per_token=roofline.flops_per_token(config, context),
+        **held | ({"weights_bytes": who.identity["held_bytes"]} if "held_bytes" in who.identity else {}),
+    )
+
+
+def warm_up(
+    who: Subject, workload: Workload, tell: Callable[[], None] = lambda: None, enough: int = SILENT_RUNS
+) -> bool:
+    """Run at the exact shapes until nothing compiles `enough` times in a row; False when that never happens.
+
+    A placement's runs after the first silent one end after SHORT tokens: they call every program of the answer again.
+    A guard that forbids compiling instead of counting it (`TorchGuard`) is left off for a run first. tell() before each
+    run.
+    """
+    silent = 0
+    for i in range(MAX_WARMUP):
+        tell()
+        if who.guard is not Guard and not silent:
+            with contextlib.suppress(RuntimeError):  # the trial that follows meets it again, and records it
+                deque(who.run(who.encode(workload.prompts[i % len(workload.prompts)]), who.asked(workload)), maxlen=0)
+        most = SHORT if silent and who.backend == "jax" else None
+        seen, _ = timed(who, workload, i % len(workload.prompts), most=most)
+        silent = silent + 1 if seen["valid"] else 0
+        if silent == enough:
+            return True
+    return False
+
+
+class Reference:
+    """The tokens every subject must produce: those of the `step` placement of the subject's own arithmetic (its dtypes
+    and quantised forms of weights and KV cache, its kernels), under the workload's sampler and seed.
+
+    Its own logits say whether a difference stands at a near-tie. Who samples with another generator of random numbers
+    must make tokens that are as likely as the reference's (`gate.likely`).
+    """
+
+    def __init__(self, checkpoint: Checkpoint, workload: Workload):
+        self.checkpoint, self.workload, self.encode = checkpoint, workload, encoder(checkpoint)
+        self.engines: dict[tuple[str, str], generate.Engine] = {}
+        self.known: dict[tuple[int, str, str, Sampler, int], np.ndarray] = {}
+        self.verdicts: dict[tuple, gate.Verdict] = {}
+
+    def engine(self, dtype: str, quantisation: str = "none") -> generate.Engine:
+        if (dtype, quantisation) not in self.engines:
+            self.engines[dtype, quantisation] = generate.build(self.checkpoint, plain(dtype, quantisation))
+        return self.engines[dtype, quantisation]
+
+    def tokens(
+        self,
+        prompt: int,
+        dtype: str = "float32",
+        quantisation: str = "none",
+        sampler: Sampler = generate.GREEDY,
+        seed: int = 0,
+    ) -> np.ndarray:
+        """The tokens [n] of a prompt; seed: of the draws."""
+        key = (prompt, dtype, quantisation, sampler, seed)
+        if key not in self.known:
+            ids, w = self.encode(self.workload.prompts[prompt]), self.workload
+            blocks = generate.stream(
+                self.engine(dtype, quantisation), [ids], w.new_tokens, sampler, seed, length=w.length, slots=w.slots
+            )
+            self.known[key] = np.concatenate(list(blocks))[:, 0]
+        return self.known[key]
+
+    def expect(self, prompt: int, tokens: Sequence[int], dtype: str = "float32") -> None:
+        """Take greedy tokens [n] that another process made as those of a prompt."""
+        self.known[prompt, dtype, "none", generate.GREEDY, 0] = np.array(tokens)
+
+    def logits(self, prompt: int, tokens: np.ndarray, dtype: str = "float32", quantisation: str = "none") -> jax.Array:
+        """Logits [n V] before each of these tokens [n], given the prompt and the tokens before it."""
+        ids = (
+            self.encode(self.workload.prompts[prompt])
+            + np.clip(tokens[:-1], 0, self.checkpoint.config.vocab_size - 1).tolist()
+        )
+        return generate.logits(self.engine(dtype, quantisation), ids)[-len(tokens) :]
+
+    def judge(self, record: Trial, tokens: np.ndarray, sampler: Sampler | None = None) -> Trial:
+        """The record, void when any row's tokens are not the reference's; a compilation's reason stays first. sampler:
+        the subject's own, where it has one.
+
+        One that computes in fewer bits than any reference here makes a text of its own: where it parts is said, and its
+        quality is measured as a distribution (`quality`).
+        """
+        if not record.token_times_ns:  # it failed, and says why
+            return record
+        if gate.approximate(record.quantisation):
+            reasons = [gate.parting(row, self.tokens(record.prompt)) for row in tokens.T]
+            return record.model_copy(
+                update=dict(reason="; ".join(dict.fromkeys(r for r in (record.reason, *reasons) if r)))
+            )
+        kind = (record.dtype, record.quantisation)
+        sampler = sampler or self.workload.sampler
+        verdicts = []
+        for i, row in enumerate(tokens.T):  # the same answer as before is not looked at again
+            key = (record.prompt, i, row.tobytes(), kind, sampler, record.backend)
+            if key not in self.verdicts:
+                self.verdicts[key] = self.verdict(record, i, row, kind, sampler)
+            verdicts.append(self.verdicts[key])
+        reasons = dict.fromkeys(r for r in (record.reason, *(v.reason for v in verdicts)) if r)
+        return record.model_copy(
+            update=dict(valid=record.valid and all(v.passed for v in verdicts), reason="; ".join(reasons))
+        )
+
+    def verdict(
+        self, record: Trial, row: int, tokens: np.ndarray, kind: tuple[str, str], sampler: Sampler
+    ) -> gate.Verdict:
+        """What the gate says of one row of tokens [n]."""
+        work, near = self.workload, gate.near_tie(record.quantisation)
+        logits = partial(self.logits, record.prompt, tokens, *kind)
+        if sampling.is_greedy(sampler):
+            return gate.compare(tokens, self.tokens(record.prompt, *kind), logits, near)
+        prompt, seed = self.encode(work.prompts[record.prompt]), work.seed + row
+        if record.backend != "jax" and sampler.temperature:
+            return gate.likely(tokens, work.new_tokens, logits, sampler, prompt)
+        distance = partial(gate.behind_drawn, sampler=sampler, seed=seed, prompt=prompt, near=near)
+        return gate.compare(tokens, self.tokens(record.prompt, *kind, sampler, seed), logits, near, distance)
+
+
+@contextlib.contextmanager
+def alone():
+    """Hold the machine's measurement lock, as an open file that children may keep too.
+
+    Raises UserError when another measurement runs: both would be wrong.
+    """
+    path = Path(tempfile.gettempdir()) / f"llama-jax-measuring-{os.getuid()}.lock"
+    try:
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by the `with` below)
+    except OSError as error:
+        raise UserError(f"Cannot lock {path}: {error.strerror}; remove it, or set TMPDIR to another folder.") from None
+    with file:
+        end = time.monotonic() + LEAVING_S
+        while not locked(file):
+            if time.monotonic() > end:
+                file.seek(0)
+                holder = file.read(20).decode(errors="replace").strip() or "unknown"
+                raise UserError(f"Another measurement is running (process {holder}); wait for it to end.")
+            time.sleep(0.05)
+        file.truncate(0)
+        file.write(b"%d" % os.getpid())
+        yield file
+
+
+def locked(file: IO) -> bool:
+    """Take the lock of an open file, unless another process has it."""
+    import fcntl
+
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def measure(
+    subjects: Sequence[Subject],
+    workload: Workload,
+    blocks: int | Sequence[int],
+    reference: Reference | None,
+    baseline: str,
+    explain: bool = False,
+    identity: dict | None = None,
+    starting: Callable[..., None] = lambda **where: None,
+    keep: Callable[[Trial], None] = lambda trial: None,
+    locked: bool = False,
+) -> list[Trial]:
+    """All subjects in this process, interleaved: in each block every one once, the baseline twice, in seeded random
+    order.
+
+    blocks: how many, or their numbers. Block i asks prompt i (modulo the pool) in an order that follows from the seed
+    and i alone, so that a run may be split and resumed. The bandwidth is probed before each block; its trials carry
+    what it read. Void and wrong trials stay, with their reason. starting(what=, subject=, block=, order=) is called
+    before each trial and warm-up, keep(trial) after each trial. locked: the caller holds the measurement lock already.
+    Raises UserError for an unknown baseline, and while another measurement runs.
+    """
+    if baseline not in [s.name for s in subjects]:
+        raise UserError(f"The baseline {baseline!r} is not among the subjects ({', '.join(s.name for s in subjects)}).")
+    twin = next(replace(s, name=s.name + AGAIN) for s in subjects if s.name == baseline)
+    numbers = range(blocks) if isinstance(blocks, int) else blocks
+    identity = {"run": f"{time.time_ns():x}", "phase": "warm", "process": 0, **(identity or {})}
+    everyone, trials = [*subjects, twin], []
+    with contextlib.nullcontext() if locked else alone():
+        probe = roofline.Probe()
+        for order, who in enumerate(subjects):
+            where = dict(what=f"warm-up {who.name}", subject=who.name, block=numbers[0], order=order)
+            warm_up(who, workload, partial(starting, **where))  # where this never falls silent, the trials will be void
+        for block in numbers:
+            bandwidth = probe.bandwidth()
+            drawn = shuffled(everyone, workload.seed, block)
+            for order, who in enumerate(drawn):
+                starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
+                record, tokens = trial(
+                    who, workload, block % len(workload.prompts), explain, block=block, order=order, **identity
+                )
+                if reference:
+                    record = reference.judge(record, tokens, who.sampler)
+                trials.append(record.model_copy(update=dict(bandwidth_gbps=bandwidth)))
+                keep(trials[-1])
+    return trials
+
+
+def program_sizes(program) -> dict:
+    """The Trial fields that say how large the compiled decode program is; none where it was not found."""
+    return (
+        {f"{k}_bytes": getattr(program, f"{k}_bytes") for k in ("argument", "output", "temp", "alias")}
+        if program
+        else {}
+    )

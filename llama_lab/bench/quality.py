@@ -1,0 +1,341 @@
+"""What an arithmetic does to the model: the next token's distribution against that of the float32 model on the same
+weights.
+
+Texts cannot be compared once they part, distributions can: an English text is read in windows, every position is given
+all true tokens before it in its window (teacher forcing), and at each the two distributions are compared. A subject
+that makes other tokens than float32 has its quality here, and only here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from llama_jax import checkpoint, generate
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError, near
+from llama_lab.bench import available, passages, phases, statistics
+from llama_lab.bench.job import Job, check, opened, watched, whole
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.record import Row
+
+REFERENCE = "float32"
+PLACEMENTS = {  # arithmetic: a placement that computes so
+    REFERENCE: "step",
+    "bfloat16": "step+bf16",
+    "kv-int8": "step+kvint8",
+    "kv-f16": "step+kvf16",
+    "gguf": "step+gguf",
+    "int8": "step+int8",
+    "q8_0": "step+q8_0",
+    "q4_0": "step+q4_0",
+    "gemv": "step+gemv",
+    "fused": "step+fused",
+}
+BACKENDS = {"torch": "torch", "torch-int8": "torch"} | {
+    f"{name}{kind}": backend
+    for name, backend in (("llamacpp", "llama.cpp"), ("ik-llamacpp", "ik_llama.cpp"), ("openvino", "openvino"))
+    for kind in ("", "+q8_0", "+q4_0")
+} | {"ollama": "ollama"}  # fmt: skip
+PEERS = tuple(BACKENDS)
+ALONE = PEERS[2:]  # read in a process of their own: what goes wrong in a library or a server then costs no other
+ARITHMETICS = (*PLACEMENTS, *PEERS)
+EXACT = 1e-6  # nats: as far as float32 rounding may take the mean
+SAME_MODEL = (
+    0.1  # nats: a mean beyond this is another model, or one that was fed wrongly; 8-bit activations stay well below
+)
+# what rounds a small model's weights or activations so that little may be left of it
+COARSE, COARSE_MODEL = (("q4_0", "int8"), 4.0)
+LEAST_AGREEMENT = 0.5  # share of equal best tokens where there are no logits
+POSITIONS = 32  # neighbours share their context: the interval resamples them together
+PICO = 1e12
+
+
+class Window(Row):
+    """One window of the text under one arithmetic: an entry a position, the first of the window included. It is not
+    valid where it is further from the reference than the same model can be."""
+
+    subject: str  # the arithmetic
+    backend: str
+    model: str
+    weights_hash: str
+    first: int  # position of the window's first token in the text
+    # KL(float32 || this) of each position in 1e-12 nats; empty where the subject hands out no logits
+    kl_pnat: list[int]
+    agree: list[int]  # 1 where both have the same best token, 0 where not, -1 where the subject's is not known
+    text_sha256: str
+
+    @property
+    def kl(self) -> np.ndarray:
+        """Nats, one a position."""
+        return np.asarray(self.kl_pnat, float) / PICO
+
+    @staticmethod
+    def more(text: str, logits: np.ndarray, following: Sequence[int]) -> dict:
+        """What another kind of row says beside: of a text by its name, logits [T V] and the true next tokens."""
+        return {}
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Natural logarithms of the probabilities, float64 [T V]."""
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+
+
+def against(reference: np.ndarray, other: np.ndarray) -> dict[str, np.ndarray]:
+    """{kl, agree}, one a position, of two sets of logits [T V] for the same tokens.
+
+    kl: KL(reference || other) of the softmax distributions in nats, float64. agree: whether the best token is the same.
+    Raises UserError for different shapes and for logits that are no numbers.
+    """
+    reference, other = np.asarray(reference), np.asarray(other)
+    if reference.shape != other.shape or reference.ndim != 2:
+        raise UserError(
+            f"Logits of shape {other.shape} cannot be compared with {reference.shape}; both must be [tokens,"
+            " vocabulary]."
+        )
+    for name, values in (("reference's", reference), ("other", other)):
+        if not np.isfinite(values).all():
+            raise UserError(
+                f"The {name} logits are not all finite: first at position"
+                f" {int(np.argmin(np.isfinite(values).all(-1)))}."
+            )
+    ours, theirs = log_softmax(reference), log_softmax(other)
+    kl = np.sum(np.exp(ours) * (ours - theirs), axis=-1)  # rounding may leave -1e-16 where it is zero
+    return dict(kl=np.maximum(kl, 0), agree=reference.argmax(-1) == other.argmax(-1))
+
+
+def windows(ids: Sequence[int], size: int) -> list[list[int]]:
+    """The text in pieces of `size` tokens, the last one shorter where it does not come out even."""
+    return [list(ids[i : i + size]) for i in range(0, len(ids), size)]
+
+
+def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed: int = 0) -> list[Window]:
+    """Each arithmetic over `tokens` tokens of English in windows. Raises UserError for an unknown arithmetic and as
+    `read` does."""
+    for name in arithmetics:
+        if name not in ARITHMETICS:
+            raise UserError(f"No such arithmetic: {name!r}.{near(name, ARITHMETICS)}")
+    return read(job, "quality of", f"{__name__}:compared", 1, arithmetics, tokens, window, seed)
+
+
+def record(
+    journal: Journal, *, model: str, seed: int, arithmetics: Sequence[str], quality_tokens: int, window: int
+) -> tuple[list[Window], dict]:
+    """All windows of `measure`, and for the meta file what could not run."""
+    rows = measure(Job(model, None, journal), arithmetics, quality_tokens, window, seed)
+    return rows, dict(missing=phases.missing(journal))
+
+
+def read(
+    job: Job, what: str, task: str, texts: int, names: Sequence[str], tokens: int, window: int, seed: int
+) -> list[Row]:
+    """`tokens` tokens of each text under arithmetics, placements and peers: those that are not `ALONE` in one fresh
+    process.
+
+    what: as the progress says it; its first word begins the run's name. task: `compared`, or a function that calls it.
+    texts: how many it reads. A subject that cannot run is said to be
+    missing in the journal's notes (`phases.missing`). Raises UserError for too long a window and when a process dies.
+    """
+    check(tokens=tokens, window=window)
+    room = checkpoint.load_config(job.model).max_position_embeddings
+    if window > room:
+        raise UserError(f"window is {window}, more than the model's context of {room}; ask for a shorter one.")
+    here = {*PLACEMENTS, *available.present(job, [name for name in names if name not in PLACEMENTS])}
+    together = [name for name in names if name in here and name not in ALONE]
+    groups = [group for group in (together, *([name] for name in names if name in here and name in ALONE)) if group]
+    for i, group in enumerate(groups):
+        job.progress(f"{what} {', '.join(group)}", i, len(groups))
+        expected = -(-tokens // window) * len(group) * texts
+        asked = dict(names=group, tokens=tokens, window=window, seed=seed)
+        job.child(f"{what.split()[0]} {' '.join(group)}", 0, task, expected, **asked)
+    return whole(job.journal.trials)
+
+
+# What the children run ------------------------------------------------------------------------------------------------
+
+
+def english(loaded: Checkpoint, tokens: int, seed: int) -> dict[str, list[int]]:
+    return {"": passages.english(loaded, tokens, seed)}
+
+
+def compared(
+    say: Callable,
+    job: dict,
+    identity: dict,
+    names: Sequence[str],
+    tokens: int,
+    window: int,
+    seed: int,
+    texts: Callable = english,
+    kind: type[Window] = Window,
+) -> dict:
+    """Every window of every text under the reference and under each of these subjects, as rows of this kind.
+
+    texts: (checkpoint, tokens, seed) → {name: ids}, of which the first `tokens` are read.
+    """
+    from llama_lab import peers
+
+    with watched(say):
+        loaded, *_ = opened(job)
+        truth, readers, order = reader(loaded, REFERENCE), {}, itertools.count()
+        for name in names:
+            try:
+                readers[name] = reader(loaded, name)
+            except peers.UnavailableError as error:
+                say("note", dict(missing=dict(name=name, reason=error.reason, remedy=error.remedy)))
+        for text, ids in texts(loaded, tokens, seed).items():
+            about = dict(
+                text_sha256=hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest(),
+                seed=seed,
+                phase="read",
+                model=loaded.name,
+                weights_hash=loaded.weights_hash,
+            )
+            for i, piece in enumerate(windows(ids[:tokens], window)):
+                first = i * window
+                reference, following = truth(piece), ids[first + 1 : first + 1 + len(piece)]
+                for name, logits_of in readers.items():
+                    say("starting", {})
+                    logits = logits_of(piece)
+                    row = kind(
+                        **identity,
+                        **about,
+                        **compare(name, reference, logits),
+                        **kind.more(text, logits, following),
+                        order=next(order),
+                        subject=name,
+                        backend=available.backend_of(name),
+                        first=first,
+                    )
+                    say("trial", row.model_dump())
+    return {}
+
+
+def reader(loaded: Checkpoint, name: str) -> Callable:
+    """ids → logits [T V] under an arithmetic, or any placement or peer; where there are none, best tokens [T], -1 for
+    an unknown one.
+
+    Raises UnavailableError for a peer that cannot run.
+    """
+    from llama_lab import peers
+
+    if name not in peers.PEERS:
+        engine = generate.build(loaded, PLACEMENTS.get(name, name))
+        return lambda ids: np.asarray(generate.logits(engine, ids))
+    module = peers.module(name)
+    if gap := module.missing(name, loaded.name):
+        raise peers.UnavailableError(*gap)
+    if name == "ollama":
+        return lambda ids: module.top1(loaded, ids, range(len(ids)))
+    return module.logits(loaded, name)
+
+
+def rounds_coarsely(name: str) -> bool:
+    """Whether an arithmetic, a placement or a peer keeps its weights in one of `COARSE`."""
+    from llama_lab import peers
+
+    if name in peers.PEERS:
+        return name.endswith(COARSE)
+    return parse(PLACEMENTS.get(name, name)).weights in COARSE
+
+
+def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
+    """The fields of a window that say how far it is from the reference, and whether that can be the same model."""
+    if other.ndim == 1:
+        kl, known, agree = np.array([]), other >= 0, reference.argmax(-1) == other
+        share = agree[known].mean() if known.any() else 1.0
+        strange = f"another model: {share:.0%} of the best tokens agree" if share < LEAST_AGREEMENT else ""
+        agree = np.where(known, agree, -1)
+    else:
+        kl, agree = against(reference, other).values()
+        bound = EXACT if name in (REFERENCE, "torch") else COARSE_MODEL if rounds_coarsely(name) else SAME_MODEL
+        strange = (
+            f"another model: mean KL {kl.mean():.2g} nats, at most {bound:g} expected" if kl.mean() > bound else ""
+        )
+    return dict(kl_pnat=pnat(kl), agree=agree.astype(int).tolist(), valid=not strange, reason=strange)
+
+
+def pnat(nats: np.ndarray) -> list[int]:
+    return np.round(nats * PICO).astype(np.int64).tolist()
+
+
+# What the rows say ----------------------------------------------------------------------------------------------------
+
+
+def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str = "") -> str:
+    """The arithmetic of a trial, among those that are read here: what its rate is to be seen against. name: the
+    subject's."""
+    if name in PEERS:
+        return name
+    if backend != "jax":
+        return next((name for name, of in BACKENDS.items() if of == backend), REFERENCE)
+    form, _, kernels = quantisation.partition("+")
+    # the blocks that kernels take where nothing else is asked for
+    if kernels in ("gemv", "fused") and form in ("gguf", "q8_0"):
+        return kernels
+    return dtype if quantisation == "none" else quantisation
+
+
+def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
+    """One entry an arithmetic, in the order of `ARITHMETICS`: {subject, backend, tokens, kl, kl_low, kl_high (mean in
+    nats and its 95 % interval), median, worst, top1, top1_low, top1_high, valid, reasons}; None or NaN for what is not
+    known."""
+    found = []
+    for name in ARITHMETICS:
+        mine = sorted((r for r in rows if r.subject == name), key=lambda r: r.first)
+        if not mine:
+            continue
+        groups = [(r.first, i // POSITIONS) for r in mine for i in range(len(r.agree))]
+        kl, agree = np.concatenate([r.kl for r in mine]), np.concatenate([r.agree for r in mine]).astype(float)
+        known = agree >= 0
+        entry = dict(
+            subject=name,
+            backend=mine[0].backend,
+            tokens=int(known.sum()),
+            valid=all(r.valid for r in mine),
+            reasons=sorted({r.reason for r in mine if r.reason}),
+        )
+        entry |= dict(zip(("kl", "kl_low", "kl_high"), mean_with_interval(kl, groups, seed), strict=True))
+        sure = [group for group, k in zip(groups, known, strict=True) if k]
+        entry |= dict(zip(("top1", "top1_low", "top1_high"), mean_with_interval(agree[known], sure, seed), strict=True))
+        entry |= dict(median=float(np.median(kl)) if len(kl) else None, worst=float(kl.max()) if len(kl) else None)
+        found.append(entry)
+    return found
+
+
+def mean_with_interval(values: np.ndarray, groups: Sequence, seed: int) -> tuple[float | None, float, float]:
+    """(mean, low, high) with neighbouring positions resampled together; (None, NaN, NaN) for no values."""
+    if not len(values):
+        return None, float("nan"), float("nan")
+    low, high = statistics.mean_interval([statistics.gather(values, groups)], seed)
+    return float(values.mean()), low, high
+
+
+def as_frame(entries: Sequence[dict]):
+    """The table for a notebook, a pandas.DataFrame."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {
+                "arithmetic": e["subject"],
+                "backend": e["backend"],
+                "mean KL, nats": e["kl"],
+                "low": e["kl_low"],
+                "high": e["kl_high"],
+                "median KL": e["median"],
+                "worst KL": e["worst"],
+                "top-1": e["top1"],
+                "top-1 low": e["top1_low"],
+                "top-1 high": e["top1_high"],
+                "tokens": e["tokens"],
+                "same model": "yes" if e["valid"] else "NO: " + "; ".join(e["reasons"]),
+            }
+            for e in entries
+        ]
+    ).set_index("arithmetic")

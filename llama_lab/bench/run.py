@@ -1,0 +1,162 @@
+"""`llama-jax bench`: choose subjects, measure, and lay the result out as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from llama_jax import checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.generate import GREEDY
+from llama_jax.placement import LADDER, Placement, parse
+from llama_jax.plumbing import runtime
+from llama_jax.plumbing.errors import UserError, near
+from llama_jax.sampling import Sampler
+from llama_lab.bench import environment, phases, profiling, protocol, roofline, summary
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.passages import PROMPTS, check_context, random_prompts
+from llama_lab.bench.phases import Plan
+from llama_lab.bench.progress import Progress, announce
+from llama_lab.bench.record import Trial
+from llama_lab.bench.recorded import journal_plan, measured_in
+from llama_lab.bench.workload import Workload
+
+
+@dataclass(frozen=True)
+class Settings:
+    model: str
+    placements: tuple[str, ...]
+    peers: tuple[str, ...] = ()
+    baseline: str | None = None
+    prompt_tokens: int = 48
+    new_tokens: int = 50
+    blocks: int = 5
+    batch: int = 1
+    seed: int = 0
+    sampler: Sampler = GREEDY
+    processes: int = 1
+    cold: int = 1
+    cached: int = 0
+    threads: int | None = None
+    explain: bool = False
+    journal: Path | None = None
+    limit: float = 600.0
+    skip_corrupt: bool = False
+
+
+def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[Trial], dict]:
+    """Measure and summarise: (the document of `bench --json`, trials, meta for a table of them).
+
+    All names are checked before anything is loaded.
+    """
+    from llama_lab import peers
+
+    placements, baseline = chosen(settings)
+    gaps = peers.missing(settings.peers, settings.model, settings.sampler)
+    here = tuple(name for name in settings.peers if name not in {gap["name"] for gap in gaps})
+    source = checkpoint.find(settings.model)
+    workload = asked(settings, source.config)
+    check_context(source.config, workload)
+    plan = Plan(
+        model=settings.model,
+        placements=placements,
+        workload=workload,
+        baseline=baseline,
+        dtype="float32",
+        blocks=settings.blocks,
+        processes=settings.processes,
+        cold=settings.cold,
+        cached=settings.cached,
+        threads=settings.threads,
+        explain=settings.explain,
+        limit=settings.limit,
+        peers=here,
+    )
+    before, names = environment.capture(), [p.name for p in placements]
+    runtime.warn(before["runtime"])
+    about = {k: v for k, v in asdict(settings).items() if k not in ("journal", "limit", "skip_corrupt")}
+    about |= dict(placements=names, baseline=baseline, dtype=plan.dtype)
+    settled = {k: v for k, v in about.items() if k != "blocks"}  # a journal may be given more blocks
+    journal = Journal(
+        settings.journal, journal_plan(settled, before, source.hash()), settings.skip_corrupt, environment=before
+    )
+    trials = phases.run(plan, journal, progress)
+    gaps += phases.missing(journal)
+    names += [name for name in here if name not in {gap["name"] for gap in gaps}]
+    after = {**before, **measured_in(journal.notes), "weights_hash": source.hash()}
+    meta = dict(
+        parameters=about,
+        baseline=baseline,
+        subjects=names,
+        missing=gaps,
+        environment=after,
+        processes=journal.notes,
+        resumed_trials=journal.resumed,
+        torn_line=journal.torn,
+    )
+    limited = roofline.of_runs(trials)
+    return document(limited, summary.table(limited, baseline, names, settings.seed), baseline, meta), trials, meta
+
+
+def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: dict) -> dict:
+    """The document of `bench --json` for some trials and the meta of their table. The limit is tokens/s of the whole
+    batch."""
+    sample = next((t for t in trials if t.subject == baseline and t.valid), trials[0])
+    known = {k: getattr(sample, k) for k in ("model", "dtype", "prompt_tokens", "new_tokens", "batch", "sampling")}
+    bandwidth = max((t.bandwidth_gbps for t in trials if t.bandwidth_gbps), default=None)
+    return {
+        "baseline": baseline,
+        "protocol": {**known, **meta["parameters"], "random_weights": sample.model.startswith("random:"),
+                     "resumed_trials": meta.get("resumed_trials", 0), "torn_line": meta.get("torn_line", False),
+                     "limit_tokens_per_second": summary.limit(trials, baseline) * sample.batch},
+        "environment": {"weights_hash": sample.weights_hash, **meta["environment"], "bandwidth_gbps": bandwidth},
+        "subjects": table,
+        "missing": meta.get("missing", []),
+    }  # fmt: skip
+
+
+def asked(settings: Settings, config: ModelConfig, count: int = PROMPTS) -> Workload:
+    """The workload that the settings describe: so many random prompts."""
+    ids = random_prompts(config.vocab_size, settings.prompt_tokens, settings.seed, count)
+    return Workload(ids, settings.new_tokens, settings.prompt_tokens, settings.batch, settings.seed, settings.sampler)
+
+
+def chosen(settings: Settings) -> tuple[tuple[Placement, ...], str]:
+    """The placements and the baseline that the settings name. Raises UserError for what does not exist or is named
+    twice, peers too."""
+    from llama_lab import peers
+
+    placements = tuple(parse(name) for name in settings.placements or LADDER)
+    names = [p.name for p in placements]
+    if len(set(names)) != len(names):
+        raise UserError(f"A placement is named twice: {', '.join(names)}.")
+    baseline = settings.baseline or ("step" if "step" in names else names[0])
+    if baseline not in names:
+        raise UserError(f"The baseline {baseline!r} is not among the placements.{near(baseline, names)}")
+    peers.check(settings.peers)
+    return placements, baseline
+
+
+def collect(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
+    """Everything about some placements of one model, in fresh processes; see `phases.run`. Raises UserError for too
+    long a text."""
+    check_context(checkpoint.load_config(plan.model), plan.workload)
+    return phases.run(plan, journal, progress)
+
+
+def profile(settings: Settings, folder: Path, tell: Callable[[str], None]) -> list[dict]:
+    """A trace and a summary of its programs for each placement, in FOLDER/NAME; see `profiling.profile`."""
+    placements, _ = chosen(settings)
+    if settings.peers:
+        raise UserError(f"--profile looks into placements only, {settings.peers[0]!r} is a peer; leave --peers out.")
+    loaded = checkpoint.load(settings.model)
+    workload = asked(settings, loaded.config, 1)
+    check_context(loaded.config, workload)
+    found = []
+    for placement in placements:
+        tell(f"profiling {placement.name}")
+        found.append(
+            {"name": placement.name, **profiling.profile(protocol.subject(loaded, placement), folder, workload)}
+        )
+    return found

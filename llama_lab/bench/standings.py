@@ -1,0 +1,73 @@
+"""What trials of placements and peers say: their rates and ratios side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llama_jax.quantise import FORMS
+from llama_lab.bench import quality, statistics, summary
+from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Ratio
+
+MAIN = "main"
+
+JAX, TORCH, LLAMACPP, OLLAMA = "jax", "torch", "llama.cpp", "ollama"
+IK, OPENVINO = "ik_llama.cpp", "openvino"
+SAME_FILE = ("llamacpp", "llamacpp+generate")  # llama.cpp's modes that read the very file
+
+
+def of(trials: Sequence[Trial], run: str = MAIN) -> list[Trial]:
+    """The trials of one measurement, or of one of its subjects."""
+    return [t for t in trials if t.run == run or t.run.startswith(f"{run} ")]
+
+
+def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: str = MAIN) -> list[dict]:
+    """One entry a subject, in the order given: {name, backend, dtype (as `weights` says it), arithmetic, decode,
+    prefill (tokens/s) and ttft (ms): Summary each, points: the same three raw, limit: tokens/s that the bandwidth
+    allows for its bytes, void, reasons}."""
+    main, found = of(trials, run), []
+    for name in names:
+        good, every = summary.warm(main, name), summary.warm(main, name, valid=False)
+        points = dict(decode=[t.tg for t in good], prefill=[t.pp for t in good], ttft=[t.ttft * 1e3 for t in good])
+        known = next(iter(good or every), None)
+        found.append(
+            dict(
+                name=name,
+                backend=known and known.backend,
+                dtype=known and weights(known),
+                points=points,
+                void=len(every) - len(good),
+                arithmetic=known and quality.arithmetic(known.backend, known.dtype, known.quantisation, name),
+                **{k: statistics.summarise(v, seed, [t.process for t in good]) for k, v in points.items()},
+                limit=summary.limit(main, name) if any(t.bandwidth_gbps and t.bytes_per_token for t in good) else None,
+                wrong=any(t.wrong for t in every),
+                reasons=sorted({t.reason for t in every if t.reason and not t.valid}),
+            )
+        )
+    return found
+
+
+def weights(trial: Trial) -> str:
+    """What a subject's weights are kept as: the quantised form where its arithmetic names one (`gguf+fused`), else its
+    dtype."""
+    return next((part for part in trial.quantisation.split("+") if part in FORMS), trial.dtype)
+
+
+def best(entries: Sequence[dict], wanted: Callable[[dict], bool] = lambda entry: True) -> dict | None:
+    """The entry with the highest median decode rate among those that are wanted; None where none has a valid trial."""
+    return max((e for e in entries if e["decode"].n and wanted(e)), key=lambda e: e["decode"].median, default=None)
+
+
+def fastest(entries: Sequence[dict]) -> dict | None:
+    """The fastest placement on whatever weights."""
+    return best(entries, lambda e: e["backend"] == JAX)
+
+
+def disturbed(trials: Sequence[Trial], baseline: str, seed: int = 0, run: str = MAIN) -> str:
+    """A short phrase for a figure where the run's own A/A control says that it was not quiet."""
+    return summary.disturbed(summary.table(of(trials, run), baseline, [baseline], seed))
+
+
+def ratio(trials: Sequence[Trial], above: str, below: str, seed: int = 0, run: str = MAIN) -> Ratio:
+    """Decode rate of one subject over another's, paired by block, judged against the run's A/A control."""
+    return summary.paired_ratio(of(trials, run), above, below, seed)

@@ -1,0 +1,28 @@
+"""The verbs of `llama-jax`, a module for those that belong together. Heavy imports wait until a verb runs, so that
+`--help` is quick.
+
+Nothing is imported here: a GPU machine, which starts a suite through `cli.suite`, need not have what the other verbs
+want.
+"""
+
+import importlib
+
+MODULES = (
+    "text",
+    "serve",
+    "measure",
+    "advise",
+    "notebooks",
+    "exhibit",
+    "extract",
+    "gguf",
+    "sharing",
+    "listing",
+)  # in the order of `--help`
+
+
+def program():
+    """The typer program, with all verbs."""
+    for name in MODULES:
+        importlib.import_module(f"llama_lab.cli.{name}")
+    return importlib.import_module("llama_lab.cli.common").app

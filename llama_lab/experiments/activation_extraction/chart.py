@@ -1,0 +1,301 @@
+"""Charts of activation extraction: the ladder, the ceilings and the scaling, and what a linear probe reads in a
+store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import within
+from llama_lab.experiments.activation_extraction import finding, probing
+from llama_lab.experiments.activation_extraction import table as extraction_table
+from llama_lab.experiments.activation_extraction.plan import Extraction
+from llama_lab.experiments.activation_extraction.rungs import (
+    ASYNC,
+    BASE,
+    CEILINGS,
+    COPIES,
+    CUT,
+    DISK,
+    EAGER,
+    FIRST,
+    FIXED,
+    FORWARD,
+    PACKED,
+    PINNED,
+    PRODUCT,
+    RIVALS,
+    SCANNED,
+    SPREAD,
+    STACKED,
+    TORCH,
+    VMAPPED,
+)
+from llama_lab.figures.labels import readable
+from llama_lab.figures.style import (
+    GREY,
+    LIMIT_COLOUR,
+    OTHERS,
+    colour,
+    headline,
+    new,
+    plain_ticks,
+    rows,
+    styled,
+)
+
+LABELS = {
+    EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)",
+    COPIES: "N0 jit, a copy a sample and layer\n(where the published plan began)",
+    STACKED: "N0 jit, layers stacked, one copy",
+    BASE: "N1 jit, every layer, blocking\n(the denominator)",
+    SPREAD: "N1, every fourth layer\n(nothing to cut)",
+    TORCH: "N2 torch, output_hidden_states",
+    FIRST: "N1, first quarter of the layers\n(the rest never runs)",
+    FIXED: "  + fixed shapes",
+    SCANNED: "     (in a lax.scan over batches)",
+    VMAPPED: "     (one example under vmap)",
+    PACKED: "  + packing",
+    ASYNC: "  + async copies",
+    PRODUCT: "  + writer threads = `extract`",
+    PINNED: "  + pinned host memory",
+    CUT: "N2 torch, cut after the quarter",
+    FORWARD: "ceiling: forward only",
+    DISK: "ceiling: disk only",
+}
+SHADES = {
+    **dict.fromkeys((EAGER, COPIES, STACKED, BASE), GREY),
+    **dict.fromkeys(RIVALS, colour("transformers")),
+    **dict.fromkeys(CEILINGS, LIMIT_COLOUR),
+}
+OURS = OTHERS[0]
+GROUPS = {
+    EAGER: "every layer runs",
+    FIRST: "the first quarter of the layers runs",
+    FORWARD: "half of the work",
+}
+
+
+@styled
+def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = (), seed: int = 0) -> Figure:
+    """Tokens/s of every rung over N1's, log scale: passes as points, the ratio with its interval, what each addition
+    gained, programs.
+
+    missing: rungs that could not run here, {name, reason}. N2 and the ceilings stand below as rows and across as lines.
+    """
+    table, gains = extraction_table.table(trials, seed), extraction_table.gains(trials, seed)
+    gaps = {gap["name"]: gap["reason"] for gap in missing}
+    known = {e["subject"]: e for e in table}
+    names = [name for name in LABELS if name in known or name in gaps]
+    figure, axes = new(11.5, 2.1 + 0.45 * len(names))
+    heights = rows(axes, names)
+    axes.set_yticks(list(heights.values()), [LABELS[name] for name in heights], fontsize=9.5)
+    base = known[BASE]["rate"].median if BASE in known else math.nan
+    for name in names:
+        words = gaps.get(name) or ladder_row(axes, known[name], heights[name], base)
+        if name in gains:
+            words += f" · {extraction_table.gained(gains[name])} by this step"
+        axes.text(
+            1.01, heights[name], words, va="center", fontsize=8.5, color=GREY, transform=axes.get_yaxis_transform()
+        )
+    for name in (*RIVALS, *CEILINGS):
+        if name in known and known[name]["ratio"].n:
+            axes.axvline(
+                known[name]["ratio"].value,
+                color=SHADES[name],
+                linestyle="--" if name in CEILINGS else ":",
+                linewidth=1,
+                alpha=0.7,
+            )
+    for first, words in GROUPS.items():  # rates compare within a group only
+        if first in heights:
+            axes.axhline(heights[first] + 0.5, color="black", linewidth=0.8)
+            place = dict(transform=axes.get_yaxis_transform(), ha="right", va="top", fontsize=9, style="italic")
+            axes.text(0.995, heights[first] + 0.48, words, **place)
+    seen = [value / base for e in table for value in e["values"] if math.isfinite(base)]
+    axes.set_xscale("log")
+    # an interval of very few passes may go on beyond
+    axes.set_xlim(min(seen, default=1) / 1.6, max(seen, default=1) * 1.6)
+    plain_ticks(axes.xaxis)
+    axes.xaxis.set_minor_formatter("")
+    counts = sorted({e["rate"].n for e in table if e["rate"].n})
+    n = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else "0"
+    axes.set_xlabel(
+        "tokens/s through the last fsync, over N1's; log scale (point: one pass over N1's median;\nband: 95 %"
+        " interval of the"
+        f" ratio; n = {n}; dotted: torch, dashed: ceilings)"
+    )
+    headline(figure, finding.claim(trials, seed))
+    return figure
+
+
+def ladder_row(axes, entry: dict, height: float, base: float) -> str:
+    """One rung's points and interval; returns what is written beside it."""
+    name, ratio, rate = entry["subject"], entry["ratio"], entry["rate"]
+    none = name in CEILINGS or not entry["programs"] > 0
+    compiled = "" if none else f", {plural(entry['programs'])} in {entry['compile_s']:.1f} s"
+    if not rate.n:
+        return "no valid pass: " + "; ".join(entry["reasons"])[:70]
+    shade = SHADES.get(name, OURS)
+    if math.isfinite(base):
+        points(axes, [value / base for value in entry["values"]], height, shade)
+    if ratio.n or name == BASE:
+        band(axes, ratio.value if ratio.n else 1.0, ratio.low, ratio.high, height, shade)
+    void = f", {entry['void']} void" if entry["void"] else ""
+    return f"{rate.median:,.0f} tokens/s{compiled}{void}"
+
+
+def points(axes, values: Sequence[float], height: float, shade: str) -> None:
+    """Every pass as a point, spread a little so that none hides another."""
+    axes.scatter(
+        values, height + np.linspace(-0.16, 0.16, len(values)), s=13, alpha=0.55, color=shade, linewidths=0, zorder=2
+    )
+
+
+def plural(programs: float) -> str:
+    return f"{programs:.0f} program{'s' * (programs != 1)}"
+
+
+def band(axes, value: float, low: float, high: float, height: float, shade: str) -> None:
+    """A point and its interval, where it has one."""
+    if math.isfinite(low):
+        axes.plot([low, high], [height] * 2, color=shade, linewidth=6, alpha=0.4, solid_capstyle="butt", zorder=3)
+    axes.plot(value, height, "|", color="black", markersize=14, markeredgewidth=2, zorder=4)
+
+
+@styled
+def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
+    """Left: tokens/s of `extract` beside the two ceilings, and its share of the slower one. Right: tokens/s by number
+    of processes."""
+    table = {e["subject"]: e for e in extraction_table.table(trials, seed)}
+    scaled, found = extraction_table.scaled(trials, seed), extraction_table.overlap(trials, seed=seed)
+    figure, (left, right) = new(11.5, 4.6, columns=2, width_ratios=(3, 2.2))
+    names = [name for name in (PACKED, ASYNC, PRODUCT, *CEILINGS) if name in table and table[name]["rate"].n]
+    heights = rows(left, names)
+    left.set_yticks(list(heights.values()), [LABELS[name].strip() for name in heights], fontsize=9.5)
+    for name, height in heights.items():
+        rate, shade = table[name]["rate"], SHADES.get(name, OURS)
+        points(left, table[name]["values"], height, shade)
+        band(left, rate.median, rate.low, rate.high, height, shade)
+        share = (
+            ""
+            if name in CEILINGS
+            else f", {share_of(extraction_table.overlap(trials, name, seed))}\nof the slower ceiling"
+        )
+        left.text(
+            1.01, height, f"{rate.median:,.0f}{share}", va="center", fontsize=8.5, transform=left.get_yaxis_transform()
+        )
+    left.set_xscale("log")
+    left.margins(x=0.1)
+    plain_ticks(left.xaxis)
+    readable(left.xaxis)
+    left.set_xlabel("tokens/s, log scale (point: one pass;\nbar: median; band: 95 % interval)")
+    reached = (
+        f"`extract` reaches {share_of(found)} of the slower of its two ceilings" if found.n else "Overlap: not measured"
+    )
+    headline(figure, reached)
+    processes(right, scaled)
+    return figure
+
+
+def share_of(found: Ratio) -> str:
+    """`93 % [90, 96]`."""
+    if not found.n:
+        return "no share"
+    return f"{found.value:.0%}".replace("%", " %") + within(found, lambda share: f"{100 * share:.0f}")
+
+
+def processes(axes, scaled: Sequence[dict]) -> None:
+    """Tokens/s by number of processes, each run a point, the line of exact proportion beside."""
+    if not scaled:
+        axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes)
+        return
+    first = scaled[0]
+    for e in scaled:
+        axes.scatter(
+            [e["workers"]] * len(e["values"]), e["values"], s=22, color=OURS, alpha=0.6, linewidths=0, zorder=3
+        )
+        words = "" if e is first else f", {e['ratio'].words}"
+        axes.annotate(
+            f"{e['rate'].median:,.0f}{words} (n = {e['rate'].n})",
+            (e["workers"], e["rate"].median),
+            (0, -22),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8.5,
+        )
+    counts = [e["workers"] for e in scaled]
+    axes.plot(counts, [e["rate"].median for e in scaled], color=OURS, linewidth=1.5)
+    axes.plot(
+        counts, [first["rate"].median * n / first["workers"] for n in counts], color=GREY, linestyle="--", linewidth=1
+    )
+    axes.set_xticks(counts)
+    axes.margins(x=0.5)
+    axes.set_ylim(bottom=0, top=1.25 * max(axes.get_ylim()[1], 1))
+    axes.set_xlabel("processes (point: one run; dashed: in proportion;\nthe cores are shared among them)")
+    axes.set_ylabel("tokens/s")
+
+
+@styled
+def extraction_probe(entries: Sequence[dict]) -> Figure:
+    """How well a linear probe reads a property of a token from each layer, beside one fitted on shuffled labels; bands:
+    95 % intervals."""
+    figure, axes = new(9, 5)
+    if not entries:
+        axes.text(0.5, 0.5, "no linear probe: not asked for, or too few tokens", ha="center", transform=axes.transAxes)
+        headline(figure, "No linear probe was fitted")
+        return figure
+    layers = [e["layer"] for e in entries]
+    shuffled = f"fitted on shuffled labels (band: 95 % of {probing.SHUFFLES} shuffles)"
+    for name, prefix, shade, mark, label in (
+        ("auc", "", OURS, "o", "the probe (band: 95 % interval over the folds)"),
+        ("control", "control_", "#7F7F7F", "s", shuffled),
+    ):
+        low, high = ([e[f"{prefix}{end}"] for e in entries] for end in ("low", "high"))
+        axes.plot(
+            layers, [e[name] for e in entries], color=shade, marker=mark, markersize=4.5, linewidth=1.6, label=label
+        )
+        axes.fill_between(layers, low, high, color=shade, alpha=0.18, linewidth=0)
+    axes.set_ylim(top=min(axes.get_ylim()[1], 1.005))
+    axes.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
+    first = entries[0]
+    axes.set_xlabel("layer after which the residual stream is read (0: the embedding)")
+    axes.set_ylabel("area under the ROC curve (0.5: chance)")
+    share = f"{first['share']:.0%} of them with the property"
+    about = (
+        f"{first['tokens']:,} tokens of {first['examples']} examples, {share}; {probing.FOLDS} folds of whole examples"
+    )
+    best = max(entries, key=lambda e: e["auc"])
+    said = f"A linear probe reads “{first['property']}” best after layer {best['layer']}"
+    headline(figure, f"{said} (area {best['auc']:.2f}, 0.5 is chance)")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5, title=about, title_fontsize=9.5)
+    return figure
+
+
+@styled
+def extraction_budget(found: Sequence[dict[str, float]]) -> Figure:
+    """Milliseconds of one batch by stage, one stacked bar of medians. found: `table.budget`."""
+    figure, axes = new(10, 2.6)
+    if not found:
+        axes.text(0.5, 0.5, "The budget of a batch is not recorded.", ha="center", va="center")
+        axes.axis("off")
+        headline(figure, "The budget of a batch is not recorded")
+        return figure
+    at, shades = 0.0, OTHERS
+    for stage, shade, hatch in zip(found[0], shades, ("", "//", "..", "xx", "\\\\"), strict=False):
+        width = max(0.0, float(np.median([entry[stage] for entry in found])))
+        axes.barh(0, width, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.6,
+                  label=f"{stage} {width:.1f} ms")  # fmt: skip
+        at += width
+    axes.set_yticks([])
+    axes.set_ylim(-0.5, 0.5)
+    axes.set_xlabel(f"milliseconds a batch, each stage waited for (medians of {len(found)} units)")
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.45), ncols=5, fontsize=9.5)
+    middles = {stage: max(0.0, float(np.median([entry[stage] for entry in found]))) for stage in found[0]}
+    most = max(middles, key=middles.get)
+    headline(figure, f"Of a batch's {at:.0f} ms {most} takes {middles[most] / at if at else 0:.0%}")
+    return figure

@@ -1,0 +1,227 @@
+"""What several workers are worth and what a unit costs, each run a command of its own, engine beside engine.
+
+Two questions, two models. Tokens/s by engine and number of workers are those of a real model. What a unit costs beside
+the tokens in it (being handed out, planned, written, committed) is the slope of a run's seconds over its number of
+units at the same tokens: it is seen where the tokens cost next to nothing, on a model of two small layers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from llama_jax.checkpoint import find, load, load_config
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import WRONG, protocol
+from llama_lab.bench.job import Job, check
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.order import shuffled
+from llama_lab.bench.record import Row
+from llama_lab.experiments.activation_extraction import command, rungs
+from llama_lab.experiments.activation_extraction.plan import examples_of
+
+SCALING, OVERHEAD, UNIT = "scaling", "overhead", "unit"
+ONE, CHILDREN, RAY = "one process", "child processes", "Ray actors"
+SMALL = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,"
+    "num_key_value_heads=2,head_dim=16,vocab_size=97"
+)
+SMALL_BATCH, SMALL_LENGTH = 32, 32
+
+
+class Run(Row):
+    """One run of the command, or one unit of such a run. Times in ns.
+
+    wall_ns: from the first worker that was ready to the last commit; of a unit, since the commit before. start_ns: all
+    the rest of the command: Python, the engine, weights, compiling, leaving.
+    """
+
+    subject: str
+    model: str
+    weights_hash: str
+    workers: int
+    unit: int  # examples
+    units: int
+    tokens: int
+    bytes: int
+    wall_ns: int
+    start_ns: int
+    sha256: str  # of all files of the store
+
+    @property
+    def tg(self) -> float:
+        """Tokens/s, padding not counted; NaN where there is no time."""
+        return self.tokens / self.wall_ns * 1e9 if self.wall_ns else math.nan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured. workers: numbers of them. examples, unit, batch, length: of the real model's runs. sizes: of
+    units, in batches, of the small model's runs over `small` examples. starts: runs of each."""
+
+    workers: tuple[int, ...]
+    examples: int
+    unit: int
+    batch: int
+    length: int
+    sizes: tuple[int, ...]
+    small: int
+    starts: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Runs that differ in nothing but luck."""
+
+    run: str
+    subject: str
+    workers: int
+    unit: int
+
+    @property
+    def options(self) -> dict[str, object]:
+        if self.subject == RAY:
+            return dict(engine="ray", processes=self.workers)
+        return dict(processes=self.workers)
+
+
+def kinds(plan: Plan) -> list[Kind]:
+    """One process of either run; children from two on; actors from one on, as many."""
+    found = []
+    most = max(plan.workers)
+    for run, sizes in ((SCALING, (plan.unit,)), (OVERHEAD, tuple(SMALL_BATCH * n for n in plan.sizes))):
+        several = plan.workers if run == SCALING else (most,)
+        for size in sizes:
+            found.append(Kind(run, ONE, 1, size))
+            found += [Kind(run, CHILDREN, n, size) for n in several if n > 1]
+            found += [Kind(run, RAY, n, size) for n in several if find_spec("ray")]
+    return found
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    batch: int,
+    length: int,
+    workers: Sequence[int],
+    worker_unit: int,
+    worker_examples: int,
+    worker_starts: int,
+    unit_sizes: Sequence[int],
+    unit_examples: int,
+) -> tuple[list[Run], dict]:
+    """All runs of a plan, and what the meta file says of them. Raises UserError for a plan that cannot be."""
+    plan = Plan(
+        tuple(workers),
+        worker_examples,
+        worker_unit,
+        batch,
+        length,
+        tuple(unit_sizes),
+        unit_examples,
+        worker_starts,
+        seed,
+    )
+    check(batch=batch, worker_unit=worker_unit, worker_examples=worker_examples, worker_starts=worker_starts)
+    check(unit_examples=unit_examples, **{f"workers[{i}]": n for i, n in enumerate(workers)})
+    if len(set(unit_sizes)) < 2 or min(unit_sizes) < 1:
+        raise UserError(f"unit_sizes is {list(unit_sizes)}; a slope takes two different numbers of batches from 1 on.")
+    job = Job(model, None, journal)
+    measure(job, plan)
+    gaps = [] if find_spec("ray") else [dict(name=RAY, reason="Ray is not installed here", remedy="make ray")]
+    return journal.trials, dict(missing=gaps, small=SMALL, plan=asdict(plan))
+
+
+def measure(job: Job, plan: Plan) -> None:
+    """Every run that the journal does not hold yet, each block's in seeded random order."""
+    loaded = load(job.model)
+    asked = {SCALING: examples_of(loaded, plan.examples, plan.length, plan.seed), OVERHEAD: small_examples(plan)}
+    layers = ",".join(map(str, rungs.quarter(loaded.config.num_hidden_layers)))
+    common = {
+        SCALING: dict(model=job.model, sites=f"resid_post:{layers}", batch=plan.batch, length=plan.length),
+        OVERHEAD: dict(model=SMALL, sites="resid_post:0", batch=SMALL_BATCH, length=SMALL_LENGTH),
+    }
+    drawn = [(block, kind) for block in range(plan.starts) for kind in shuffled(kinds(plan), plan.seed, block)]
+    for number, (block, kind) in enumerate(drawn):
+        if any(
+            (t.run, t.block, t.subject, t.workers, t.unit) == (kind.run, block, *keys(kind)) for t in job.journal.trials
+        ):
+            continue
+        job.progress(f"{kind.run}: {kind.subject}, {kind.workers}, units of {kind.unit}", number, len(drawn))
+        identity = dict(block=block, order=number, process=job.journal.next_process(), seed=plan.seed, phase="warm")
+        with protocol.alone(), tempfile.TemporaryDirectory() as folder:
+            for row in one(job, kind, common[kind.run], asked[kind.run], Path(folder), identity):
+                job.journal.append(row)
+
+
+def keys(kind: Kind) -> tuple[str, int, int]:
+    return kind.subject, kind.workers, kind.unit
+
+
+def one(job: Job, kind: Kind, common: dict, asked: list, folder: Path, identity: dict) -> Iterator[Run]:
+    """The units of one run, and after them the run: that is the row that says it is done."""
+    source = command.write_source(folder / "examples.jsonl", asked)
+    options = common | dict(source=source, out=folder / "store", unit=kind.unit) | kind.options
+    report, why, seconds = command.extracted(options, job.limit)
+    digest = "" if why else content(folder / "store")
+    why = why or judged(job, kind, report, digest)
+    wall = report.get("seconds", 0.0)
+    row = Run(
+        **identity,
+        run=kind.run,
+        subject=kind.subject,
+        model=common["model"],
+        weights_hash=find(common["model"]).hash(),
+        workers=kind.workers,
+        unit=kind.unit,
+        units=report.get("units", 0),
+        tokens=report.get("tokens", 0),
+        bytes=report.get("bytes", 0),
+        wall_ns=round(wall * 1e9),
+        start_ns=round((seconds - wall) * 1e9),
+        sha256=digest,
+        valid=not why,
+        reason=why,
+    )
+    if (kind.run, kind.subject) == (SCALING, ONE) and not why:
+        for between in apart(folder / "store"):
+            yield row.model_copy(update=dict(run=UNIT, units=1, tokens=0, bytes=0, wall_ns=between, start_ns=0))
+    yield row
+
+
+def small_examples(plan: Plan) -> list[list[int]]:
+    """Random ids, each a full row of the small model's batch: no size of unit has padding that another has not."""
+    draw, vocabulary = random.Random(plan.seed), load_config(SMALL).vocab_size
+    return [[draw.randrange(vocabulary) for _ in range(SMALL_LENGTH)] for _ in range(plan.small)]
+
+
+def apart(store: Path) -> list[int]:
+    """Nanoseconds between the commits of a store that one process wrote, in order of units."""
+    at = sorted(path.stat().st_mtime_ns for path in store.glob("units/*/*.json"))
+    return [b - a for a, b in itertools.pairwise(at)]
+
+
+def content(store: Path) -> str:
+    """A digest of all files of a store with their names."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in store.rglob("*") if path.is_file()):
+        digest.update(path.relative_to(store).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def judged(job: Job, kind: Kind, report: dict, digest: str) -> str:
+    """Why a store does not count: not whole, or not the bytes that the first run of its kind of units wrote."""
+    if not report["complete"]:
+        return "not all units are committed"
+    alike = (t.sha256 for t in job.journal.trials if (t.run, t.unit) == (kind.run, kind.unit) and t.valid)
+    return "" if next(alike, digest) == digest else f"{WRONG}other bytes than the first run wrote"

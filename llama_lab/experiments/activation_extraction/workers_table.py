@@ -1,0 +1,141 @@
+"""What the rows of `workers` say: tokens/s by engine, what a unit costs, how large one should be, and what a fleet of
+workers that were never here would make of such times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llama_lab.bench import statistics, summary
+from llama_lab.bench.statistics import Ratio, Summary
+from llama_lab.bench.wording import within
+from llama_lab.experiments.activation_extraction.simulation import Fleet, simulate, useful
+from llama_lab.experiments.activation_extraction.workers import (
+    CHILDREN,
+    ONE,
+    OVERHEAD,
+    RAY,
+    SCALING,
+    UNIT,
+    Run,
+)
+
+SUBJECTS = (ONE, CHILDREN, RAY)
+BELOW = 0.02  # share of a unit's time that its overhead may be
+FLEET = (1, 3, 10, 30, 100, 300, 1000)  # workers that are simulated
+RATES = {"no failures": 0.0, "one failure a worker in 8 hours": 1 / 8, "one failure a worker an hour": 1.0}  # an hour
+FLEET_UNITS, FLEET_SEEDS = 5_000, 3
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Tokens/s of an engine with so many workers. ratio: to one process, in pairs of a block."""
+
+    subject: str
+    workers: int
+    values: list[float]
+    rate: Summary
+    ratio: Ratio
+
+
+def scaled(rows: Sequence[Run], seed: int = 0) -> list[Scaled]:
+    """Each engine by number of workers, one process first."""
+    rows = [row for row in rows if row.run == SCALING and row.valid]
+    base, found = {(0, row.block): row.tg for row in rows if row.subject == ONE}, []
+    for subject in SUBJECTS:
+        for workers in sorted({row.workers for row in rows if row.subject == subject}):
+            at = {(0, row.block): row.tg for row in rows if (row.subject, row.workers) == (subject, workers)}
+            values = list(at.values())
+            ratio = summary.over(at, base, seed)
+            found.append(Scaled(subject, workers, values, statistics.summarise(values, seed), ratio))
+    return found
+
+
+def overheads(rows: Sequence[Run], seed: int = 0) -> dict[str, Summary]:
+    """Engine → seconds of a worker that a unit costs beside its tokens: in each block the slope of a run's seconds over
+    its number of units, times its workers."""
+    rows, found = [row for row in rows if row.run == OVERHEAD and row.valid], {}
+    for subject in SUBJECTS:
+        slopes = []
+        for block in sorted({row.block for row in rows}):
+            mine = [row for row in rows if (row.subject, row.block) == (subject, block)]
+            if len({row.units for row in mine}) > 1:
+                slope = np.polyfit([row.units for row in mine], [row.wall_ns / 1e9 for row in mine], 1)[0]
+                slopes.append(float(slope) * mine[0].workers)
+        if slopes:
+            found[subject] = statistics.summarise(slopes, seed)
+    return found
+
+
+def of_one(found: Sequence[Scaled]) -> float:
+    """Median tokens/s of one process; 0 where no run of it counts."""
+    return next((e.rate.median for e in found if e.subject == ONE), 0.0)
+
+
+def milliseconds(cost: Summary) -> str:
+    """`2.3 ms [2.0, 2.9]` of seconds."""
+    return f"{1e3 * cost.median:.1f} ms{within(cost, lambda s: f'{1e3 * s:.1f}')}"
+
+
+def share(overhead: float, tokens: float, rate: float) -> float:
+    """Share of a unit's time that its overhead is. overhead: seconds. tokens: of the unit. rate: tokens/s."""
+    return overhead / (overhead + tokens / rate)
+
+
+def smallest(overhead: float, rate: float, below: float = BELOW) -> float:
+    """Tokens of a unit from which on its overhead is no more than that share of its time; 0 where there is none."""
+    return max(0.0, overhead) * (1 / below - 1) * rate
+
+
+def starts(rows: Sequence[Run]) -> dict[tuple[str, int], list[float]]:
+    """(engine, workers) → seconds of each command beside its work: Python, the engine, weights, compiling, leaving."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        if row.run == SCALING and row.valid:
+            found.setdefault((row.subject, row.workers), []).append(row.start_ns / 1e9)
+    return found
+
+
+def durations(rows: Sequence[Run]) -> list[float]:
+    """Seconds of the units of one process, from commit to commit."""
+    return [row.wall_ns / 1e9 for row in rows if row.run == UNIT and row.valid]
+
+
+def fleets(rows: Sequence[Run], seed: int = 0) -> list[dict]:
+    """Simulated: {failures: words, workers, shares: useful share of the workers' time in each seed}; none where no
+    units or starts were measured. A failed worker loads as long as one that starts."""
+    engine = RAY if any(row.subject == RAY for row in rows) else ONE
+    begun = [value for (subject, _), values in starts(rows).items() if subject == engine for value in values]
+    spent, cost = durations(rows), overheads(rows, seed).get(engine)
+    if not begun or not spent:
+        return []
+    overhead = max(0.0, cost.median) if cost else 0.0
+    found = []
+    for words, rate in RATES.items():
+        for workers in FLEET:
+            fleet = Fleet(workers, FLEET_UNITS, spent, begun, overhead, rate / 3600)
+            shares = [useful(fleet, simulate(fleet, seed + i)) for i in range(FLEET_SEEDS)]
+            found.append(dict(failures=words, workers=workers, shares=shares))
+    return found
+
+
+def as_frame(rows: Sequence[Run], seed: int = 0):
+    """The table for a notebook, a pandas.DataFrame."""
+    import pandas as pd
+
+    began, costs = starts(rows), overheads(rows, seed)
+    lines = [
+        {
+            "engine": e.subject,
+            "workers": e.workers,
+            "tokens/s": round(e.rate.median),
+            "x one process": e.ratio.words if e.ratio.n else "",
+            "n": e.rate.n,
+            "start s": round(float(np.median(began[e.subject, e.workers])), 1),
+            "a unit ms": round(1e3 * costs[e.subject].median, 1) if e.subject in costs else float("nan"),
+        }
+        for e in scaled(rows, seed)
+    ]
+    return pd.DataFrame(lines, columns=["engine", "workers", "tokens/s", "x one process", "n", "start s", "a unit ms"])

@@ -1,0 +1,366 @@
+"""What compiling one decode program costs, stage by stage: trace, lower, compile, first run.
+
+JAX's own stages (`jitted.trace`, `.lower`, `.compile`: https://docs.jax.dev/en/latest/aot.html) are timed one at a time
+in a process that has compiled nothing of the model before. The guard listens to each stage, so that what JAX reports of
+itself stands beside the clock, and a stage that did another's work voids its row.
+
+A row's `run` begins with what varies: `depth` (random models of growing depth), `placement` (one model, several
+placements) or `slots` (sizes alone, against the length of the KV cache).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import serialize_executable
+
+from llama_jax import generate, kvc
+from llama_jax.checkpoint import Checkpoint, find
+from llama_jax.generate import Engine
+from llama_jax.placement import Placement, parse
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Draw
+from llama_jax.transforms import Carry
+from llama_lab.bench import WRONG, memory, profiling, protocol, roofline
+from llama_lab.bench.gate import tokens_hash
+from llama_lab.bench.guard import Guard
+from llama_lab.bench.job import Job, check, opened, watched
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.order import shuffled
+from llama_lab.bench.record import Row
+
+# the stage: the one kind of event that belongs in it
+STAGES = {"trace": "trace", "lower": "lower", "compile": "backend"}
+LAYOUTS = ("step", "step+scan")
+STAGED = ("step", "chunk8", "chunk32", "loop")  # whose stages are taken apart
+SIZED = ("step", "step+donate", "step+scan", "step+scan+donate")  # whose programs' sizes follow the cache's length
+ROOM = 64  # cache slots, and with them the tokens that a program is run for, of the runs that vary something else
+
+
+class Compilation(Row):
+    """One compiled decode program. Times in ns, sizes in bytes. A row of the run `slots` has no times: its programs are
+    not run."""
+
+    placement: str
+    model: str
+    weights_hash: str
+    dtype: str
+    depth: int  # layers
+    cache_slots: int
+    trace_ns: int | None = None
+    lower_ns: int | None = None
+    compile_ns: int | None = None
+    heard_trace_ns: int | None = None  # the same stages as JAX's own events report them
+    heard_lower_ns: int | None = None
+    heard_compile_ns: int | None = None
+    first_run_ns: int | None = None  # until its tokens are on the host
+    instructions: int  # instructions of the optimised program, those that a fusion swallowed left out
+    executable_bytes: int | None = None  # serialised; None where the device cannot
+    argument_bytes: int | None = None
+    output_bytes: int | None = None
+    temp_bytes: int | None = None
+    alias_bytes: int | None = None
+    bytes_per_token: float  # that a token must read, from the configuration
+    bandwidth_gbps: float | None = None  # as this process read it
+    layer_bytes: int  # weights of one layer, from the configuration
+    kv_bytes: int  # keys and values of all slots, from the configuration
+    token_times_ns: list[int]  # arrival of each token since the start of a second, warm run
+    tokens_sha256: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Tokens/s of the warm run; NaN where there was none."""
+        return len(self.token_times_ns) / self.token_times_ns[-1] * 1e9 if self.token_times_ns else float("nan")
+
+    @property
+    def seconds(self) -> float:
+        """Trace, lower and compile together; NaN where they were not timed."""
+        known = [self.trace_ns, self.lower_ns, self.compile_ns]
+        return float("nan") if None in known else sum(known) / 1e9
+
+
+# What the parent plans ------------------------------------------------------------------------------------------------
+
+
+def of_depth(model: str, layers: int) -> str:
+    """`random:PRESET[,…][:SEED]` with another number of layers. Raises UserError for a model of another kind."""
+    if not model.startswith("random:"):
+        raise UserError(
+            f"{model!r} has the depth it has; only random weights (random:PRESET) can be made of any depth."
+        )
+    kind, shape, *seed = model.split(":")
+    return ":".join([kind, f"{shape},num_hidden_layers={layers}", *seed])
+
+
+def numbers(text: str, name: str) -> tuple[int, ...]:
+    """`"2 8 16"` as numbers, in order. Raises UserError for anything else than two or more different whole numbers
+    above 0."""
+    words = text.replace(",", " ").split()
+    found = sorted({int(word) for word in words if word.isdigit() and int(word)})
+    if len(found) < 2 or len(found) < len(words):
+        raise UserError(f"{name} is {text!r}; give two or more different whole numbers above 0, such as '2 8 16'.")
+    return tuple(found)
+
+
+def check_plan(shape: str, layers: Sequence[int], model: str, names: Sequence[str], slots: Sequence[int]) -> None:
+    """Raises UserError for what cannot be compiled: no random shape, no such model or placement, more slots than its
+    context."""
+    for n in layers:
+        find(of_depth(shape, n))
+    for name in names:
+        program_of(parse(name))
+    if max(slots, default=0) > (room := find(model).config.max_position_embeddings):
+        raise UserError(f"A cache of {max(slots)} slots exceeds the model's context of {room}; ask for fewer.")
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    shape: str,
+    depths: str,
+    depth_processes: int,
+    placement_processes: int,
+    slots: str,
+) -> tuple[list[Compilation], dict]:
+    """All compilations: by depth, by placement (`STAGED`) and by length of the cache (`SIZED`). Raises UserError for
+    what cannot be compiled, before anything is."""
+    layers, lengths = numbers(depths, "depths"), numbers(slots, "slots")
+    check_plan(shape, layers, model, STAGED + SIZED, lengths)
+    job = Job(model, None, journal)
+    depth(job, shape, layers, depth_processes, seed)
+    placements(job, STAGED, placement_processes, seed)
+    sizes(job, SIZED, lengths)
+    return judged(journal.trials), {}
+
+
+def depth(job: Job, shape: str, layers: Sequence[int], processes: int, seed: int = 0, tokens: int = 16) -> None:
+    """The decode program of a random model of each depth, unrolled and scanned, each in `processes` fresh processes.
+
+    In each block every depth and layout once, in random order. Raises UserError for a shape that is no random model's.
+    """
+    check(processes=processes, tokens=tokens)
+    check_room(tokens)
+    check_plan(shape, layers, job.model, LAYOUTS, ())
+    wanted = [(of_depth(shape, n), name) for n in layers for name in LAYOUTS]
+    compile_each(job, "depth", wanted, processes, seed, tokens)
+
+
+def placements(job: Job, names: Sequence[str], processes: int, seed: int = 0, tokens: int = 32) -> None:
+    """The decode program of each placement of the job's model, each in `processes` fresh processes, interleaved."""
+    check(processes=processes, tokens=tokens)
+    check_room(tokens)
+    check_plan("", (), job.model, names, ())
+    compile_each(job, "placement", [(job.model, name) for name in names], processes, seed, tokens)
+
+
+def check_room(tokens: int) -> None:
+    if tokens > ROOM:
+        raise UserError(f"tokens is {tokens}; the programs are made for up to {ROOM}.")
+
+
+def compile_each(job: Job, run: str, wanted: Sequence[tuple[str, str]], processes: int, seed: int, tokens: int) -> None:
+    """One fresh process for each (model, placement) in each block, in random order."""
+    for block in range(processes):
+        for order, i in enumerate(shuffled(range(len(wanted)), seed, block)):
+            model, name = wanted[i]
+            layers = f", {model.rpartition('=')[2].partition(':')[0]} layers" if run == "depth" else ""
+            job.progress(f"compiling {name}{layers}", block * len(wanted) + order, processes * len(wanted))
+            job.child(
+                f"{run} {i}",
+                block,
+                f"{__name__}:stages",
+                1,
+                model=model,
+                placement=name,
+                tokens=tokens,
+                seed=seed,
+                order=order,
+            )
+
+
+def sizes(job: Job, names: Sequence[str], slots: Sequence[int]) -> None:
+    """What the decode program of each placement needs with KV caches of several lengths; compiled, never run."""
+    check_plan("", (), job.model, names, slots)
+    job.progress("sizes of programs", 0, 1)
+    job.child("slots", 0, f"{__name__}:of_slots", len(names) * len(slots), placements=list(names), slots=list(slots))
+
+
+def judged(rows: Sequence[Compilation]) -> list[Compilation]:
+    """Rows that were run, void where their tokens are not those of an unrolled `step` of the same run, model and
+    length."""
+    known: dict[tuple, set[str]] = {}
+    for r in rows:
+        if r.placement == LAYOUTS[0] and r.valid:
+            known.setdefault((r.run.split()[0], r.model, r.dtype, len(r.token_times_ns)), set()).add(r.tokens_sha256)
+
+    def verdict(r: Compilation) -> Compilation:
+        hashes = known.get((r.run.split()[0], r.model, r.dtype, len(r.token_times_ns)))
+        if not r.valid or not r.token_times_ns or not hashes or r.tokens_sha256 in hashes:
+            return r
+        return r.model_copy(update=dict(valid=False, reason=f"{WRONG}its tokens are not those of {LAYOUTS[0]}"))
+
+    return [verdict(r) for r in rows]
+
+
+# What the children run ------------------------------------------------------------------------------------------------
+
+
+def program_of(placement: Placement) -> str:
+    """Name of the one program that decodes. Raises UserError for a placement that has none."""
+    if placement.drafts:
+        raise UserError(
+            f"Placement {placement.name!r} makes a number of tokens that depends on them; leave +lookup out."
+        )
+    if placement.jits_decode or "step" in placement.outermost:
+        return "decode" if placement.jits_decode else "step"
+    raise UserError(f"Placement {placement.name!r} decodes with several programs; name one that jits step or decode.")
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """An engine's decode program as a host would call it: from an empty cache, for answers of up to `tokens` tokens."""
+
+    engine: Engine
+    tokens: int
+    slots: int = ROOM
+
+    def start(self) -> tuple[jax.Array, Carry]:
+        """The token and the carry that an answer begins with."""
+        config, params, placement = self.engine.config, self.engine.params, self.engine.placement
+        pad, dtype = jnp.zeros(1, jnp.int32), params.embedding.weight.dtype
+        cache = kvc.create(config, placement.cache, pad, self.slots, dtype, placement.layers == "scan")
+        draw = Draw(jax.vmap(jax.random.key)(np.zeros(1, np.uint32)), jnp.zeros((), jnp.int32), None)
+        return jnp.ones(1, jnp.int32), Carry(cache, draw)
+
+    def arguments(self, token, carry: Carry) -> tuple:
+        """What the program is called with."""
+        common = (self.engine.params, token, carry, generate.GREEDY)
+        if program_of(self.engine.placement) == "step":
+            return common
+        stop = np.array([-1], np.int32)
+        if self.engine.placement.until is None:
+            return *common, stop, 0, None
+        return *common, stop, np.int32(self.tokens), np.zeros((generate.bucket(self.tokens), 1), np.int32)
+
+    def call(self, program: Callable) -> int:
+        """Nanoseconds of one call, until its tokens are on the host."""
+        start = jax.block_until_ready(self.start())
+        began = time.perf_counter_ns()
+        np.asarray(program(*self.arguments(*start))[0])
+        return time.perf_counter_ns() - began
+
+    def answer(self, program: Callable) -> tuple[np.ndarray, list[int]]:
+        """(tokens [n 1], ns since the start at which each was on the host); what a last call makes too much is cut
+        off."""
+        made, arrivals, (token, carry) = [], [], jax.block_until_ready(self.start())
+        began = time.perf_counter_ns()
+        while len(made) < self.tokens:
+            results = program(*self.arguments(token, carry))  # (token, carry), or (tokens, made, token, carry)
+            token, carry = results[-2:]
+            block = np.asarray(results[0]).reshape(-1)[: self.tokens - len(made)]
+            made.extend(block.tolist())
+            arrivals.extend([time.perf_counter_ns() - began] * len(block))
+        return np.array(made, np.int32)[:, None], arrivals
+
+
+def stages(say: Callable, job: dict, identity: dict, placement: str, tokens: int, seed: int, order: int) -> dict:
+    """One decode program in this process, its stages timed one at a time, then run."""
+    with watched(say):
+        loaded, _, _, _ = opened(job)
+        decoder = Decoder(generate.build(loaded, parse(placement)), tokens)
+        program, times, wrong = staged(decoder)
+        with Guard() as guard:
+            first = decoder.call(program)
+            made, arrivals = decoder.answer(program)
+        reason = "; ".join([*wrong, guard.reason] if guard.fired else wrong)
+        say(
+            "trial",
+            Compilation(
+                **identity,
+                **about(decoder, program, loaded),
+                **times,
+                order=order,
+                seed=seed,
+                phase="cold",
+                valid=not reason,
+                reason=reason,
+                bandwidth_gbps=roofline.Probe().bandwidth(),
+                first_run_ns=first,
+                token_times_ns=arrivals,
+                tokens_sha256=tokens_hash(made),
+            ).model_dump(),
+        )
+    return {}
+
+
+def staged(decoder: Decoder) -> tuple[jax.stages.Compiled, dict[str, int], list[str]]:
+    """(the executable, ns of each stage by the clock and as JAX reports it, which stages were not apart)."""
+    start = jax.block_until_ready(decoder.start())
+    jax.block_until_ready(decoder.engine.params)
+    stage, times, wrong = getattr(decoder.engine.programs, program_of(decoder.engine.placement)), {}, []
+    for name, kind in STAGES.items():
+        with Guard() as guard:
+            began = time.perf_counter_ns()
+            stage = stage.trace(*decoder.arguments(*start)) if name == "trace" else getattr(stage, name)()
+            times[f"{name}_ns"] = time.perf_counter_ns() - began
+        times[f"heard_{name}_ns"] = round(guard.seconds(kind) * 1e9)
+        heard = {k: guard.count(k) for k in STAGES.values()}
+        if heard != {**dict.fromkeys(STAGES.values(), 0), kind: heard[kind]} or not heard[kind]:
+            wrong.append(f"the stage {name} was not apart: it did {', '.join(f'{k} {n}' for k, n in heard.items())}")
+    return stage, times, wrong
+
+
+def about(decoder: Decoder, program: jax.stages.Compiled, loaded: Checkpoint) -> dict:
+    """The fields of a row that its program decides: what it is of, and its sizes."""
+    config, placement = decoder.engine.config, decoder.engine.placement
+    executable, dtype = program.runtime_executable(), decoder.engine.params.embedding.weight.dtype
+    try:
+        length = len(serialize_executable.serialize(program)[0])
+    except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+        length = None
+    kv = memory.predicted(config, dtype.itemsize, dtype.itemsize, 1, decoder.slots, placement.cache)["kv_bytes"]
+    return dict(
+        placement=placement.name,
+        model=loaded.name,
+        weights_hash=loaded.weights_hash,
+        dtype=dtype.name,
+        depth=config.num_hidden_layers,
+        cache_slots=decoder.slots,
+        instructions=profiling.describe(executable)["instructions"],
+        executable_bytes=length,
+        bytes_per_token=roofline.bytes_per_token(config, decoder.tokens / 2, dtype.itemsize, dtype.itemsize),
+        layer_bytes=config.parameters_per_layer * dtype.itemsize,
+        kv_bytes=kv,
+        **protocol.program_sizes(memory.analyse(executable)),
+    )
+
+
+def of_slots(say: Callable, job: dict, identity: dict, placements: list[str], slots: list[int]) -> dict:
+    """Programs for KV caches of several lengths, from shapes alone: nothing is allocated and nothing run."""
+    with watched(say):
+        loaded, _, _, _ = opened(job)
+        engines = [generate.build(loaded, parse(name)) for name in placements]
+        for order, (engine, n) in enumerate((engine, n) for n in slots for engine in engines):
+            decoder = Decoder(engine, 1, n)
+            program = getattr(engine.programs, program_of(engine.placement))
+            compiled = program.lower(*decoder.arguments(*jax.eval_shape(decoder.start))).compile()
+            say(
+                "trial",
+                Compilation(
+                    **identity,
+                    **about(decoder, compiled, loaded),
+                    order=order,
+                    seed=0,
+                    phase="sizes",
+                    valid=True,
+                    token_times_ns=[],
+                ).model_dump(),
+            )
+    return {}

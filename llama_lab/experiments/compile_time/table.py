@@ -1,0 +1,209 @@
+"""What compiling costs and when it pays, computed from the rows of `compiling` and `starts`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llama_lab.bench import statistics, summary
+from llama_lab.bench.cold import Start
+from llama_lab.bench.job import whole
+from llama_lab.bench.statistics import Ratio
+from llama_lab.experiments.compile_time.measure import STAGES, Compilation
+from llama_lab.experiments.compile_time.starts import WAYS
+
+NAN, NEVER = float("nan"), float("inf")
+
+
+def of(rows: Sequence[Compilation], run: str) -> list[Compilation]:
+    """The rows of one run (depth, placement, slots), void ones left out."""
+    return [r for r in whole(rows) if r.run.split()[0] == run and r.valid]
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A straight line through processes: y = intercept + slope · depth, with the slope's 95 % interval. n processes."""
+
+    slope: float
+    intercept: float
+    low: float
+    high: float
+    n: int
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
+    """Least squares with Student's interval of the slope; no interval for fewer than three points, NaN for fewer than
+    two."""
+    from scipy import stats
+
+    if len(set(x)) < 2:
+        return Slope(*[float("nan")] * 4, len(x))
+    found = stats.linregress(x, y)
+    half = stats.t.ppf(0.975, len(x) - 2) * found.stderr if len(x) > 2 else float("nan")
+    return Slope(
+        float(found.slope), float(found.intercept), float(found.slope - half), float(found.slope + half), len(x)
+    )
+
+
+def per_layer(rows: Sequence[Compilation], layout: str, stage: str = "seconds") -> Slope:
+    """Seconds that each layer adds to a stage (`trace_ns` …) or to all three, over the processes of the run `depth`."""
+    mine = [r for r in of(rows, "depth") if r.placement == layout]
+    seconds = [r.seconds if stage == "seconds" else getattr(r, stage) / 1e9 for r in mine]
+    return slope([r.depth for r in mine], seconds)
+
+
+def medians(rows: Sequence[Compilation], value: Callable[[Compilation], float | None]) -> dict[int, float]:
+    """Median of a value by depth, deepest last; depths where none is known left out."""
+    found: dict[int, list[float]] = {}
+    for r in sorted(rows, key=lambda r: r.depth):
+        if (known := value(r)) is not None:
+            found.setdefault(r.depth, []).append(known)
+    return {depth: float(np.median(values)) for depth, values in found.items()}
+
+
+def stage_table(rows: Sequence[Compilation]) -> list[dict]:
+    """One entry a placement of the run `placement`, in milliseconds and medians: its stages, sizes and warm rate."""
+    found = []
+    for name in dict.fromkeys(r.placement for r in sorted(of(rows, "placement"), key=lambda r: (r.block, r.order))):
+        mine = [r for r in of(rows, "placement") if r.placement == name]
+        times = {
+            f"{s} ms": float(np.median([getattr(r, f"{s}_ns") / 1e6 for r in mine])) for s in (*STAGES, "first_run")
+        }
+        megabytes = {f"{k} MB": (getattr(mine[0], f"{k}_bytes") or NAN) / 1e6 for k in ("executable", "temp")}
+        rate = float(np.median([r.rate for r in mine]))
+        found.append({"placement": name, **times, "instructions": mine[0].instructions, **megabytes, "tokens/s": rate,
+                      "processes": len(mine)})  # fmt: skip
+    return found
+
+
+# Starts ---------------------------------------------------------------------------------------------------------------
+
+PARTS = (
+    "imports",
+    "load weights",
+    "trace",
+    "lower",
+    "compile (XLA) or read from cache",
+    "read executables",
+    "prefill and the rest",
+)
+
+
+def of_start(trials: Sequence[Start], placement: str, way: str) -> dict[int, Start]:
+    """Valid starts of a placement by block."""
+    return {
+        t.block: t
+        for t in trials
+        if t.placement == placement and t.phase == way and t.valid and t.to_first_ns is not None
+    }
+
+
+def parts(start: Start) -> dict[str, float]:
+    """Seconds from process start to first token by PARTS; they add up to the whole."""
+    read = start.phase == "serialised"
+    known = [
+        start.imports_ns,
+        start.load_ns + (0 if read else start.bind_ns),
+        start.first_trace_ns,
+        start.first_lower_ns,
+        start.first_backend_ns,
+        start.bind_ns if read else 0,
+    ]
+    return dict(zip(PARTS, [*(ns / 1e9 for ns in known), (start.to_first_ns - sum(known)) / 1e9], strict=True))
+
+
+def whole_starts(trials: Sequence[Start], placement: str) -> str:
+    """How long whole starts take on average, from process start to first token: `4.5 s cold, 3.7 s cached`."""
+    took = {way: [s.to_first_ns / 1e9 for s in of_start(trials, placement, way).values()] for way in WAYS}
+    return ", ".join(f"{float(np.mean(seconds)):.1f} s {way}" for way, seconds in took.items() if seconds)
+
+
+def start_ratio(
+    trials: Sequence[Start], placement: str, way: str, other: str, value: Callable[[Start], float], seed: int = 0
+) -> Ratio:
+    """A value of starts one way over that of starts another way, paired by block: each start is a process."""
+    above, below = (of_start(trials, placement, w) for w in (way, other))
+    blocks = sorted(set(above) & set(below))
+    return statistics.ratio([value(above[b]) for b in blocks], [value(below[b]) for b in blocks], seed)
+
+
+def placement_ratio(
+    trials: Sequence[Start], placement: str, other: str, value: Callable[[Start], float], seed: int = 0
+) -> Ratio:
+    """A value of one placement's cold starts over another's, paired by block."""
+    above, below = (of_start(trials, name, "cold") for name in (placement, other))
+    blocks = sorted(set(above) & set(below))
+    return statistics.ratio([value(above[b]) for b in blocks], [value(below[b]) for b in blocks], seed)
+
+
+# Break-even -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """Tokens after which one way of starting is ahead of another, start included, with an interval.
+
+    0: ahead before the tokens that were measured are made; infinity: never. low, high: the least and the most that the
+    95 % intervals of the extra start cost and of the gain a token allow together, so that it holds at least 90 % of the
+    time.
+    """
+
+    tokens: float
+    low: float
+    high: float
+    extra_s: float  # mean start cost more than the other's
+    gain_s: float  # mean seconds gained a token
+    n: int  # starts of the side that has fewer
+    pairs: int  # warm pairs behind the gain
+
+    @property
+    def undecided(self) -> bool:
+        """The interval says nothing: from at once to never."""
+        return self.low == 0 and self.high == NEVER
+
+
+def break_even(trials: Sequence[Start], ours: tuple[str, str], other: tuple[str, str], seed: int = 0) -> BreakEven:
+    """Break-even of (placement, way) against another one.
+
+    A start costs `Start.cost`, the first tokens of its request included; each further token costs the reciprocal of the
+    warm rate. Gains are paired by block of the warm trials.
+    """
+    above, below = ([t.cost for t in of_start(trials, *who).values()] for who in (ours, other))
+    rates = [summary.both_rates(trials, name) for name, _ in (ours, other)]
+    pairs = sorted(set(rates[0]) & set(rates[1]))
+    if not above or not below or not pairs:
+        return BreakEven(*[NAN] * 5, min(len(above), len(below)), len(pairs))
+    made = next(t.new_tokens for t in of_start(trials, *ours).values())
+    gains = np.array([1 / rates[1][p] - 1 / rates[0][p] for p in pairs])
+    extra, gain = float(np.mean(above) - np.mean(below)), float(gains.mean())
+    extras = statistics.mean_interval([statistics.gather(np.array(side), None) for side in (above, below)], seed)
+    gained = statistics.mean_interval([statistics.gather(gains, [process for process, _ in pairs])], seed)
+    corners = [crossing(e, g, made) for e, g in itertools.product(extras, gained)]
+    low, high = (NAN, NAN) if any(map(math.isnan, corners)) else (min(corners), max(corners))
+    return BreakEven(crossing(extra, gain, made), low, high, extra, gain, min(len(above), len(below)), len(pairs))
+
+
+def crossing(extra: float, gain: float, made: int) -> float:
+    """Tokens at which a gain a token has paid `extra` seconds, `made` tokens being in the extra; 0 at once, infinity
+    never."""
+    if math.isnan(extra) or math.isnan(gain):
+        return NAN
+    if extra <= 0:
+        return 0.0 if gain >= 0 else NEVER
+    return made + extra / gain if gain > 0 else NEVER
+
+
+def seconds_for(trials: Sequence[Start], who: tuple[str, str], tokens: np.ndarray) -> np.ndarray:
+    """Seconds from loaded weights until n tokens are made [n]: mean start cost and mean warm time a token; NaN within
+    the start."""
+    starts = of_start(trials, *who).values()
+    rates = summary.both_rates(trials, who[0]).values()
+    if not starts or not rates:
+        return np.full(len(tokens), NAN)
+    made = next(iter(starts)).new_tokens
+    line = np.mean([t.cost for t in starts]) + (tokens - made) * np.mean([1 / rate for rate in rates])
+    return np.where(tokens < made, NAN, line)

@@ -1,0 +1,192 @@
+"""What a pass of several rows through the whole model costs, over one row: the weights are read once for all.
+
+rows of a sequence  tokens one behind the other, as a draft that is verified or a piece of prompt
+rows of a batch     one token of each of several sequences, as answers that are made together
+
+Every pass gives the logits of all its rows. A row is one engine in one process, all its shapes in turn in each block.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import import_module
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import checkpoint, generate, transforms
+from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import available, passages, phases, statistics
+from llama_lab.bench.footprints import LIBRARIES
+from llama_lab.bench.job import Job, check, watched, whole
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.order import shuffled
+from llama_lab.bench.record import Row
+
+SEQUENCE, BATCH = "sequence", "batch"
+KINDS = (SEQUENCE, BATCH)
+WARM = 2  # passes of a shape that are not counted
+
+
+class Pass(Row):
+    """Passes of so many rows by one engine, each timed until its logits are there."""
+
+    engine: str  # placement or peer
+    kind: str  # one of KINDS
+    rows: int
+    context: int  # positions in the cache before it
+    pass_ns: list[int]
+
+
+def measure(
+    job: Job, engines: Sequence[str], rows: Sequence[int], contexts: Sequence[int], passes: int, blocks: int, seed: int
+) -> list[Pass]:
+    """`blocks` processes of each engine, in seeded order; in each every shape is passed so many times.
+
+    What cannot run here is said to be missing in the journal's notes. Raises UserError before anything is measured: for
+    an unknown engine, one that cannot be handed rows, no row to compare with.
+    """
+    check(passes=passes, blocks=blocks)
+    if 1 not in rows or min(rows) < 1:
+        raise UserError(f"rows are {list(rows)}; they must be positive and hold 1, which the others are compared with.")
+    passages.check_contexts(job.model, [context + max(rows) for context in contexts], max(rows))
+    for name in engines:
+        if name not in ENGINES and parse(name).cache != "fixed":
+            raise UserError(f"{name} keeps no cache of a fixed size, so that it can go over the same rows again.")
+    here = available.present(job, engines)
+    for block in range(blocks):
+        for i, name in enumerate(shuffled(here, seed, block)):
+            job.progress(f"rows of {name}", block * len(here) + i, blocks * len(here))
+            shapes = [[kind, n, c] for kind in KINDS for n in rows for c in contexts if n > 1 or kind == SEQUENCE]
+            job.child(f"rows {name}", block, f"{__name__}:passing", len(shapes), engine=name, shapes=shapes,
+                      passes=passes, seed=seed)  # fmt: skip
+    return whole(job.journal.trials)
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    row_engines: Sequence[str],
+    rows: Sequence[int],
+    row_contexts: Sequence[int],
+    row_passes: int,
+    row_blocks: int,
+) -> tuple[list[Pass], dict]:
+    """All passes of `measure`, and for the meta file what could not run."""
+    found = measure(Job(model, None, journal), row_engines, rows, row_contexts, row_passes, row_blocks, seed)
+    return found, dict(missing=phases.missing(journal))
+
+
+# What the children run ------------------------------------------------------------------------------------------------
+
+
+def passing(say: Callable, job: dict, identity: dict, engine: str, shapes: list, passes: int, seed: int) -> dict:
+    """All shapes of one engine, interleaved pass by pass."""
+    with watched(say) as more:
+        for library in LIBRARIES.get(available.backend_of(engine), ()):
+            import_module(library)
+        make = ENGINES.get(engine, placed)
+        loaded = checkpoint.load(job["model"], available.loaded_as(engine, job["model"]))
+        ready = [make(loaded, engine, *shape, seed) for shape in shapes]
+        times: list[list[int]] = [[] for _ in shapes]
+        for n in range(WARM + passes):
+            for i in shuffled(range(len(shapes)), seed, identity["block"], n):
+                say("starting", {})
+                began = time.perf_counter_ns()
+                ready[i]()
+                times[i] += [time.perf_counter_ns() - began] if n >= WARM else []
+        for order, ((kind, rows, context), taken) in enumerate(zip(shapes, times, strict=True)):
+            shape = dict(engine=engine, kind=kind, rows=rows, context=context)
+            row = Pass(**identity, **shape, order=order, seed=seed, phase="warm", valid=True, pass_ns=taken)
+            say("trial", row.model_dump())
+        more["subject"] = engine
+    return {}
+
+
+def placed(loaded: checkpoint.Checkpoint, name: str, kind: str, rows: int, context: int, seed: int) -> Callable:
+    """A pass of a placement: its own program for several tokens, and a cache that is given back as long as it was."""
+    placement = replace(parse(name), donate=True)
+    sequences, tokens = (1, rows) if kind == SEQUENCE else (rows, 1)
+    params = transforms.prepare(generate.weights(loaded, placement), placement)
+    verify = transforms.verifier(loaded.config, placement)
+    pad = jnp.zeros(sequences, jnp.int32)
+    slots = generate.bucket(context + rows)
+    held = [transforms.new_cache(params, pad, slots, loaded.config, placement)]
+    ids = np.random.default_rng(seed).integers(0, loaded.config.vocab_size, (sequences, tokens)).astype(np.int32)
+
+    def run() -> None:
+        cache = replace(held.pop(), length=jnp.int32(context))
+        best, after = verify(params, ids, cache)
+        held.append(after)
+        jax.block_until_ready(best)
+
+    return run
+
+
+def llamacpp(loaded: checkpoint.Checkpoint, name: str, kind: str, rows: int, context: int, seed: int) -> Callable:
+    """A pass of llama.cpp: one `llama_decode`; the context's positions are filled once."""
+    from llama_lab.peers import llamacpp as peer
+
+    sequences = 1 if kind == SEQUENCE else rows
+    held = peer.Context(peer.opened(peer.weights_of(loaded, name)), generate.bucket(context + rows), sequences, True)
+    ids = np.random.default_rng(seed).integers(0, loaded.config.vocab_size, context + rows).tolist()
+    held.clear()
+    for row in range(sequences):
+        for start in range(0, context, peer.MICRO_BATCH):
+            held.decode([(ids[i], i, row, False) for i in range(start, min(start + peer.MICRO_BATCH, context))])
+    asked = [(ids[context + r], context + (r if sequences == 1 else 0), r % sequences, True) for r in range(rows)]
+
+    def run() -> None:
+        for row in range(sequences):
+            held.forget(context, row)
+        held.decode(asked)
+        held.logits(rows - 1)
+
+    return run
+
+
+ENGINES = dict.fromkeys(("llamacpp", "llamacpp+q4_0", "llamacpp+q8_0"), llamacpp)
+
+
+# What the rows say ----------------------------------------------------------------------------------------------------
+
+
+def table(found: Sequence[Pass], seed: int = 0) -> list[dict]:
+    """One entry a shape: {engine, kind, context, rows, ms: Summary, ratio: its time over that of one row at that
+    context, of the processes' medians}."""
+    mine = {(p.engine, p.kind, p.context, p.rows, p.block): p for p in whole(found) if p.valid and p.pass_ns}
+    entries = []
+    for engine, kind, context, rows in dict.fromkeys(key[:4] for key in mine):
+        passes = [p for key, p in mine.items() if key[:4] == (engine, kind, context, rows)]
+        pairs = [(p, mine.get((engine, SEQUENCE, context, 1, p.block))) for p in passes]
+        pairs = [(float(np.median(p.pass_ns)), float(np.median(one.pass_ns))) for p, one in pairs if one]
+        times = [(ns / 1e6, p.process) for p in passes for ns in p.pass_ns]
+        entries.append(
+            dict(
+                engine=engine,
+                kind=kind,
+                context=context,
+                rows=rows,
+                ms=statistics.summarise([t for t, _ in times], seed, [c for _, c in times]),
+                ratio=statistics.ratio([a for a, _ in pairs], [b for _, b in pairs], seed),
+            )
+        )
+    return entries
+
+
+def as_frame(entries: Sequence[dict]):
+    """The table for a notebook, a pandas.DataFrame."""
+    import pandas as pd
+
+    lines = [
+        (e["engine"], e["kind"], e["context"], e["rows"], e["ms"].median, e["ms"].n, e["ratio"].words, e["ratio"].n)
+        for e in entries
+    ]
+    columns = ["engine", "rows of a", "context", "rows", "ms", "passes", "over one row", "processes"]
+    return pd.DataFrame(lines, columns=columns).round(3)

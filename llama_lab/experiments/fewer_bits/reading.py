@@ -1,0 +1,164 @@
+"""Two texts of different kinds read under each subject's arithmetic: how far its distribution of the next token is from
+float32's, and how well it foresees the text itself.
+
+As `quality`, window by window with every true token given; beside the distance, the negative log-likelihood of each
+true next token, whose mean's exponential is the perplexity. The reference is the float32 model on the weights of the
+checkpoint, whatever a peer made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
+from llama_lab import corpus
+from llama_lab.bench import passages, phases, quality, standings, statistics
+from llama_lab.bench.job import Job
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.quality import PICO, POSITIONS, REFERENCE, Window
+
+PROSE, CODE = "manual", "code"
+TEXTS = {PROSE: "Python's manual", CODE: "Python's library"}
+ALL = "both texts"
+
+
+class Reading(Window):
+    """One window of one text under one subject."""
+
+    text: str  # a name of TEXTS
+    nll_pnat: list[int]  # -ln p(the true next token) of each position, in 1e-12 nats
+
+    @property
+    def nll(self) -> np.ndarray:
+        """Nats, one a position."""
+        return np.asarray(self.nll_pnat, float) / PICO
+
+    @staticmethod
+    def more(text: str, logits: np.ndarray, following: Sequence[int]) -> dict:
+        return dict(text=text, nll_pnat=quality.pnat(likelihood(logits, following)))
+
+
+def texts(loaded: Checkpoint, tokens: int, seed: int = 0) -> dict[str, list[int]]:
+    """`tokens` + 1 ids of each text, so that each of the first `tokens` has a successor; random ids for a model without
+    a tokenizer."""
+    if loaded.tokenizer is None:
+        return {
+            name: list(passages.random_prompts(loaded.config.vocab_size, tokens + 1, seed + i, 1)[0])
+            for i, name in enumerate(TEXTS)
+        }
+    found = {PROSE: corpus.manual(), CODE: corpus.code()}
+    ids = {name: loaded.tokenizer.encode(text[: 12 * (tokens + 1)])[: tokens + 1] for name, text in found.items()}
+    if short := [name for name in ids if len(ids[name]) <= tokens]:
+        raise UserError(
+            f"quality_tokens is {tokens}; the text {short[0]!r} has {len(ids[short[0]]) - 1}. Ask for fewer."
+        )
+    return ids
+
+
+def likelihood(logits: np.ndarray, following: Sequence[int]) -> np.ndarray:
+    """-ln p [T] of the true next tokens under logits [T V]."""
+    return -quality.log_softmax(logits)[np.arange(len(following)), list(following)]
+
+
+def measure(job: Job, subjects: Sequence[str], tokens: int, window: int, seed: int = 0) -> list[Reading]:
+    """Each subject over `tokens` tokens of each text, and float32 itself as the control. Raises UserError for a subject
+    that does not exist and as `quality.read` does."""
+    from llama_lab import peers
+
+    for name in subjects:
+        if name not in peers.PEERS:
+            parse(name)
+    names = [REFERENCE, *subjects]
+    return quality.read(job, "reading under", f"{__name__}:compared", len(TEXTS), names, tokens, window, seed)
+
+
+def read_as(name: str) -> str:
+    """The subject under which a text is read for one that is timed: a generator of llama.cpp's computes what its bare
+    calls do."""
+    return "llamacpp" if name in standings.SAME_FILE else name
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    placements: Sequence[str],
+    peers: Sequence[str],
+    quality_tokens: int,
+    window: int,
+) -> tuple[list[Reading], dict]:
+    """Both texts under every subject that reads weights of its own, and for the meta file what could not run."""
+    names = [*placements, *(name for name in peers if read_as(name) == name and name != "ollama")]
+    rows = measure(Job(model, None, journal), names, quality_tokens, window, seed)
+    return rows, dict(missing=phases.missing(journal))
+
+
+def compared(say: Callable, job: dict, identity: dict, **asked) -> dict:
+    """What the children run: `quality.compared` on these texts."""
+    return quality.compared(say, job, identity, **asked, texts=texts, kind=Reading)
+
+
+# What the rows say ----------------------------------------------------------------------------------------------------
+
+
+def of(rows: Sequence[Reading], subject: str, text: str = ALL) -> list[Reading]:
+    """A subject's windows, in the order of the text."""
+    return sorted((r for r in rows if r.subject == subject and text in (ALL, r.text)), key=lambda r: (r.text, r.first))
+
+
+def groups(rows: Sequence[Reading]) -> list[tuple]:
+    """For each position of these windows, the neighbours that are resampled with it."""
+    return [(r.text, r.first, i // POSITIONS) for r in rows for i in range(len(r.agree))]
+
+
+def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
+    """One entry a subject and text, `ALL` included: {subject, backend, text, tokens, kl, top1, ppl, each with _low and
+    _high of its 95 % interval, valid, reasons}. kl: mean nats. top1: share of equal best tokens. ppl: perplexity."""
+    found = []
+    for subject in dict.fromkeys(r.subject for r in rows):
+        for text in (*TEXTS, ALL):
+            if not (mine := of(rows, subject, text)):
+                continue
+            labels, entry = groups(mine), dict(subject=subject, backend=mine[0].backend, text=text)
+            values = dict(
+                kl=[r.kl for r in mine], top1=[np.asarray(r.agree, float) for r in mine], ppl=[r.nll for r in mine]
+            )
+            for what, parts in values.items():
+                mean = quality.mean_with_interval(np.concatenate(parts), labels, seed)
+                entry |= dict(
+                    zip((what, f"{what}_low", f"{what}_high"), np.exp(mean) if what == "ppl" else mean, strict=True)
+                )
+            found.append(
+                entry
+                | dict(
+                    tokens=len(labels),
+                    valid=all(r.valid for r in mine),
+                    reasons=sorted({r.reason for r in mine if r.reason}),
+                )
+            )
+    return found
+
+
+def over(rows: Sequence[Reading], above: str, below: str, what: str, seed: int = 0) -> statistics.Ratio:
+    """A subject's mean over another's on the same positions, with its 95 % interval: of "kl" or "top1" the quotient of
+    the means, of "ppl" that of the perplexities. NaN where either was not read."""
+    sides = [of(rows, name) for name in (above, below)]
+    if not all(sides) or [(r.text, r.first, len(r.agree)) for r in sides[0]] != [
+        (r.text, r.first, len(r.agree)) for r in sides[1]
+    ]:
+        return statistics.Ratio(*[float("nan")] * 3, 0)
+    read = {"kl": lambda r: r.kl, "top1": lambda r: np.asarray(r.agree, float), "ppl": lambda r: r.nll}[what]
+    labels = groups(sides[0])
+    sums = np.stack([statistics.gather(np.concatenate([read(r) for r in side]), labels)[:, 0] for side in sides])
+    counts = statistics.gather(np.zeros(len(labels)), labels)[:, 1]
+    picked = np.random.default_rng(seed).integers(sums.shape[1], size=(statistics.RESAMPLES, sums.shape[1]))
+    totals, number = sums[:, picked].sum(-1), counts[picked].sum(-1)
+    drawn = np.exp((totals[0] - totals[1]) / number) if what == "ppl" else totals[0] / np.maximum(totals[1], 1e-300)
+    a, b = sums.sum(1)
+    value = np.exp((a - b) / counts.sum()) if what == "ppl" else a / max(b, 1e-300)
+    return statistics.Ratio(float(value), *map(float, np.percentile(drawn, [2.5, 97.5])), len(labels))

@@ -1,0 +1,214 @@
+"""The GPU suite's records as a table, where there is what makes tables; and what notebook 12 computes from it.
+
+python -m llama_lab.experiments.gpu.data FOLDER [OUT]      FOLDER/12-gpu.jsonl → OUT/data/12-gpu.csv and its meta
+                                                           document
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError, near
+from llama_lab.bench import AGAIN, record, statistics, summary
+from llama_lab.bench.record import Trial
+from llama_lab.experiments.gpu.device import NO_GPU
+from llama_lab.experiments.gpu.suite import BASELINE, NAME
+
+ALL = "all"  # models
+DECODE, FIRST_TOKEN = "decode", "first token "  # how `run` begins
+NOT_RECORDED = (
+    "No GPU run is recorded yet. On a machine with an NVIDIA GPU, `make gpu` records one in eight minutes"
+    " and draws it here."
+)
+
+
+class GpuTrial(Trial):
+    """A request of the GPU suite. phase `first` is a subject's first request in a process that all subjects share."""
+
+    device: str  # as JAX names it
+    platform: str  # "gpu", or what a rehearsal ran on
+    agreed: int | None = None  # tokens until the text parts from the baseline's
+    gap: float | None = (
+        None  # the furthest a token is below the best at its place, in standard deviations of the logits
+    )
+    extra_bytes: int | None = (
+        None  # device memory that the subject takes beside the shared weights; first requests only
+    )
+
+
+def convert(folder: Path, out_dir: Path = paths.ROOT) -> Path:
+    """Write OUT/data/12-gpu.csv from FOLDER/12-gpu.jsonl. A last line that is torn is left out; so may a killed run be
+    used.
+
+    Raises UserError for a file that is missing, of another kind, or holds no request.
+    """
+    source = Path(folder) / f"{NAME}.jsonl"
+    if not source.is_file():
+        raise UserError(f"No recording at {source}; `python -m llama_jax bench --suite gpu --out {folder}` makes one.")
+    rows, meta = record.read(source, skip_corrupt=True, kind=GpuTrial, as_probed=True)
+    if not rows:
+        raise UserError(f"{source} holds no request; the suite was ended before its first.")
+    left_out = [note["left_out"] for note in meta.pop("notes", [])]
+    about = {k: v for k, v in meta.items() if k not in ("kind", "schema_version")}
+    return record.write(Path(out_dir) / "data" / f"{NAME}.csv", rows, GpuTrial, left_out=left_out, **about)
+
+
+def obtain(source: str, out_dir: str | Path, model: str = ALL) -> tuple[list[GpuTrial], dict | None]:
+    """Recorded rows and their meta, from OUT or else from the repository; ([], None) where none are recorded.
+
+    source: "measure" records first where there is a GPU. model: whose rows. Raises UserError for another source, for a
+    model that is not among the recorded, and where recording fails.
+    """
+    if source == "measure":
+        measure(Path(out_dir))
+    elif source != "recorded":
+        raise UserError(f"source is {source!r}; it must be recorded or measure.")
+    known = [Path(home) / "data" / f"{NAME}.csv" for home in (out_dir, paths.ROOT)]
+    here = next((path for path in known if path.is_file()), None)
+    if here is None:
+        return [], None
+    rows, meta = record.read(here, kind=GpuTrial)
+    wanted = [row for row in rows if model in (ALL, row.model)]
+    if not wanted:
+        raise UserError(f"{here.name} has no model {model!r}.{near(model, {row.model for row in rows})}")
+    return wanted, meta
+
+
+def measure(out_dir: Path) -> None:
+    """The suite in a process of its own, then the table. Where there is no GPU nothing is measured, and that is
+    said."""
+    folder = out_dir / "out" / "gpu"
+    command = [sys.executable, "-m", "llama_lab", "bench", "--suite", "gpu", "--out", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    if done.returncode == 2 and NO_GPU in last:
+        print(last.removeprefix("error: "))
+    elif done.returncode:
+        raise UserError(f"The GPU suite failed: {last}")
+    else:
+        convert(folder, out_dir)
+
+
+def of(rows: Sequence[GpuTrial], model: str, run: str, phase: str = "warm") -> list[GpuTrial]:
+    return [row for row in rows if (row.model, row.run, row.phase) == (model, run, phase)]
+
+
+def models(rows: Sequence[GpuTrial]) -> list[str]:
+    """In the order measured."""
+    return list(dict.fromkeys(row.model for row in rows))
+
+
+def subjects(rows: Sequence[GpuTrial]) -> list[str]:
+    """Names in the order started, the baseline's twin left out."""
+    first = [row for row in rows if row.phase == "first"]
+    return list(dict.fromkeys(row.subject for row in first if not row.subject.endswith(AGAIN)))
+
+
+def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
+    """A line a subject of one model, fastest first: rate (Summary, tokens/s), values, ratio to the baseline, mbu,
+    limit, void trials."""
+    warm, found = of(rows, model, DECODE), []
+    for name in subjects(rows):
+        own = [row for row in warm if row.subject == name]
+        good = [row for row in own if row.valid]
+        if not good:
+            continue
+        found.append(dict(
+            subject=name, backend=own[0].backend, model=model, trials=warm, values=[row.tg for row in good],
+            rate=statistics.summarise([row.tg for row in good], seed),
+            ratio=summary.paired_ratio(warm, name, BASELINE, seed), mbu=float(np.median([row.mbu for row in good])),
+            limit=float(np.median([row.limit for row in good])), void=len(own) - len(good),
+            agreed=min(row.agreed for row in good), tokens=good[0].new_tokens,
+        ))  # fmt: skip
+    return sorted(found, key=lambda r: -r["rate"].median)
+
+
+def between(one: dict, other: dict, seed: int = 0) -> statistics.Ratio:
+    """Decode rate of one line of `rates` over another's of the same model, in pairs of a block."""
+    return summary.paired_ratio(one["trials"], one["subject"], other["subject"], seed)
+
+
+def first_token(rows: Sequence[GpuTrial], model: str) -> dict[str, dict[int, list[float]]]:
+    """Milliseconds to the first token by subject and prompt length, valid warm trials."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        if row.model == model and row.run.startswith(FIRST_TOKEN) and row.phase == "warm" and row.valid:
+            found.setdefault(row.subject, {}).setdefault(row.prompt_tokens, []).append(row.ttft * 1e3)
+    return found
+
+
+def first_tokens(rows: Sequence[GpuTrial]) -> dict[str, dict[str, dict[int, list[float]]]]:
+    """`first_token` of each model; nothing in it where the time did not allow that."""
+    return {model: first_token(rows, model) for model in models(rows)}
+
+
+def starts(rows: Sequence[GpuTrial], model: str) -> list[dict]:
+    """What a subject's first answer costs beyond a warm one, seconds (n = 1), and its memory beside the weights, bytes
+    or None."""
+    found = []
+    for row in of(rows, model, DECODE, "first"):
+        warm = [other.seconds for other in of(rows, model, DECODE) if other.subject == row.subject and other.valid]
+        if row.valid and warm:
+            found.append(
+                dict(subject=row.subject, seconds=max(0.0, row.seconds - float(np.median(warm))), extra=row.extra_bytes)
+            )
+    return found
+
+
+def is_gpu(rows: Sequence[GpuTrial]) -> bool:
+    return all(row.platform == "gpu" for row in rows)
+
+
+def table(rows: Sequence[GpuTrial], seed: int = 0):
+    """For reading, a pandas.DataFrame: a line a model and subject."""
+    import pandas as pd
+
+    lines = []
+    for model in models(rows):
+        first = {s["subject"]: s for s in starts(rows, model)}
+        lines += [
+            {
+                "model": model.removeprefix("random:"),
+                "subject": r["subject"],
+                "tokens/s": r["rate"].median,
+                "low": r["rate"].low,
+                "high": r["rate"].high,
+                "ratio to step": r["ratio"].value,
+                "MBU": r["mbu"],
+                "n": r["rate"].n,
+                "void": r["void"],
+                "start s": first.get(r["subject"], {}).get("seconds"),
+                "parts from step at": r["agreed"] if r["agreed"] < r["tokens"] else None,
+            }
+            for r in rates(rows, model, seed)
+        ]
+    return pd.DataFrame(lines).round(3)
+
+
+def left_out(meta: dict | None):
+    """What could not run or had no time, and why, a pandas.DataFrame."""
+    import pandas as pd
+
+    return pd.DataFrame((meta or {}).get("left_out", []), columns=["what", "reason"])
+
+
+def label(rows: Sequence[GpuTrial], meta: dict | None) -> str:
+    """What a figure must say of these data: random weights, PyTorch's version, and that a rehearsal is no GPU."""
+    if meta is None:
+        return NOT_RECORDED
+    torch = meta["environment"]["packages"].get("torch")
+    rehearsal = "" if is_gpu(rows) else f"REHEARSAL on {rows[0].device}, no GPU, tiny shapes · "
+    return f"{rehearsal}random weights, bfloat16, batch 1, one process" + (f" · torch {torch}" if torch else "")
+
+
+if __name__ == "__main__":
+    try:
+        print(f"wrote {convert(*map(Path, sys.argv[1:3]))}")
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,152 @@
+"""The device that the GPU suite runs on: what it is, how fast it reads, and how much memory a subject takes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import memory
+from llama_lab.bench.environment import GPU_PLATFORMS
+
+PROBE_BYTES = 1 << 30  # far beyond any cache of a GPU
+IN_FLIGHT = 8  # reads started before the clock is looked at again, so that starting them is not what is timed
+WHOLE = ("prefill", "extend", "step", "decode")  # programs that hold the whole model
+
+NO_GPU = "There is no GPU here"
+
+
+def prepare() -> None:
+    """Before JAX touches the device: leave memory for PyTorch, and no network."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def describe(any_device: bool) -> dict:
+    """{platform, kind, memory_bytes} of the first device. Raises UserError where that is no GPU and a GPU is asked
+    for."""
+    device = jax.devices()[0]
+    if device.platform not in GPU_PLATFORMS and not any_device:
+        raise UserError(
+            f"{NO_GPU}: JAX sees {device.platform} only. `--any-device` rehearses the suite on tiny shapes."
+        )
+    return dict(
+        platform="gpu" if device.platform in GPU_PLATFORMS else device.platform,
+        kind=device.device_kind,
+        memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
+    )
+
+
+def torch_device(platform: str) -> str | None:
+    """The name PyTorch has for the device that JAX runs on; None where PyTorch is missing or does not see it."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return "cpu" if platform == "cpu" else "cuda" if torch.cuda.is_available() else None
+
+
+def free_bytes() -> int | None:
+    """Device memory that JAX may still take; None where the device does not say."""
+    stats = jax.devices()[0].memory_stats() or {}
+    known = {"bytes_limit", "bytes_in_use"} <= set(stats)
+    return stats["bytes_limit"] - stats["bytes_in_use"] if known else None
+
+
+class Probe:
+    """Read bandwidth of the device, GB/s (10^9 bytes), by the fastest of several readers of one large array."""
+
+    def __init__(self, size: int = PROBE_BYTES, torch_on: str | None = None):
+        self.matrix = jnp.ones((size // 4 // 4096, 4096), jnp.float32)
+        self.vector = jnp.ones(4096, jnp.float32)
+        self.readers: dict[str, tuple[Callable, Callable]] = {
+            "jax dot": (lambda: jax.lax.dot(self.matrix, self.vector), jax.block_until_ready),
+            "jax max": (lambda: jnp.max(self.matrix), jax.block_until_ready),
+        }
+        if torch_on == "cuda":
+            import torch
+
+            same = torch.utils.dlpack.from_dlpack(jax.block_until_ready(self.matrix))
+            self.readers["torch sum"] = (same.sum, lambda _: torch.cuda.synchronize())
+
+    def read(self, reader: str, repeats: int = 5) -> float:
+        """The best of `repeats` of a reader's rate. Its reads queue up on the device, one after the other."""
+        start_one, wait = self.readers[reader]
+        wait(start_one())
+        taken = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            last = [start_one() for _ in range(IN_FLIGHT)][-1]
+            wait(last)
+            taken.append(time.perf_counter() - began)
+        return IN_FLIGHT * self.matrix.nbytes / min(taken) / 1e9
+
+    def bandwidth(self) -> float:
+        return max(self.read(reader) for reader in self.readers)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What was there before a subject was built: JAX's executables, and bytes that PyTorch's allocator held (None
+    without a GPU)."""
+
+    executables: frozenset[int]
+    torch_bytes: int | None
+
+
+def mark() -> Mark:
+    """Now; PyTorch's count of its peak starts anew."""
+    cuda = torch_cuda()
+    if cuda:
+        cuda.reset_peak_memory_stats()
+    return Mark(frozenset(id(e) for e in memory.executables()), cuda.memory_allocated() if cuda else None)
+
+
+def taken_since(before: Mark, backend: str, weights_bytes: int) -> dict:
+    """What a subject took, as fields of a record; extra_bytes: beside the model's weights, which all subjects share.
+
+    A JAX subject: its largest whole-model program, as XLA tells. A PyTorch subject: the most its allocator held at
+    once.
+    """
+    if backend != "jax":
+        cuda = torch_cuda()
+        return dict(extra_bytes=cuda.max_memory_allocated() - before.torch_bytes) if cuda else {}
+    own = [
+        memory.analyse(e)
+        for e in memory.executables()
+        if id(e) not in before.executables and memory.name_of(e) in WHOLE
+    ]
+    largest = max(filter(None, own), key=lambda p: p.need_bytes, default=None)
+    if largest is None:
+        return {}
+    sizes = {f"{kind}_bytes": getattr(largest, f"{kind}_bytes") for kind in ("argument", "output", "temp", "alias")}
+    return {**sizes, "extra_bytes": largest.need_bytes - weights_bytes}
+
+
+def torch_cuda():
+    """`torch.cuda` where it can be used, else None."""
+    with contextlib.suppress(ImportError):
+        import torch
+
+        return torch.cuda if torch.cuda.is_available() else None
+    return None
+
+
+def forget() -> None:
+    """Give back what a model left: programs, graphs, and memory kept for reuse."""
+    gc.collect()
+    jax.clear_caches()
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.compiler.reset()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    gc.collect()

@@ -1,0 +1,96 @@
+"""What the GPU suite measures: shapes, subjects and sizes, and its rehearsal on any device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llama_jax.config import PRESETS, ModelConfig, tiny
+from llama_lab.bench.workload import Workload
+from llama_lab.experiments.gpu import device
+
+NAME = "12-gpu"
+KIND = "GpuTrial"  # the kind of the rows, as `data` calls it
+BASELINE = "step"
+LADDER = ("step", "torch", "loop", "torch-cudagraph", "chunk8", "step+donate", "torch-hybrid", "torch-script",
+          "torch-compile", "torch-compile+reduce-overhead", "step+scan")  # fmt: skip
+FIRST_TOKEN = ("step", "torch", "torch-cudagraph", "torch-hybrid", "torch-script", "torch-compile")
+PROMPTS = 4
+# Seconds a layer that a subject's first request may take, before one has been seen
+GUESSES = {
+    "torch": 0.3,
+    "torch-script": 0.6,
+    "torch-compile": 2.0,
+    "torch-compile+reduce-overhead": 2.5,
+    "eager": 1.0,
+    "first token": 1.0,
+    "weights": 0.4,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model of random weights. until: the share of all time that is gone when its own is over. subjects: most wanted
+    first."""
+
+    name: str
+    config: ModelConfig
+    until: float
+    subjects: tuple[str, ...] = LADDER
+    first_token: tuple[str, ...] = FIRST_TOKEN
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is measured; shapes: most wanted first.
+
+    limit_s: when to stop beginning things. hard_s: when the process ends, whatever it is at.
+    """
+
+    shapes: tuple[Shape, ...]
+    prompt_tokens: int = 128
+    new_tokens: int = 65  # one, then whole chunks of eight
+    blocks: int = 10
+    lengths: tuple[int, ...] = (10, 50, 100, 200, 300, 400)
+    answers: int = 20  # first tokens of each length
+    limit_s: float = 430.0
+    hard_s: float = 465.0  # eight minutes, less what imports and the interpreter's end take
+    seed: int = 0
+    probe_bytes: int = device.PROBE_BYTES
+    rehearsal: bool = False
+
+
+FULL = Suite(
+    (
+        Shape("random:llama-3.2-1b", PRESETS["llama-3.2-1b"], 0.5, (*LADDER, "eager")),
+        Shape("random:llama-2-7b", PRESETS["llama-2-7b"], 0.82),
+        Shape("random:llama-3.2-3b", PRESETS["llama-3.2-3b"], 1.0),
+    )
+)
+REHEARSAL = Suite(
+    (
+        Shape("random:tiny", tiny(tie_word_embeddings=False), 0.7, (*LADDER, "eager")),
+        Shape(
+            "random:tiny, three layers",
+            tiny(tie_word_embeddings=False, num_hidden_layers=3),
+            1.0,
+            ("step", "torch", "loop"),
+        ),
+    ),
+    prompt_tokens=12,
+    new_tokens=17,
+    blocks=3,
+    lengths=(4, 12, 20),
+    answers=3,
+    limit_s=200.0,
+    hard_s=230.0,
+    probe_bytes=1 << 24,
+    rehearsal=True,
+)
+
+
+def workload(suite: Suite, config: ModelConfig, tokens: int, new_tokens: int) -> Workload:
+    """Prompts of exactly so many random ids, without padding."""
+    drawn = np.random.default_rng([suite.seed, tokens]).integers(0, config.vocab_size, (PROMPTS, tokens))
+    return Workload(tuple(tuple(row) for row in drawn.tolist()), new_tokens, tokens, seed=suite.seed)

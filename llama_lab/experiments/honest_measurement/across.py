@@ -1,0 +1,87 @@
+"""The same subject in every recorded table: how far runs differ that were made at other times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from llama_jax import checkpoint
+from llama_jax.plumbing import paths
+from llama_lab.bench import record
+from llama_lab.bench.record import Trial
+from llama_lab.figures.style import colour, headline, new, rows, scatter_row, styled
+
+SUBJECTS = ("step", "loop", "loop+fused", "llamacpp")
+SHORT = 320  # tokens of prompt and answer at most: a longer context is slower by itself
+OTHERS = ("threads", "decode ")  # runs on fewer cores, and under other releases of JAX
+
+Rates = dict[str, dict[str, list[float]]]
+
+
+def gather(home: Path = paths.ROOT / "data", subjects: Sequence[str] = SUBJECTS) -> Rates:
+    """Subject → table → tokens/s of each warm, valid, greedy answer of one row by the packaged model in a short
+    context. Tables of other kinds of row are passed over."""
+    found: Rates = {name: {} for name in subjects}
+    for path in sorted(home.glob("[0-9][0-9]-*.csv")):
+        if not record.meta_path(path).is_file() or record.read_meta(path).get("kind", "Trial") != "Trial":
+            continue
+        for t in record.read(path)[0]:
+            if t.subject in found and counts(t):
+                found[t.subject].setdefault(path.stem, []).append(t.tg)
+    return found
+
+
+def counts(t: Trial) -> bool:
+    """Whether a trial is one of those that should be alike."""
+    alike = t.model in (checkpoint.DEFAULT, f"{checkpoint.DEFAULT}/q4_1") and t.batch == 1 and t.sampling == "greedy"
+    short = t.prompt_tokens + t.new_tokens <= SHORT and not t.run.startswith(OTHERS)
+    return t.phase == "warm" and t.valid and alike and short and t.tg > 0
+
+
+def medians(found: Rates) -> dict[str, list[float]]:
+    """Subject → its medians, ascending, where two tables or more have it."""
+    return {
+        name: sorted(float(np.median(rates)) for rates in tables.values())
+        for name, tables in found.items()
+        if len(tables) > 1
+    }
+
+
+def finding(found: Rates) -> str:
+    """How far the tables are apart, and what follows."""
+    said = [
+        f"{name} {middle[0]:.1f} to {middle[-1]:.1f} ({middle[-1] / middle[0]:.2f}x)"
+        for name, middle in medians(found).items()
+    ]
+    if not said:
+        return "No subject stands in two tables."
+    return f"{claim(found)}. Medians of tokens/s range over {'; '.join(said)}."
+
+
+def claim(found: Rates) -> str:
+    """What follows, and for whom the tables are furthest apart."""
+    apart = {name: middle[-1] / middle[0] for name, middle in medians(found).items()}
+    name = max(apart, key=apart.get)
+    return f"Compare within a run: between tables, the rate of {name} differs {apart[name]:.2f}-fold"
+
+
+@styled
+def chart(found: Rates, seed: int = 0) -> Figure:
+    """One panel a subject, one row a table: every answer, and its median, over the middle one of the medians."""
+    shown = medians(found)
+    tables = sorted({table for name in shown for table in found[name]})
+    figure, panels = new(11.5, 0.42 * len(tables) + 1.7, columns=max(1, len(shown)), sharey=True, squeeze=False)
+    for axes, (name, middle) in zip(panels[0], shown.items(), strict=False):
+        heights, centre = rows(axes, tables), float(np.median(middle))
+        for table, rates in found[name].items():
+            scatter_row(axes, [rate / centre for rate in rates], heights[table], name, seed)
+            axes.plot(np.median(rates) / centre, heights[table], "|", color="black", markersize=14, markeredgewidth=2)
+        axes.axvline(1, color="#888888", linewidth=0.8)
+        axes.set_title(f"{name}\n1 = {centre:.1f} tokens/s", color=colour(name), fontsize=10)
+        axes.set_xlabel("over its middle median")
+    if shown:
+        headline(figure, claim(found))
+    return figure

@@ -1,0 +1,263 @@
+"""Published speed-ups measured again: each way of timing that made a claim, and the same with the protocol's care.
+
+Three ways to be wrong, one `run` name each in the table:
+
+compilation  a warm-up shorter than the test leaves compilations in the timed region (GPT-2 in JAX, "2.44x" and
+             "16.32x")
+tail         a mean over a few cold iterations stands beside a percentile of many warm ones (time to first token,
+             "4.25x")
+order        one subject is timed after the other, so that the machine's drift becomes a difference between them
+
+A trial that the protocol would void is kept with its reason: it is what a harness without a guard would have published.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from llama_jax import checkpoint, generate, prompts
+from llama_jax.placement import parse
+from llama_lab.bench import harness, passages, protocol, roofline, run, statistics
+from llama_lab.bench.job import Job, check, judging, opened, watched, whole
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.published import COLD_LOOP, figure_of
+from llama_lab.bench.record import Trial
+from llama_lab.bench.workload import Subject, Workload
+from llama_lab.experiments.honest_measurement.selftest import guard_classes
+
+CACHED, UNCACHED = "growing cache", "no cache"  # both compile anew for every length, as the originals did
+SHORT = "short warm-up"  # phase of a trial whose warm-up was shorter than itself
+WARM_UP, TEST = 5, 15  # tokens, as published
+
+
+A, B = "step", "step+donate"  # of the A/B template
+
+
+def record(
+    journal: Journal,
+    model: str,
+    seed: int,
+    processes: int,
+    repeats: int,
+    requests: int,
+    rounds: int,
+    pairs: int,
+    blocks: int,
+    ab_processes: int,
+    a: str = A,
+    b: str = B,
+) -> tuple[list[Trial], dict]:
+    """The trials of the three claims and of the A/B template (runs by name), and what the meta file says of them."""
+    loaded = checkpoint.load(model)
+
+    def work(new_tokens: int, questions: int = 1) -> Workload:
+        return passages.science(loaded, prompts.load(questions), new_tokens, seed)
+
+    exact = passages.exact_length(loaded, work(TEST))
+    job = Job(model, exact, journal)
+    compilation(job, processes, repeats)
+    tail(replace(job, workload=work(1, 5)), requests)
+    order(replace(job, workload=work(9)), rounds, pairs)
+    two = dict(placements=(parse(a), parse(b)), baseline=a, blocks=blocks, processes=ab_processes)
+    compared = run.collect(run.Plan(model=model, workload=work(25, 3), cold=1, explain=True, run="A/B", **two), journal)
+    about = dict(
+        weights_hash=loaded.weights_hash,
+        harness_cost=harness.cost(loaded, work(25, 3), 2 * blocks),
+        guard=guard_classes(),
+        baseline=a,
+        prefill_flops=roofline.prefill_flops(loaded.config, exact.length),
+    )
+    return whole([t for t in journal.trials if t.run != "A/B"]) + compared, about
+
+
+def compilation(job: Job, processes: int, repeats: int = 3) -> None:
+    """A 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in `processes` of
+    its own."""
+    check(processes=processes, repeats=repeats)
+    for block in range(processes):
+        for i, subject in enumerate((UNCACHED, CACHED)):
+            job.progress(f"warm-up against test length: {subject}", 2 * block + i, 2 * processes)
+            job.child(
+                f"compilation {subject}",
+                block,
+                f"{__name__}:short_warm_up",
+                1 + repeats,
+                subject=subject,
+                repeats=repeats,
+            )
+
+
+def tail(job: Job, requests: int) -> None:
+    """First tokens: five requests of a new process, its compilation among them, then `requests` warm ones."""
+    check(requests=requests)
+    job.progress("cold loop and warm loop", 0, 1)
+    job.child("tail", 0, f"{__name__}:cold_and_warm_loop", COLD_LOOP + requests, requests=requests)
+
+
+def order(job: Job, rounds: int, pairs: int) -> None:
+    """The same subject under two names, timed one after the other, then interleaved; `rounds` times `pairs` answers."""
+    check(rounds=rounds, pairs=pairs)
+    for block in range(rounds):
+        job.progress("sequential and interleaved", block, rounds)
+        job.child("order", block, f"{__name__}:two_orders", 4 * pairs, pairs=pairs)
+
+
+# What the children run ------------------------------------------------------------------------------------------------
+
+
+def uncached(loaded: checkpoint.Checkpoint) -> Subject:
+    """No cache and no padding: the whole text again for every token, each length a program of its own."""
+    engine, base = generate.build(loaded, "step"), protocol.subject(loaded, parse("step"), UNCACHED)
+
+    def run(ids, workload: Workload):
+        text = list(ids)
+        for _ in range(workload.new_tokens):
+            batch = generate.request(engine.config, [text] * workload.batch, 1, length=len(text), slots=len(text))
+            block = generate.fetch(generate.prefill(engine, batch)[0])
+            text.append(int(block[0, 0]))
+            yield block
+
+    return replace(base, run=run, placement="step, exact lengths", identity={**base.identity, "cache": "none"})
+
+
+def short_warm_up(say: Callable, job: dict, identity: dict, subject: str, repeats: int) -> dict:
+    """One subject in one process: first cold (no cache) or after five tokens (growing cache), as published; then
+    warm."""
+    with watched(say):
+        loaded, _, workload, _ = opened(job)
+        timed = judging(say, workload, loaded, identity)
+        if subject == UNCACHED:
+            who, first = uncached(loaded), "cold"
+        else:
+            who, first = protocol.subject(loaded, parse("step+growing"), CACHED), SHORT
+            deque(islice(who.run(who.encode(workload.prompts[0]), workload), WARM_UP), maxlen=0)
+        timed(who, 0, phase=first, order=0)
+        protocol.warm_up(who, workload)
+        for i in range(repeats):
+            timed(who, 0, phase="warm", order=i + 1)
+    return {}
+
+
+def cold_and_warm_loop(say: Callable, job: dict, identity: dict, requests: int) -> dict:
+    """One token a request: all that is timed is the way to the first token."""
+    with watched(say):
+        loaded, _, workload, _ = opened(job)
+        timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
+        for i in range(COLD_LOOP + requests):
+            timed(who, i % len(workload.prompts), order=i, phase="cold" if i < COLD_LOOP else "warm")
+    return {}
+
+
+def two_orders(say: Callable, job: dict, identity: dict, pairs: int) -> dict:
+    """A and B are one program. Sequential: all of A, then all of B. Interleaved: pairs, each in random order."""
+    with watched(say):
+        loaded, _, workload, _ = opened(job)
+        timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
+        rng = np.random.default_rng([workload.seed, identity["block"]])
+        protocol.warm_up(who, workload)
+        one_by_one = [("sequential", name) for name in "AB" for _ in range(pairs)]
+        in_pairs = [("interleaved", str(name)) for _ in range(pairs) for name in rng.permutation(list("AB"))]
+        for i, (plan, name) in enumerate(one_by_one + in_pairs):
+            timed(replace(who, name=f"{plan} {name}"), 0, phase="warm", order=i)
+    return {}
+
+
+# What the trials say --------------------------------------------------------------------------------------------------
+
+
+def answer_rates(trials: Sequence[Trial], subject: str, phase: str, guard: bool) -> dict[int, list[float]]:
+    """Tokens over seconds of whole answers, first token included, as the original counted; by process.
+
+    guard: leave void trials out. Wrong tokens have no rate either way.
+    """
+    found: dict[int, list[float]] = {}
+    for t in whole(trials):
+        counts = t.valid if guard else t.token_times_ns and not t.wrong
+        if counts and t.run == f"compilation {subject}" and t.phase == phase:
+            found.setdefault(t.block, []).append(t.new_tokens / t.seconds)
+    return found
+
+
+def speed_ups(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """The three speed-ups of a cache: {label, guard, cached, uncached: tokens/s lists, published, ratio}.
+
+    A ratio pairs processes: the k-th answer of one with the k-th of the other, processes resampled whole.
+    """
+    rows = (
+        (
+            "baseline cold, cache after a warm-up of 5 tokens",
+            False,
+            SHORT,
+            "cold",
+            figure_of("kv-cache", "speed-up, short warm-up"),
+        ),
+        ("baseline cold, cache warm", False, "warm", "cold", figure_of("kv-cache", "speed-up, long warm-up")),
+        ("both warm", True, "warm", "warm", None),
+    )
+    found = []
+    for label, guard, with_cache, without, known in rows:
+        a, b = answer_rates(trials, CACHED, with_cache, guard), answer_rates(trials, UNCACHED, without, guard)
+        pairs = [(x, y, block) for block in sorted(set(a) & set(b)) for x, y in zip(a[block], b[block], strict=False)]
+        ratio = statistics.ratio(*([p[i] for p in pairs] for i in (0, 1)), seed, clusters=[p[2] for p in pairs])
+        found.append(dict(label=label, guard=guard, cached=flat(a), uncached=flat(b), published=known, ratio=ratio))
+    return found
+
+
+def as_published(trials: Sequence[Trial]) -> list[Trial]:
+    """The cache claim's trials that were timed the published way, as one phase: the baseline cold, the cache after five
+    tokens."""
+    return [
+        t.model_copy(update=dict(phase=SHORT))
+        for t in trials
+        if t.run.startswith("compilation") and t.phase in ("cold", SHORT)
+    ]
+
+
+def limit(trials: Sequence[Trial]) -> float:
+    """Tokens/s that the memory bandwidth, as each process probed it, allows the answers of the cache claim."""
+    return float(np.median([t.limit for t in trials if t.run.startswith("compilation")]))
+
+
+def flat(by_process: dict[int, list[float]]) -> list[float]:
+    return [rate for rates in by_process.values() for rate in rates]
+
+
+def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
+    """Time to first token in ms of the cold loop and the warm one: means, and the percentiles that the sample
+    supports."""
+    tail = sorted((t for t in whole(trials) if t.run == "tail" and t.token_times_ns), key=lambda t: t.order)
+    cold, warm = (
+        [t.ttft * 1e3 for t in tail if t.phase == phase and (t.valid or phase == "cold")] for phase in ("cold", "warm")
+    )
+    return dict(
+        cold=cold, warm=warm, cold_mean=float(np.mean(cold)), naive_p99=float(np.percentile(warm, 99)),
+        warm_median=statistics.summarise(warm, seed), **statistics.percentiles(warm),
+        note=statistics.percentile_note(len(warm), (99,)), published_mean=figure_of("ttft", "mean, JIT-only"),
+        published_p99=figure_of("ttft", "P99, JIT-only"),
+    )  # fmt: skip
+
+
+def two_ways(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """One entry a round: {sequential, interleaved: Ratio of B over A}. Sequential has Welch's interval on the logs,
+    unpaired."""
+    rounds, measured = [], sorted((t for t in whole(trials) if t.run == "order"), key=lambda t: t.order)
+    for block in sorted({t.block for t in measured}):
+        here = [t for t in measured if t.block == block and t.valid]
+        after, before = ([t.tg for t in here if t.subject == f"sequential {name}"] for name in "BA")
+        pairs: dict[int, dict[str, float]] = {}
+        for t in here:
+            if t.subject.startswith("interleaved"):
+                pairs.setdefault(t.order // 2, {})[t.subject[-1]] = t.tg
+        kept = [pair for pair in pairs.values() if len(pair) == 2]
+        rounds.append(
+            dict(
+                sequential=statistics.welch(after, before),
+                interleaved=statistics.ratio(*([p[n] for p in kept] for n in "BA"), seed),
+            )
+        )
+    return rounds

@@ -1,0 +1,196 @@
+"""Charts of the host: rate by strategy, dispatch against the device's work by size of model, and how busy the cores
+are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from llama_lab.bench import summary
+from llama_lab.bench.wording import times
+from llama_lab.experiments.host_loop import finding, measure
+from llama_lab.experiments.host_loop.clock import HostTrial
+from llama_lab.figures.style import (
+    GREY,
+    LIMIT_COLOUR,
+    colour,
+    headline,
+    interval_bar,
+    new,
+    plain_ticks,
+    rows,
+    styled,
+)
+
+
+@styled
+def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], seed: int = 0) -> Figure:
+    """Decode tokens/s of each strategy, one panel a model: trials as points, median with interval, ratio to token by
+    token, the limit.
+
+    panels: (label, the model's trials, its `measure.table`).
+    """
+    most = max(len(table) for *_, table in panels)
+    figure, all_axes = new(5.5 * len(panels), 0.46 * most + 2.0, columns=len(panels), squeeze=False)
+    for axes, (label, trials, table) in zip(all_axes[0], panels, strict=True):
+        heights = rows(axes, [line["name"] for line in table])
+        for line in table:
+            strategy_row(axes, line, [t.tg for t in summary.warm(trials, line["name"])], heights[line["name"]], seed)
+        drawn = [t.tg for t in trials if t.phase == "warm" and t.valid and t.tg > 0]
+        limit, right = summary.limit(trials, measure.BASELINE), 1.08 * max(drawn, default=1.0)
+        if limit < 2 * right:
+            axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+            axes.set_xlim(0, max(right, 1.08 * limit))
+        else:
+            axes.set_xlim(0, right)
+        axes.locator_params(axis="x", nbins=4)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        place = "" if limit < 2 * right else ", beyond the scale"
+        axes.text(
+            1.0,
+            1.0,
+            f"bandwidth limit {limit:,.0f}{place}",
+            color=LIMIT_COLOUR,
+            ha="right",
+            va="bottom",
+            fontsize=9,
+            transform=axes.transAxes,
+        )
+        axes.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
+        axes.set_title(label, pad=18)
+    ends = {label: finding.gain(table, label) for label, _, table in (panels[0], panels[-1])}
+    said = "; ".join(ends.values())
+    headline(figure, said[0].upper() + said[1:])
+    return figure
+
+
+def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: int) -> None:
+    """One strategy's points, median and interval, and its ratio beside."""
+    if not rates:
+        axes.text(
+            0.01,
+            height,
+            "no valid trial: " + "; ".join(line["reasons"])[:60],
+            va="center",
+            fontsize=8.5,
+            color=LIMIT_COLOUR,
+            transform=axes.get_yaxis_transform(),
+        )
+        return
+    spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(rates))
+    axes.scatter(rates, height + spread, s=12, alpha=0.45, color=colour(line["name"]), linewidths=0, zorder=2)
+    rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
+    interval_bar(axes, rate["low"], rate["median"], rate["high"], height)
+    words = (
+        f"baseline, n = {rate['n']}"
+        if ratio["verdict"] == "baseline"
+        else f"{times(ratio)}\n{ratio['verdict']}, n = {ratio['n']}"
+    )
+    axes.text(1.01, height, words, va="center", fontsize=8.5, linespacing=0.95, transform=axes.get_yaxis_transform())
+
+
+@styled
+def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
+    """Microseconds a token against size of model, both log: in calls that start programs, waiting for them, and the
+    device alone.
+
+    points: `measure.by_size`. cross: `measure.crossover`.
+    """
+    figure, axes = new(9.5, 5)
+    weights = np.array([p["weights"] for p in points])
+    series = {
+        "dispatch": ("step: in calls that start programs", colour("step"), "o--", -1),
+        "wait": ("step: waiting for their tokens", colour("step"), "s-", 1),
+        "alone": ("loop, whole / tokens: the device alone", colour("loop"), "^:", 1),
+    }
+    for key, (label, tint, form, _) in series.items():
+        middle = np.array([p[key].median for p in points])
+        axes.fill_between(
+            weights, [p[key].low for p in points], [p[key].high for p in points], color=tint, alpha=0.15, linewidth=0
+        )
+        axes.vlines(
+            weights, [p[key].low for p in points], [p[key].high for p in points], color=tint, linewidth=3, alpha=0.4
+        )
+        axes.plot(weights, middle, form, color=tint, linewidth=2, markersize=7, label=label)
+    if cross:
+        axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
+        axes.text(
+            cross,
+            0.99,
+            f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights",
+            fontsize=9.5,
+            va="top",
+            color=GREY,
+            transform=axes.get_xaxis_transform(),
+        )
+    axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
+    names = [
+        f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 8)}"
+        for p in points
+    ]
+    axes.set_xticks(weights, names, fontsize=9)
+    axes.minorticks_off()
+    plain_ticks(axes.yaxis)
+    axes.set_xlabel("weights that a token reads, log scale (n: answers of step, of loop)")
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
+    size = f"{cross / 1e6:.2g} M" if cross else ""
+    below = f"In models below about {size} weights a token waits longer for Python than for the model"
+    headline(figure, below if cross else finding.claim(points))
+    return figure
+
+
+@styled
+def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cores: int, seed: int = 0) -> Figure:
+    """Processor cores kept busy by every strategy, a mark a model (left), and the last model's gaps between tokens
+    (right).
+
+    panels: as for `host_strategies`. cores: those that the processes might use.
+    """
+    table = panels[-1][2]
+    figure, (busy, gaps) = new(10.5, 0.46 * len(table) + 2.1, columns=2, sharey=True)
+    heights = rows(busy, [line["name"] for line in table])
+    marks = dict(zip([label for label, *_ in panels], ("o", "s", "^", "D"), strict=False))
+    for i, (label, trials, lines) in enumerate(panels):
+        for line in (line for line in lines if line["valid_trials"] and line["name"] in heights):
+            at = heights[line["name"]] + 0.2 - 0.4 * i / max(1, len(panels) - 1)
+            cores_row(busy, line, [t.cores for t in summary.warm(trials, line["name"])], at, marks[label], i > 0)
+    for i, (label, mark) in enumerate(marks.items()):
+        busy.plot([], [], mark, color=GREY, markerfacecolor=GREY if i else "white", linestyle="", label=label)
+    busy.axvline(cores, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+    note = dict(color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9)
+    busy.text(cores, 1.0, f"all {cores} cores ", transform=busy.get_xaxis_transform(), **note)
+    least = min((line["valid_trials"] for *_, lines in panels for line in lines if line["valid_trials"]), default=0)
+    busy.set_xlim(0, 1.15 * max(cores, *(t.cores for _, trials, _ in panels for t in trials if t.valid)))
+    busy.set_xlabel(
+        f"cores busy, host and device together\n(mark: median; line: all of n ≥ {least} answers)", fontsize=10
+    )
+    gaps.grid(axis="y", visible=False)
+    for line in (line for line in table if line["valid_trials"]):
+        name, height = line["name"], heights[line["name"]]
+        low, middle, high = np.percentile(summary.itl_pooled(summary.warm(panels[-1][1], name)) * 1e3, [5, 50, 95])
+        gaps.plot([low, high], [height] * 2, color=colour(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
+        gaps.plot(middle, height, "|", color="black", markersize=16, markeredgewidth=2)
+        gaps.annotate(f"{middle:.2g}", (middle, height), (5, 8), textcoords="offset points", fontsize=8.5, ha="left")
+    gaps.set_xscale("symlog", linthresh=0.1)
+    gaps.set_xlim(left=-0.02)
+    plain_ticks(gaps.xaxis)
+    gaps.set_xlabel(
+        f"gap between tokens, ms, {panels[-1][0]}\n(log scale above 0.1; bar: median; band: 5th to 95th percentile)",
+        fontsize=10,
+    )
+    figure.legend(loc="outside lower center", ncols=len(panels), fontsize=10)
+    used = [line["cores"] for line in table if line["valid_trials"]]
+    ends = dict.fromkeys(f"{end(used):.1f}" for end in (min, max) if used)
+    said = f"Every strategy keeps {' to '.join(ends)} of {cores} cores busy" if used else "No strategy counts"
+    headline(figure, f"{said} on {panels[-1][0]}; they differ in how tokens arrive")
+    return figure
+
+
+def cores_row(axes, line: dict, cores: Sequence[float], height: float, mark: str, filled: bool) -> None:
+    """One strategy's busy cores on one model: the range of its answers, and the median."""
+    tint = colour(line["name"])
+    axes.plot([min(cores), max(cores)], [height] * 2, color=tint, linewidth=1.5, alpha=0.6)
+    axes.plot(line["cores"], height, mark, color=tint, markerfacecolor=tint if filled else "white", markersize=7)

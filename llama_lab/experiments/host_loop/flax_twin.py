@@ -1,0 +1,378 @@
+"""What a call costs: one decode step as the placement `step`, and as Flax makes it with and without jit, at several
+sizes.
+
+A call *returns* when the host has handed everything to the device, and is *complete* when the token is there. The time
+between call and return is Python's and the runtime's own; a small model leaves nothing else to wait for. Every way
+starts from an empty cache and one token, so that it is one program at one shape.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import checkpoint, generate, prompts, transforms
+from llama_jax.decoding.steps import new_draw
+from llama_jax.plumbing.errors import UserError, near
+from llama_lab.bench import gate, memory, passages, roofline, statistics
+from llama_lab.bench.gate import tokens_hash
+from llama_lab.bench.guard import Guard
+from llama_lab.bench.job import Job, check, opened, watched, whole
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.record import Row
+
+STEP = "step"
+UNJITTED, NNX_UNJITTED = "flax-linen", "flax-nnx"
+JITTED, NNX_JITTED, SPLIT = "flax-linen+jit", "flax-nnx+jit", "flax-nnx+split"
+WAYS = (UNJITTED, NNX_UNJITTED, NNX_JITTED, SPLIT, JITTED, STEP)
+FEWER = (UNJITTED, NNX_JITTED, SPLIT, JITTED, STEP)  # for a quick look: the two un-jitted ways cost most of the time
+SMALL = "hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,head_dim=16,vocab_size=97"
+MODELS = {  # small ones of random weights: few arrays, and as many as SmolLM2-135M has
+    "2 layers": f"random:smollm2-135m,num_hidden_layers=2,{SMALL}",
+    "30 layers": f"random:smollm2-135m,{SMALL}",
+}
+FIRST_TOKEN = 1
+WARM_CALLS = 2
+MAX_WARM_UPS = 6
+
+
+class CallRow(Row):
+    """A burst of decode calls of one way, one after the other, each waited for before the next. Times in ns."""
+
+    subject: str
+    model: str
+    weights_hash: str
+    layers: int
+    width: int
+    parameters: int
+    round: int  # within its process: every way once, in random order
+    cache_slots: int
+    dispatch_ns: list[int]  # from call to return, each call
+    complete_ns: list[int]  # from call to token, each call
+    dispatches: int  # operations that one call hands to the device
+    output_bytes: int | None = None  # what its program hands back, as XLA says; None where it is no single program
+    lowered: int  # in the burst; a burst in which anything was lowered or compiled is void
+    compiled: int
+    bytes_per_token: float
+    bandwidth_gbps: float
+    tokens_sha256: str
+
+    @property
+    def dispatch_us(self) -> float:
+        """The burst's median."""
+        return float(np.median(self.dispatch_ns)) / 1e3
+
+    @property
+    def complete_us(self) -> float:
+        """The burst's median."""
+        return float(np.median(self.complete_ns)) / 1e3
+
+    @property
+    def limit_us(self) -> float:
+        """The least that a token takes: its bytes over the bandwidth that the process read."""
+        return self.bytes_per_token / self.bandwidth_gbps / 1e3
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    processes: int,
+    flax_sizes: Sequence[str],
+    flax_rounds: int,
+    flax_calls: int,
+) -> tuple[list[CallRow], dict]:
+    """Bursts of calls in the ways of `FEWER`, on the model and on small random ones."""
+    job = Job(model, passages.science(checkpoint.load(model), prompts.load(1), 1, seed), journal)
+    per_call(job, flax_sizes, processes, flax_rounds, flax_calls, FEWER)
+    return journal.trials, {}
+
+
+def per_call(
+    job: Job, sizes: Sequence[str], processes: int, rounds: int, calls: int, ways: Sequence[str] = WAYS
+) -> None:
+    """Bursts of `calls` decode calls of every way, in `rounds` of random order, in `processes` for each model.
+
+    sizes: names of `MODELS`, measured beside the job's own model. Raises UserError for an unknown size or way, more
+    calls than a model's context holds, and counts below one.
+    """
+    check(processes=processes, rounds=rounds, calls=calls)
+    if unknown := [size for size in sizes if size not in MODELS]:
+        raise UserError(f"No such size of model: {unknown[0]!r}.{near(unknown[0], MODELS)}")
+    models = list(dict.fromkeys([*(MODELS[size] for size in sizes), job.model]))
+    if unknown := [way for way in ways if way not in WAYS]:
+        raise UserError(f"No such way of calling: {unknown[0]!r}.{near(unknown[0], WAYS)}")
+    for model in models:
+        room = checkpoint.load_config(model).max_position_embeddings
+        if calls + 2 > room:
+            raise UserError(f"{calls} calls exceed the context of {room} of {model}; ask for fewer.")
+    for block in range(processes):
+        for i, model in enumerate(models):
+            job.progress(f"cost of a call: {model.split(',')[0]}", block * len(models) + i, processes * len(models))
+            job.child(
+                f"per call {model}",
+                block,
+                f"{__name__}:bursts",
+                rounds * len(ways),
+                model=model,
+                rounds=rounds,
+                calls=calls,
+                ways=list(ways),
+                seed=job.workload.seed if job.workload else 0,
+            )
+
+
+# What the children run ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Way:
+    """start() → state with an empty cache; advance(token [B], state) → (token [B], state); dispatches(token, state) →
+    int."""
+
+    start: Callable
+    advance: Callable
+    dispatches: Callable
+
+
+def way(loaded: checkpoint.Checkpoint, name: str, slots: int) -> Way:
+    """A way of calling, its state empty. Nothing is compiled yet."""
+    from llama_lab.peers import flax  # here, as peers know `bench` and not the other way round
+
+    pad = np.zeros(1, np.int32)
+    if name != STEP:
+        twin = flax.twin(loaded, name)
+        return Way(
+            lambda: twin.start(pad, slots), twin.advance, lambda token, state: flax.dispatches(twin, token, state)
+        )
+    engine = generate.build(loaded, name)
+
+    def start():
+        cache = transforms.new_cache(engine.params, pad, slots, loaded.config, engine.placement)
+        return transforms.Carry(cache, new_draw(np.zeros(1, np.uint32), loaded.config.vocab_size, generate.GREEDY))
+
+    def advance(token, carry):
+        return engine.programs.step(engine.params, token, carry, generate.GREEDY)
+
+    return Way(start, advance, lambda token, carry: len(jax.make_jaxpr(advance)(token, carry).eqns))
+
+
+def burst(how: Way, calls: int) -> tuple[list[int], list[int], np.ndarray, Guard]:
+    """`calls` decode calls after one that is not timed: (ns to return, ns to token, tokens [calls + 1], the guard)."""
+    state, returned, complete = how.start(), [], []
+    token, state = how.advance(jnp.full(1, FIRST_TOKEN, jnp.int32), state)
+    tokens = [token.block_until_ready()]
+    with Guard() as guard:
+        for _ in range(calls):
+            start = time.perf_counter_ns()
+            token, state = how.advance(token, state)
+            back = time.perf_counter_ns()
+            token.block_until_ready()
+            complete.append(time.perf_counter_ns() - start)
+            returned.append(back - start)
+            tokens.append(token)
+    return returned, complete, np.concatenate([np.asarray(t) for t in tokens]), guard
+
+
+def warm_up(how: Way) -> None:
+    """Short bursts until nothing is compiled twice in a row; where that never comes, the bursts that count will be
+    void."""
+    silent = 0
+    for _ in range(MAX_WARM_UPS):
+        with Guard() as guard:  # around the start as well
+            burst(how, WARM_CALLS)
+        silent = 0 if guard.fired else silent + 1
+        if silent == 2:
+            return
+
+
+def bursts(say: Callable, job: dict, identity: dict, rounds: int, calls: int, ways: list[str], seed: int) -> dict:
+    """Rounds of every way in random order. A burst's tokens must be those of `step`, as the gate compares them."""
+    with watched(say):
+        loaded = opened(job)[0]
+        config, slots = loaded.config, generate.bucket(calls + 2)
+        hows = {name: way(loaded, name, slots) for name in ways}
+        for name, how in hows.items():
+            say("starting", dict(what=f"warm-up {name}"))
+            warm_up(how)
+        judge = judging(loaded, hows.get(STEP) or way(loaded, STEP, slots), calls)
+        counts, outputs = {name: count(how) for name, how in hows.items()}, output_bytes()
+        known = dict(
+            model=loaded.name,
+            weights_hash=loaded.weights_hash,
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            parameters=config.num_parameters,
+            cache_slots=slots,
+            seed=seed,
+            phase="warm",
+            bytes_per_token=roofline.bytes_per_token(config, calls / 2, 4, 4, 1),
+            bandwidth_gbps=roofline.Probe().bandwidth(),
+        )
+        rng = np.random.default_rng([seed, identity["block"]])
+        for turn in range(rounds):
+            for order, name in enumerate(rng.permutation(ways)):
+                returned, complete, tokens, guard = burst(hows[name], calls)
+                verdict = judge(tokens)
+                reason = "; ".join(filter(None, (guard.reason, verdict.reason)))
+                row = CallRow(
+                    **identity,
+                    **known,
+                    subject=str(name),
+                    round=turn,
+                    order=turn * len(ways) + order,
+                    dispatch_ns=returned,
+                    complete_ns=complete,
+                    dispatches=counts[name],
+                    output_bytes=outputs.get(name),
+                    lowered=guard.count("lower"),
+                    compiled=guard.compilations,
+                    valid=verdict.passed and not guard.fired,
+                    reason=reason,
+                    tokens_sha256=tokens_hash(tokens[:, None]),
+                )
+                say("trial", row.model_dump())
+    return {}
+
+
+def count(how: Way) -> int:
+    return how.dispatches(jnp.full(1, FIRST_TOKEN, jnp.int32), how.start())
+
+
+def output_bytes() -> dict[str, int]:
+    """Bytes that one call's program hands back, by way."""
+    from llama_lab.peers import flax
+
+    names = {program: name for name, program in (flax.PROGRAMS | {STEP: STEP}).items()}
+    return {names[p.name]: p.output_bytes for p in memory.programs() if p.name in names}
+
+
+def judging(loaded: checkpoint.Checkpoint, step: Way, calls: int) -> Callable:
+    """judge(tokens) → the gate's verdict against the tokens of `step`, whose own logits tell a near-tie."""
+    expected = burst(step, calls)[2]
+
+    def logits(tokens: np.ndarray):
+        return generate.logits(generate.build(loaded, "eager"), [FIRST_TOKEN, *tokens[:-1].tolist()])
+
+    return lambda tokens: gate.compare(tokens, expected, lambda: logits(tokens))
+
+
+# What the rows say ----------------------------------------------------------------------------------------------------
+
+
+def of(rows: Sequence[CallRow], model: str, subject: str) -> dict[tuple[int, int], CallRow]:
+    """The valid bursts of a way by (process, round): what stood side by side."""
+    return {(r.process, r.round): r for r in rows if r.model == model and r.subject == subject and r.valid}
+
+
+def pairs(rows: Sequence[CallRow], model: str, subject: str, other: str) -> list[tuple[CallRow, CallRow]]:
+    """Bursts of two ways in the same round of the same process."""
+    a, b = of(rows, model, subject), of(rows, model, other)
+    return [(a[key], b[key]) for key in sorted(set(a) & set(b))]
+
+
+def times_as_long(
+    rows: Sequence[CallRow], model: str, subject: str, other: str = STEP, seed: int = 0
+) -> statistics.Ratio:
+    """Time of a call until its token, over another way's: medians of bursts in pairs, processes resampled as wholes."""
+    found = pairs(rows, model, subject, other)
+    return statistics.ratio(
+        [a.complete_us for a, _ in found], [b.complete_us for _, b in found], seed, [a.process for a, _ in found]
+    )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of paired differences in microseconds, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def dispatch_difference(rows: Sequence[CallRow], model: str, subject: str, other: str, seed: int = 0) -> Difference:
+    """Microseconds by which a way's call returns later than another's."""
+    found = pairs(rows, model, subject, other)
+    apart = np.array([a.dispatch_us - b.dispatch_us for a, b in found])
+    if not len(apart):
+        return Difference(*[float("nan")] * 3, 0)
+    low, high = statistics.mean_interval([statistics.gather(apart, [a.process for a, _ in found])], seed)
+    return Difference(float(apart.mean()), low, high, len(apart))
+
+
+def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
+    """One entry a model and way, models by size: {model, layers, width, parameters, subject, dispatch_us and
+    complete_us (Summary of the bursts' medians, and the medians themselves as points), dispatches, output_bytes,
+    over_step: Ratio, limit_us, void, reasons}."""
+    rows = whole(rows)
+    found = []
+    for model in sorted(
+        {r.model for r in rows}, key=lambda m: next((r.parameters, r.layers) for r in rows if r.model == m)
+    ):
+        for subject in sorted({r.subject for r in rows if r.model == model}, key=WAYS.index):
+            mine = [r for r in rows if r.model == model and r.subject == subject]
+            good = [r for r in mine if r.valid]
+            sample = {
+                name: statistics.summarise([getattr(r, name) for r in good], seed, [r.process for r in good])
+                for name in ("dispatch_us", "complete_us")
+            }
+            found.append(
+                dict(
+                    model=model,
+                    layers=mine[0].layers,
+                    width=mine[0].width,
+                    parameters=mine[0].parameters,
+                    subject=subject,
+                    **sample,
+                    points=[(r.dispatch_us, r.complete_us) for r in good],
+                    dispatches=mine[0].dispatches,
+                    output_bytes=mine[0].output_bytes,
+                    calls=len(mine[0].dispatch_ns),
+                    over_step=times_as_long(rows, model, subject, STEP, seed),
+                    limit_us=float(np.median([r.limit_us for r in mine])),
+                    void=len(mine) - len(good),
+                    reasons=sorted({r.reason for r in mine if r.reason}),
+                )
+            )
+    return found
+
+
+def as_frame(entries: Sequence[dict]):
+    """The table for a notebook, a pandas.DataFrame: one row a model and way, rounded for reading."""
+    import pandas as pd
+
+    return (
+        pd.DataFrame(
+            [
+                {
+                    "model": e["model"].split(",")[0],
+                    "layers": e["layers"],
+                    "width": e["width"],
+                    "way": e["subject"],
+                    "dispatches": e["dispatches"],
+                    "hands back MB": e["output_bytes"] and e["output_bytes"] / 1e6,
+                    "returns after ms": e["dispatch_us"].median / 1e3,
+                    "token after ms": e["complete_us"].median / 1e3,
+                    "x step": e["over_step"].value,
+                    "low": e["over_step"].low,
+                    "high": e["over_step"].high,
+                    "bursts": e["complete_us"].n,
+                    "void": e["void"],
+                }
+                for e in entries
+            ]
+        )
+        .set_index(["model", "layers", "width", "way"])
+        .round(3)
+    )

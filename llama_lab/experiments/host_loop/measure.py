@@ -1,0 +1,367 @@
+"""Who waits for whom: what the host spends on starting programs, on waiting for them and on text, by host strategy and
+size of model.
+
+One program, many ways to drive it: token by token, a bounded number of calls ahead, in three threads, several tokens a
+call, the whole answer in one call, with tokens sent from within. Where a token takes the device long, none of it
+matters; where it does not, the host is what is measured. On a CPU the "device" is the host's own cores: a thread that
+works for one takes from the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from llama_jax import checkpoint
+from llama_jax import prompts as science
+from llama_jax.plumbing.errors import UserError, near
+from llama_lab.bench import AGAIN, gate, passages, protocol, roofline, statistics, summary
+from llama_lab.bench.job import Job, check, opened, watched, whole
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.order import shuffled
+from llama_lab.bench.protocol import Reference
+from llama_lab.bench.record import Trial
+from llama_lab.bench.wording import short_model
+from llama_lab.experiments.host_loop.clock import (
+    ONE_THREAD,
+    THREADS,
+    Clock,
+    HostTrial,
+    engines,
+    measured,
+    server,
+    subject,
+)
+
+BASELINE = "step"
+STRATEGIES = (
+    BASELINE,
+    "step+async",
+    "step+async4",
+    "step+async8",
+    "step+queue",
+    "chunk8",
+    "chunk8+callback",
+    "loop",
+    "loop+callback",
+)
+SWEPT = (BASELINE, "step+async8", "step+queue", "loop", "loop+callback")  # what a larger random model is asked
+TIMES = {"0.1M": 5, "1M": 5, "10M": 2}  # as many blocks as asked for, where an answer takes milliseconds
+SIZES = {  # random models by about how many weights a token reads
+    "0.1M": "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,"
+            "num_key_value_heads=2,head_dim=16,vocab_size=512",
+    "1M": "random:smollm2-135m,num_hidden_layers=4,hidden_size=128,intermediate_size=256,num_attention_heads=4,"
+          "num_key_value_heads=2,head_dim=32,vocab_size=4096",
+    "10M": "random:smollm2-135m,num_hidden_layers=6,hidden_size=320,intermediate_size=768,num_attention_heads=5,"
+           "num_key_value_heads=5,head_dim=64,vocab_size=8192",
+    "360M": "random:smollm2-360m",
+}  # fmt: skip
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    sizes: Sequence[str],
+    prompts: int,
+    blocks: int,
+    processes: int,
+    rounds: int,
+    new_tokens: int,
+) -> tuple[list[HostTrial], dict]:
+    """Every strategy on the model and on random ones of `sizes`, all questions served two ways by the smallest and the
+    model, and what the meta file says."""
+    loaded = checkpoint.load(model)
+    job = Job(model, passages.science(loaded, science.load(prompts), new_tokens, seed), journal)
+    by_strategy(job, sizes, processes, blocks)
+    serving(job, sizes[:1], processes, rounds)
+    return journal.trials, dict(weights_hash=loaded.weights_hash, baseline=BASELINE)
+
+
+def by_strategy(job: Job, sizes: Sequence[str], processes: int, blocks: int) -> None:
+    """Every strategy on the job's model and on random ones by name of `SIZES` (on larger ones some), each in
+    `processes` of its own.
+
+    blocks: times a process measures each strategy, more often where it takes no time (`TIMES`); the models take turns
+    in seeded random order.
+    """
+    check(processes=processes, blocks=blocks)
+    planned = [(job, STRATEGIES, blocks)]
+    for size in known(sizes, job.model):
+        planned.append((sized(job, size), STRATEGIES if size in TIMES else SWEPT, blocks * TIMES.get(size, 1)))
+    for i in range(processes):
+        for j, (who, names, count) in enumerate(shuffled(planned, job.workload.seed, i)):
+            numbers = list(range(i * count, (i + 1) * count))
+            job.progress(f"host strategies of {short(who.model)}", i * len(planned) + j, processes * len(planned))
+            who.child(
+                f"strategies {who.model}",
+                numbers[-1],
+                f"{__name__}:strategies",
+                len(names) + 1,
+                names=list(names),
+                blocks=numbers,
+            )
+
+
+def serving(job: Job, sizes: Sequence[str], processes: int, rounds: int) -> None:
+    """All prompts of the workload served in one thread and in a pipeline of threads, on the job's model and on random
+    ones."""
+    check(processes=processes, rounds=rounds)
+    planned = [(job, rounds), *((sized(job, size), rounds * TIMES.get(size, 1)) for size in known(sizes, job.model))]
+    for i in range(processes):
+        for j, (who, count) in enumerate(planned):
+            numbers = list(range(i * count, (i + 1) * count))
+            job.progress(f"serving {short(who.model)}", i * len(planned) + j, processes * len(planned))
+            who.child(f"serve {who.model}", numbers[-1], f"{__name__}:served_two_ways", 2, rounds=numbers)
+
+
+def known(sizes: Sequence[str], model: str) -> list[str]:
+    """The sizes, each once, less the one that `model` is. Raises UserError for what is no name of `SIZES`."""
+    for size in sizes:
+        if size not in SIZES:
+            raise UserError(f"No such size of a model: {size!r}.{near(str(size), SIZES)}")
+    return [size for size in dict.fromkeys(sizes) if SIZES[size] != model]
+
+
+def sized(job: Job, size: str) -> Job:
+    """The job on a random model: prompts of random ids, as long as the job's are when padded."""
+    work, config = job.workload, checkpoint.load_config(SIZES[size])
+    ids = passages.random_prompts(config.vocab_size, work.length, work.seed, len(work.prompts))
+    return replace(job, model=SIZES[size], workload=replace(work, prompts=ids))
+
+
+def random_weights(models: Sequence[str]) -> str:
+    """Which of these models have random weights, for a figure's label; "" for none."""
+    found = [short(m).removeprefix("random ") for m in models if m.startswith("random:")]
+    return f"random weights: {', '.join(found)}" if found else ""
+
+
+def short(model: str) -> str:
+    """A model's name for a label: a random one of `SIZES` by its size, another as `wording.short_model` says it."""
+    return next((f"random {size}" for size, name in SIZES.items() if name == model), None) or short_model(model)
+
+
+# What the children run ------------------------------------------------------------------------------------------------
+
+
+def strategies(say: Callable, job: dict, identity: dict, names: Sequence[str], blocks: Sequence[int]) -> dict:
+    """The strategies of one model, interleaved, the baseline twice in each block."""
+    with watched(say):
+        loaded, _, workload, _ = opened(job)
+        clock = Clock()
+        subjects = [subject(loaded, engine, clock) for engine in engines(loaded, names).values()]
+        where = {k: v for k, v in identity.items() if k != "block"}
+        protocol.measure(
+            subjects,
+            workload,
+            blocks,
+            Reference(loaded, workload),
+            BASELINE,
+            identity=where,
+            locked=True,
+            starting=lambda **what: say("starting", what),
+            keep=lambda trial: say("trial", measured(trial, clock, loaded)),
+        )
+    return {}
+
+
+def served_two_ways(say: Callable, job: dict, identity: dict, rounds: Sequence[int]) -> dict:
+    """The prompts served one after the other by one thread, and by a pipeline of threads; in each round both, in random
+    order."""
+    with watched(say):
+        loaded, _, workload, _ = opened(job)
+        clock, reference, bandwidth = Clock(), Reference(loaded, workload), roofline.Probe().bandwidth()
+        both = [server(loaded, name, clock) for name in (ONE_THREAD, THREADS)]
+        for who in both:
+            protocol.warm_up(who, workload, lambda: say("starting", {}))
+        for block in rounds:
+            for order, who in enumerate(shuffled(both, workload.seed, block)):
+                place = {**identity, "block": block, "order": order, "phase": "warm"}
+                trial, tokens = protocol.trial(who, workload, 0, **place)
+                lengths = [len(reference.encode(p)) for p in workload.prompts]
+                told = dict(bandwidth_gbps=bandwidth, prompt_tokens=sum(lengths))
+                say("trial", measured(judged(trial, tokens, reference).model_copy(update=told), clock, loaded))
+    return {}
+
+
+def judged(trial: Trial, tokens: np.ndarray, reference: Reference) -> Trial:
+    """The record, void when any answer of those served is not the reference's."""
+    n, verdicts = reference.workload.new_tokens, []
+    for i in range(len(reference.workload.prompts)):
+        answer = tokens[i * n : (i + 1) * n, 0]
+        verdicts.append(
+            gate.compare(answer, reference.tokens(i), lambda i=i, answer=answer: reference.logits(i, answer))
+        )
+    reasons = dict.fromkeys(r for r in (trial.reason, *(v.reason for v in verdicts)) if r)
+    return trial.model_copy(
+        update=dict(valid=trial.valid and all(v.passed for v in verdicts), reason="; ".join(reasons))
+    )
+
+
+# What the trials say --------------------------------------------------------------------------------------------------
+
+
+def of(trials: Sequence[HostTrial], model: str, what: str = "strategies") -> list[HostTrial]:
+    """The trials of one model, without what an interrupted process left."""
+    return [t for t in whole(trials) if t.run == f"{what} {model}"]
+
+
+def models(trials: Sequence[HostTrial], what: str = "strategies") -> list[str]:
+    """Names of the models measured, smallest first."""
+    read = {t.model: t.weights_read for t in trials if t.run == f"{what} {t.model}"}
+    return sorted(read, key=read.get)
+
+
+def table(trials: Sequence[HostTrial], model: str, seed: int = 0) -> list[dict]:
+    """`summary.table` of one model's strategies, each with medians of where its time went: microseconds a token, cores
+    busy."""
+    mine = of(trials, model)
+    found = {t.subject for t in mine}
+    return [
+        {**entry, **spent(summary.warm(mine, entry["name"]))}
+        for entry in summary.table(mine, BASELINE, [n for n in STRATEGIES if n in found], seed)
+    ]
+
+
+def spent(trials: Sequence[HostTrial]) -> dict:
+    """Medians over some trials: calls, microseconds a token, cores busy; None where there is no valid one."""
+    times = {
+        name: summary.median([t.per_token(f"{name}_ns") for t in trials])
+        for name in ("dispatch", "fetch", "text", "wall")
+    }
+    reader = summary.median([t.reader_cpu_ns / t.wall_ns for t in trials if t.wall_ns])
+    return dict(
+        calls=summary.median([t.calls for t in trials]),
+        **{f"{k}_us": v for k, v in times.items()},
+        cores=summary.median([t.cores for t in trials if t.wall_ns]),
+        reader_cores=reader,
+    )
+
+
+def as_frame(entries: Sequence[dict]):
+    """The table for a notebook, a pandas.DataFrame: one row a strategy, rounded for reading."""
+    import pandas as pd
+
+    return (
+        pd.DataFrame(
+            [
+                {
+                    "strategy": e["name"],
+                    "tokens/s": e["tokens_per_second"]["median"],
+                    "ratio": e["ratio_to_baseline"]["value"],
+                    "low": e["ratio_to_baseline"]["low"],
+                    "high": e["ratio_to_baseline"]["high"],
+                    "verdict": e["ratio_to_baseline"]["verdict"],
+                    "TTFT ms": e["ttft_ms"],
+                    "gap p50 ms": e["itl_ms"]["p50"],
+                    "gap p95 ms": e["itl_ms"]["p95"],
+                    "calls": e["calls"],
+                    "dispatch us/token": e["dispatch_us"],
+                    "wait us/token": e["fetch_us"],
+                    "text us/token": e["text_us"],
+                    "cores busy": e["cores"],
+                    "reader's thread": e["reader_cores"],
+                    "valid": e["valid_trials"],
+                    "void": e["voided_trials"],
+                }
+                for e in entries
+            ]
+        )
+        .set_index("strategy")
+        .round(3)
+    )
+
+
+def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
+    """One entry a model, smallest first: weights a token reads, and microseconds a token with their intervals.
+
+    dispatch, wait: of the synchronous step. alone: of the loop, which no host interrupts. ratios: strategy → Ratio to
+    the step. Models without a valid trial of both are left out.
+    """
+    found = []
+    for model in models(trials):
+        mine = of(trials, model)
+        step, loop = summary.warm(mine, BASELINE) + summary.warm(mine, BASELINE + AGAIN), summary.warm(mine, "loop")
+        if not step or not loop:
+            continue
+        times = dict(
+            dispatch=[(t.per_token("dispatch_ns"), t.process) for t in step],
+            wait=[(t.per_token("fetch_ns"), t.process) for t in step],
+            alone=[(t.per_token("wall_ns"), t.process) for t in loop],
+        )
+        ratios = {
+            name: summary.paired_ratio(mine, name, BASELINE, seed)
+            for name in STRATEGIES[1:]
+            if summary.warm(mine, name)
+        }
+        middle = {
+            k: statistics.summarise([v for v, _ in pairs], seed, [p for _, p in pairs]) for k, pairs in times.items()
+        }
+        found.append(dict(model=model, weights=step[0].weights_read, ratios=ratios, **middle))
+    return found
+
+
+def ratios_frame(points: Sequence[dict]):
+    """Each strategy's ratio to token by token, as a pandas.DataFrame by model. points: of `by_size`."""
+    import pandas as pd
+
+    lines = [
+        dict(model=short(p["model"]), weights=p["weights"])
+        | {name: f"{r.words} {r.verdict}" for name, r in p["ratios"].items()}
+        for p in points
+    ]
+    return pd.DataFrame(lines).set_index("model")
+
+
+def crossover(points: Sequence[dict]) -> float | None:
+    """Weights a token at which waiting overtakes dispatching, between two measured models on log scales; None where it
+    does not."""
+    above = [math.log(p["wait"].median / p["dispatch"].median) for p in points]
+    for small, large, a, b in zip(points, points[1:], above, above[1:], strict=False):
+        if a <= 0 < b:
+            return math.exp(math.log(small["weights"]) + (math.log(large["weights"] / small["weights"])) * -a / (b - a))
+    return None
+
+
+def served(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
+    """One entry a model served, smallest first: tokens/s and cores busy each way, and the ratio of threads to one
+    thread.
+
+    Whole runs count, from the first request to the last token. Runs pair within their round.
+    """
+    found = []
+    for model in models(trials, "serve"):
+        good = [t for t in of(trials, model, "serve") if t.valid]
+        ways = {
+            name: {(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == name}
+            for name in (THREADS, ONE_THREAD)
+        }
+        ratio = summary.over(ways[THREADS], ways[ONE_THREAD], seed)
+        cores = {name: summary.median([t.cores for t in good if t.subject == name]) for name in ways}
+        found.append(
+            dict(
+                model=model,
+                ratio=ratio,
+                cores=cores,
+                rates={name: summary.median([*side.values()]) for name, side in ways.items()},
+            )
+        )
+    return found
+
+
+def served_frame(entries: Sequence[dict]):
+    """One thread against three, as a pandas.DataFrame by model. entries: of `served`."""
+    import pandas as pd
+
+    lines = [
+        dict(model=short(s["model"]))
+        | {f"tokens/s, {way}": rate for way, rate in s["rates"].items()}
+        | {f"cores, {way}": busy for way, busy in s["cores"].items()}
+        | {"threads / one": s["ratio"].words, "verdict": s["ratio"].verdict, "runs": s["ratio"].n}
+        for s in entries
+    ]
+    return pd.DataFrame(lines).set_index("model").round(2)

@@ -1,0 +1,294 @@
+"""What a KV cache buys: time, arithmetic and bytes, with and without one, jitted and not, everything warm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import attention, checkpoint, generate, kvc, transforms
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.placement import Placement, parse
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import AGAIN, passages, run, statistics, summary
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.phases import Plan
+from llama_lab.bench.published import figure_of
+from llama_lab.bench.quality import against
+from llama_lab.bench.record import Trial
+from llama_lab.bench.workload import Workload
+
+COMBINATIONS = {
+    "step": "cache, jit",
+    "eager": "cache, eager",
+    "step+nocache": "no cache, jit",
+    "eager+nocache": "no cache, eager",
+}
+TYPES = {
+    "step+donate": "float32",
+    "step+donate+kvbf16": "bfloat16",
+    "step+donate+kvf16": "float16",
+    "step+donate+kvint8": "int8",
+}
+WEIGHTS = {"step": "float32", "step+bf16": "bfloat16", "step+int8": "int8"}
+IN_TYPES = "weights in types"  # a run's name
+SIZES = ("weights", "MB", "tokens/s", "low", "high", "over float32", "n")  # columns of `by_weights`
+FIFTEEN, PROMPT, NEW = "fifteen tokens", 4, 15  # the case that was published: 15 tokens after a prompt of 4
+PIECE = 16  # tokens that go through the cache together where its quality is measured
+
+
+def random_plan(
+    name: str,
+    model: str,
+    placements: Sequence[str],
+    prompt: int,
+    new_tokens: int,
+    blocks: int,
+    processes: int,
+    seed: int,
+) -> Plan:
+    """Placements on prompts of random ids of one length, without padding. Raises UserError for a text longer than the
+    context."""
+    config = checkpoint.load_config(model)
+    workload = Workload(passages.random_prompts(config.vocab_size, prompt, seed), new_tokens, prompt, seed=seed)
+    passages.check_context(config, workload)
+    return Plan(
+        model, tuple(map(parse, placements)), workload, placements[0], blocks=blocks, processes=processes, run=name
+    )
+
+
+def fifteen(model: str, blocks: int, processes: int, seed: int) -> Plan:
+    """The published case, each of the four combinations warm."""
+    return random_plan(FIFTEEN, model, tuple(COMBINATIONS), PROMPT, NEW, blocks, processes, seed)
+
+
+def at_contexts(
+    model: str, contexts: Sequence[int], new_tokens: int, blocks: int, processes: int, seed: int
+) -> list[Plan]:
+    """The four combinations after prompts of each length: one run a length."""
+    if len(contexts) < 2 or not all(type(n) is int and n >= 1 for n in contexts):
+        raise UserError(f"contexts is {list(contexts)}; give at least two lengths of 1 or more.")
+    names = tuple(COMBINATIONS)
+    return [random_plan(f"{model} after {n}", model, names, n, new_tokens, blocks, processes, seed) for n in contexts]
+
+
+def types(model: str, context: int, new_tokens: int, blocks: int, processes: int, seed: int) -> Plan:
+    """The same cache kept in float32, bfloat16 and int8."""
+    return random_plan("types", model, tuple(TYPES), context, new_tokens, blocks, processes, seed)
+
+
+def weights(model: str, blocks: int, processes: int, seed: int) -> Plan:
+    """The weights in smaller types, everything else as it was."""
+    return random_plan(IN_TYPES, model, tuple(WEIGHTS), 64, 9, blocks, processes, seed)
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    shapes: str,
+    seed: int,
+    contexts: Sequence[int],
+    new_tokens: int,
+    blocks: int,
+    case_blocks: int,
+    type_blocks: int,
+    processes: int,
+    type_context: int,
+) -> tuple[list[Trial], dict]:
+    """All trials (runs by name), and what the meta file says of them: quality, counted work and bytes.
+
+    shapes: the model of the published case. blocks: at each context; case_blocks: of the published case; type_blocks:
+    of the types of cache and of weights.
+    """
+    plans = [
+        fifteen(shapes, case_blocks, processes, seed),
+        weights(shapes, type_blocks, processes, seed),
+        types(model, type_context, 9, type_blocks, processes, seed),
+        *(p for name in (shapes, model) for p in at_contexts(name, contexts, new_tokens, blocks, processes, seed)),
+    ]
+    trials = [t for plan in plans for t in run.collect(plan, journal)]
+    loaded = checkpoint.load(model)
+    configs = {name: checkpoint.load_config(name) for name in (shapes, model)}
+    about = dict(
+        weights_hash=loaded.weights_hash,
+        quality=quality(loaded, passages.english(loaded, type_context, seed)),
+        work=attention_work(configs[shapes], configs[shapes].max_position_embeddings),
+        bytes={name: cache_bytes(config, (64, 256, 1024)) for name, config in configs.items()},
+    )
+    return trials, about
+
+
+# What the trials say --------------------------------------------------------------------------------------------------
+
+
+def answer_rates(trials: Sequence[Trial], run: str, subject: str) -> dict[tuple[int, int], float]:
+    """Tokens over seconds of whole answers, first token included, as the original counted; by (process, block)."""
+    good = [t for t in trials if t.run == run and t.phase == "warm" and t.valid]
+    first, again = (
+        {(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == n}
+        for n in (subject, subject + AGAIN)
+    )
+    return {
+        k: float(statistics.pair_baseline([first.get(k, np.nan)], [again.get(k, np.nan)])[0]) for k in {*first, *again}
+    }
+
+
+def gain(trials: Sequence[Trial], run: str, above: str, below: str, seed: int = 0) -> statistics.Ratio:
+    """How many times as many tokens/s one subject makes as another over whole answers, paired by block."""
+    return summary.over(answer_rates(trials, run, above), answer_rates(trials, run, below), seed)
+
+
+def published_case(trials: Sequence[Trial], seed: int = 0) -> dict:
+    """The 15-token case: {rates: subject → list of tokens/s, both: cache + jit over no cache + eager, cache_alone: over
+    no cache + jit,
+    published: {slow, fast, ratio}, limit}."""
+    rates = {name: sorted(answer_rates(trials, FIFTEEN, name).values()) for name in COMBINATIONS}
+    quantities = {"slow": "tokens/s, no cache", "fast": "tokens/s, cache and jit", "ratio": "speed-up, long warm-up"}
+    limits = [t.limit for t in trials if t.run == FIFTEEN and t.subject == "step" and t.bandwidth_gbps]
+    return dict(
+        rates=rates,
+        both=gain(trials, FIFTEEN, "step", "eager+nocache", seed),
+        cache_alone=gain(trials, FIFTEEN, "step", "step+nocache", seed),
+        jit_alone=gain(trials, FIFTEEN, "step", "eager", seed),
+        published={k: figure_of("kv-cache", q) for k, q in quantities.items()},
+        limit=float(np.median(limits)) if limits else None,
+    )
+
+
+def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[float]]]:
+    """Subject → context → ms a token after the first, one a valid answer; and `limit`, what the bandwidth allows with a
+    cache."""
+    found: dict[str, dict[int, list[float]]] = {name: {} for name in (*COMBINATIONS, "limit")}
+    for t in trials:
+        if t.run.startswith(f"{model} after ") and t.phase == "warm" and t.valid:
+            context, name = t.prompt_tokens, t.subject.removesuffix(AGAIN)
+            found[name].setdefault(context, []).append(t.tpot * 1e3)
+            if name == "step":
+                found["limit"].setdefault(context, []).append(1e3 / t.limit)
+    return found
+
+
+def by_weights(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """What smaller weights do to size and speed: an entry of `SIZES` a type."""
+    found = []
+    for name, kind in WEIGHTS.items():
+        here = [t for t in trials if t.run == IN_TYPES]
+        if rates := list(summary.rates(here, name).values()):
+            rate, bytes_ = statistics.summarise(rates, seed), next(t.weights_bytes for t in here if t.subject == name)
+            gain = summary.paired_ratio(here, name, "step", seed)
+            line = (kind, bytes_ / 1e6, rate.median, rate.low, rate.high, gain.words, rate.n)
+            found.append(dict(zip(SIZES, line, strict=True)))
+    return found
+
+
+def saving(trials: Sequence[Trial], model: str, context: int, seed: int = 0) -> statistics.Ratio:
+    """Decode rate of a jitted step with a cache over one without, after prompts of one length."""
+    here = [t for t in trials if t.run == f"{model} after {context}"]
+    return summary.over(summary.rates(here, "step"), summary.rates(here, "step+nocache"), seed)
+
+
+# Arithmetic and bytes: counted, not timed -----------------------------------------------------------------------------
+
+
+def attention_flops(config: ModelConfig, queries: int, keys: int) -> int:
+    """Operations of scores and mix in all layers: `queries` tokens over `keys` positions, a multiply-add counted as
+    two."""
+    return 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * queries * keys
+
+
+def counted_attention_flops(config: ModelConfig, queries: int, keys: int) -> float:
+    """The same as XLA counts it in the lowered program of the model's own attention, softmax included."""
+    q, k = (
+        jax.ShapeDtypeStruct(shape, jnp.float32)
+        for shape in (
+            (1, config.num_attention_heads, queries, config.head_dim),
+            (config.num_key_value_heads, keys, config.head_dim),
+        )
+    )
+    mask = jax.ShapeDtypeStruct((1, queries, keys), bool)
+    program = transforms.compiled(
+        "scaled_dot_product", attention.scaled_dot_product, Placement("counted", jit=("attend",))
+    )
+    return config.num_hidden_layers * program.lower(q, k, k, mask).cost_analysis()["flops"]
+
+
+def attention_work(config: ModelConfig, longest: int, points: int = 12) -> list[dict]:
+    """Attention operations of writing a text up to each length: {length, cached, cached_counted, uncached,
+    uncached_counted}.
+
+    With a cache each new token attends once over all before it; without, every token again over all. Both add up over
+    the
+    text: the cache saves a power of the length, and what is left still grows with its square.
+    """
+    lengths, every = np.unique(np.geomspace(1, longest, points).round().astype(int)), np.arange(1, longest + 1)
+    one = attention_flops(config, 1, 1)
+    work = dict(cached=one * every.astype(float), uncached=one * every.astype(float) ** 2)
+    # counted at some lengths, between them by interpolation
+    for way, queries in (("cached", np.ones_like(lengths)), ("uncached", lengths)):
+        counted = [counted_attention_flops(config, int(q), int(n)) for q, n in zip(queries, lengths, strict=True)]
+        work[f"{way}_counted"] = np.exp(np.interp(np.log(every), np.log(lengths), np.log(counted)))
+    sums = {way: np.cumsum(each) for way, each in work.items()}
+    return [dict(length=int(n), **{way: float(total[n - 1]) for way, total in sums.items()}) for n in lengths]
+
+
+def cache_bytes(config: ModelConfig, slots: Sequence[int], batch: int = 1) -> list[dict]:
+    """Bytes of keys and values, predicted from the configuration and counted in arrays that were really made."""
+    found = []
+    for kind, dtype in kvc.DTYPES.items():
+        for n in slots:
+            made = kvc.create(config, "fixed", jnp.zeros(batch, jnp.int32), n, dtype)
+            predicted = batch * n * config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
+            found.append(
+                dict(
+                    kv=kind,
+                    slots=n,
+                    batch=batch,
+                    predicted=round(predicted),
+                    measured=sum(a.nbytes for a in jax.tree.leaves(made.entries)),
+                )
+            )
+    return found
+
+
+def quality(loaded: Checkpoint, ids: Sequence[int]) -> list[dict]:
+    """What a smaller cache does to the next token's distribution over one text, read in pieces of PIECE tokens.
+
+    One entry a type: {kv, tokens, kl: mean of KL(float32 cache || this one) in nats, top1: share of equal best tokens,
+    error: relative error of the logits}. The first piece, which has no cache to read, is left out. The text is the same
+    for all.
+    """
+    ids = list(ids)[: len(ids) // PIECE * PIECE]
+    if len(ids) < 2 * PIECE:
+        raise UserError(
+            f"The text has {len(ids)} whole tokens; at least {2 * PIECE} are needed to measure a cache's quality."
+        )
+    logits = {kind: cached_logits(loaded, ids, kind) for kind in kvc.DTYPES}
+    found = []
+    for kind, values in logits.items():
+        seen = against(logits["f32"], values)
+        error = np.linalg.norm(values - logits["f32"]) / np.linalg.norm(logits["f32"])
+        found.append(
+            dict(
+                kv=kind,
+                tokens=len(values),
+                kl=float(seen["kl"].mean()),
+                top1=float(seen["agree"].mean()),
+                error=float(error),
+            )
+        )
+    return found
+
+
+def cached_logits(loaded: Checkpoint, ids: Sequence[int], kv: str) -> np.ndarray:
+    """Logits [T-PIECE V] of a text that went through a cache of one type, piece by piece."""
+    engine = generate.build(loaded, Placement("quality", jit=("embed", "layer", "head"), kv=kv))
+    cache = transforms.new_cache(engine.params, jnp.zeros(1, jnp.int32), len(ids), engine.config, engine.placement)
+    found = []
+    for at in range(0, len(ids), PIECE):
+        values, cache = engine.programs.logits(engine.params, jnp.asarray([ids[at : at + PIECE]]), cache)
+        found.append(np.asarray(values[0]))
+    return np.concatenate(found[1:])

@@ -1,0 +1,246 @@
+"""Charts of the peers: the original's histogram again, rates side by side, rate against quality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from llama_lab.bench import quality, standings
+from llama_lab.bench.statistics import Ratio
+from llama_lab.figures.labels import labelled, readable
+from llama_lab.figures.marks import (
+    HATCHES,
+    WIDE,
+    distance_words,
+    fastest_and_near,
+    gaps_words,
+    interval_words,
+    look,
+    marked,
+    shade,
+)
+from llama_lab.figures.style import (
+    GREY,
+    LIMIT_COLOUR,
+    colour,
+    footnote,
+    headline,
+    interval_bar,
+    new,
+    rows,
+    styled,
+)
+
+
+@styled
+def tokens_per_second(
+    entries: Sequence[dict], ratio: Ratio | None, published: dict[str, tuple[float, float]], missing: Sequence[dict]
+) -> Figure:
+    """The original's figures (left), and its histogram measured again (right).
+
+    entries: of the ladder, our placement first. ratio: of the first over the second; None where there is no second.
+    published: system → (tokens/s, ± as published). missing: peers of which there is no histogram.
+    """
+    figure, (left, right) = new(10.5, 4.6, columns=2, gridspec_kw={"width_ratios": [1, 2.4]})
+    for x, (rate, spread) in enumerate(published.values()):
+        left.bar(
+            x,
+            rate,
+            yerr=spread,
+            width=0.6,
+            capsize=6,
+            color=colour("step" if x else "ollama"),
+            alpha=0.6,
+        )
+        left.text(x, 0.5, f"{rate:g} ± {spread:g}", ha="center", va="bottom", fontsize=10)
+    left.set_xticks(range(len(published)), list(published))
+    left.set(ylabel="tokens/s")
+    left.grid(axis="x", visible=False)
+    left.set_title("as published (M1 Max)", pad=20)
+    series = [e["points"]["decode"] for e in entries]
+    edges = np.histogram_bin_edges(
+        np.concatenate([[], *series]), bins=int(np.clip(2 * max(map(len, series), default=0), 12, 40))
+    )
+    for e, values in zip(entries, series, strict=True):
+        middle = e["decode"]
+        words = f"{e['name']} ({e['dtype']}): median {middle.median:.1f} tokens/s, IQR {middle.iqr:.1f}, n = {middle.n}"
+        right.hist(
+            values,
+            edges,
+            color=shade(e),
+            alpha=0.5,
+            hatch=HATCHES.get(e["backend"], "--"),
+            edgecolor=shade(e),
+            label=words,
+        )
+        right.axvline(middle.median, color=shade(e), linewidth=2)
+        right.text(
+            middle.median,
+            1.0,
+            e["name"],
+            color=shade(e),
+            ha="center",
+            va="bottom",
+            fontsize=9,
+            transform=right.get_xaxis_transform(),
+        )
+    right.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
+    right.set_xlim(left=0)
+    right.yaxis.get_major_locator().set_params(integer=True)
+    if entries:
+        right.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
+    else:
+        right.text(0.5, 0.5, "no valid trial", transform=right.transAxes, ha="center", color=LIMIT_COLOUR)
+    alone = " and ".join(e["name"] for e in entries) or "Nothing counts"
+    right.set_title("here", pad=20)
+    headline(
+        figure,
+        f"{entries[0]['name']} over {entries[1]['name']}: {interval_words(ratio)}"
+        if ratio
+        else f"Measured here: {alone}",
+    )
+    footnote(figure, gaps_words(missing))
+    return figure
+
+
+@styled
+def peer_ladder(
+    entries: Sequence[dict], missing: Sequence[dict], prefill_limit: float | None, prompt_tokens: int
+) -> Figure:
+    """Decode rate, prefill rate and time to first token of every subject, with intervals; the limit of each weight
+    format beside.
+
+    entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows.
+    """
+    figure, panels = new(
+        11.5, 0.44 * len(entries) + 2.2, columns=3, sharey=True, gridspec_kw={"width_ratios": [1.5, 1, 1]}
+    )
+    heights = rows(panels[0], [e["name"] for e in entries])
+    titles = {
+        "decode": "Decode, tokens/s",
+        "prefill": f"Prefill of {prompt_tokens}, tokens/s",
+        "ttft": "Time to first token, ms",
+    }
+    for axes, (what, title) in zip(panels, titles.items(), strict=True):
+        axes.grid(axis="y", visible=False)
+        for e in entries:
+            row(axes, e, what, heights[e["name"]])
+        ends = [furthest(e, what) for e in entries if e["decode"].n] + [prefill_limit or 0] * (what == "prefill")
+        axes.set_xlim(0, (1.85 if what == "decode" else 1.25) * max(ends, default=1))
+        axes.set_title(title, fontsize=11.5, pad=16)
+    for e in entries:
+        if not e["decode"].n:
+            words = "; ".join(e["reasons"])[:WIDE] or "not measured"
+            across(panels[0], heights[e["name"]], f"no valid trial: {words}", LIMIT_COLOUR)
+    if prefill_limit:  # of those that multiply in float32; 8-bit products may pass it
+        for e in entries:
+            if e["dtype"] == "float32":
+                tick(panels[1], prefill_limit, heights[e["name"]])
+        words = f"float32 arithmetic {prefill_limit:.0f} "
+        panels[1].text(
+            prefill_limit,
+            1.0,
+            words,
+            color=LIMIT_COLOUR,
+            ha="right",
+            va="bottom",
+            fontsize=8.5,
+            transform=panels[1].get_xaxis_transform(),
+        )
+    n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
+    panels[0].set_xlabel(
+        "red: what the memory bandwidth allows for the subject's\nown bytes a token (point: one answer; bar:"
+        f" median; n ≥ {n})"
+    )
+    ours = standings.best(entries, lambda e: e["backend"] == standings.JAX)
+    theirs = standings.best(entries, lambda e: e["backend"] != standings.JAX)
+    said = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
+    said += [f"{theirs['name']}, the fastest of the others, {theirs['decode'].median:.0f}"] if theirs else []
+    headline(figure, "; ".join(said) or "Nothing was measured")
+    footnote(figure, gaps_words(missing))
+    return figure
+
+
+def across(axes, height: float, words: str, shade: str) -> None:
+    """Words in a row that has nothing else, as far to the right as they go."""
+    axes.text(
+        0.02, height, words, va="center", fontsize=8.5, color=shade, transform=axes.get_yaxis_transform(), zorder=9
+    ).set_in_layout(False)
+
+
+def furthest(entry: dict, what: str) -> float:
+    """Where a subject's row ends: its last trial, its interval or its limit."""
+    high = entry[what].high if np.isfinite(entry[what].high) else 0
+    return max([*entry["points"][what], high, (entry["limit"] or 0) * (what == "decode")])
+
+
+def tick(axes, limit: float, height: float) -> None:
+    """A subject's limit, in its row."""
+    axes.plot([limit] * 2, [height - 0.3, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
+
+
+def row(axes, entry: dict, what: str, height: float) -> None:
+    """One subject's trials, median and interval in one panel, and in the first its own limit."""
+    found, values, tint = entry[what], entry["points"][what], shade(entry)
+    if not found.n:
+        return
+    spread, marker = np.linspace(-0.16, 0.16, len(values)), look(entry["name"], entry["backend"])[1]
+    axes.scatter(values, height + spread, s=13, color=tint, marker=marker, alpha=0.45, linewidths=0, zorder=2)
+    interval_bar(axes, found.low, found.median, found.high, height, 15)
+    words = f"{found.median:.0f}" if found.median >= 100 else f"{found.median:.1f}"
+    if what == "decode" and entry["limit"]:
+        limit = entry["limit"]
+        tick(axes, limit, height)
+        words += f"   {found.median / limit:.0%} of {limit:.0f} ({entry['dtype']})"
+    axes.annotate(words, (furthest(entry, what), height), (6, 0), textcoords="offset points", va="center", fontsize=8.5)
+
+
+@styled
+def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Figure:
+    """Decode rate against the distance of each subject's arithmetic from float32, every subject labelled; up is further
+    away.
+
+    distances: `quality.table`. What rounding explains stands on a line of its own below the log scale, what has no
+    logits above it.
+    """
+    figure, axes = new(10.5, 5)
+    known, tokens = {d["subject"]: d for d in distances}, max((d["tokens"] for d in distances), default=0)
+    shown = [(e, known.get(e["arithmetic"])) for e in entries if e["decode"].n]
+    positive = [d["kl"] for _, d in shown if d and d["kl"] and d["kl"] > quality.EXACT]
+    bottom, top = quality.EXACT, max([*positive, 1e-2]) * 10
+    rates = [e["decode"].median for e, _ in shown] or [1.0]
+    axes.set(xscale="log", yscale="log", ylim=(bottom / 3, top * 4), xlim=(0.6 * min(rates), 2 * max(rates)))
+    labels, bands = [], [((0.6 * min(rates), 2 * max(rates)), (bottom,) * 2)]
+    for e, d in shown:
+        height = place(d, bottom, top)
+        bands += marked(axes, e, height, d if bottom < height < top else None, 4)
+        exact = height == bottom and d["top1"] == 1
+        labels.append(
+            (e["name"] if exact else f"{e['name']}: {distance_words(d)}", e["decode"].median, height, shade(e))
+        )
+    readable(axes.xaxis)
+    axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
+    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
+    if any(place(d, bottom, top) == top for _, d in shown):
+        axes.axhspan(top / 4, top * 4, color=GREY, alpha=0.12, linewidth=0)
+        axes.annotate("above the scale: without logits its distance is not known", (0.995, top * 4), (0, -4),
+                      fontsize=8.5, color=GREY, **note | dict(va="top"))  # fmt: skip
+        axes.set_yticks([y for y in axes.get_yticks() if bottom / 3 < y < top / 4])
+    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats);\n"
+    words += "without a number: all best tokens too"
+    axes.annotate(words, (0.995, bottom), (0, 3), fontsize=8.5, color=GREY, **note)
+    axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
+    axes.set_ylabel(f"mean KL divergence from float32, nats a token\n(log scale, {tokens:,} tokens of English)")
+    headline(figure, fastest_and_near(shown))
+    labelled(axes, labels, bands)
+    return figure
+
+
+def place(distance: dict | None, bottom: float, top: float) -> float:
+    """Height of a subject: its mean KL, the line below for what rounding explains, the one above where nothing is known
+    of it."""
+    if distance is None or distance["kl"] is None:
+        return top
+    return distance["kl"] if distance["kl"] > quality.EXACT else bottom

@@ -1,0 +1,126 @@
+"""Prompts that a running Ollama made, as the notebook that this repository grew from had them made, and how that Ollama
+and `loop+fused` answer them: `python -m llama_lab.experiments.ollama.prompts` writes `data/prompts-ollama.json`.
+
+The Ollama is the one that `make ollama` built, or the one that OLLAMA_HOST names; the model is a GGUF file of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from llama_jax import checkpoint, generate, prompts
+from llama_jax.plumbing import boundary, files, paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import available
+from llama_lab.bench.workload import encoder
+from llama_lab.peers import UnavailableError, ollama
+
+MODULE = "llama_lab.experiments.ollama.prompts"
+FILE = paths.ROOT / "data" / "prompts-ollama.json"
+WRITTEN = dict(temperature=0.8, num_predict=1000, num_ctx=2048)  # options of the request for prompts, besides its seed
+PATIENCE_S = 1200  # for all prompts, which come in one piece
+ANSWERED = ollama.GREEDY | dict(num_predict=24, num_ctx=512)  # and of the questions themselves
+PLACEMENT = "loop+fused"  # the same blocks of four bits
+
+
+class Made(boundary.Declared):
+    """What the file holds. answers: of each prompt, the first ANSWERED tokens, greedily. ours: the same tokens of
+    `placement`."""
+
+    prompts: list[str]
+    answers: list[str]
+    ours: list[str]
+    placement: str
+    model: str
+    weights_hash: str
+    ollama: str
+    request: str
+    options: dict[str, Any]
+    answer_options: dict[str, Any]
+    command: str
+
+
+def load(path: Path = FILE) -> Made:
+    return boundary.read(Made, boundary.load(path), str(path))
+
+
+def make(model: str, count: int, seed: int, path: Path) -> Made:
+    """Have them made, ask them of both, and keep all. Raises UserError, UnavailableError."""
+    bare, *_ = available.bare(dict(model=model, dtype="float32", workload=None))
+    server = ollama.connect(bare)
+    client = type(server.client)(str(server.client._client.base_url), timeout=PATIENCE_S)
+    options = WRITTEN | dict(seed=seed)
+    questions = prompts.written_by(server.model, count, client, **options)
+    rendered = prompts.as_chat(bare.tokenizer, questions)  # by our template: the same token ids for everybody
+    answers = [
+        client.generate(model=server.model, prompt=text, raw=True, options=ANSWERED).response for text in rendered
+    ]
+    made = Made(
+        prompts=questions,
+        answers=answers,
+        ours=answered(checkpoint.load(model), rendered),
+        placement=PLACEMENT,
+        model=model,
+        weights_hash=bare.weights_hash,
+        ollama=client._client.get("/api/version").json()["version"],
+        request=prompts.REQUEST.format(count=count),
+        options=options,
+        answer_options=ANSWERED,
+        command=f"python -m {MODULE} --model {model} --count {count} --seed {seed}",
+    )
+    files.write(path, json.dumps(made.model_dump(), indent=1, ensure_ascii=False) + "\n")
+    return made
+
+
+def answered(loaded: checkpoint.Checkpoint, rendered: Sequence[str]) -> list[str]:
+    """What PLACEMENT answers to texts, with the options of ANSWERED."""
+    engine, encode, tokenizer = generate.build(loaded, PLACEMENT), encoder(loaded), loaded.tokenizer
+    found = [generate.answer(engine, [encode(text)], ANSWERED["num_predict"], tokenizer.stop)[0] for text in rendered]
+    return [tokenizer.decode(answer.token_ids) for answer in found]
+
+
+def together(one: str, other: str) -> tuple[int, int]:
+    """(words with which two texts begin alike, words of the longer)."""
+    mine, theirs = one.split(), other.split()
+    alike = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
+    return alike, max(len(mine), len(theirs))
+
+
+def as_frame(made: Made) -> pd.DataFrame:
+    """A row a prompt: both answers, and how many of the words are the same from the start on."""
+    alike = [together(*both) for both in zip(made.answers, made.ours, strict=True)]
+    return pd.DataFrame(
+        {
+            "question": made.prompts,
+            "Ollama": made.answers,
+            made.placement: made.ours,
+            "same words": [f"{same} of {words}" for same, words in alike],
+        }
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default=checkpoint.DEFAULT, help="a model that was read from a GGUF file")
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=FILE)
+    asked = parser.parse_args()
+    try:
+        made = make(asked.model, asked.count, asked.seed, asked.out)
+    except UnavailableError as error:
+        sys.exit(f"error: {error.reason} {error.remedy}")
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    print("\n".join(made.prompts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Decoding with drafts and without, on tasks that repeat a little, a lot, and almost all of their prompt.
+
+All tasks are asked in the same interleaved blocks: prompt i belongs to task i modulo their number, and so does block i.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import checkpoint, generate
+from llama_jax import prompts as science
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.decoding import drafts
+from llama_jax.placement import parse
+from llama_lab.bench import available, passages, phases
+from llama_lab.bench import run as suite
+from llama_lab.bench.job import check
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.phases import Plan
+from llama_lab.bench.record import Trial
+from llama_lab.bench.workload import Workload, encoder
+
+TASKS = ("open", "copy", "edit")
+BEGUN = 8  # tokens of the copy that stand in the prompt; of an edit, words after the first place that is another
+EARLY = 3  # the part of a passage, one third, in which the word that is replaced must occur
+WORD, OTHER = re.compile(r"[A-Za-z]{5,}"), "walnut"  # what is replaced in an edit, and by what
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    placements: Sequence[str],
+    peers: Sequence[str],
+    each: int,
+    passage_tokens: int,
+    new_tokens: int,
+    blocks: int,
+    processes: int,
+) -> tuple[list[Trial], dict]:
+    """The trials, and what the meta file says of them: `tasks`, that of each prompt; `passes`, what each placement with
+    drafts did on it; `missing`, what could not run.
+
+    placements: the first is the baseline, which runs twice in each block. each: prompts a task. blocks: of each task.
+    Raises UserError for what does not exist, before anything is loaded.
+    """
+    named = [parse(name) for name in placements]
+    available.check_baseline(placements[0])
+    check(each=each, blocks=blocks, processes=processes)
+    gaps = available.gaps((*placements, *peers), model)
+    absent = {gap["name"] for gap in gaps}
+    here = [p for p in named if p.name not in absent]
+    loaded = checkpoint.load(model)
+    work = workload(loaded, each, passage_tokens, new_tokens, seed)
+    plan = Plan(
+        model,
+        tuple(here),
+        work,
+        placements[0],
+        blocks=blocks * len(TASKS),
+        processes=processes,
+        peers=tuple(name for name in peers if name not in absent),
+    )
+    trials = suite.collect(plan, journal)
+    return trials, dict(
+        weights_hash=loaded.weights_hash,
+        baseline=placements[0],
+        tasks=[TASKS[i % len(TASKS)] for i in range(len(work.prompts))],
+        passes=[row for p in here if p.drafts for row in passes(loaded, p.name, work)],
+        missing=gaps + phases.missing(journal),
+        text="English" if loaded.tokenizer else "random ids",
+    )
+
+
+def workload(loaded: Checkpoint, each: int, passage_tokens: int, new_tokens: int, seed: int) -> Workload:
+    """`each` prompts of every task, the tasks in turn: a question, a passage and the beginning of its copy, a passage
+    and the beginning of a copy in which a word is another one."""
+    pages = passages.passages(loaded, [passage_tokens] * (2 * each), seed)
+    if loaded.tokenizer is None:
+        asked = passages.random_prompts(loaded.config.vocab_size, passage_tokens, seed, each)
+        copies, edits = ([page + page[:BEGUN] for page in some] for some in (pages[:each], pages[each:]))
+    else:
+        asked = science.as_chat(loaded.tokenizer, science.load(each))
+        copies = [f"{page}\n\n{beginning(loaded, page)}" for page in pages[:each]]
+        edits = [edit(page) for page in pages[each:]]
+    texts = tuple(prompt for task in zip(asked, copies, edits, strict=True) for prompt in task)
+    longest = max(len(encoder(loaded)(text)) for text in texts)
+    return Workload(texts, new_tokens, generate.bucket(longest), seed=seed)
+
+
+def beginning(loaded: Checkpoint, page: str) -> str:
+    """The first tokens of a passage as text."""
+    return loaded.tokenizer.decode(loaded.tokenizer.encode(page, special=False)[:BEGUN])
+
+
+def edit(page: str) -> str:
+    """A passage, and the beginning of it again in which a word is another one everywhere: up to some words after its
+    first place. The word is the commonest long one of those that occur early."""
+    early = dict.fromkeys(WORD.findall(page[: len(page) // EARLY]))
+    if not early:
+        return f"{page}\n\n"
+    before, _, after = page.replace(max(early, key=page.count), OTHER).partition(OTHER)
+    return f"{page}\n\n{before}{OTHER}{' '.join(after.split(' ')[:BEGUN])}"
+
+
+def passes(loaded: Checkpoint, name: str, work: Workload) -> list[dict]:
+    """What a placement with drafts does, a row a prompt: {subject, prompt, made: tokens of each pass, drafted: which
+    passes had drafts, count: drafts of such a pass}."""
+    placement = replace(parse(name), jit=("step",), until=None, tokens_per_call=1)
+    engine, rows = generate.build(loaded, placement), []
+    for i, prompt in enumerate(work.prompts):
+        ids = encoder(loaded)(prompt)
+        blocks = list(generate.stream(engine, [ids], work.new_tokens, length=work.length, slots=work.slots))
+        made = [len(block) for block in blocks[1:]]
+        drafted = replayed(ids, np.concatenate(blocks)[:, 0], made, placement.drafts, work.slots - work.length)
+        rows.append(dict(subject=name, prompt=i, made=made, drafted=drafted, count=placement.drafts))
+    return rows
+
+
+def replayed(ids: Sequence[int], tokens: np.ndarray, made: Sequence[int], count: int, room: int) -> list[bool]:
+    """Which of the passes, that made these tokens [n] after the first, had drafts. room: slots after the prompt."""
+    text, found = jnp.asarray([[*ids, *tokens.tolist()]], jnp.int32), []
+    for done in np.cumsum([0, *made[:-1]]).tolist() if made else []:
+        _, there = drafts.proposed(text, jnp.int32(len(ids) + done), jnp.zeros(1, jnp.int32), count)
+        found.append(bool(there[0]) and done + 1 < len(tokens) - 1 and done + count < room)
+    return found

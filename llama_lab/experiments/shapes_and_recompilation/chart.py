@@ -1,0 +1,183 @@
+"""Charts of streams of requests: when each policy compiles, where its time goes, and three surprises with their
+cures."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import listed
+from llama_lab.experiments.shapes_and_recompilation import finding
+from llama_lab.experiments.shapes_and_recompilation.table import Account, middle
+from llama_lab.figures.style import GREY, OTHERS, footnote, headline, new, rows, styled
+
+LOST, FIRST, WORK, WASTE = OTHERS[5], OTHERS[1], OTHERS[4], OTHERS[0]  # parts of time: no subject's
+PARTS = {
+    "useful work": (WORK, ""),
+    "padding": (WASTE, "xx"),
+    "compiling": (LOST, "//"),
+    "rest of first calls": ("#BBBBBB", ".."),
+}
+LABELS = {"useful work": "useful work: exact lengths, warm", "padding": "padding (growing cache: copying)"}
+LARGEST = 1700  # area of the largest mark, points squared
+LEVEL = 1.05  # times the least: closer than that, a few processes do not tell two policies apart
+
+
+def spread(values: Sequence[float], unit: str = " s") -> str:
+    """`21.3 s [20.1, 22.4]`: the median, and the smallest and largest of several values."""
+    known = [v for v in values if np.isfinite(v)]
+    words = f"{middle(known):.1f}{unit}"
+    return words + (f" [{min(known):.1f}, {max(known):.1f}]" if len(known) > 1 else "")
+
+
+@styled
+def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> Figure:
+    """A lane a policy, requests in the order they came; a mark where programs were compiled, its area the seconds that
+    took.
+
+    lanes: `table.by_request` of each subject. accounts: of the same subjects.
+    """
+    figure, axes = new(10, 0.72 * len(lanes) + 2.2)
+    heights, most = rows(axes, list(lanes)), max(step["seconds"] for lane in lanes.values() for step in lane)
+    for a in accounts:
+        height = heights[a.subject]
+        for i, step in enumerate(lanes[a.subject], 1):
+            if step["programs"]:
+                axes.scatter(
+                    i, height, s=LARGEST * step["seconds"] / most, color=LOST, alpha=0.75, linewidths=0, zorder=3
+                )
+                axes.text(i, height, str(step["programs"]), ha="center", va="center", fontsize=10, zorder=4)
+            else:
+                axes.plot(i, height, "|", color=GREY, markersize=9)
+        words = f"{a.programs} programs\n{spread(a.lost)} lost"
+        axes.text(1.01, height, words, va="center", fontsize=9.5, transform=axes.get_yaxis_transform())
+    tokens = [step["tokens"] for step in next(iter(lanes.values()))]
+    axes.set_xticks(range(1, len(tokens) + 1), [f"{i}\n{n}" for i, n in enumerate(tokens, 1)])
+    axes.set_xlim(0.5, len(tokens) + 0.5)
+    axes.set_xlabel("request, in the order they came to a fresh process; below it the tokens of its prompt")
+    n = min(len(a.blocks) for a in accounts)
+    middles = f"Medians of n = {n} processes; in brackets the least and the most" if n > 1 else "n = 1 process a policy"
+    headline(figure, finding.claim(accounts))
+    marks = f"Number: programs compiled. Area: seconds lost (largest {most:.1f} s). Tick: nothing compiled."
+    footnote(figure, f"{marks} {middles}.")
+    return figure
+
+
+@styled
+def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float]], ratios: dict[str, Ratio]) -> Figure:
+    """Seconds to serve the stream: useful work, padding, compiling, the rest of first calls; every process's total as a
+    point.
+
+    parts: `table.parts` of each subject that has any. ratios: each subject's total over the fastest one's.
+    """
+    figure, (axes, warm) = new(
+        11.5, 0.62 * len(accounts) + 2.4, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.2, 1]}
+    )
+    heights = rows(axes, [a.subject for a in accounts])
+    warm.grid(axis="y", visible=False)
+    for a in accounts:
+        height, at = heights[a.subject], 0.0
+        for name, (shade, hatch) in PARTS.items():
+            length = parts.get(a.subject, {}).get(name, 0.0)
+            axes.barh(height, length, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.55)
+            at += length
+        axes.plot(a.total, [height] * len(a.total), "o", color="black", markersize=4, zorder=4)
+        end = max([at, *(t for t in a.total if np.isfinite(t))])
+        axes.text(end, height, "  " + total_words(a, ratios.get(a.subject)), va="center", fontsize=9.5)
+        if a.subject in parts:
+            each = [1e3 * parts[a.subject][name] / a.requests for name in ("useful work", "padding")]
+            warm.barh(height, each[0], color=WORK, edgecolor="white", height=0.55)
+            warm.barh(height, each[1], left=each[0], color=WASTE, hatch="xx", edgecolor="white", height=0.55)
+            warm.text(sum(each), height, f"  {sum(each):.0f} ms, {a.padding:.0%} padding", va="center", fontsize=9.5)
+    for name, (shade, hatch) in PARTS.items():
+        axes.barh(0, 0, color=shade, hatch=hatch, edgecolor="white", label=LABELS.get(name, name))
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9.5)
+    axes.margins(x=0.45)
+    warm.margins(x=0.85)
+    n = min(len(a.blocks) for a in accounts)
+    served = f"seconds to serve {accounts[0].requests} requests one after the other (point: a process, n = {n};"
+    axes.set_xlabel(
+        served + "\nbar: a middle one; x: over the fastest" + (", with its 95 % interval)" if n > 1 else ")")
+    )
+    warm.set_xlabel("ms a request, the same stream again\n(padding: share of prompt positions)")
+    axes.set_title("from a fresh process", fontsize=10)
+    warm.set_title("once warm", fontsize=10)
+    headline(figure, once_warm(parts, accounts))
+    return figure
+
+
+def once_warm(parts: dict[str, dict[str, float]], accounts: Sequence[Account]) -> str:
+    """Who serves the same stream fastest from a fresh process, and who, or who alike, once nothing compiles."""
+    warm = {
+        a.subject: sum(parts[a.subject][name] for name in ("useful work", "padding"))
+        for a in accounts
+        if a.subject in parts
+    }
+    cold = {a.subject: middle(a.total) for a in accounts if np.isfinite(middle(a.total))}
+    if not warm or not cold:
+        return "No policy has a time"
+    level = [name for name in sorted(warm, key=warm.get) if warm[name] <= LEVEL * min(warm.values())]
+    return f"{min(cold, key=cold.get).capitalize()} serves a fresh process fastest, {listed(level)} a warm one"
+
+
+def total_words(a: Account, ratio: Ratio | None) -> str:
+    """`23.1 s · 3.42x [3.10, 3.77] of the fastest`, or why there is no total."""
+    if not np.isfinite(middle(a.total)):
+        return f"{a.wrong} requests have wrong tokens: no time"
+    words = f"{middle(a.total):.1f} s"
+    if ratio is None or not ratio.n:
+        return words + " · fastest"
+    return words + f" · {ratio.words}"
+
+
+@styled
+def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
+    """Seconds lost to compiling by three streams and by their cures, for the first request and for what came after it.
+
+    pairs: as `table.surprises` gives them.
+    """
+    names = [a.subject for pair in pairs.values() for a in pair]
+    figure, axes = new(11, 0.58 * len(names) + 2.2)
+    heights = rows(axes, names)
+    for i, (title, pair) in enumerate(pairs.items()):
+        for a in pair:
+            height, lost, later = heights[a.subject], middle(a.lost), middle(a.later)
+            axes.barh(height, lost - later, color=FIRST, edgecolor="white", height=0.5)
+            axes.barh(height, later, left=lost - later, color=LOST, hatch="//", edgecolor="white", height=0.5)
+            axes.plot(a.lost, [height] * len(a.lost), "o", color="black", markersize=4, zorder=4)
+            axes.text(max(a.lost), height, "  " + surprise_words(a), va="center", fontsize=9)
+        top = heights[pair[0].subject]
+        axes.text(
+            0,
+            top + 0.36,
+            title[0].upper() + title[1:],
+            fontsize=9.5,
+            fontweight="bold",
+            va="bottom",
+            transform=axes.get_yaxis_transform(),
+        )
+        if i:
+            axes.axhline(top + 0.72, color="#CCCCCC", linewidth=0.8)
+    axes.set_ylim(top=len(names) - 0.1)
+    axes.barh(0, 0, color=FIRST, label="first request of the process")
+    axes.barh(0, 0, color=LOST, hatch="//", edgecolor="white", label="later requests: the surprise")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
+    axes.set_xlim(0, 2.3 * max(max(a.lost) for pair in pairs.values() for a in pair))
+    n = min(len(a.blocks) for pair in pairs.values() for a in pair)
+    axes.set_xlabel(f"seconds lost to compiling (point: one process, n = {n}; bar: median)")
+    again = sum(bad.surprises for bad, _ in pairs.values())
+    left = sum(cured.surprises for _, cured in pairs.values())
+    claim = f"Even with one shape, three surprises compile {again} programs for later requests"
+    headline(figure, f"{claim}; cured, {left or 'none'}")
+    return figure
+
+
+def surprise_words(a: Account) -> str:
+    """`6 programs, 4 of them later: static argument: …`."""
+    if not a.surprises:
+        return f"{a.programs} programs, all for the first request"
+    return textwrap.fill(f"{a.programs} programs, {a.surprises} of them later. {a.why}", 76, subsequent_indent="  ")

@@ -1,0 +1,74 @@
+"""When tokens reach the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from llama_lab.bench import summary
+from llama_lab.bench.record import Trial
+from llama_lab.experiments.text_generation import finding
+from llama_lab.experiments.text_generation.measure import CACHED, UNCACHED
+from llama_lab.figures.style import colour, headline, new, plain_ticks, styled
+
+
+@styled
+def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
+    """Tokens on the host against time since the request: each subject's median answer as a staircase. names: subject →
+    label."""
+    figure, axes = new(9.5, 4.8)
+    for (subject, label), style in zip(names.items(), ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), strict=False):
+        good = sorted(summary.warm(trials, subject), key=lambda t: t.seconds)
+        if not good:
+            continue
+        typical = good[(len(good) - 1) // 2]
+        times = np.array(typical.token_times_ns) / 1e9
+        shade = colour(subject)
+        axes.step(
+            [0, *times],
+            [0, *range(1, len(times) + 1)],
+            linestyle=style,
+            where="post",
+            color=shade,
+            linewidth=2,
+            label=f"{label}: {times[-1]:.2f} s, n = {len(good)}",
+        )
+    axes.set(xscale="log", xlabel="seconds since the request, log scale", ylabel="tokens on the host")
+    axes.set_xlim(left=min(t.ttft for t in trials if t.phase == "warm" and t.valid) / 1.3)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    plain_ticks(axes.xaxis)
+    axes.legend(
+        fontsize=9.5,
+        loc="upper left",
+        bbox_to_anchor=(0, -0.16),
+        ncols=2,
+        title="typical answer (median of n)",
+        alignment="left",
+    )
+    both = all(summary.warm(trials, name) for name in (CACHED, UNCACHED))
+    headline(figure, finding.claim(trials, CACHED, UNCACHED) if both else "When the tokens of one answer arrive")
+    return figure
+
+
+@styled
+def attention(words: Sequence[str], weights: np.ndarray, title: str) -> Figure:
+    """What each token looks at: a row a token that looks, a column one that is looked at, its share in percent.
+    weights: [T T]."""
+    figure, axes = new(7.2, 4.6)
+    shares = np.round(100 * np.asarray(weights))
+    axes.imshow(np.tril(shares), cmap="Blues", vmin=0, vmax=100)
+    for row in range(len(words)):
+        for column in range(row + 1):
+            share = shares[row, column]
+            axes.text(column, row, f"{share:.0f}", ha="center", va="center", color="white" if share > 55 else "#222222")
+    ticks = range(len(words))
+    axes.set_xticks(ticks, words, rotation=30, ha="right", rotation_mode="anchor")
+    axes.set_yticks(ticks, words)
+    axes.tick_params(length=0)
+    axes.grid(False)
+    axes.set(xlabel="looked at", ylabel="the token that looks")
+    headline(figure, title)
+    return figure

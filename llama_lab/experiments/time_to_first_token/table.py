@@ -1,0 +1,267 @@
+"""What the warm trials of `ttft` say: times by length, ratios, what scripting gains, and the physical limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llama_jax.config import ModelConfig
+from llama_lab.bench import AGAIN, roofline, statistics, summary
+from llama_lab.bench.cold import Start
+from llama_lab.bench.statistics import Ratio
+from llama_lab.experiments.time_to_first_token.plan import WARM
+from llama_lab.peers import PEERS
+
+NAN = float("nan")
+
+
+def lengths(trials: Sequence[Start]) -> list[int]:
+    """Prompt lengths that were asked warm, ascending."""
+    return sorted({t.prompt_tokens for t in trials if t.phase == "warm" and t.prompt_tokens})
+
+
+def everybodys(trials: Sequence[Start]) -> list[int]:
+    """Those at which all subjects were asked side by side, ascending; at the others the subjects of a tail were
+    alone."""
+    return lengths([t for t in trials if t.run == WARM])
+
+
+def placements(trials: Sequence[Start]) -> list[str]:
+    """Names of the JAX subjects, without the baseline's twin."""
+    return sorted({t.subject for t in trials if t.backend == "jax" and not t.subject.endswith(AGAIN)})
+
+
+def rivals(trials: Sequence[Start]) -> list[str]:
+    """Names of the peers that were measured."""
+    return sorted({t.subject for t in trials if t.backend != "jax"})
+
+
+def warm(trials: Sequence[Start], subject: str, n: int) -> list[Start]:
+    """A subject's valid warm trials at one length, those of the tail included."""
+    return [t for t in summary.warm(trials, subject) if t.prompt_tokens == n]
+
+
+def milliseconds(trials: Sequence[Start]) -> list[float]:
+    return [1e3 * t.ttft for t in trials]
+
+
+def middle(trials: Sequence[Start], subject: str, n: int) -> float:
+    """Median TTFT in ms, NaN where there is no valid trial."""
+    found = milliseconds(warm(trials, subject, n))
+    return float(np.median(found)) if found else NAN
+
+
+def entry(trials: Sequence[Start], subject: str, n: int, seed: int = 0) -> dict:
+    """One subject at one length, in ms. p95 and p99 are None where the sample cannot hold them; `p99_note` then says
+    what the latter would need."""
+    good, every = (
+        warm(trials, subject, n),
+        [t for t in summary.warm(trials, subject, valid=False) if t.prompt_tokens == n],
+    )
+    values = milliseconds(good)
+    found = statistics.summarise(values, seed, [t.process for t in good])
+    return dict(
+        subject=subject,
+        tokens=n,
+        n=len(values),
+        mean=float(np.mean(values)) if values else NAN,
+        sd=float(np.std(values, ddof=1)) if len(values) > 1 else NAN,
+        min=min(values, default=NAN),
+        max=max(values, default=NAN),
+        p50=found.median,
+        low=found.low,
+        high=found.high,
+        **statistics.percentiles(values, (95, 99)),
+        p99_note=statistics.percentile_note(len(values), (99,)),
+        void=len(every) - len(good),
+        reasons=sorted({t.reason for t in every if t.reason}),
+    )
+
+
+def table(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """`entry` of every subject at every length that it was asked at."""
+    names = placements(trials) + rivals(trials)
+    entries = (entry(trials, name, n, seed) for n in lengths(trials) for name in names)
+    return [e for e in entries if e["n"] + e["void"]]
+
+
+def as_frame(entries: Sequence[dict]):
+    """The table for a notebook, a pandas.DataFrame in ms; a P99 that the sample cannot hold is said to need more, never
+    given."""
+    import pandas as pd
+
+    def percentile(e: dict, p: int) -> str:
+        return f"{e[f'p{p}']:.1f}" if e[f"p{p}"] is not None else f"needs n ≥ {statistics.enough(p):,}"
+
+    return (
+        pd.DataFrame(
+            [
+                {
+                    "tokens": e["tokens"],
+                    "subject": e["subject"],
+                    "mean": e["mean"],
+                    "sd": e["sd"],
+                    "min": e["min"],
+                    "max": e["max"],
+                    "P50": e["p50"],
+                    "P50 low": e["low"],
+                    "P50 high": e["high"],
+                    "P95": percentile(e, 95),
+                    "P99": percentile(e, 99),
+                    "n": e["n"],
+                    "void": e["void"],
+                }
+                for e in entries
+            ]
+        )
+        .set_index(["tokens", "subject"])
+        .round(1)
+    )
+
+
+def tails(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """`entry`, at all its lengths, of every subject whose requests are enough for a P95 at one of them."""
+    entries = [e for e in table(trials, seed) if e["n"]]
+    long = {e["subject"] for e in entries if e["p95"] is not None}
+    return [e for e in entries if e["subject"] in long]
+
+
+def tails_words(entries: Sequence[dict]) -> str:
+    """`tails` in words: of each subject and length the percentiles that its requests are enough for."""
+    found = []
+    for e in entries:
+        kept = ", ".join(f"{key.upper()} {e[key]:.0f}" for key in ("p50", "p95", "p99") if e[key] is not None)
+        found.append(f"{e['subject']} at {e['tokens']}: {kept} ms, n = {e['n']}")
+    return "; ".join(found)
+
+
+# Ratios ---------------------------------------------------------------------------------------------------------------
+
+
+def rates(trials: Sequence[Start], subject: str, n: int) -> dict[tuple[int, tuple[str, int]], float]:
+    """First tokens a second, 1 / TTFT, by (process, (run, block)): what stood side by side on the same passage."""
+    return {(t.process, (t.run, t.block)): 1 / t.ttft for t in warm(trials, subject, n)}
+
+
+def both_rates(trials: Sequence[Start], subject: str, n: int) -> dict:
+    """As `rates`, of a subject that may have run twice in a block (geometric mean)."""
+    first, again = rates(trials, subject, n), rates(trials, subject + AGAIN, n)
+    return {k: float(statistics.pair_baseline([first.get(k, NAN)], [again.get(k, NAN)])[0]) for k in {*first, *again}}
+
+
+def times_as_long(trials: Sequence[Start], other: str, subject: str, n: int, seed: int = 0) -> Ratio:
+    """TTFT of `other` over that of `subject` at one length, paired by passage and process, judged against the run's A/A
+    control.
+
+    Above 1 the subject is sooner, and the verdict "faster" is about the subject.
+    """
+    found = summary.over(both_rates(trials, subject, n), both_rates(trials, other, n), seed)
+    twice = next((t.subject for t in trials if t.subject.endswith(AGAIN)), "")
+    control = summary.over(rates(trials, twice, n), rates(trials, twice.removesuffix(AGAIN), n), seed)
+    return statistics.with_floor(found, control)
+
+
+def best(trials: Sequence[Start], names: Sequence[str], n: int) -> str | None:
+    """The subject with the least median TTFT at one length; None where none has a valid trial."""
+    known = {name: m for name in names if np.isfinite(m := middle(trials, name, n))}
+    return min(known, key=known.get) if known else None
+
+
+def overall(trials: Sequence[Start], names: Sequence[str]) -> str | None:
+    """The subject that is best over everybody's lengths together: the least geometric mean of its medians, among those
+    measured at all of them."""
+    means = {name: np.mean(np.log([middle(trials, name, n) for n in everybodys(trials)])) for name in names}
+    known = {name: m for name, m in means.items() if np.isfinite(m)}
+    return min(known, key=known.get) if known else None
+
+
+def highlighted(trials: Sequence[Start]) -> list[str]:
+    """The best JAX subject, and the best peer of each other backend."""
+    by_backend: dict[str, set[str]] = {}
+    for t in trials:
+        if not t.subject.endswith(AGAIN):
+            by_backend.setdefault(t.backend, set()).add(t.subject)
+    chosen = [
+        overall(trials, sorted(by_backend[backend])) for backend in sorted(by_backend, key=lambda b: (b != "jax", b))
+    ]
+    return [name for name in chosen if name]
+
+
+def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """At each length every peer against the placement that is best there: {tokens, best, peer, ratio: TTFT of peer over
+    best}."""
+    found = []
+    for n in lengths(trials):
+        ours = best(trials, placements(trials), n)
+        for peer in rivals(trials) if ours else ():
+            if (ratio := times_as_long(trials, peer, ours, n, seed)).n:
+                found.append(dict(tokens=n, best=ours, peer=peer, ratio=ratio))
+    return found
+
+
+SCRIPTED = {  # what is made of the dynamic operations, and of the rest: a peer, and the same without
+    "the dynamic operations scripted": ("torch-script", "torch+static"),
+    "the same with no KV cache, as published": ("torch-script+nocache", "torch+nocache"),
+    "everything compiled": ("torch-compile", "torch+static"),
+}
+
+
+def scripting(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """What scripting gains at each length: {what, tokens, ratio: TTFT without over with, above 1 it helps}."""
+    found = []
+    for what, (peer, plain) in SCRIPTED.items():
+        for n in lengths(trials):
+            if (ratio := times_as_long(trials, plain, peer, n, seed)).n:
+                found.append(dict(what=what, tokens=n, ratio=ratio))
+    return found
+
+
+def unmeasured(trials: Sequence[Start], gaps: Sequence[dict]) -> dict[str, str]:
+    """Peers of PyTorch and llama.cpp that these trials do not hold → why: the reason of a gap, or that they were not
+    asked for."""
+    known = {gap["name"]: gap["reason"] for gap in gaps}
+    wanted = [name for name, peer in PEERS.items() if peer.module in ("torch", "llamacpp") or name in known]
+    return {name: known.get(name, "not asked for in this run") for name in wanted if name not in rivals(trials)}
+
+
+def shortened(names: Sequence[str], most: int = 3) -> str:
+    """`torch-compile, torch-hybrid, ollama and 9 more`."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+# The limit ------------------------------------------------------------------------------------------------------------
+
+
+def floor(config: ModelConfig, asked: Sequence[int]) -> dict:
+    """What the limit of a model is computed from, for a meta file: operations of prompts of these lengths, parameters,
+    those read."""
+    return dict(
+        prefill_flops={str(n): roofline.prefill_flops(config, n) for n in asked},
+        parameters=config.num_parameters,
+        weights_read=config.weights_read_per_token,
+    )
+
+
+def reading_ms(trials: Sequence[Start], subject: str, about: dict) -> float:
+    """ms to read the subject's weights once, in its own format, at the bandwidth that was probed beside its trials
+    (median)."""
+    share = about["weights_read"] / about["parameters"]
+    times = [
+        t.weights_bytes * share / t.bandwidth_gbps / 1e6
+        for t in summary.warm(trials, subject, valid=False)
+        if t.bandwidth_gbps
+    ]
+    return float(np.median(times)) if times else NAN
+
+
+def arithmetic_ms(about: dict, n: int, gflops: float) -> float:
+    """ms that the operations of a prompt of n tokens take at the float32 rate that was probed."""
+    return about["prefill_flops"][str(n)] / gflops / 1e6
+
+
+def limits(trials: Sequence[Start], subject: str, about: dict, gflops: float) -> dict[int, float]:
+    """Length → ms below which no float32 first token can come: reading the weights once, or the arithmetic, whichever
+    takes longer."""
+    return {n: max(reading_ms(trials, subject, about), arithmetic_ms(about, n, gflops)) for n in lengths(trials)}

@@ -1,0 +1,76 @@
+"""Decode rate from release to release of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from llama_lab.bench.record import Trial
+from llama_lab.experiments.upgrading_jax import finding, table
+from llama_lab.figures.labels import readable
+from llama_lab.figures.marks import spread_labels
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
+
+
+@styled
+def releases(trials: Sequence[Trial], meta: dict) -> Figure:
+    """Tokens/s of each placement, a line with 95 % intervals from release to release; a release that computes wrong
+    values is crossed out and named in red, one that could not be had is a gap that says so."""
+    names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
+    present = table.releases(meta)
+    figure, axes = new(10, 5)
+    ends: dict[str, tuple[float, str]] = {}
+    for placement in placements:
+        own, scanned = colour(placement), "+scan" in placement
+        line = dict(marker="s" if scanned else "o", linestyle="--" if scanned else "-")
+        found = [(names.index(name), table.rate(trials, name, placement), name) for name in present]
+        found = [(x, summary, name) for x, summary, name in found if summary.n]
+        if not found:
+            continue
+        x, middle = [x for x, _, _ in found], np.array([s.median for _, s, _ in found])
+        low, high = (np.array([getattr(s, end) for _, s, _ in found]) for end in ("low", "high"))
+        reach = np.clip(np.nan_to_num(np.stack([middle - low, high - middle])), 0, None)
+        axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, capsize=3, zorder=3)
+        ends[placement] = (float(middle[-1]), own)
+        bad = [(at, s.median) for at, s, name in found if table.wrong(trials, meta, name)]
+        axes.plot(
+            *np.array(bad).reshape(-1, 2).T, "x", color=LIMIT_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4
+        )
+    heights = spread_labels({name: height for name, (height, _) in ends.items()}, 1.3)
+    for name, height in heights.items():
+        axes.text(len(names) - 0.85, height, name, va="center", color=ends[name][1])
+    limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]
+    if limits:
+        axes.axhline(float(np.median(limits)), color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
+        axes.annotate(
+            "bandwidth limit",
+            (0, float(np.median(limits))),
+            (0, 4),
+            textcoords="offset points",
+            color=LIMIT_COLOUR,
+            fontsize=9,
+            bbox=dict(facecolor="white", edgecolor="none", pad=1),
+            zorder=5,
+        )
+    for name in names:
+        if name not in present:
+            where = dict(rotation=90, ha="center", va="center", color=GREY)
+            axes.annotate("not measured", (names.index(name), 0.5), xycoords=("data", "axes fraction"), **where)
+    axes.set_yscale("log")
+    readable(axes.yaxis)
+    axes.set_xlim(-0.4, len(names))
+    axes.set_xticks(range(len(names)), [name.replace("+", "\n+") for name in names])
+    for tick, name in zip(axes.get_xticklabels(), names, strict=True):
+        if name in present and table.wrong(trials, meta, name):
+            tick.set(color=LIMIT_COLOUR, fontweight="bold")
+    most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
+    counted = f"n = {most} answers in {meta['parameters']['processes']} processes"
+    axes.set_xlabel(
+        "release of JAX, as shipped or with our flag (red cross: computes wrong values or crashes;\n"
+        f"mark: median of {counted}; line: its 95 % interval)"
+    )
+    axes.set_ylabel("decode, tokens/s")
+    headline(figure, finding.claim(trials, meta))
+    return figure

@@ -1,0 +1,177 @@
+"""What runs under each release: a process that has jax and numpy, and the package's source.
+
+Weights come as a folder of NumPy files, one a tensor, so that all releases compute on the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import generate
+from llama_jax.checkpoint import Checkpoint, tensors
+from llama_jax.checkpoint.source import Source, Tensor
+from llama_jax.config import ModelConfig, RopeScaling
+from llama_jax.placement import parse
+from llama_jax.plumbing import runtime
+from llama_lab.bench import gate, memory, protocol, roofline
+from llama_lab.bench.order import shuffled
+from llama_lab.bench.workload import Subject, Workload
+from llama_lab.experiments.upgrading_jax import oracle
+
+CLOSE = 1e-4  # of the largest logit: many times what float32 loses in a small model
+LONGER = 4  # how many times as many updates the second of two loops makes
+UPDATES = 20_000
+
+
+def save(source: Source, folder: Path, name: str) -> None:
+    """An opened checkpoint's configuration and tensors, for `opened`; name: what records call the model, which is no
+    path of this machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for tensor_name, tensor in source.tensors.items():
+        np.save(folder / f"{tensor_name}.npy", np.asarray(tensor.read(), np.float32))
+    about = dict(name=name, config=asdict(source.config), hash=source.hash())
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+def arrays(folder: Path) -> dict[str, np.ndarray]:
+    return {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
+
+
+def opened(folder: Path) -> Checkpoint:
+    """A checkpoint from such a folder."""
+    about = json.loads((folder / "about.json").read_text())
+    scaling = about["config"].pop("rope_scaling")
+    config = ModelConfig(**about["config"], rope_scaling=scaling and RopeScaling(**scaling))
+    found = {name: Tensor(value.shape, lambda value=value: np.asarray(value)) for name, value in arrays(folder).items()}
+    source = Source(about["name"], config, found, lambda: None, lambda: about["hash"])
+    return Checkpoint(about["name"], config, tensors.assemble(source, "float32"), None, about["hash"], "", "float32")
+
+
+def facts(small: str, placements: list[str], seed: int) -> dict:
+    """What is true of a release whatever the clock says: {jax, checks, oracle, updates}.
+
+    oracle: placement → largest error of its logits against NumPy's in float64 on the small model, as a share of the
+    largest logit; infinite where its greedy tokens are not those of the float64 logits. updates: time of a loop that
+    makes `LONGER` times as many small updates of an array as long, over what it should be: 1 where they are made in
+    place.
+    """
+    folder = Path(small)
+    loaded, weights = opened(folder), arrays(folder)
+    prompt = np.random.default_rng(seed).integers(0, loaded.config.vocab_size, 12).tolist()
+    errors = {}
+    for name in placements:
+        engine = generate.build(loaded, name)
+        text = [*prompt, *generate.answer(engine, [prompt], 16)[0].token_ids]
+        expected = oracle.logits(weights, loaded.config, text)
+        own = np.asarray(generate.logits(engine, text))
+        error = float(np.abs(own - expected).max() / np.abs(expected).max())
+        behind = gate.behind(expected[len(prompt) - 1 : -1], np.array(text[len(prompt) :]))
+        errors[name] = error if behind.max() <= gate.NEAR_TIE else float("inf")
+    return dict(jax=jax.__version__, checks=runtime.examine(fatal=True), oracle=errors, updates=updates())
+
+
+def updates() -> float:
+    """Of jax #40101: does the time of small updates in a loop grow with their number, or with its square?"""
+
+    def seconds(n: int) -> float:
+        @jax.jit
+        def fill(x):
+            return jax.lax.fori_loop(0, n - 1, lambda i, x: x.at[i + 1].set(x[i] + 1.0), x)
+
+        x = jnp.zeros(n, jnp.float32)
+        fill(x).block_until_ready()
+        taken = []
+        for _ in range(3):
+            began = time.perf_counter()
+            fill(x).block_until_ready()
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    return seconds(LONGER * UPDATES) / seconds(UPDATES) / LONGER
+
+
+def references(say: Callable, job: dict, identity: dict, folder: str, cases: list[dict], out: str) -> dict:
+    """Greedy tokens [n] and float32 logits [n V] of every case by `step`, under this Python, to a file."""
+    engine, found = generate.build(opened(Path(folder)), "step"), {}
+    for i, case in enumerate(cases):
+        ids = case["ids"]
+        tokens = generate.answer(engine, [ids], case["new_tokens"])[0].token_ids
+        found[f"tokens{i}"] = np.array(tokens)
+        found[f"logits{i}"] = np.asarray(generate.logits(engine, [*ids, *tokens[:-1]])[-len(tokens) :])
+    np.savez(out, **found)
+    return {}
+
+
+def judged(tokens: np.ndarray, known: dict, case: int) -> tuple[bool, str]:
+    """(whether they may count, reason) of tokens [n], by `references`. After a near-tie the texts are different texts:
+    what comes then is not judged."""
+    expected, logits = known[f"tokens{case}"], known[f"logits{case}"]
+    differs = np.flatnonzero(tokens[: len(expected)] != expected[: len(tokens)])
+    end = int(differs[0]) + 1 if len(differs) and len(tokens) == len(expected) else None
+    verdict = gate.compare(tokens[:end], expected[:end], lambda: logits[:end])
+    return verdict.passed, verdict.reason
+
+
+def answers(
+    say: Callable,
+    job: dict,
+    identity: dict,
+    release: str,
+    folder: str,
+    small: str,
+    reference: str,
+    cases: list[dict],
+    placements: list[str],
+    blocks: int,
+    seed: int,
+) -> dict:
+    """One process of a release: the facts (in its first block), then first requests, then interleaved warm answers.
+
+    cases: what is asked, {ids, new_tokens}: the first is a decode, asked of every placement; the others are first
+    tokens, asked of `step`.
+    """
+    if identity["block"] == 0:
+        say("note", dict(release=release, facts=facts(small, placements, seed)))
+    loaded, known, bandwidth = opened(Path(folder)), dict(np.load(reference)), roofline.Probe().bandwidth()
+    asked = [(protocol.subject(loaded, parse(name)), 0) for name in placements]
+    asked += [(protocol.subject(loaded, parse("step")), case) for case in range(1, len(cases))]
+    works = [Workload((tuple(c["ids"]),), c["new_tokens"], len(c["ids"]), seed=seed) for c in cases]
+
+    def tell(who: Subject, case: int, phase: str, order: int, **more) -> None:
+        seen, tokens = protocol.timed(who, works[case], 0)
+        passed, reason = judged(tokens[:, 0], known, case)
+        compiled = phase == "cold"  # a first request may compile
+        valid = passed and (seen["valid"] or (compiled and bool(seen["token_times_ns"])))
+        why = "; ".join(filter(None, ("" if compiled else seen["reason"], reason)))
+        say("trial", {**seen, **identity, **more, "valid": valid, "reason": why, "phase": phase, "order": order,
+                      "bandwidth_gbps": bandwidth})  # fmt: skip
+
+    for order, (who, case) in enumerate(shuffled(asked[: len(placements)], seed, identity["block"])):
+        before = set(map(id, memory.executables()))
+        tell(who, case, "cold", order)
+        new = [memory.analyse(each) for each in memory.executables() if id(each) not in before]
+        sizes = protocol.program_sizes(memory.decode_program(filter(None, new), parse(who.placement).outermost))
+        say("note", dict(release=release, placement=who.placement, sizes=sizes))
+    for who, case in asked:
+        protocol.warm_up(who, works[case])
+    for block in range(blocks):
+        for order, (who, case) in enumerate(shuffled(asked, seed, identity["block"], block)):
+            tell(who, case, "warm", order)
+    return {}
+
+
+def first_request(say: Callable, job: dict, identity: dict, folder: str, case: dict, phase: str) -> dict:
+    """The first request of `step` in a process that has a persistent cache: `cold` fills it, `cached` finds it."""
+    work = Workload((tuple(case["ids"]),), case["new_tokens"], len(case["ids"]))
+    who = protocol.subject(opened(Path(folder)), parse("step"))
+    seen, _ = protocol.timed(replace(who, name=f"step ({phase} start)"), work, 0)
+    say("trial", {**seen, **identity, "valid": bool(seen["token_times_ns"]), "reason": "", "phase": phase, "order": 0})
+    return {}

@@ -1,0 +1,49 @@
+"""One token as a trace shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.pyplot import subplots
+
+from llama_lab.experiments.what_may_be_jitted.measure import DEVICE, HOST, Traced
+from llama_lab.figures.style import OTHERS, headline, styled
+
+LANES = {HOST: OTHERS[1], DEVICE: OTHERS[3]}
+
+
+@styled
+def token(rows: Sequence[Traced]) -> Figure:
+    """Spans of one token, a panel a placement, in the same ms: above what Python called, below what was computed."""
+    figure, panels = subplots(len(rows), 1, figsize=(9.5, 1.3 + 1.5 * len(rows)), sharex=True, squeeze=False)
+    longest = max(row.total_ns for row in rows) / 1e6
+    for axes, row in zip(panels[:, 0], rows, strict=True):
+        for height, (lane, colour) in zip((1, 0), LANES.items(), strict=True):
+            spans = row.spans(lane)
+            axes.broken_barh(
+                [(start, length) for _, start, length in spans],
+                (height - 0.36, 0.72),
+                facecolors=colour,
+                edgecolors=colour,
+                linewidths=0.4,
+            )
+        end = row.total_ns / 1e6
+        axes.axvline(end, color="black", linewidth=1)
+        side = "right" if end > longest / 2 else "left"
+        axes.text(end, 0.5, f" token after {end:.1f} ms ", va="center", ha=side, fontsize=10, color="black")
+        axes.set_yticks([1, 0], list(LANES))
+        axes.set_ylim(-0.5, 1.5)
+        axes.grid(axis="y", visible=False)
+        axes.set_title(
+            f"{row.subject}: {calls(row)} from Python, {len(row.spans(DEVICE))} operations computed", fontsize=11
+        )
+    panels[-1, 0].set(xlim=(0, longest * 1.02), xlabel="ms since the token began (one trace each, under the profiler)")
+    said = ", ".join(f"{calls(row)} from Python under {row.subject}" for row in rows)
+    headline(figure, f"One token takes {said}")
+    return figure
+
+
+def calls(row: Traced) -> str:
+    count = len(row.spans(HOST))
+    return f"{count:,} call{'s' * (count != 1)}"

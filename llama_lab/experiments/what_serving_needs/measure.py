@@ -1,0 +1,271 @@
+"""Servers under load: rising rates, what few or exact shapes cost, how many slots.
+
+One measuring process a server: it starts the server, asks it each rate's requests, ends it, and then makes the first
+answers again by `generate` alone, whose texts they must be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llama_jax import checkpoint
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import COMPILED, available, passages, phases, standings
+from llama_lab.bench.job import Job, check, watched, whole
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.process import allowed_cores
+from llama_lab.bench.record import Row
+from llama_lab.experiments.what_serving_needs import client, servers
+from llama_lab.experiments.what_serving_needs.again import Again
+from llama_lab.experiments.what_serving_needs.client import Answer
+from llama_lab.experiments.what_serving_needs.load import ANSWERS, Ask, asks, count
+from llama_lab.experiments.what_serving_needs.servers import CONTEXT, SHAPES, Server
+from llama_lab.serve import stepper
+
+OLLAMA, LLAMACPP = "ollama", "llama-server"
+BUCKETS = "buckets"
+REFUSED = 503  # HTTP's: too many wait
+WARM = ("1", "2 3")  # asked first and not counted: sockets, and the model of a server that loads it then
+PEERS = {  # name: (how it is started, its backend)
+    OLLAMA: (servers.ollamas, standings.OLLAMA),
+    LLAMACPP: (servers.llamacpps, standings.LLAMACPP),
+}
+
+
+class Request(Row):
+    """One request of a load. Times in ns since it was due; the load's place in its row says to whom and how fast."""
+
+    server: str  # placement or peer
+    backend: str
+    model: str
+    weights_hash: str
+    slots: int
+    shapes: str  # one of SHAPES; BUCKETS of a peer, which has its own
+    rate: float  # requests a second that are due
+    due_ns: int  # since the load began
+    sent_ns: int
+    status: int  # HTTP's: 200 answered, REFUSED, 0 where the connection broke
+    prompt_tokens: int
+    asked_tokens: int  # of the answer at most
+    tokens: int  # of the answer, as the server counts
+    piece_ns: list[int]  # when each piece of text came
+    compiled: int | None = None  # programs compiled in service during this load, where the server says it
+    gated: bool = False  # whether its text was compared
+
+    @property
+    def answered(self) -> bool:
+        return bool(self.piece_ns)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A server and how it is started. rates: what it is asked, one after the other."""
+
+    server: str
+    slots: int
+    shapes: str
+    rates: tuple[float, ...]
+
+    @property
+    def run(self) -> str:
+        return f"{self.server}, {self.slots} slots, {self.shapes}"
+
+
+def record(
+    journal: Journal,
+    *,
+    model: str,
+    seed: int,
+    placements: Sequence[str],
+    peers: Sequence[str],
+    rates: Sequence[float],
+    seconds: float,
+    slots: int,
+    queue: int,
+    one_rate: float,
+    shapes: Sequence[str],
+    more_slots: Sequence[int],
+    gated: int,
+) -> tuple[list[Request], dict]:
+    """All requests, and for the meta file what could not run (`missing`) and where no tokenizer was (`text`).
+
+    one_rate: at which all placements are asked under each of `shapes` and with each of `more_slots`. gated: answers of
+    each load that are made again. Raises UserError for what does not exist, before anything is started.
+    """
+    check(slots=slots, queue=queue, gated=gated)
+    checked(model, placements, peers, [*rates, one_rate], shapes, more_slots)
+    job = Job(model, None, journal)
+    here = present(job, [*placements, *peers])
+    settings = plan(placements, peers, rates, slots, one_rate, shapes, more_slots)
+    mine = [setting for setting in settings if setting.server in here]
+    for i, setting in enumerate(mine):
+        job.progress(f"serving with {setting.run}", i, len(mine))
+        expected = sum(count(rate, seconds) for rate in setting.rates)
+        job.child(setting.run, 0, f"{__name__}:loading", expected, server=setting.server, slots=setting.slots,
+                  shapes=setting.shapes, rates=list(setting.rates), every=[*rates, one_rate], seconds=seconds,
+                  queue=queue, gated=gated, seed=seed)  # fmt: skip
+    found = whole(journal.trials)
+    return found, dict(
+        missing=phases.missing(journal),
+        text="English" if checkpoint.find(model).tokenizer() else "random ids",
+    )
+
+
+def present(job: Job, names: Sequence[str]) -> list[str]:
+    """As `available.present`, and llama.cpp's server where it is named, which is no subject of other measurements."""
+    from llama_lab.peers import llama_server
+
+    found = available.present(job, [name for name in names if name != LLAMACPP])
+    if LLAMACPP in names and LLAMACPP not in {gap["name"] for gap in phases.missing(job.journal)}:
+        if gap := llama_server.missing(job.model):
+            job.journal.note(missing=dict(name=LLAMACPP, reason=gap[0], remedy=gap[1]))
+        else:
+            found.append(LLAMACPP)
+    return found
+
+
+def checked(
+    model: str,
+    placements: Sequence[str],
+    peers: Sequence[str],
+    rates: Sequence[float],
+    shapes: Sequence[str],
+    more_slots: Sequence[int],
+) -> None:
+    """Raises UserError for what cannot be served or asked."""
+    for name in placements:
+        stepper.check(parse(name))
+    if not placements:
+        raise UserError("placements is empty; name one that serves, such as step+donate.")
+    if strange := [name for name in peers if name not in PEERS]:
+        raise UserError(f"{strange[0]} is no server that is asked here; peers may hold {', '.join(PEERS)}.")
+    if strange := [name for name in shapes if name not in SHAPES]:
+        raise UserError(f"shapes hold {strange[0]!r}; they may hold {', '.join(SHAPES)}.")
+    if not min(rates) > 0:
+        raise UserError(f"A rate is {min(rates):g}; it must be above 0 requests a second.")
+    check(more_slots=min(more_slots, default=1))
+    passages.check_contexts(model, [CONTEXT], ANSWERS[1])
+
+
+def plan(
+    placements: Sequence[str],
+    peers: Sequence[str],
+    rates: Sequence[float],
+    slots: int,
+    one_rate: float,
+    shapes: Sequence[str],
+    more_slots: Sequence[int],
+) -> list[Setting]:
+    """Every server with the rates that it is asked, each once: a load of the first part serves the others too."""
+    wanted: dict[tuple[str, int, str], list[float]] = {}
+    for name in (*placements, *peers):
+        wanted[name, slots, BUCKETS] = sorted(set(rates))
+    others = [(name, slots, shape) for name in placements for shape in shapes]
+    for key in others + [(name, n, BUCKETS) for name in placements for n in more_slots]:
+        wanted[key] = sorted({*wanted.get(key, ()), one_rate})
+    return [Setting(*key, tuple(asked)) for key, asked in wanted.items()]
+
+
+# What the children run ------------------------------------------------------------------------------------------------
+
+
+def loading(
+    say: Callable,
+    job: dict,
+    identity: dict,
+    server: str,
+    slots: int,
+    shapes: str,
+    rates: Sequence[float],
+    every: Sequence[float],
+    seconds: float,
+    queue: int,
+    gated: int,
+    seed: int,
+) -> dict:
+    """One server under each rate, and its first answers made again. every: the rates of all servers, whose passages are
+    drawn together. A server that refused requests is asked no higher rate: what it would say is known."""
+    with watched(say) as more:
+        bare, *_ = available.bare(job)
+        asked = asks(bare, every, seconds, seed)
+        loads: list[tuple[float, list[Answer], int | None]] = []
+        with started(bare, server, slots, queue, shapes) as running:
+            warm(running)
+            for rate in rates:
+                say("progress", [f"{server} at {rate:g} requests/s", len(loads), len(rates)])
+                loads.append((rate, *loaded_with(running, asked[rate])))
+                if any(answer.status == REFUSED for answer in loads[-1][1]):
+                    break
+        more |= dict(server=server, slots=slots, shapes=shapes, programs=running.programs, warm_s=running.seconds)
+    about = dict(
+        **identity, seed=seed, phase="warm", server=server, backend=backend_of(server), model=job["model"],
+        weights_hash=bare.weights_hash, slots=slots, shapes=shapes,
+    )  # fmt: skip
+    again = None if server in PEERS else Again(job["model"], server)
+    for rate, answers, compiled in loads:
+        for i, (ask, answer) in enumerate(zip(asked[rate], answers, strict=True)):
+            row = of(ask, answer, **about, order=i, rate=rate, compiled=compiled)
+            if again and i < gated and row.valid and row.answered:
+                verdict = again.judge(ask, answer)
+                row = row.model_copy(update=dict(gated=True, valid=verdict.passed, reason=verdict.reason))
+            say("trial", row.model_dump())
+    return {}
+
+
+@contextlib.contextmanager
+def started(bare: Checkpoint, server: str, slots: int, queue: int, shapes: str):
+    """The server by its name, ready. bare: a checkpoint without weights."""
+    if server in PEERS:
+        with PEERS[server][0](bare, slots, queue) as running:
+            yield running
+    else:
+        with servers.ours(bare.name, server, slots, queue, shapes) as running:
+            yield running
+
+
+def backend_of(server: str) -> str:
+    return PEERS[server][1] if server in PEERS else standings.JAX
+
+
+def warm(server: Server) -> None:
+    """The first requests, one after the other. Raises UserError where one fails."""
+    for text in WARM:
+        (answer,) = asked_of(server, [Ask(0.0, text, 1, 4)])
+        if answer.status != 200 or answer.reason:
+            raise UserError(f"The server at {server.url} failed its first request: {answer.reason or answer.status}.")
+
+
+def asked_of(server: Server, wanted: Sequence[Ask]) -> list[Answer]:
+    threads = len(allowed_cores())
+    bodies = [client.body(server.api, server.model, ask, CONTEXT, threads) for ask in wanted]
+    return client.load(server.api, server.url, bodies, [ask.due for ask in wanted])
+
+
+def loaded_with(server: Server, wanted: Sequence[Ask]) -> tuple[list[Answer], int | None]:
+    """The answers to a load, and how many programs were compiled in service meanwhile."""
+    before = server.compiled()
+    answers = asked_of(server, wanted)
+    return answers, None if before is None else server.compiled() - before
+
+
+def of(ask: Ask, answer: Answer, shapes: str, compiled: int | None, **about) -> Request:
+    """The row of a request. Where few shapes are meant to be enough, one that was compiled voids the load."""
+    reason = answer.reason or (COMPILED if compiled and SHAPES[shapes] else "")
+    return Request(
+        **about,
+        shapes=shapes,
+        compiled=compiled,
+        valid=not reason,
+        reason=reason,
+        due_ns=round(ask.due * 1e9),
+        sent_ns=answer.sent_ns,
+        status=answer.status,
+        prompt_tokens=answer.prompt_tokens or ask.prompt_tokens,
+        asked_tokens=ask.new_tokens,
+        tokens=answer.tokens,
+        piece_ns=answer.piece_ns,
+    )

@@ -1,0 +1,151 @@
+"""What the requests say of each load: first tokens, gaps between pieces, tokens a second, refusals, padding.
+
+A piece is what one line of a stream brings: one token of a server that makes them singly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llama_lab.bench import standings, statistics
+from llama_lab.experiments.what_serving_needs.measure import BUCKETS, REFUSED, Request
+from llama_lab.experiments.what_serving_needs.servers import SHAPES
+from llama_lab.serve.stepper import padded
+
+TAILS = (90, 95, 99)
+NS = 1e9
+
+
+def loads(rows: Sequence[Request], processes: Sequence[dict] = (), seed: int = 0) -> list[dict]:
+    """One entry a server and rate, `entry` of its requests. processes: the notes of the measuring processes."""
+    keys = dict.fromkeys((r.server, r.slots, r.shapes, r.rate) for r in rows)
+    return [
+        entry([r for r in rows if (r.server, r.slots, r.shapes, r.rate) == key], started(processes, *key[:3]), seed)
+        for key in keys
+    ]
+
+
+def started(processes: Sequence[dict], server: str, slots: int, shapes: str) -> dict:
+    """What the last process of this server noted: {programs, warm_s}; None each where nothing is known."""
+    keys = ("server", "slots", "shapes")
+    mine = [note for note in processes if [note.get(key) for key in keys] == [server, slots, shapes]]
+    return {key: mine[-1].get(key) if mine else None for key in ("programs", "warm_s")}
+
+
+def entry(rows: Sequence[Request], about: dict, seed: int = 0) -> dict:
+    """Of one load. Milliseconds: first, a Summary of the times from due to the first piece, with tail (percentiles that
+    its n holds; tail_note names those that it does not), gap (the same of gaps between pieces). tokens_s: tokens of all
+    answers over the time until the last piece; offered: what was asked for, over the time until the last was due.
+    padding: share of the tokens run for prompts that are none; None for who does not say."""
+    one, good = rows[0], [r for r in rows if r.valid and r.answered]
+    first, gaps = [r.piece_ns[0] / 1e6 for r in good], [gap for r in good for gap in np.diff(r.piece_ns) / 1e6]
+    ends = max((r.due_ns + r.piece_ns[-1] for r in good), default=0)
+    return dict(
+        server=one.server,
+        backend=one.backend,
+        slots=one.slots,
+        shapes=one.shapes,
+        rate=one.rate,
+        n=len(rows),
+        answered=len(good),
+        refused=sum(r.status == REFUSED for r in rows),
+        void=sum(not r.valid for r in rows),
+        reasons=sorted({r.reason for r in rows if not r.valid}),
+        gated=sum(r.gated for r in rows),
+        ties=sum(r.gated and r.valid and bool(r.reason) for r in rows),
+        wrong=sum(r.wrong for r in rows),
+        first=statistics.summarise(first, seed),
+        points=first,
+        tail=statistics.percentiles(first, TAILS),
+        tail_note=statistics.percentile_note(len(first), TAILS),
+        gap=statistics.percentiles(gaps, (50, 99)),
+        gap_note=statistics.percentile_note(len(gaps), (99,)),
+        gaps=len(gaps),
+        tokens_s=sum(r.tokens for r in good) / ends * NS if ends > 0 else float("nan"),
+        offered=sum(r.asked_tokens for r in rows) / max(r.due_ns for r in rows) * NS,
+        late=max(r.sent_ns for r in rows) / 1e6,
+        compiled=one.compiled,
+        padding=padding(rows),
+        **about,
+    )
+
+
+def padding(rows: Sequence[Request]) -> float | None:
+    """The share of the tokens that ran for these prompts which are padding; None of a peer."""
+    sizes = SHAPES[rows[0].shapes]
+    if rows[0].backend != standings.JAX or not (good := [r.prompt_tokens for r in rows if r.answered]):
+        return None
+    return 1 - sum(good) / sum(padded(n, sizes) for n in good)
+
+
+def rising(entries: Sequence[dict], meta: dict) -> dict[str, list[dict]]:
+    """Each server's loads by rate, under the slots and shapes that all have."""
+    slots, found = meta["parameters"]["slots"], {}
+    for e in sorted(entries, key=lambda e: e["rate"]):
+        if (e["slots"], e["shapes"]) == (slots, BUCKETS) and e["rate"] in meta["parameters"]["rates"]:
+            found.setdefault(e["server"], []).append(e)
+    asked = [*meta["parameters"]["placements"], *meta["parameters"]["peers"]]
+    return {name: found[name] for name in asked if name in found}
+
+
+def by_shapes(entries: Sequence[dict], meta: dict) -> list[dict]:
+    """The loads at one rate of each placement under each choice of shapes, in the order asked for."""
+    p = meta["parameters"]
+    here = {(e["server"], e["shapes"]): e for e in entries if (e["slots"], e["rate"]) == (p["slots"], p["one_rate"])}
+    return [here[key] for name in p["placements"] for shape in p["shapes"] if (key := (name, shape)) in here]
+
+
+def by_slots(entries: Sequence[dict], meta: dict) -> list[dict]:
+    """The loads at one rate of each placement by its slots."""
+    p = meta["parameters"]
+    wanted = [
+        e for e in entries
+        if (e["shapes"], e["rate"]) == (BUCKETS, p["one_rate"])
+        and e["server"] in p["placements"] and e["slots"] in p["more_slots"]
+    ]  # fmt: skip
+    return sorted(wanted, key=lambda e: (p["placements"].index(e["server"]), e["slots"]))
+
+
+def tail_of(entries: Sequence[dict]) -> int | None:
+    """The highest of TAILS that at least one of these loads holds; None where none does."""
+    return max((p for p in TAILS if any(e["tail"][f"p{p}"] is not None for e in entries)), default=None)
+
+
+def as_frame(entries: Sequence[dict]):
+    """The table for a notebook, a pandas.DataFrame in ms; a percentile that the sample cannot hold is said to need
+    more."""
+    import pandas as pd
+
+    def percentile(known: dict, p: int) -> str:
+        value = known[f"p{p}"]
+        return f"{value:.1f}" if value is not None else f"needs n ≥ {statistics.enough(p):,}"
+
+    lines = [
+        {
+            "server": e["server"],
+            "slots": e["slots"],
+            "shapes": e["shapes"],
+            "rate": e["rate"],
+            "n": e["n"],
+            "refused": e["refused"],
+            "void": e["void"],
+            "gated": e["gated"],
+            "first P50": e["first"].median,
+            **{f"first P{p}": percentile(e["tail"], p) for p in TAILS},
+            "gaps": e["gaps"],
+            "gap P50": e["gap"]["p50"],
+            "gap P99": percentile(e["gap"], 99),
+            "tokens/s": e["tokens_s"],
+            "offered": e["offered"],
+            "padding": e["padding"],
+            "compiled before": e["programs"],
+            "in s": e["warm_s"],
+            "in service": e["compiled"],
+            "sent late by": e["late"],
+            "why void": "; ".join(e["reasons"]),
+        }
+        for e in entries
+    ]
+    return pd.DataFrame(lines).set_index(["server", "slots", "shapes", "rate"]).round(2) if lines else pd.DataFrame()

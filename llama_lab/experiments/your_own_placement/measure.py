@@ -1,0 +1,250 @@
+"""A placement of one's own beside the ladder, and three that must be caught: a wrong one, one that compiles, one too
+close to call.
+
+A placement is data and goes to the measuring process field by field. A subject that is a function cannot: those stand
+here by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import jax
+import numpy as np
+
+from llama_jax import generate
+from llama_jax import prompts as science
+from llama_jax.checkpoint import Checkpoint, load
+from llama_jax.placement import LADDER, Placement, parse
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import AGAIN, COMPILED, WRONG, compile_causes, passages, protocol, summary
+from llama_lab.bench.job import Job, check, opened, watched, whole
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.protocol import Reference
+from llama_lab.bench.record import Trial
+from llama_lab.bench.wording import times
+from llama_lab.bench.workload import Subject, Workload
+
+BASELINE = "step"
+NESTED = Placement("nested", jit=("step", "attend", "ffn"))  # a jit inside a jit is inlined: the same program as `step`
+SHORT, ANEW = "a layer short", "compiles anew"
+OTHER_TOKENS = f"{WRONG}its tokens for another prompt are not the reference's"
+GATE, GUARD, INTERVAL, FAILED = "the gate", "the guard", "the interval", "its own failure"
+
+
+def a_layer_short(loaded: Checkpoint, step: Subject) -> Subject:
+    """Wrong: `step` without the model's last layer, the off-by-one of a loop over layers. It does less work, so a time
+    would flatter it."""
+    config = replace(loaded.config, num_hidden_layers=loaded.config.num_hidden_layers - 1)
+    params = replace(loaded.params, layers=loaded.params.layers[:-1])
+    return protocol.subject(replace(loaded, config=config, params=params), LADDER[BASELINE], SHORT)
+
+
+def compiles_anew(loaded: Checkpoint, step: Subject) -> Subject:
+    """Contaminated: `step`, and every token goes through a jitted lambda that is made on the spot, so each is traced
+    and compiled."""
+
+    def run(ids: Sequence[int], workload: Workload) -> Iterator[np.ndarray]:
+        for block in step.run(ids, workload):
+            yield np.asarray(jax.jit(lambda tokens: tokens)(block))
+
+    return replace(step, name=ANEW, run=run)
+
+
+SPECIMENS: dict[str, Callable[[Checkpoint, Subject], Subject]] = {SHORT: a_layer_short, ANEW: compiles_anew}
+WHAT = {
+    SHORT: "step, but its loop over the layers ends one too early",
+    ANEW: "step, but every token goes through a jitted lambda made on the spot",
+    NESTED.name: f"jit at {', '.join(NESTED.jit)}: inlined, it should be step again",
+}
+
+
+def placements(mine: Placement, ladder: Sequence[str]) -> list[Placement]:
+    """What is measured besides the specimens: the ladder's names, one's own, and the one that is too close to call.
+
+    Raises UserError for an unknown or repeated name, a ladder without the baseline, and kernels that this machine has
+    not.
+    """
+    found = [*map(parse, ladder), mine, NESTED]
+    if BASELINE not in ladder:
+        raise UserError(
+            f"ladder is {', '.join(ladder) or 'empty'}; it must hold {BASELINE}, which the others are compared with."
+        )
+    names = [*(p.name for p in found), *SPECIMENS]
+    if twice := [name for name in names if names.count(name) > 1 or name.endswith(AGAIN)]:
+        raise UserError(f"The name {twice[0]!r} is taken; give your placement another.")
+    for p in found:
+        generate.require_kernels(p)
+    return found
+
+
+def record(
+    journal: Journal,
+    mine: Placement,
+    *,
+    model: str,
+    seed: int,
+    ladder: Sequence[str],
+    prompts: int,
+    blocks: int,
+    processes: int,
+    new_tokens: int,
+) -> tuple[list[Trial], dict]:
+    """The trials of one's own placement, the ladder's and those that must be caught, and what the meta file says."""
+    loaded = load(model)
+    workload = passages.science(loaded, science.load(prompts), new_tokens, seed)
+    measure(Job(model, workload, journal), mine, ladder, blocks, processes)
+    return journal.trials, dict(weights_hash=loaded.weights_hash, baseline=BASELINE, placement=asdict(mine))
+
+
+def measure(job: Job, mine: Placement, ladder: Sequence[str], blocks: int, processes: int) -> None:
+    """All of them interleaved, the baseline twice, `blocks` times in each of `processes` fresh processes; the journal
+    keeps the trials.
+
+    Raises UserError as `placements` does, and when a process dies.
+    """
+    check(blocks=blocks, processes=processes)
+    asked = [asdict(p) for p in placements(mine, ladder)]
+    rows = len(asked) + len(SPECIMENS) + 1
+    for i in range(processes):
+        job.progress(f"{mine.name} beside the ladder, process {i + 1}", i, processes)
+        numbers = list(range(i * blocks, (i + 1) * blocks))
+        job.child("own", numbers[-1], f"{__name__}:interleaved", rows, asked=asked, blocks=numbers)
+
+
+def built(loaded: Checkpoint, asked: Sequence[Placement]) -> list[Subject]:
+    """Placements, the baseline among them, and the specimens as subjects."""
+    found = [protocol.subject(loaded, p) for p in asked]
+    step = next(who for who in found if who.name == BASELINE)
+    return found + [build(loaded, step) for build in SPECIMENS.values()]
+
+
+def interleaved(say: Callable, job: dict, identity: dict, asked: Sequence[dict], blocks: Sequence[int]) -> dict:
+    """What a child runs. asked: the fields of each placement."""
+
+    def keep(trial: Trial) -> None:
+        say("trial", {**trial.model_dump(), "cause": compile_causes.shorten(trial.cause)})
+
+    with watched(say):
+        loaded, _, workload, _ = opened(job)
+        subjects = built(loaded, [Placement(**fields) for fields in asked])
+        where = {k: v for k, v in identity.items() if k != "block"}
+        protocol.measure(
+            subjects,
+            workload,
+            blocks,
+            Reference(loaded, workload),
+            BASELINE,
+            explain=True,
+            identity=where,
+            locked=True,
+            starting=lambda **what: say("progress", [what["what"], what["block"] - blocks[0], len(blocks)]),
+            keep=keep,
+        )
+    return {}
+
+
+def as_recorded(mine: Placement, meta: dict) -> Placement:
+    """The placement that the trials were made with. Raises UserError where it is not the one that stands in the
+    notebook now."""
+    there = Placement(**meta["placement"])
+    if there != mine:
+        raise UserError(
+            f"The trials are of {line(there)}, and you ask about {line(mine)}; measure yours:"
+            ' source = "measure", or `llama-jax run --measure`.'
+        )
+    return there
+
+
+def line(placement: Placement) -> str:
+    """The one line that makes a placement, in Python: what differs from the defaults."""
+    changed = {k: v for k, v in asdict(placement).items() if v != getattr(Placement(placement.name), k)}
+    return f"Placement({', '.join([repr(placement.name), *(f'{k}={v!r}' for k, v in changed.items())])})"
+
+
+# What the trials say --------------------------------------------------------------------------------------------------
+
+
+def strict(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials of whole processes, those of a subject with other tokens anywhere void everywhere: right by chance is
+    not right."""
+    kept = whole(trials)
+    wrong = {t.subject for t in kept if t.wrong}
+    return [
+        t.model_copy(update=dict(valid=False, reason=OTHER_TOKENS)) if t.valid and t.subject in wrong else t
+        for t in kept
+    ]
+
+
+def table(trials: Sequence[Trial], names: Sequence[str], seed: int = 0) -> list[dict]:
+    """`summary.table` of `strict` trials: the baseline and its control, then the others in the order of `names`."""
+    return summary.table(strict(trials), BASELINE, [*names, *SPECIMENS], seed)
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a subject. caught: by whom, "" where it has a row with a verdict. why: in words."""
+
+    name: str
+    caught: str
+    why: str
+
+
+def fate(entry: dict) -> Fate:
+    """An entry of the table was refused by the gate, voided by the guard, left open by the interval, or placed."""
+    name, ratio = entry["name"], entry["ratio_to_baseline"]
+    if wrong := [reason for reason in entry["reasons"] if WRONG in reason]:
+        told = next((reason for reason in wrong if reason != OTHER_TOKENS), wrong[0])
+        return Fate(name, GATE, told.partition(WRONG)[2])
+    if not entry["valid_trials"]:
+        reason = "; ".join(entry["reasons"])
+        return Fate(name, GUARD if COMPILED in reason else FAILED, reason)
+    caught = INTERVAL if ratio["verdict"] in ("inconclusive", "unstable") else ""
+    return Fate(name, caught, f"{interval(ratio)}: {ratio['verdict']}" + (more(ratio) if caught else ""))
+
+
+def interval(ratio: dict) -> str:
+    """`0.26x [0.25, 0.28] of step, n = 6`."""
+    return f"{times(ratio)} of {BASELINE}, n = {ratio['n']}"
+
+
+def more(ratio: dict) -> str:
+    """How many more blocks would decide it, where that can be said and the two differ by as much as it seems."""
+    return (
+        f", about {ratio['more_blocks']:,} more blocks would show a difference, if there is one"
+        if ratio["more_blocks"]
+        else ""
+    )
+
+
+def ladder_frame(entries: Sequence[dict]):
+    """`summary.as_frame` without what is not measured here; a subject without a time has no verdict either, but whom it
+    owes that to."""
+    frame = summary.as_frame(entries).drop(columns=["compilations", "compile s", "peak RSS GB"])
+    for entry in entries:
+        if not entry["valid_trials"]:
+            frame.loc[entry["name"], "verdict"] = f"none: {fate(entry).caught}"
+    return frame
+
+
+def as_frame(entries: Sequence[dict]):
+    """The subjects that must not pass, a pandas.DataFrame: what each is, who caught it, in which words, how many of its
+    trials count."""
+    import pandas as pd
+
+    found = {e["name"]: (e, fate(e)) for e in entries if e["name"] in WHAT}
+    return pd.DataFrame(
+        [
+            {
+                "subject": name,
+                "what it is": WHAT[name],
+                "caught by": found[name][1].caught or "nobody",
+                "reason": found[name][1].why,
+                "valid": found[name][0]["valid_trials"],
+                "void": found[name][0]["voided_trials"],
+            }
+            for name in WHAT
+            if name in found
+        ]
+    ).set_index("subject")

@@ -1,0 +1,150 @@
+"""Labels beside points of a chart, and ticks that can be read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from matplotlib.ticker import LogLocator
+
+from llama_lab.figures.style import plain_ticks
+
+SIZE, ATTEMPTS = 8.5, 6  # the labels' font size in points; attempts to arrange them
+CROWDED = 200  # from the least to the most of a horizontal axis, as a factor: then only powers of ten are written
+Spot = tuple[float, float]  # x and y, or width and height, in points
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+# a label's places beside its mark, in points
+CHOICES = [(side, up) for up in sorted(range(-140, 141, 7), key=abs) for side in (9, -9)]
+
+
+def labelled(
+    axes, points: Sequence[tuple[str, float, float, str]], lines: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
+) -> None:
+    """Labels (text, x, y, colour) beside their points on axes whose limits are set: each as near as it gets without
+    covering another, a mark, the way from another to its mark, or one of the `lines` (xs, ys; straight on the page).
+    Where that cannot be had a label may lie on a line. The figure is laid out first, so that places and sizes are those
+    of the page."""
+    frame, place = on_page(axes)
+    at, sizes = [place(x, y) for _, x, y, _ in points], [size_of(axes, text) for text, *_ in points]
+    drawn = [
+        box
+        for xs, ys in lines
+        for a, b in pairwise(place(x, y) for x, y in zip(xs, ys, strict=True))
+        for box in along(a, b)
+    ]
+    for (text, *xy, colour), (side, up) in zip(points, arranged(at, sizes, drawn, frame), strict=True):
+        line = dict(arrowstyle="-", color=colour, linewidth=0.5, relpos=(float(side < 0), 0.5)) if up else None
+        axes.annotate(
+            text,
+            xy,
+            (side, up),
+            textcoords="offset points",
+            fontsize=SIZE,
+            va="center",
+            ha="left" if side > 0 else "right",
+            color=colour,
+            annotation_clip=False,
+            arrowprops=line,
+        )
+
+
+def arranged(at: Sequence[Spot], sizes: Sequence[Spot], drawn: Sequence[Box], frame: Spot) -> list[tuple[int, int]]:
+    """One of CHOICES a label. Those that found no clear place choose first in another attempt, of ATTEMPTS at the
+    most."""
+    order, best, fewest = list(range(len(at))), [], len(at) + 1
+    for _ in range(ATTEMPTS):
+        chosen, pressed = attempt(order, at, sizes, drawn, frame)
+        if len(pressed) < fewest:
+            best, fewest = [chosen[i] for i in range(len(at))], len(pressed)
+        if not pressed:
+            break
+        order = [*pressed, *(i for i in order if i not in pressed)]
+    return best
+
+
+def attempt(
+    order: Sequence[int], at: Sequence[Spot], sizes: Sequence[Spot], drawn: Sequence[Box], frame: Spot
+) -> tuple[dict[int, tuple[int, int]], list[int]]:
+    """(choices, labels whose place is not clear) when labels choose one after the other."""
+    marks = [(x - 5, y - 5, x + 5, y + 5) for x, y in at]
+    chosen, pressed, written, ways = {}, [], [], []
+    for i in order:
+        others = [box for box in [*marks, *drawn] if math.dist(at[i], middle(box)) > 7]
+        free = [c for c in CHOICES if fits(beside(at[i], c, sizes[i]), [*marks, *written], *frame)]
+        clear = (
+            c
+            for c in free
+            if fits(beside(at[i], c, sizes[i]), [*drawn, *ways], *frame) and not crosses(at[i], c, [*written, *others])
+        )
+        found = next(clear, None)
+        pressed += [] if found else [i]
+        chosen[i] = found or (free or CHOICES)[0]
+        written.append(beside(at[i], chosen[i], sizes[i]))
+        ways += along(at[i], (at[i][0] + chosen[i][0], at[i][1] + chosen[i][1])) if chosen[i][1] else []
+    return chosen, pressed
+
+
+def on_page(axes) -> tuple[Spot, Callable[[float, float], Spot]]:
+    """((width, height) of the axes, where a point of the data lies in them), in points."""
+    axes.figure.draw_without_rendering()
+    box, points_a_pixel = axes.get_window_extent(), 72 / axes.figure.dpi
+
+    def place(x: float, y: float) -> Spot:
+        return tuple((axes.transData.transform((x, y)) - box.min) * points_a_pixel)
+
+    return (box.width * points_a_pixel, box.height * points_a_pixel), place
+
+
+def beside(spot: Spot, choice: tuple[int, int], size: Spot) -> Box:
+    """The box of a label of a size, `side` to the right of a spot (to the left where negative) and `up` above it."""
+    (x, y), (side, up), (width, height) = spot, choice, size
+    start = x + side if side > 0 else x + side - width
+    return start, y + up - height / 2, start + width, y + up + height / 2
+
+
+def along(a: Spot, b: Spot, apart: float = 3.0) -> list[Box]:
+    """Small boxes on the way from a to b."""
+    steps = max(1, math.ceil(math.dist(a, b) / apart))
+    middles = [(a[0] + (b[0] - a[0]) * i / steps, a[1] + (b[1] - a[1]) * i / steps) for i in range(steps + 1)]
+    return [(x - 1, y - 1, x + 1, y + 1) for x, y in middles]
+
+
+def middle(box: Box) -> Spot:
+    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+
+
+def crosses(spot: Spot, choice: tuple[int, int], taken: Sequence[Box]) -> bool:
+    """Whether the way from a label to its mark goes over one of these boxes."""
+    end = (spot[0] + choice[0], spot[1] + choice[1])
+    return bool(choice[1]) and any(overlap(step, box) for step in along(spot, end) for box in taken)
+
+
+def size_of(axes, text: str) -> Spot:
+    """(width, height) of a label in points."""
+    drawn = axes.text(0.5, 0.5, text, fontsize=SIZE, transform=axes.transAxes)
+    box = drawn.get_window_extent(axes.figure.canvas.get_renderer())
+    drawn.remove()
+    return box.width * 72 / axes.figure.dpi, box.height * 72 / axes.figure.dpi
+
+
+def fits(box: Box, taken: Sequence[Box], width: float, height: float) -> bool:
+    """Whether a box lies within the axes and covers no other."""
+    inside = box[0] >= 0 and box[2] <= width and box[1] >= 0 and box[3] <= height
+    return inside and not any(overlap(box, other) for other in taken)
+
+
+def overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def readable(*axes_of_numbers) -> None:
+    """Ticks of log axes as plain numbers at 1, 2 and 5: only at 1 where many decades lie side by side, at more where
+    there is less than one decade, in which a ratio of some tenths shall be read."""
+    for axis in axes_of_numbers:
+        low, high = sorted(axis.get_view_interval())
+        range_ = high / low if low > 0 else 10
+        crowded = axis.axis_name == "x" and range_ > CROWDED
+        axis.set_major_locator(LogLocator(subs=(1,) if crowded else (1, 1.5, 2, 3, 5, 7) if range_ < 10 else (1, 2, 5)))
+        axis.set_minor_formatter("")
+    plain_ticks(*axes_of_numbers)

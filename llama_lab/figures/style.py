@@ -1,0 +1,304 @@
+"""The house style, and `save`: every figure the same bytes for the same data, listed in the manifest.
+
+Colours: Okabe & Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/), one colour a subject
+everywhere (COLOURS): what XLA compiles is violet to navy, compiled kernels vermilion or orange, llama.cpp green,
+PyTorch purple. Labels and markers tell subjects apart too, never colour alone. A figure's title is its finding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+from pydantic import Field
+
+from llama_jax.plumbing import boundary, files
+from llama_jax.plumbing.boundary import Declared
+from llama_lab.bench import AGAIN, environment, provenance
+from llama_lab.bench.wording import instructions, probed
+from llama_lab.figures.dark import themed
+
+PALETTE = {
+    "black": "#000000", "orange": "#E69F00", "sky": "#56B4E9", "green": "#009E73",
+    "yellow": "#F0E442", "blue": "#0072B2", "vermilion": "#D55E00", "purple": "#CC79A7",
+}  # fmt: skip
+COLOURS = {  # a subject's in every figure: placements from violet to navy, by how much of a token is one program
+    "eager": "#7F7F7F", "ops": "#B39DDB", "layer": "#8E63C7", "split": "#5E2CA5", "step": PALETTE["blue"],
+    "step+donate": PALETTE["sky"], "chunk8": "#3F5FBF", "loop": "#0B2545",
+    "fused": PALETTE["vermilion"], "gemv": PALETTE["orange"],  # compiled kernels under any placement
+    "llamacpp": PALETTE["green"], "ik-llamacpp": "#66C2A5", "ollama": "#8C7A00", "openvino": "#8C510A",
+    "torch": PALETTE["purple"], "transformers": PALETTE["purple"], "flax": "#882255",
+}  # fmt: skip
+RUNTIMES = ("llamacpp", "ik-llamacpp", "ollama", "openvino", "torch", "transformers", "flax")
+OTHERS = ("#44AA99", "#999933", "#AA4499", "#332288", "#117733", "#BB5566")  # Tol's, for one's own placements
+STAGES = dict(zip(("trace", "lower", "compile", "run"), OTHERS, strict=False))  # parts of time: no subject's
+STYLE = {
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.axisbelow": True,
+    "figure.facecolor": "white",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+}
+LIMIT_COLOUR, GREY = "#B00020", "#555555"
+TITLE = 13  # points of a headline
+
+
+def colour(subject: str) -> str:
+    """The subject's colour, the same in every figure. What is not in COLOURS gets that of its kernels, of the placement
+    that it is a variant of (`step+scan`, `step exact`, `step (again)`) or of its runtime (`torch-compile`); one's own
+    placement gets a stable one of its own."""
+    name = subject.removesuffix(AGAIN).partition(" ")[0]
+    kernels = next((k for k in ("fused", "gemv") if f"+{k}" in name), "")
+    runtime = next((r for r in RUNTIMES if name.startswith(r)), "")
+    for known in (kernels, name, name.partition("+")[0], runtime):
+        if known in COLOURS:
+            return COLOURS[known]
+    return OTHERS[zlib.crc32(name.encode()) % len(OTHERS)]
+
+
+def model_label(name: str) -> str:
+    """A model's name short enough for a figure: `random:gpt2,num_hidden_layers=2` →
+    `gpt2, other sizes, random weights`."""
+    preset, _, changes = name.removeprefix("random:").partition(",")
+    notes = ["other sizes"] * bool(changes) + ["random weights"] * name.startswith("random:")
+    return ", ".join([Path(preset).name, *notes])
+
+
+def save(
+    figure: Figure,
+    name: str,
+    notebook: str,
+    meta: dict,
+    parameters: dict,
+    alt: str,
+    out_dir: str | Path,
+    note: str = "",
+) -> dict[str, Path]:
+    """Write NAME.svg and NAME.png under `out_dir`/figures, byte for byte the same for the same data, and list them in
+    the manifest.
+
+    meta: of the table the figure was drawn from. alt: what the figure shows, for those who cannot see it. note: labels
+    that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged, and a table
+    that is older than its code.
+    """
+    around = meta["environment"]
+    flags = (note, probed(meta), environment.busy(around), provenance.complaint(meta))
+    place = (environment.machine_line(around), instructions(around), meta["created"][:10])
+    line = " · ".join(filter(None, (*place, *flags)))
+    figure.draw_without_rendering()  # a legend may reach below the figure
+    # it is laid out; the line below makes the page larger, which would draw a legend along
+    figure.set_layout_engine("none")
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0, 0, 1, 1), transform=figure.transFigure)
+    below = min(0.0, figure.get_tightbbox().y0 / figure.get_figheight()) - 0.005
+    figure.text(0.005, below, wrapped(figure, line, 7.5), fontsize=7.5, color=GREY, va="top")
+    folder, paths, hashes = Path(out_dir) / "figures", {}, {}
+    for kind, options in {
+        "svg": {"metadata": {"Date": None}},
+        "png": {"dpi": 150, "metadata": {"Software": None}},
+    }.items():
+        buffer = io.BytesIO()
+        with matplotlib.rc_context({"svg.hashsalt": name}):
+            figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
+        drawn = buffer.getvalue()
+        drawn = themed(drawn.decode()).encode() if kind == "svg" else drawn
+        paths[kind] = folder / f"{name}.{kind}"
+        files.write(paths[kind], drawn)
+        hashes[kind] = hashlib.sha256(drawn).hexdigest()
+    plt.close(figure)
+    entry = dict(notebook=notebook, parameters=parameters, data_sha256=meta["sha256"], sha256=hashes, alt=alt)
+    update_manifest(out_dir, "figures", name, entry)
+    return paths
+
+
+def headline(figure: Figure, finding: str) -> None:
+    """The figure's title, which is what it shows, as wide as the figure."""
+    text = wrapped(figure, finding.removesuffix("."), TITLE, bold=True)
+    figure.suptitle(text, x=0.005, ha="left", fontsize=TITLE, fontweight="bold")
+
+
+def footnote(figure: Figure, words: str) -> None:
+    """Small words below a figure's axes, as wide as the figure; nothing for none."""
+    if words:
+        figure.supxlabel(wrapped(figure, words, 8), x=0.005, ha="left", fontsize=8, color=GREY)
+
+
+def wrapped(figure: Figure, text: str, size: float, bold: bool = False) -> str:
+    """A text in as few lines as fit the figure's width at a font size, all about as long: a last word does not stand
+    alone."""
+    font = FontProperties(family=STYLE["font.family"], size=size, weight="bold" if bold else "normal")
+    room, words = 0.985 * 72 * figure.get_figwidth(), text.split(" ")
+
+    def width(words: Sequence[str]) -> float:
+        return text_to_path.get_text_width_height_descent(" ".join(words).replace("$", ""), font, ismath=False)[0]
+
+    def lines(room: float) -> list[list[str]]:
+        found = [words[:1]]
+        for word in words[1:]:
+            if width([*found[-1], word]) <= room:
+                found[-1].append(word)
+            else:
+                found.append([word])
+        return found
+
+    fewest = len(lines(room))
+    shares = (share for share in np.linspace(1 / fewest, 1, 20) if len(lines(share * room)) == fewest)
+    return "\n".join(map(" ".join, lines(next(shares) * room)))
+
+
+def display(paths: dict[str, Path]) -> None:
+    """Show a saved figure in a notebook."""
+    from IPython.display import Image
+    from IPython.display import display as show
+
+    show(Image(filename=str(paths["png"]), width=900))
+
+
+def glance(figure: Figure) -> None:
+    """Show a figure that is drawn of what the cells above have just computed, and that nothing keeps."""
+    from IPython.display import Image
+    from IPython.display import display as show
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
+    plt.close(figure)
+    show(Image(data=buffer.getvalue(), width=700))
+
+
+Name = Annotated[str, Field(pattern=r"^[\w-]{1,200}$")]  # of a file without its suffix
+
+
+class Drawn(Declared):
+    """A figure in the manifest."""
+
+    notebook: Name
+    parameters: dict[str, Any]
+    data_sha256: str
+    sha256: dict[Literal["svg", "png"], str] = Field(min_length=2)
+    alt: str
+
+
+class Answered(Declared):
+    """A notebook in the manifest; without a machine where nothing was measured yet."""
+
+    question: str
+    finding: str
+    parameters: dict[str, Any]
+    created: str | None
+    machine: str | None
+
+
+class Manifest(Declared):
+    figures: dict[Name, Drawn]
+    notebooks: dict[Name, Answered]
+
+
+def read_manifest(out_dir: str | Path) -> dict:
+    """What is drawn and answered in OUT; nothing yet where there is no manifest. Raises UserError for a damaged one."""
+    path, remedy = Path(out_dir) / "figures" / "manifest.json", "Remove it, and draw the figures again."
+    try:
+        found = boundary.load(path, remedy=remedy)
+    except FileNotFoundError:
+        return {"figures": {}, "notebooks": {}}
+    boundary.read(Manifest, found, str(path), remedy)
+    return found
+
+
+def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -> None:
+    """One after the other: notebooks are drawn side by side."""
+    path = Path(out_dir) / "figures" / "manifest.json"
+    with files.alone(path.parent):
+        manifest = read_manifest(out_dir)
+        manifest[section][name] = entry
+        files.write(path, json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def conclude(notebook: str, question: str, finding: str, meta: dict | None, out_dir: str | Path) -> str:
+    """Put a notebook's question and computed answer in the manifest; returns the answer. meta: None where nothing was
+    measured yet."""
+    about = dict(question=question, finding=finding, parameters={}, created=None, machine=None)
+    if meta:
+        about |= dict(
+            parameters=meta["parameters"],
+            created=meta["created"],
+            machine=environment.machine_line(meta["environment"]),
+        )
+    update_manifest(out_dir, "notebooks", notebook, about)
+    return finding
+
+
+def new(width: float = 9, height: float = 4.5, columns: int = 1, lines: int = 1, **options):
+    """A figure of axes side by side, in one line or several; call it from a styled function."""
+    return plt.subplots(lines, columns, figsize=(width, height), **options)
+
+
+def styled(function):
+    """Draw in the house style, whatever the notebook has set."""
+
+    def wrapper(*args, **kwargs):
+        with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE, "backend": matplotlib.get_backend()}):
+            return function(*args, **kwargs)
+
+    wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
+    return wrapper
+
+
+def rows(axes, names: Sequence[str]) -> dict[str, int]:
+    """One horizontal row a subject, first on top; returns each subject's height."""
+    heights = {name: len(names) - 1 - i for i, name in enumerate(names)}
+    axes.set_yticks(list(heights.values()), list(heights))
+    axes.set_ylim(-0.7, len(names) - 0.3)
+    axes.grid(axis="y", visible=False)
+    return heights
+
+
+def plain_ticks(*axes_of_numbers) -> None:
+    """Write the ticks of log axes as plain numbers (0.2, 5, 100), not powers."""
+    for axis in axes_of_numbers:
+        axis.set_major_formatter("{x:g}")
+
+
+def scatter_row(axes, values: Sequence[float], height: float, subject: str, seed: int = 0) -> None:
+    """Every trial as a point, spread a little so that none hides another."""
+    spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(values))
+    axes.scatter(values, height + spread, s=12, alpha=0.45, color=colour(subject), linewidths=0, zorder=2)
+
+
+def interval_bar(axes, low: float, median: float, high: float, height: float, mark: float = 18) -> None:
+    """A row's median as an upright mark of that size in points, and its interval as a band, over the row's points."""
+    band = dict(linewidth=5, alpha=0.35, solid_capstyle="butt", zorder=3)
+    axes.plot([low, high], [height] * 2, color="black", **band)
+    axes.plot(median, height, "|", color="black", markersize=mark, markeredgewidth=2.2, zorder=4)
+
+
+def limit_line(axes, limit: float) -> None:
+    axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+    axes.text(
+        limit,
+        1.0,
+        f"memory-bandwidth limit {limit:.0f} ",
+        color=LIMIT_COLOUR,
+        ha="right",
+        va="bottom",
+        fontsize=9,
+        transform=axes.get_xaxis_transform(),
+    )

@@ -1,0 +1,44 @@
+"""This machine's name, and where what is measured on it goes: beside what is published, never over it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from llama_jax.kernels import LIBRARIES
+from llama_jax.plumbing import paths
+from llama_lab.bench import environment
+
+FOLDER = paths.ROOT / "results"  # ignored by git
+MEASURE = "measure"  # the other source is "recorded"
+NOISE = re.compile(r"\((?:r|tm|c)\)|@.*|\b(?:cpu|processor|\d+-core)\b", re.I)  # of a processor's name
+ROOM = 48  # letters of a processor's name
+
+
+def slug(cpu: str, isa: str, cores: int) -> str:
+    """A machine's name by what it can do, never by what its owner calls it: `amd-epyc-avx512vnni-2-cores`."""
+    words = re.findall(r"[a-z0-9]+", NOISE.sub(" ", cpu).lower())
+    return f"{'-'.join(words)[:ROOM].strip('-') or 'unknown'}-{isa}-{cores}-cores"
+
+
+def name() -> str:
+    """This machine's. Its GPU is not asked for: whoever runs the measuring processes must leave that to them."""
+    isa = "no-kernels"
+    if all(importlib.util.find_spec(library) for library in LIBRARIES):
+        from llama_jax.kernels import isa as instructions  # here: it needs what may be missing
+
+        isa = instructions.target().isa
+    return slug(environment.cpu_model(), isa, os.cpu_count() or 1)
+
+
+def results() -> Path:
+    """Where data, figures and pages of this machine lie: `results/<machine>` in the repository."""
+    return FOLDER / name()
+
+
+def home(source: str) -> Path:
+    """Where a notebook writes, and reads first, where no folder is named: this machine's results for what it measures;
+    the repository, which has what is published, for what is recorded."""
+    return results() if source == MEASURE else paths.ROOT

@@ -1,0 +1,213 @@
+"""Flax twins: the network of `llama_jax.model` written in Flax, on the same weights, as subjects.
+
+flax-linen       un-jitted `apply`: Flax puts `jax.jit` nowhere by itself, so every operation is a dispatch of its own
+flax-linen+jit   `jax.jit` around `apply` and the greedy choice
+flax-nnx         the NNX module called as it is
+flax-nnx+jit     `nnx.jit`, which takes the module apart and puts it together again in Python at every call, and whose
+                 program hands every variable back, the weights as well
+flax-nnx+split   `nnx.split` once, then plain `jax.jit` over the parts: what the Flax documentation advises against
+                 that cost
+
+Here is what the twins share: names, the arithmetic between Flax's layers, and the host loop. Dense, embedding and norm
+layers are Flax's own (`flax_linen.py`, `flax_nnx.py`). Query, key and value are products of their own, gate and up as
+well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax import attention, checkpoint, generate, kvc, rope, sampling
+from llama_jax.attention import CallPositions
+from llama_jax.axes import Array, Float
+from llama_jax.config import ModelConfig
+from llama_lab.bench.workload import Subject, Workload, encoder
+
+WAYS = {  # peer: (module, its function)
+    "flax-linen": ("flax_linen", "applied"),
+    "flax-linen+jit": ("flax_linen", "jitted"),
+    "flax-nnx": ("flax_nnx", "called"),
+    "flax-nnx+jit": ("flax_nnx", "nnx_jitted"),
+    "flax-nnx+split": ("flax_nnx", "split"),
+}
+# names of the jitted functions
+PROGRAMS = {"flax-linen+jit": "linen_step", "flax-nnx+jit": "nnx_step", "flax-nnx+split": "split_step"}
+
+
+@dataclass(frozen=True)
+class Names:
+    """Hugging Face's names of a family's modules, as `checkpoint.to_flax` nests them."""
+
+    root: str
+    embed: str
+    positions: str
+    blocks: str
+    attention_norm: str
+    attention: str
+    o: str
+    ffn_norm: str
+    ffn: str
+    down: str
+    final_norm: str
+
+
+LLAMA = Names(
+    root="model",
+    embed="embed_tokens",
+    positions="",
+    blocks="layers",
+    attention_norm="input_layernorm",
+    attention="self_attn",
+    o="o_proj",
+    ffn_norm="post_attention_layernorm",
+    ffn="mlp",
+    down="down_proj",
+    final_norm="norm",
+)
+GPT2 = Names(
+    root="transformer",
+    embed="wte",
+    positions="wpe",
+    blocks="h",
+    attention_norm="ln_1",
+    attention="attn",
+    o="c_proj",
+    ffn_norm="ln_2",
+    ffn="mlp",
+    down="c_proj",
+    final_norm="ln_f",
+)
+
+
+def names(config: ModelConfig) -> Names:
+    return GPT2 if config.model_type == "gpt2" else LLAMA
+
+
+def qkv_widths(config: ModelConfig) -> dict[str, int]:
+    """Products that make queries, keys and values, in this order: name → outputs."""
+    q, kv = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    return {"c_attn": q + 2 * kv} if config.model_type == "gpt2" else {"q_proj": q, "k_proj": kv, "v_proj": kv}
+
+
+def up_widths(config: ModelConfig) -> dict[str, int]:
+    """Products into the feed-forward width: gate and up, or up alone."""
+    up = ("gate_proj", "up_proj") if config.gated else ("c_fc",)
+    return dict.fromkeys(up, config.intermediate_size)
+
+
+def empty_cache(config: ModelConfig, pad, slots: int, dtype) -> dict:
+    """Keys and values of every block, [N S h] zeros as in `kvc`, where the modules keep them; beside them `length` and
+    `pad`."""
+    name, shape = names(config), (len(pad) * config.num_key_value_heads, slots, config.head_dim)
+    blocks = {
+        str(i): {name.attention: {"key": jnp.zeros(shape, dtype), "value": jnp.zeros(shape, dtype)}}
+        for i in range(config.num_hidden_layers)
+    }
+    return {"length": jnp.zeros((), jnp.int32), "pad": jnp.asarray(pad), name.root: {name.blocks: blocks}}
+
+
+def standing(config: ModelConfig, t: int, slots: int, length, pad) -> tuple[jax.Array, CallPositions]:
+    """(positions [B T], where this call's tokens stand)."""
+    at = length + jnp.arange(t, dtype=jnp.int32)
+    positions = jnp.maximum(at[None, :] - pad[:, None], 0)
+    angles = rope.angles(positions, rope.frequencies(config)) if config.positions == "rope" else (None, None)
+    return positions, CallPositions(length, *angles, kvc.causal_mask(at, pad, slots))
+
+
+def attend(config: ModelConfig, projected: Float[Array, "B T N"], where: CallPositions, keys, values):
+    """What stands between attention's linear layers: (mixed [B T H*h], keys, values with T more positions)."""
+    h, kv = config.num_attention_heads, config.num_key_value_heads
+    q, k, v = jnp.split(attention.split_heads(projected, config.head_dim), (h, h + kv), axis=1)
+    if where.cos is not None:
+        q, k = rope.rotate(q, where.cos, where.sin), rope.rotate(k, where.cos, where.sin)
+    k, v = attention.merge_rows(k), attention.merge_rows(v)
+    keys, values, _ = kvc.append_fixed((keys, values), k, v, where.slot)
+    return attention.merge_heads(attention.scaled_dot_product(q, keys, values, where.mask)), keys, values
+
+
+def activate(config: ModelConfig, first: Float[Array, "B T F"], *up: Float[Array, "B T F"]) -> Float[Array, "B T F"]:
+    """silu(gate) * up, or GELU by its tanh formula."""
+    return jax.nn.silu(first) * up[0] if config.gated else jax.nn.gelu(first, approximate=True)
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A Flax model under one way of calling it. `state` is the way's own: a cache, or a module that holds one.
+
+    start(pad [B], slots) → state: an empty cache. advance(ids [B T] or the last token [B], state) → (token [B], state).
+    logits(ids [B T], state) → float32 [B T V], un-jitted, for evaluation. pure(ids, state) → a function without side
+    effects that does as `advance`, and its arguments; None where `advance` is one.
+    """
+
+    config: ModelConfig
+    start: Callable
+    advance: Callable
+    logits: Callable
+    pure: Callable | None = None
+
+
+def dispatches(flax: Twin, ids, state) -> int:
+    """Operations that the host hands to the device for one `advance`; a jitted function is one, whatever is in it."""
+    function, arguments = flax.pure(ids, state) if flax.pure else (flax.advance, (ids, state))
+    return len(jax.make_jaxpr(function)(*arguments).eqns)
+
+
+def greedy(logits: Float[Array, "B T V"]) -> jax.Array:
+    """The best token of the last position."""
+    return sampling.greedy(logits[:, -1].astype(jnp.float32))
+
+
+def as_rows(ids) -> jax.Array:
+    """Ids [B T], or the last token [B] as [B 1]: within the program, as an operation outside it would be one more
+    dispatch."""
+    return ids.reshape(ids.shape[0], -1)
+
+
+_shared: dict = {}  # the checkpoint converted last: twins of one process hold its weights once, not once each
+
+
+def weights(loaded: checkpoint.Checkpoint) -> dict:
+    """The checkpoint's weights as Flax's tree."""
+    if _shared.get("params") is not loaded.params:
+        _shared.update(params=loaded.params, tree=checkpoint.to_flax(loaded.config, loaded.params))
+    return _shared["tree"]
+
+
+def twin(loaded: checkpoint.Checkpoint, name: str) -> Twin:
+    """The twin of a checkpoint under one of `WAYS`, on the checkpoint's own weights. Nothing is compiled yet."""
+    module, way = WAYS[name]
+    make = getattr(import_module(f"llama_lab.peers.{module}"), way)
+    return make(loaded.config, weights(loaded), loaded.params.embedding.weight.dtype)
+
+
+def stream(flax: Twin, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
+    """Blocks [1 B] of greedy tokens as they reach the host, as placement `step` hands them over."""
+    batch = generate.request(flax.config, [ids] * work.batch, work.new_tokens, length=work.length, slots=work.slots)
+    state = flax.start(batch.pad, batch.slots)
+    for i in range(0, work.length, generate.PIECE):
+        token, state = flax.advance(batch.ids[:, i : i + generate.PIECE], state)
+    yield generate.fetch(token)
+    for _ in range(batch.new_tokens - 1):
+        token, state = flax.advance(token, state)
+        yield generate.fetch(token)
+
+
+def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
+    """A way as a subject of the protocol."""
+    flax, dtype = twin(loaded, name), loaded.params.embedding.weight.dtype
+    identity = dict(model=loaded.name, weights_hash=loaded.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize,
+                    config=loaded.config, cache="fixed")  # fmt: skip
+    return Subject(name, "flax", name, lambda ids, work: stream(flax, ids, work), encoder(loaded), identity)
+
+
+def missing(name: str, model: str) -> tuple[str, str] | None:
+    """Flax runs wherever it is installed."""
+    found = find_spec("flax")
+    return None if found else ("Flax is not installed.", "Run `make setup`, or `.venv/bin/pip install flax`.")

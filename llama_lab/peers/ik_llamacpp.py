@@ -1,0 +1,131 @@
+"""ik_llama.cpp (https://github.com/ikawrakow/ik_llama.cpp), a fork of llama.cpp with products of its own, on the very
+GGUF file that a checkpoint came from, through ik-llama-cpp-python. `make peers` builds it for this machine: the wheels
+on PyPI are compiled for AVX2, and without AVX-512 and VNNI it has other, slower products.
+
+ik-llamacpp       bare `llama_decode`, called as llama.cpp is (`llamacpp.py`): flash attention, an f16 cache
+ik-llamacpp+q8_0  the same, on the same model in Q8_0; +q4_0: in Q4_0 (`requantised.py`)
+
+Its package has a name and libraries of its own, so that both can be measured in one process. Matrices in Q4_1 are
+multiplied wrongly for 32 tokens and more at once, by the release of PyPI at least: logits that have nothing to do with
+those of 31. Such a file is read in pieces of 31 tokens, which costs it some of its lead in prompts. Its attention ends
+the process over several rows, so it is asked for one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from llama_jax import checkpoint, generate
+from llama_lab.bench.workload import Subject, Workload, encoder
+from llama_lab.peers import UnavailableError, llamacpp
+
+BACKEND = "ik_llama.cpp"
+PACKAGE, MODULE = "ik-llama-cpp-python", "ik_llama_cpp"
+F16 = 1  # ggml's number of the type
+UNSOUND, PIECE = "q4_1", 31  # whose products are wrong for more tokens than that
+_kept: dict = {}  # the callback and the model opened last, which subjects of one process share
+
+
+def missing(name: str, model: str) -> tuple[str, str] | None:
+    """It runs GGUF files wherever its Python package is installed."""
+    if find_spec(MODULE) is None:
+        return f"{PACKAGE} is not installed.", "Run `make peers`, which builds it for this machine."
+    return llamacpp.no_file(model, BACKEND)
+
+
+def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
+    """ik_llama.cpp as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
+    path = weights_of(loaded, name)
+    runner = Single(opened(path), Context)
+    return Subject(name, BACKEND, name, runner.run, encoder(loaded), llamacpp.identity(loaded, path))
+
+
+def logits(loaded: checkpoint.Checkpoint, name: str = "ik-llamacpp"):
+    """ids → its logits of every position, float32 [T V], as the measured peer computes them.
+
+    Raises UnavailableError.
+    """
+    model = opened(weights_of(loaded, name))
+    return lambda ids: llamacpp.teacher_forced(Context(model, generate.bucket(len(ids)), every=True), ids)
+
+
+def weights_of(loaded: checkpoint.Checkpoint, name: str) -> Path:
+    """The file that a checkpoint was read from, or for `ik-llamacpp+TYPE` the one llama.cpp's quantiser makes of it.
+    Raises UnavailableError."""
+    if gap := missing(name, loaded.source):
+        raise UnavailableError(*gap)
+    return llamacpp.in_type(loaded, name.partition("+")[2])
+
+
+def library():
+    """Its C interface, with its log going nowhere but to `llamacpp.heard`."""
+    try:
+        for needed in (Path(find_spec(MODULE).origin).parent / "lib").glob("libggml.*"):
+            ctypes.CDLL(str(needed))  # built from source its libraries do not say that they lie side by side
+        from ik_llama_cpp import _ctypes_api as ik
+    except (ImportError, OSError, AttributeError) as error:  # no such instructions, no such library, another version
+        raise UnavailableError(f"{PACKAGE} cannot be loaded: {error}", "Run `make peers` again.") from error
+    if "listener" not in _kept:
+        _kept["listener"] = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(llamacpp.listen)
+        ik._lib.llama_log_set(_kept["listener"], None)
+        ik.llama_backend_init()
+    return ik
+
+
+def opened(path: Path) -> Model:
+    """A file as its model, its pages mapped; the one opened last is kept."""
+    ik, identity = library(), (str(path), path.stat().st_mtime_ns)
+    if _kept.get("identity") != identity:
+        settings = ik.llama_model_default_params()
+        settings.n_gpu_layers = 0
+        if not (model := ik.llama_model_load_from_file(str(path).encode(), settings)):
+            raise UnavailableError(
+                f"ik_llama.cpp cannot read {path}: {llamacpp.complaint()}",
+                "Leave the peer out, or convert the model with llama.cpp's own tools.",
+            )
+        _kept.update(identity=identity, model=Model(ik, model, path))
+    return _kept["model"]
+
+
+def instructions() -> str:
+    """What it was compiled for, in its own words: `AVX512_VNNI = 1 | …`."""
+    said = library()._lib.llama_print_system_info
+    said.restype = ctypes.c_char_p
+    return said().decode(errors="replace")
+
+
+class Model(llamacpp.Model):
+    """llama.cpp's, and how many tokens its products may be given at once."""
+
+    def __init__(self, ik, pointer, path: Path):
+        super().__init__(ik, pointer, ik.llama_free_model)
+        self.piece = PIECE if UNSOUND in llamacpp.kinds(path) else llamacpp.MICRO_BATCH
+
+
+class Single(llamacpp.Bare):
+    """`llama_decode` alone, one row."""
+
+    def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
+        """Blocks [1 1] of greedy tokens. Raises RuntimeError for more than one row."""
+        if work.batch != 1:
+            raise RuntimeError(
+                f"ik_llama.cpp is asked for one row, {work.batch} were asked for; llamacpp takes several"
+            )
+        return super().run(ids, work)
+
+
+class Context(llamacpp.Context):
+    """llama.cpp's, with the settings and the names of the fork."""
+
+    def attend(self, settings, every: bool, exact: bool) -> None:
+        settings.flash_attn, settings.type_k, settings.type_v = True, F16, F16
+        settings.n_ubatch = self.model.piece
+
+    def clear(self) -> None:
+        """Forget every token."""
+        self.llama.llama_kv_cache_clear(self.pointer)

@@ -1,0 +1,309 @@
+"""llama.cpp on the very GGUF file that a checkpoint came from, through llama-cpp-python (`make peers` builds it for
+this machine).
+
+llamacpp            bare `llama_decode`, called as llama-bench measures pp and tg: the prompt as one batch, then a token
+                    a call, flash attention, an f16 cache; the greedy choice is made on the host from the last logits
+llamacpp+generate   the package's own generator, `Llama.generate` at temperature 0
+llamacpp+q8_0       as llamacpp, on the same model in Q8_0; +q4_0: in Q4_0 (`requantised.py`)
+llamacpp+lookup     as llamacpp, with tokens drafted from the text so far (`llamacpp_lookup.py`)
+
+All compute on quantised blocks with activations rounded to 8 bits, so that their tokens are their own after a while.
+As many threads as this process may use cores, as ours; nothing is offloaded; the token that ends a text ends no
+request. Neither may reuse what it holds of an earlier request: the cache is cleared before each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from llama_jax import checkpoint, generate
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench.process import allowed_cores
+from llama_lab.bench.workload import Subject, Workload, encoder
+from llama_lab.peers import UnavailableError, requantised
+
+BATCH, MICRO_BATCH = 2048, 512  # tokens a call, and at a time within it: llama-bench's own
+CACHE_BYTES = 2  # a cached value's: f16
+ERROR_LEVEL = 4  # a level of ggml's log
+heard: list[str] = []  # llama.cpp's last complaints; it says them nowhere else
+_kept: dict = {}  # the callback and the model opened last, which subjects of one process share
+
+
+def missing(name: str, model: str) -> tuple[str, str] | None:
+    """llama.cpp runs GGUF files wherever its Python package is built."""
+    if find_spec("llama_cpp") is None:
+        return (
+            "llama-cpp-python is not installed.",
+            "Run `make peers`, which builds it for this machine in some minutes.",
+        )
+    return no_file(model)
+
+
+def no_file(model: str, whose: str = "llama.cpp") -> tuple[str, str] | None:
+    """Why what reads GGUF files cannot read this model."""
+    try:
+        path = checkpoint.gguf_file(model)
+    except UserError as error:
+        return str(error), "Run `make setup`."
+    return None if path else (f"{whose} reads GGUF files, and {model} is none.", "Give --model a path to a .gguf file.")
+
+
+def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
+    """A way of asking llama.cpp as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
+    path = weights_of(loaded, name)
+    runner = HighLevel(path) if name == "llamacpp+generate" else Bare(opened(path))
+    return Subject(name, "llama.cpp", name, runner.run, encoder(loaded), identity(loaded, path))
+
+
+def weights_of(loaded: checkpoint.Checkpoint, name: str = "llamacpp") -> Path:
+    """The file that a checkpoint was read from, or for `llamacpp+TYPE` the one made from it.
+
+    Raises UnavailableError where llama.cpp is not here, or reads or makes no such file.
+    """
+    if gap := missing(name, loaded.source):
+        raise UnavailableError(*gap)
+    return in_type(loaded, name.partition("+")[2])
+
+
+def in_type(loaded: checkpoint.Checkpoint, kind: str) -> Path:
+    """The file that a checkpoint was read from, or where `kind` is a type to be had the one made of it."""
+    path = Path(loaded.source)
+    return (
+        requantised.obtain(path, loaded.weights_hash, kind, len(allowed_cores())) if kind in requantised.TYPES else path
+    )
+
+
+def identity(loaded: checkpoint.Checkpoint, path: Path | None = None) -> dict:
+    """What a trial says of a file, the checkpoint's own by default: the type most tensors have, and the bytes a
+    parameter takes over all of them. The hash is that of the checkpoint's file, whatever was made of it."""
+    tensors = checkpoint.gguf.read(path or Path(loaded.source)).tensors.values()
+    kind, width = (
+        kinds(path or Path(loaded.source)).most_common(1)[0][0],
+        sum(size for *_, size in tensors) / sum(int(np.prod(shape)) for shape, *_ in tensors),
+    )
+    return dict(
+        model=loaded.name,
+        weights_hash=loaded.weights_hash,
+        dtype=kind,
+        quantisation=f"gguf-{kind}",
+        weight_bytes=width,
+        config=loaded.config,
+        cache="fixed",
+        cache_bytes=CACHE_BYTES,
+    )
+
+
+def kinds(path: Path) -> Counter[str]:
+    """Types of a file's matrices, and how many have each."""
+    tensors = checkpoint.gguf.read(path).tensors.values()
+    return Counter(gguf.GGMLQuantizationType(kind).name.lower() for shape, kind, *_ in tensors if len(shape) > 1)
+
+
+def listen(level: int, text: bytes, _) -> None:
+    """What ggml's log calls: its errors are kept, the rest goes nowhere."""
+    if level == ERROR_LEVEL:
+        heard[:] = [*heard[-2:], text.decode(errors="replace").strip()]
+
+
+def library():
+    """`llama_cpp` with its log going nowhere but to `heard`."""
+    import llama_cpp
+
+    if "listener" not in _kept:
+        _kept["listener"] = llama_cpp.llama_log_callback(listen)
+        llama_cpp.llama_log_set(_kept["listener"], ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+    return llama_cpp
+
+
+def opened(path: Path):
+    """A file as llama.cpp's model, its pages mapped and not copied where it can; the one opened last is kept."""
+    llama, identity = library(), (str(path), path.stat().st_mtime_ns)
+    if _kept.get("identity") != identity:
+        settings = llama.llama_model_default_params()
+        settings.n_gpu_layers = 0
+        if not (model := llama.llama_model_load_from_file(str(path).encode(), settings)):
+            raise UnavailableError(
+                f"llama.cpp cannot read {path}: {complaint()}", "Convert the model anew with llama.cpp's own tools."
+            )
+        _kept.update(identity=identity, model=Model(llama, model, llama.llama_model_free))
+    return _kept["model"]
+
+
+def complaint() -> str:
+    return "; ".join(heard) or "it does not say why"
+
+
+class Model:
+    """A loaded model: freed when nobody refers to it any more."""
+
+    def __init__(self, llama, pointer, free: Callable):
+        self.llama, self.pointer = llama, pointer
+        self.vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(pointer))
+        weakref.finalize(self, free, pointer)
+
+
+class Context:
+    """Room for the keys and values of some rows, and a batch to hand tokens over. Raises RuntimeError where there is
+    none.
+
+    slots: positions a row. rows: sequences, each with positions of its own. every: logits of all positions may be asked
+    for.
+    exact: attention in float32 throughout; the fast one rounds keys and values to f16.
+    """
+
+    def __init__(self, model: Model, slots: int, rows: int = 1, every: bool = False, exact: bool = False):
+        self.model, self.llama, self.slots, self.rows = model, model.llama, slots, rows
+        settings, llama, cores = model.llama.llama_context_default_params(), model.llama, len(allowed_cores())
+        settings.n_ctx, settings.n_seq_max, settings.n_batch, settings.n_ubatch = slots * rows, rows, BATCH, MICRO_BATCH
+        settings.n_threads = settings.n_threads_batch = cores
+        settings.offload_kqv = False
+        self.attend(settings, every, exact)
+        self.pointer = llama.llama_init_from_model(model.pointer, settings)
+        if not self.pointer:
+            raise RuntimeError(f"llama.cpp made no context of {slots} slots and {rows} rows: {complaint()}")
+        weakref.finalize(self, llama.llama_free, self.pointer)
+        self.batch = llama.llama_batch_init(BATCH, 0, 1)
+        weakref.finalize(self, llama.llama_batch_free, self.batch)
+
+    def attend(self, settings, every: bool, exact: bool) -> None:
+        """The settings that are llama.cpp's own; what is derived from it has others."""
+        llama = self.llama
+        settings.flash_attn_type = (
+            llama.LLAMA_FLASH_ATTN_TYPE_DISABLED if exact else llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        )
+        settings.type_k = settings.type_v = llama.GGML_TYPE_F32 if exact else llama.GGML_TYPE_F16
+        settings.n_outputs_max_per_seq = MICRO_BATCH if every else 1
+        settings.op_offload = False
+
+    def clear(self) -> None:
+        """Forget every token."""
+        self.llama.llama_memory_clear(self.llama.llama_get_memory(self.pointer), False)
+
+    def forget(self, position: int, row: int = 0) -> None:
+        """Forget a row's tokens from this position on."""
+        self.llama.llama_memory_seq_rm(self.llama.llama_get_memory(self.pointer), row, position, -1)
+
+    def decode(self, tokens: Sequence[tuple[int, int, int, bool]]) -> None:
+        """One call with (id, position, row, whether its logits are wanted) a token. Raises RuntimeError where it
+        fails."""
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for i, (token, position, row, wanted) in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, position, 1, wanted
+            batch.seq_id[i][0] = row
+        if code := self.llama.llama_decode(self.pointer, batch):
+            raise RuntimeError(f"llama_decode failed with code {code}: {complaint()}")
+
+    def logits(self, i: int) -> np.ndarray:
+        """Logits [V] of the last call's i-th token; valid until the next call."""
+        return np.ctypeslib.as_array(self.llama.llama_get_logits_ith(self.pointer, i), (self.model.vocabulary,))
+
+
+class Bare:
+    """`llama_decode` alone. The context is made by the first request, and anew only for one that needs more room or
+    other rows."""
+
+    def __init__(self, model: Model, make: Callable[..., Context] = Context):
+        self.model, self.make, self.context = model, make, None
+
+    def room(self, slots: int, rows: int) -> Context:
+        if self.context is None or self.context.rows != rows or self.context.slots < slots:
+            self.context = None  # freed before the next one takes its memory
+            self.context = self.make(self.model, slots, rows)
+        return self.context
+
+    def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
+        """Blocks [1 B] of greedy tokens."""
+        context = self.room(generate.bucket(len(ids) + work.new_tokens), work.batch)
+        context.clear()
+        tokens = prefill(context, ids)
+        yield tokens[None]
+        for position in range(len(ids), len(ids) + work.new_tokens - 1):
+            context.decode([(int(token), position, row, True) for row, token in enumerate(tokens)])
+            tokens = np.array([context.logits(row).argmax() for row in range(work.batch)], np.int32)
+            yield tokens[None]
+
+
+def prefill(context: Context, ids: Sequence[int]) -> np.ndarray:
+    """The next token [B] of each row after the same prompt, every row computed by itself, in calls of BATCH tokens."""
+    last, best = len(ids) - 1, np.zeros(context.rows, np.int32)
+    tokens = [(int(token), at, row, at == last) for row in range(context.rows) for at, token in enumerate(ids)]
+    for start in range(0, len(tokens), BATCH):
+        piece = tokens[start : start + BATCH]
+        context.decode(piece)
+        for i, (_, _, row, wanted) in enumerate(piece):
+            if wanted:
+                best[row] = context.logits(i).argmax()
+    return best
+
+
+class HighLevel:
+    """`Llama.generate`. As the package offers it: one row."""
+
+    def __init__(self, path: Path):
+        library()
+        self.path, self.slots, self.model = path, 0, None
+
+    def room(self, slots: int):
+        import llama_cpp
+
+        if self.slots < slots:
+            cores, self.model = len(allowed_cores()), None
+            self.model = llama_cpp.Llama(
+                str(self.path),
+                n_ctx=slots,
+                n_batch=BATCH,
+                n_ubatch=MICRO_BATCH,
+                n_threads=cores,
+                n_threads_batch=cores,
+                flash_attn=True,
+                n_gpu_layers=0,
+                offload_kqv=False,
+                verbose=False,
+            )
+            self.slots = slots
+        return self.model
+
+    def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
+        """Blocks [1 1] of greedy tokens. Raises RuntimeError for more than one row."""
+        if work.batch != 1:
+            raise RuntimeError(
+                f"llama-cpp-python's generator makes one row, {work.batch} were asked for; llamacpp takes several"
+            )
+        model = self.room(generate.bucket(len(ids) + work.new_tokens))
+        model.reset()  # else it would keep what this prompt shares with the last one, and not compute it
+        for token in islice(model.generate(list(map(int, ids)), temp=0.0), work.new_tokens):
+            yield np.array([[token]], np.int32)
+
+
+def logits(
+    loaded: checkpoint.Checkpoint, name: str = "llamacpp", exact: bool = False
+) -> Callable[[Sequence[int]], np.ndarray]:
+    """ids → llama.cpp's logits of every position, float32 [T V], as the measured peer computes them; exact: with
+    attention in float32.
+
+    Raises UnavailableError where llama.cpp cannot run the checkpoint.
+    """
+    model = opened(weights_of(loaded, name))
+    return lambda ids: teacher_forced(Context(model, generate.bucket(len(ids)), every=True, exact=exact), ids)
+
+
+def teacher_forced(context: Context, ids: Sequence[int]) -> np.ndarray:
+    """Logits of every position, float32 [T V], by a new context that hands out all of them."""
+    found = np.empty((len(ids), context.model.vocabulary), np.float32)
+    for start in range(0, len(ids), MICRO_BATCH):
+        piece = [(int(token), start + i, 0, True) for i, token in enumerate(ids[start : start + MICRO_BATCH])]
+        context.decode(piece)
+        for i in range(len(piece)):
+            found[start + i] = context.logits(i)
+    return found

@@ -1,0 +1,101 @@
+"""llama.cpp with prompt lookup (https://github.com/apoorvumang/prompt-lookup-decoding): what followed the same few
+tokens earlier in the text is drafted, and one `llama_decode` of all drafted tokens says how many of them are its own
+choice.
+
+llama-cpp-python's `LlamaPromptLookupDecoding` drafts likewise, but reads the whole text again for every draft and knows
+one length of drafts only. Here an index of n-grams is kept as tokens come, the last occurrence wins, and the length of
+a draft follows what became of the one before, because llama.cpp takes longer for more rows: a rejected draft must be
+cheap, an accepted one long. Greedy, one row.
+
+The tokens are llama.cpp's own greedy ones but for near-ties: several rows go through other products than one, whose
+sums are rounded in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from llama_jax import checkpoint, generate
+from llama_lab.bench.workload import Subject, Workload, encoder
+from llama_lab.peers import llamacpp
+
+SIZES = (3, 2)  # tokens of an n-gram, the longest first
+SHORTEST, LONGEST = 2, 16  # tokens of a draft
+missing = llamacpp.missing
+logits = llamacpp.logits
+
+
+def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
+    """llama.cpp with drafts as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
+    path = llamacpp.weights_of(loaded, name)
+    runner = Lookup(llamacpp.opened(path))
+    return Subject(name, "llama.cpp", name, runner.run, encoder(loaded), llamacpp.identity(loaded, path))
+
+
+class Drafts:
+    """The text so far, what followed each of its n-grams, and how many tokens to draft next."""
+
+    def __init__(self, ids: Sequence[int]):
+        self.ids, self.length = [], SHORTEST
+        self.after: dict[tuple[int, ...], int] = {}
+        for token in ids:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """One more token; the n-grams that end before it are followed by it."""
+        for size in SIZES:
+            if len(self.ids) >= size:
+                self.after[tuple(self.ids[-size:])] = len(self.ids)
+        self.ids.append(int(token))
+
+    def next(self, most: int) -> list[int]:
+        """What followed the last n-gram earlier, at most so many tokens; none where it is new."""
+        for size in SIZES:
+            if (at := self.after.get(tuple(self.ids[-size:]))) is not None:
+                return self.ids[at : at + min(self.length, most)]
+        return []
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """Twice as many after a draft that was right throughout, half as many after another."""
+        if drafted:
+            self.length = min(2 * self.length, LONGEST) if accepted == drafted else max(self.length // 2, SHORTEST)
+
+
+class Lookup(llamacpp.Bare):
+    """As `Bare`, with a draft before each call."""
+
+    def __init__(self, model: llamacpp.Model):
+        super().__init__(model, lambda *sizes: llamacpp.Context(*sizes, every=True))
+
+    def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
+        """Blocks [n 1] of greedy tokens, as many as a call has brought. Raises RuntimeError for more than one row."""
+        if work.batch != 1:
+            raise RuntimeError(f"drafts are of one row here, {work.batch} were asked for; llamacpp takes several")
+        context = self.room(generate.bucket(len(ids) + work.new_tokens + LONGEST), 1)
+        context.clear()
+        made = llamacpp.prefill(context, ids)
+        text = Drafts([*ids, *made])
+        yield made[None]
+        left = work.new_tokens - 1
+        while left:
+            made = step(context, text, left)
+            left -= len(made)
+            yield np.array(made, np.int32)[:, None]
+
+
+def step(context: llamacpp.Context, text: Drafts, left: int) -> list[int]:
+    """The next tokens, one or more and at most `left`, by one call; what it rejects is forgotten by cache and text."""
+    draft, start = text.next(left - 1), len(text.ids) - 1
+    rows = [text.ids[-1], *draft]
+    context.decode([(token, start + i, 0, True) for i, token in enumerate(rows)])
+    best = [int(context.logits(i).argmax()) for i in range(len(rows))]
+    accepted = next((i for i, token in enumerate(draft) if token != best[i]), len(draft))
+    if accepted < len(draft):
+        context.forget(start + accepted + 1)
+    made = best[: accepted + 1]
+    for token in made:
+        text.add(token)
+    text.learn(len(draft), accepted)
+    return made

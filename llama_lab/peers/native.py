@@ -1,0 +1,147 @@
+"""What Ollama and llama.cpp's own server share: built from source into the user's cache, started on loopback on a port
+that is free, ended with whoever started them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import parent
+
+STARTS_S, ENDS_S = 30.0, 10.0
+
+
+def require(tools: Mapping[str, str], what: str, command: str) -> None:
+    """Raises UserError for the first tool, of {name: remedy}, that is missing."""
+    for tool, remedy in tools.items():
+        if shutil.which(tool) is None:
+            raise UserError(f"{tool} is missing, so {what} cannot be built here; {remedy}, then `{command}`.")
+
+
+def run(command: list[str], settings: dict[str, str], folder: str) -> str:
+    """A step of a build: what it prints. Raises UserError with its last line of error."""
+    done = subprocess.run(command, env=os.environ | settings, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
+        raise UserError(f"`{' '.join(command[:3])}` failed: {(errors or ['no message'])[-1]}")
+    return done.stdout
+
+
+def pinned() -> str:
+    """llama-cpp-python as requirements-peers.txt pins it, whose source archive carries llama.cpp."""
+    needed = (paths.ROOT / "requirements-peers.txt").read_text().split()
+    return next(line for line in needed if line.startswith("llama-cpp-python=="))
+
+
+@contextlib.contextmanager
+def llama_cpp() -> Iterator[Callable[[str, Path, Sequence[str]], None]]:
+    """extract(part, folder, names): what lies below `names` of a part of llama.cpp's source, into a folder.
+
+    Raises UserError where the archive cannot be had.
+    """
+    with tempfile.TemporaryDirectory() as here:
+        fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python"]
+        run([*fetch, "-d", here, pinned()], {}, here)
+        with tarfile.open(next(Path(here).glob("llama_cpp_python-*.tar.gz"))) as archive:
+
+            def extract(part: str, folder: Path, names: Sequence[str] = ()) -> None:
+                for member in archive.getmembers():
+                    _, found, path = member.name.partition(f"/vendor/llama.cpp/{part}")
+                    if found and member.isfile() and (not names or path.split("/")[0] in names):
+                        archive.extract(member.replace(name=path), folder, filter="data")
+
+            yield extract
+
+
+def start(
+    command: Sequence[str], settings: Mapping[str, str], answers: Callable[[], bool], who: str
+) -> subprocess.Popen:
+    """A server's process once it answers; it ends with this one. Raises UserError where it does not, with its last
+    words."""
+    log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (the server's to write)
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent.FOLLOWER, str(os.getpid()), *command],
+        env=settings,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+    )
+    deadline = time.monotonic() + STARTS_S
+    while not answers():
+        if process.poll() is not None or time.monotonic() > deadline:
+            end(process)
+            log.seek(0)
+            last = (log.read().strip().splitlines() or ["no message"])[-1]
+            raise UserError(f"{who} that was built here did not start: {last[-300:]}")
+        time.sleep(0.05)
+    return process
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def listening(host: str) -> bool:
+    name, _, port = host.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((name, int(port)), timeout=1):
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def speaking(command: Sequence[str], who: str, ends_s: float) -> Iterator[str]:
+    """The first line that a server says on stdout, once it answers; it is given so many seconds to end in the end.
+    Raises UserError where it ends without one, with its last words."""
+    with tempfile.TemporaryFile("w+", errors="replace") as complaints:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True)
+        try:
+            if not (line := process.stdout.readline()):
+                process.wait()
+                complaints.seek(0)
+                last = (complaints.read().strip().splitlines() or ["no message"])[-1]
+                raise UserError(f"{who} did not start: {last[-300:]}")
+            yield line
+        finally:
+            end(process, ends_s)
+            process.stdout.close()
+
+
+def end(process: subprocess.Popen, ends_s: float = ENDS_S) -> None:
+    """End a server, which ends what holds its model; by force where it does not."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(ends_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def make(what: str, binary: Callable[[], Path | None], build: Callable[[], Path]) -> None:
+    """A target of the Makefile: build it unless it is there, and say how large it is and what it says of itself."""
+    try:
+        if (path := binary()) is None:
+            print(f"building {what} from source; some minutes on two idle cores", flush=True)
+            start = time.perf_counter()
+            path = build()
+            print(f"built in {time.perf_counter() - start:.0f} s")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    done = subprocess.run([path, "--version"], capture_output=True, text=True)
+    said = (done.stdout + done.stderr).strip().splitlines()
+    print(f"{what}: {path.stat().st_size:,} bytes at {path}; it says: {said[-1] if said else 'nothing'}")

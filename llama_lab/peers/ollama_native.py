@@ -1,0 +1,118 @@
+"""A real Ollama of our own: built from source for this machine (`make ollama`), started on loopback for a measurement,
+ended with it.
+
+VERSION is the last release whose llama.cpp lies in Ollama's own tree; later ones fetch it while they are built. Go
+leaves folders named `vendor` out of the modules that it hands over, so three headers that llama.cpp keeps in one are
+missing: they are taken from the source archive of llama-cpp-python, which carries the same llama.cpp. And Go compiles
+no folder without a Go file in it, such as ggml's part for AMX: where the processor has that, it is compiled here, as
+Ollama's own releases have it.
+
+The binary, its models and its key lie in the user's cache; an Ollama that is installed or runs here is not touched.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab.peers import native
+
+VERSION = "0.24.0"
+MODULE = "github.com/ollama/ollama"
+HEADERS = ("miniaudio", "nlohmann", "stb")  # folders below llama.cpp/vendor
+OPTIMISED = "-O3 -march=native"
+REPACKED = "-DGGML_USE_CPU_REPACK"  # repacked blocks: llama.cpp's default everywhere else
+KERNELS = "ml/backend/ggml/ggml/src/ggml-cpu"
+TILES = Path(__file__).with_name("tile_config.h")
+LINKED = f"-s -w -X={MODULE}/version.Version={VERSION}"  # no symbols; what the server says its version is
+SETTINGS = {  # of the server: nothing leaves this machine, one model at a time, one request at a time
+    "OLLAMA_NO_CLOUD": "1",
+    "OLLAMA_NOPRUNE": "1",
+    "OLLAMA_MAX_LOADED_MODELS": "1",
+    "OLLAMA_NUM_PARALLEL": "1",
+}
+TOOLS = {"go": "install Go 1.26 or newer (https://go.dev/dl)", "c++": "apt install build-essential"}
+
+
+def binary() -> Path | None:
+    """The Ollama that was built here; None where none was."""
+    path = paths.cache("ollama", VERSION, "ollama")
+    return path if path.is_file() else None
+
+
+def build() -> Path:
+    """Build it. Raises UserError where a tool is missing or the build fails."""
+    native.require(TOOLS, "Ollama", "make ollama")
+    folder = paths.private("ollama", VERSION)
+    include = headers(paths.private("ollama", "headers"))
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        settings = dict(
+            GOBIN=made,
+            CGO_ENABLED="1",
+            CGO_CFLAGS=OPTIMISED,
+            CGO_CXXFLAGS=OPTIMISED,
+            CGO_CPPFLAGS=f"{REPACKED} -I{include}",
+            CGO_LDFLAGS=amx(made),
+        )
+        command = ["go", "install", "-trimpath", "-ldflags", LINKED, f"{MODULE}@v{VERSION}"]
+        native.run(command, settings, made)
+        os.replace(Path(made, "ollama"), folder / "ollama")
+    return folder / "ollama"
+
+
+def amx(folder: str) -> str:
+    """The archive of ggml's part for AMX, compiled into a folder; "" where the compiler knows of none here. Raises
+    UserError where that fails."""
+    compiler = ["c++", *OPTIMISED.split()]
+    if "__AMX_INT8__" not in native.run([*compiler, "-dM", "-E", "-x", "c++", os.devnull], {}, folder):
+        return ""
+    module = json.loads(native.run(["go", "mod", "download", "-json", f"{MODULE}@v{VERSION}"], {}, folder))
+    source = Path(module["Dir"], KERNELS)
+    parts = sorted((source / "amx").glob("*.cpp"))
+    places = (source / "amx", source, source.parent, source.parent.parent / "include")
+    options = ["-std=c++17", "-DNDEBUG", "-D_GNU_SOURCE", REPACKED, "-include", str(TILES), *(f"-I{p}" for p in places)]
+    native.run([*compiler, *options, "-c", *map(str, parts)], {}, folder)
+    native.run(["ar", "rcs", "amx.a", *(f"{part.stem}.o" for part in parts)], {}, folder)
+    return str(Path(folder, "amx.a"))
+
+
+def headers(folder: Path) -> Path:
+    """The folder with HEADERS in it, filled where it is not. Raises UserError where the archive cannot be had."""
+    if not all((folder / name).is_dir() for name in HEADERS):
+        with native.llama_cpp() as extract:
+            extract("vendor/", folder, HEADERS)
+    return folder
+
+
+@functools.cache
+def server() -> str:
+    """The address of this process's own server, started when first asked for, on a port that the system chose; it ends
+    with the process. Raises UserError where it does not start."""
+    process, url = start()
+    atexit.register(native.end, process)
+    return url
+
+
+def start(**more: str) -> tuple[subprocess.Popen, str]:
+    """(the process, its address once it answers). more: settings in place of those of SETTINGS. Raises UserError where
+    it is not built or does not start."""
+    if (path := binary()) is None:
+        raise UserError("Ollama is not built here; run `make ollama`.")
+    host = f"127.0.0.1:{native.free_port()}"
+    home = paths.private("ollama", "home")
+    models = str(paths.private("ollama", "models"))
+    settings = {**SETTINGS, **more, "OLLAMA_HOST": host, "OLLAMA_MODELS": models, "HOME": str(home)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OLLAMA_")}
+    process = native.start([str(path), "serve"], kept | settings, lambda: native.listening(host), "The Ollama")
+    return process, f"http://{host}"
+
+
+if __name__ == "__main__":
+    native.make(f"Ollama {VERSION}", binary, build)

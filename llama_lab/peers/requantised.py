@@ -1,0 +1,88 @@
+"""A GGUF file's model with its matrices in another type, made by llama.cpp's own quantiser and kept in the user's
+cache.
+
+The quantiser runs in a process of its own: ggml ends the process where it meets what it did not expect, and the memory
+it takes is nobody's who measures afterwards. What it makes follows from the file, the type and its version alone, so
+two processes that make the same file at once do no harm. A file in the cache is used only with the SHA-256 it was made
+with; a damaged one is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from llama_jax.plumbing import files, paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab.peers import UnavailableError
+
+TYPES = ("q8_0", "q4_0")  # Q4_0 is what ggml repacks for its fastest products when it loads a file
+LIMIT_S = 3600
+REMEDY = "Leave the peer out, or convert the model with llama.cpp's own tools."
+
+
+def obtain(path: Path, digest: str, kind: str, threads: int) -> Path:
+    """The file whose SHA-256 is `digest`, in `kind` (of TYPES), from the cache or made now.
+
+    Already quantised matrices are quantised once more: what the file has lost stays lost, and a coarser type loses some
+    more.
+    Raises UnavailableError where the quantiser fails, with its last words, or the cache cannot be written.
+    """
+    made = paths.cache("requantised", f"{digest[:16]}-{kind}-{metadata.version('llama-cpp-python')}.gguf")
+    known = made.with_suffix(".sha256")
+    if intact(made, known):
+        return made
+    try:
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+            fresh = Path(folder) / made.name
+            quantise(path, fresh, kind, threads)
+            found = hash_of(fresh)
+            os.replace(fresh, made)
+        files.write(known, found)  # last: it says that the file beside it is whole
+    except (OSError, UserError) as error:
+        raise UnavailableError(
+            f"{made.parent} cannot be written: {error}", "Set LLAMA_JAX_CACHE to a folder that can."
+        ) from error
+    return made
+
+
+def intact(made: Path, known: Path) -> bool:
+    """Whether a file is there and is what it was when it was made."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return hash_of(made) == known.read_text()
+    return False
+
+
+def hash_of(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def quantise(source: Path, target: Path, kind: str, threads: int) -> None:
+    """The quantiser in a process of its own. Raises UnavailableError with what it said last."""
+    command = [sys.executable, "-c", CHILD, str(source), str(target), kind, str(threads)]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"llama.cpp's quantiser took more than {LIMIT_S} s.", REMEDY) from None
+    if ended.returncode or not target.is_file():
+        said = [line.strip() for line in (ended.stderr + ended.stdout).splitlines() if line.strip()]
+        reason = f"llama.cpp's quantiser made no {kind} of {source}: {'; '.join(said[-2:]) or 'it does not say why'}"
+        raise UnavailableError(reason, REMEDY)
+
+
+# llama_cpp is all that it imports: this package would bring JAX along
+CHILD = """import ctypes, sys
+import llama_cpp
+source, target, kind, threads = sys.argv[1:]
+settings = llama_cpp.llama_model_quantize_default_params()
+settings.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+settings.allow_requantize, settings.nthread = True, int(threads)
+sys.exit(bool(llama_cpp.llama_model_quantize(source.encode(), target.encode(), ctypes.byref(settings))))"""

@@ -1,0 +1,82 @@
+"""What notebooks teach with: errors that are meant, programs that are counted, exercises that look at an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import jax
+import numpy as np
+
+from llama_lab.bench.guard import Guard
+
+UNANSWERED = "Not answered yet. Change the line above, and run this cell again."
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+LONGEST = 300  # characters of an error
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    """Code that is meant to fail: the kind of error and the first line of its message are printed.
+
+    Raises AssertionError where nothing fails, since the text around it would then be wrong.
+    """
+    try:
+        yield
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = re.sub(r"\. [^.]*:$", ".", ADDRESS.sub("", lines[0] if lines else ""))  # what it leads to is left out
+        print(f"{type(error).__name__}: {said if len(said) <= LONGEST else said[:LONGEST] + ' …'}")
+    else:
+        raise AssertionError("This was meant to fail, and did not: JAX has learnt it.")
+
+
+def programs(function: Callable, *calls: tuple) -> list[int]:
+    """How many programs each of these calls compiles, one after the other, as the guard counts them.
+
+    What is computed on the way to the arguments is done before.
+    """
+    counts = []
+    for arguments in calls:
+        jax.block_until_ready([a for a in arguments if isinstance(a, jax.Array)])
+        with Guard() as guard:
+            jax.block_until_ready(function(*arguments))
+        counts.append(guard.count("backend"))
+    return counts
+
+
+def exercise(answer: object, right: object, why: str, within: float = 0.0) -> str:
+    """What to say to an answer: a number (right within a share of it), a name, a list. None is none given yet."""
+    if answer is None:
+        return UNANSWERED
+    numbers = isinstance(right, (int, float)) and not isinstance(right, bool)
+    if numbers and (isinstance(answer, bool) or not isinstance(answer, (int, float))):
+        return f"Not yet: {answer!r} is no number."
+    hit = math.isclose(answer, right, rel_tol=within, abs_tol=1e-9) if numbers else answer == right
+    told = f"{right:,.4g}" if isinstance(right, float) else right
+    return f"Right: {told}. {why}" if hit else f"Not yet: it is not {answer!r}. {why}"
+
+
+def same(mine: Callable | None, reference: Callable, calls: Iterable[tuple], most: int | None = None) -> str:
+    """What to say to a function of the reader's: whether it computes what the reference does, in every call, and in no
+    more than `most` programs. None is none given yet."""
+    if mine is None:
+        return UNANSWERED
+    compiled = 0
+    for n, arguments in enumerate(calls, 1):
+        wanted = np.asarray(reference(*arguments))
+        try:
+            with Guard() as guard:
+                found = np.asarray(mine(*arguments))
+        except Exception as error:  # the reader's own, told in a line
+            return f"Not yet: call {n} ends in {type(error).__name__}: {(str(error).splitlines() or [''])[0][:LONGEST]}"
+        compiled += guard.count("backend")
+        if found.shape != wanted.shape:
+            return f"Not yet: call {n} gives shape {found.shape}, it should be {wanted.shape}."
+        if not np.allclose(found, wanted, rtol=1e-4, atol=1e-5):
+            return f"Not yet: call {n} gives {found.tolist()!r:.60}, it should be {wanted.tolist()!r:.60}."
+    if most is not None and compiled > most:
+        return f"Not yet: the values are right, but it compiled {compiled} programs where {most} will do."
+    return f"Right, in {compiled} program{'s' * (compiled != 1)}."

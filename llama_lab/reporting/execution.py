@@ -1,0 +1,156 @@
+"""One notebook executed by papermill, in a process of its own that says which cell it is at."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from llama_lab.bench import parent
+from llama_lab.bench.progress import VARIABLE as PROGRESS
+
+FAILED = "failed"
+EVERY_S = 10.0  # between two lines about one long cell
+CELL_S = 7200  # for one cell; the whole has its own limit
+
+
+def run(spec: dict, name: str, progress: Callable[[str], None], limit: float, children: list[subprocess.Popen]) -> str:
+    """Execute a notebook in a child process, which is added to `children`; returns why it did not end well, or nothing.
+
+    spec: `source`, `executed` (two paths) and `parameters`. limit: seconds.
+    """
+    began = time.time()
+    # files: nobody need read them at once
+    with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as said:
+        told = {"TQDM_DISABLE": "1", PROGRESS: said.name}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "llama_lab.reporting.execution", json.dumps(spec), str(os.getpid())],
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **told},
+        )
+        children.append(child)
+
+        def tell(line: str) -> None:
+            progress(f"{name}: {line} ({time.time() - began:.0f} s)")
+
+        try:
+            with listening(Path(said.name), tell):
+                error = follow(child, tell, limit)
+        finally:
+            stop(child)
+        complaints.seek(0)
+        last = complaints.read().strip().splitlines()[-1:]
+    return error if error != FAILED else (last[0] if last else f"exit code {child.returncode}")
+
+
+def follow(child: subprocess.Popen, tell: Callable[[str], None], limit: float) -> str:
+    """Pass the child's progress on until it ends; returns why it did not end well, or nothing."""
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        stop(child)
+
+    late = threading.Timer(limit, expire)
+    late.start()
+    try:
+        for line in child.stdout:
+            tell(line.rstrip())
+        code = child.wait()
+    finally:
+        late.cancel()
+    if expired.is_set():
+        return f"stopped after {limit:.0f} s"
+    return FAILED if code else ""
+
+
+@contextlib.contextmanager
+def listening(file: Path, tell: Callable[[str], None]):
+    """Every EVERY_S seconds, tell what a long cell last wrote to `file`, where that is new."""
+    ended = threading.Event()
+
+    def listen() -> None:
+        last = ""
+        while not ended.wait(EVERY_S):
+            if (line := file.read_text().strip()) and line != last:
+                last = line
+                tell(line)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def stop(child: subprocess.Popen) -> None:
+    """End the child and the kernel it started."""
+    if child.poll() is not None:
+        return
+    try:
+        family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    child.wait()
+
+
+def execute(spec: dict) -> None:
+    """The child: papermill, with each cell's first line printed as it starts. Exits with one line on a failed cell."""
+    import papermill
+    from papermill.engines import NBClientEngine, papermill_engines
+    from papermill.exceptions import PapermillExecutionError
+
+    from llama_lab.reporting.ipynb import label
+
+    class Spoken(NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(cls, manager, kernel_name, **options):
+            started = manager.cell_start
+
+            def cell_start(cell, cell_index=None, **kwargs):
+                if cell.cell_type == "code":
+                    print(f"cell {cell_index + 1}/{len(manager.nb.cells)} {label(cell)}", flush=True)
+                return started(cell, cell_index, **kwargs)
+
+            manager.cell_start = cell_start
+            return super().execute_managed_notebook(manager, kernel_name, **options)
+
+    papermill_engines.register("spoken", Spoken)
+    try:
+        papermill.execute_notebook(
+            spec["source"],
+            spec["executed"],
+            spec["parameters"],
+            engine_name="spoken",
+            kernel_name="python3",
+            progress_bar=False,
+            request_save_on_cell_execute=False,
+            log_output=False,
+            execution_timeout=CELL_S,
+            coalesce_streams=True,
+            extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        )
+    except PapermillExecutionError as error:
+        sys.exit(f"cell {error.cell_index + 1} failed: {error.ename}: {' '.join(error.evalue.split())}")
+
+
+if __name__ == "__main__":
+    parent.follow(int(sys.argv[2]))
+    execute(json.loads(sys.argv[1]))

@@ -1,0 +1,56 @@
+"""The headline measured here: its table, its figure and its sentence, beside what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llama_jax.plumbing import paths
+from llama_lab import figures
+from llama_lab.bench import record, recorded, summary
+from llama_lab.bench.progress import Progress
+from llama_lab.experiments.headline import chart, finding, measure
+from llama_lab.experiments.headline.measure import NAME, QUESTION, Amount
+
+
+def obtain(amount: Amount, out_dir: Path, progress: Progress) -> tuple[list, dict]:
+    """Measured now, and written to OUT/data; goes on where an interrupted one stopped."""
+    return recorded.obtain(
+        "measure", NAME, out_dir, measure.parameters(amount), lambda journal: measure.record(journal, amount, progress)
+    )
+
+
+def read(out_dir: Path) -> tuple[list, dict]:
+    """As recorded, in OUT, else in the repository."""
+    here = Path(out_dir) / "data" / f"{NAME}.csv"
+    return record.read(here if here.is_file() else paths.ROOT / "data" / here.name)
+
+
+def published(other: dict) -> list[dict]:
+    """The published table's entries; none before one is recorded, and none beside itself. other: the meta of what it is
+    to stand beside."""
+    if not (paths.ROOT / "data" / f"{NAME}.csv").is_file():
+        return []
+    trials, meta = read(paths.ROOT)
+    return summary.table(trials, meta["baseline"], meta["subjects"]) if meta["sha256"] != other["sha256"] else []
+
+
+def draw(trials: list, meta: dict, out_dir: Path) -> list[str]:
+    """The figure and the answer of a headline, into OUT's manifest, the published one beside it; returns the answer's
+    `lines`."""
+    table, theirs = summary.table(trials, meta["baseline"], meta["subjects"]), published(meta)
+    said = lines(trials, meta, table, theirs)
+    words = " ".join(said)
+    note = ", ".join(filter(None, [figures.model_label(meta["parameters"]["model"]), summary.disturbed(table)]))
+    figure = chart.rates(trials, table, theirs)
+    figures.save(figure, f"{NAME}-rates", NAME, meta, meta["parameters"], words, out_dir, note)
+    figures.conclude(NAME, QUESTION, words, meta, out_dir)
+    return said
+
+
+def lines(trials: list, meta: dict, table: Sequence[dict], theirs: Sequence[dict]) -> list[str]:
+    """What came out here, and how that compares with what is published. table, theirs: the entries of both."""
+    together = finding.beside(table, theirs)
+    beside = [f"Beside the published machine, in tokens/s: {together}."] if together else []
+    gaps = [f"{gap['name']} is missing: {gap['reason']} {gap['remedy']}".strip() for gap in meta["missing"]]
+    return [finding.headline(trials), *beside, *gaps]

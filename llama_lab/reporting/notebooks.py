@@ -1,0 +1,240 @@
+"""The runner of notebooks: parameters checked, each executed in a process of its own, artifacts checked, one line of
+finding.
+
+A notebook says in its metadata (`llama_jax`) which artifacts it leaves, what the `full` profile changes, with `after`
+which other one it is read after where its number does not say so and, with `last`, that it sums up what the others
+found; the parameters cell holds the `quick` values. What the report needs to
+know of it stands there too: `headline` and `in_readme` of its finding, `advice` of a table that placements are advised
+by, `first_tokens` of one made for its first tokens, `no_subjects` where nothing is timed side by side, and in `rows`
+the kinds of row of its own, `module:Class` each.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError, near
+from llama_lab import machine
+from llama_lab.reporting import execution
+from llama_lab.reporting.ipynb import PROFILES, about, read, read_finding
+
+FOLDER = paths.ROOT / "notebooks"
+AT_ONCE = 2  # notebooks that are drawn side by side
+LIMIT_S = {"quick": 1200, "full": 7200}  # for a whole notebook
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one notebook."""
+
+    name: str
+    ok: bool
+    seconds: float
+    artifacts: list[str]
+    finding: str
+    error: str
+
+
+def sources() -> list[Path]:
+    """All notebooks, in the order in which they are read; none outside a clone of the repository."""
+    found = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
+    for path in found[:]:
+        if after := about(path).after:
+            found.remove(path)
+            found.insert(place(after, found, path), path)
+    return found
+
+
+def place(after: str, found: Sequence[Path], path: Path) -> int:
+    """Where in a list comes what is read after that notebook. Raises UserError where it is not there."""
+    stems = [one.stem for one in found]
+    if after not in stems:
+        raise UserError(f"{path.name}: after is {after!r}, which is no notebook.{near(after, stems)}")
+    return stems.index(after) + 1
+
+
+def find(selected: Sequence[str] = ()) -> list[Path]:
+    """Notebook sources by number or name ("03", "03-jit-placement"); all of them for none. Raises UserError for an
+    unknown one."""
+    known = {path.stem: path for path in sources()}
+    if not known:
+        raise UserError(f"There are no notebooks in {FOLDER}; run from a clone of the repository.")
+    if not selected:
+        return list(known.values())
+    found = []
+    for name in selected:
+        hits = [path for stem, path in known.items() if stem == name or stem.split("-")[0] == name.zfill(2)]
+        if not hits:
+            raise UserError(f"No such notebook: {name!r}.{near(name, known)}")
+        found += hits
+    return list(dict.fromkeys(found))
+
+
+def saying(key: str) -> dict[str, object]:
+    """What notebooks say under a key of their metadata, by name; those that say nothing are left out."""
+    return {path.stem: found for path in sources() if (found := getattr(about(path), key))}
+
+
+def promised(path: Path, out_dir: Path) -> list[str]:
+    """The artifacts that a notebook must leave, relative to OUT; none where it draws from a table (`needs`) that nobody
+    has recorded."""
+    own = about(path)
+    due = not own.needs or any((Path(home) / own.needs).is_file() for home in (out_dir, paths.ROOT))
+    return list(own.artifacts) if due else []
+
+
+def defaults(path: Path) -> dict:
+    """Parameters and their default values, read from the one cell tagged `parameters`."""
+    cells = [c for c in read(path).cells if "parameters" in c.metadata.get("tags", [])]
+    if len(cells) != 1:
+        raise UserError(f"{path.name}: {len(cells)} cells are tagged 'parameters'; exactly one must be.")
+    found = {}
+    try:
+        for statement in ast.parse(cells[0].source).body:
+            if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                found[statement.target.id] = ast.literal_eval(statement.value)
+    except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError) as error:  # what `ast` says of it
+        raise UserError(
+            f"{path.name}: its cell of parameters cannot be read ({str(error)[:100]}); write NAME: TYPE = VALUE lines."
+        ) from None
+    return found
+
+
+def check(path: Path, given: dict[str, object]) -> dict:
+    """The given parameters in the types of their defaults. Raises UserError for an unknown or mistyped one."""
+    known = defaults(path)
+    checked = {}
+    for name, value in given.items():
+        if name not in known:
+            raise UserError(f"{path.stem} has no parameter {name!r}.{near(name, known)}")
+        checked[name] = convert(path.stem, name, value, known[name])
+    return checked
+
+
+def convert(notebook: str, name: str, value: object, default: object):
+    """`value`, perhaps text from a command line, as the type of `default`."""
+    kind = type(default)
+    if isinstance(value, str) and kind is not str:
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            pass
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise UserError(
+            f"{notebook}: parameter {name} must be {kind.__name__} (its default is {default!r}), not {value!r}."
+        )
+    return value
+
+
+def parameters(path: Path, profile: str, given: dict[str, object], source: str, out_dir: Path) -> dict:
+    """The complete parameters of a run: the profile's, then the user's, then where from and where to."""
+    if profile not in PROFILES:
+        raise UserError(f"profile is {profile!r}; it must be {' or '.join(PROFILES)}.")
+    chosen = {**about(path).profiles.get(profile, {}), **given}
+    chosen.setdefault("source", source)
+    chosen.setdefault("out_dir", str(out_dir))
+    return check(path, chosen)
+
+
+def run(
+    selected: Sequence[str] = (),
+    given: dict[str, object] | None = None,
+    source: str = "recorded",
+    profile: str = "quick",
+    out_dir: Path | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+    limit: float | None = None,
+) -> list[Result]:
+    """Run notebooks: one after the other where anything is measured, side by side where they are only drawn. All
+    parameters are checked before the first starts; a failure does not stop the rest.
+
+    A parameter must be known to at least one selected notebook, and goes to those that know it. out_dir: folder for
+    data, figures and pages; by default `machine.home` of the source.
+    """
+    sources, given = find(selected), given or {}
+    out_dir = Path(out_dir or given.get("out_dir") or machine.home(given.get("source", source))).resolve()
+    for name in given:
+        if not any(name in defaults(path) for path in sources):
+            check(sources[0], {name: given[name]})
+    jobs = [
+        (path, parameters(path, profile, {k: v for k, v in given.items() if k in defaults(path)}, source, out_dir))
+        for path in sources
+    ]
+    for path, chosen in jobs:
+        ignored = sorted(set(given) & set(defaults(path)) - {"source", "out_dir", "seed"})
+        if chosen["source"] == "recorded" and ignored:
+            raise UserError(
+                f"{path.stem}: {ignored[0]} changes what is measured, and recorded data are only redrawn; add"
+                " --measure."
+            )
+    progress(f"into {out_dir}")
+    jobs.sort(key=lambda job: about(job[0]).last)  # what sums up the others comes after them
+    groups = [[*group] for _, group in itertools.groupby(jobs, lambda job: about(job[0]).last)]
+    one = partial(run_one, out_dir=out_dir, progress=progress, limit=limit or LIMIT_S[profile])
+    if all(chosen["source"] == "recorded" for _, chosen in jobs):
+        return [result for group in groups for result in side_by_side(one, group)]
+    return [one(*job) for job in jobs]
+
+
+def side_by_side(one: Callable[..., Result], jobs: Sequence[tuple[Path, dict]]) -> list[Result]:
+    """AT_ONCE of these at a time; where we are interrupted, what has begun is stopped."""
+    children: list[subprocess.Popen] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        results = [pool.submit(one, *job, children=children) for job in jobs]
+        try:
+            return [result.result() for result in results]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(result.done() for result in results):
+                for child in children:
+                    execution.stop(child)
+                time.sleep(0.1)
+            raise
+
+
+def run_one(
+    path: Path,
+    chosen: dict,
+    out_dir: Path,
+    progress: Callable[[str], None],
+    limit: float,
+    children: list[subprocess.Popen] | None = None,
+) -> Result:
+    """One notebook in a child process, which is added to `children`; the executed copy lies in OUT/out/notebooks, a
+    page made of it and the same as Markdown in OUT/docs/notebooks."""
+    began, executed = time.time(), Path(out_dir) / "out" / "notebooks" / path.name
+    progress(f"{path.stem}: {chosen['source']}")
+    try:
+        executed.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot write to {executed.parent}: {error.strerror}.") from error
+    spec = dict(source=str(path), executed=str(executed), parameters=chosen)
+    error = execution.run(spec, path.stem, progress, limit, [] if children is None else children)
+    finding = read_finding(executed) if not error else ""
+    measured = chosen["source"] == "measure"  # a redraw reads the table, it does not write one
+    artifacts = [str(Path(out_dir) / a) for a in promised(path, out_dir) if measured or not a.startswith("data/")]
+    if not error and (
+        missing := [a for a in artifacts if not Path(a).is_file() or Path(a).stat().st_mtime < began - 1]
+    ):
+        error = f"it ended without writing {', '.join(missing)}"
+    if not error:
+        from llama_lab.reporting import forge, pages  # here: those who only look for notebooks draw nothing
+
+        pages.write(executed, out_dir)
+        forge.write(executed, out_dir)
+    return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)
+
+
+def as_json(results: Sequence[Result]) -> dict:
+    return {"notebooks": [asdict(r) for r in results]}

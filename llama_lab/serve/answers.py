@@ -1,0 +1,149 @@
+"""From a request to pieces of text as they come, in the event loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from llama_jax.decoding import pipeline
+from llama_lab.serve.batcher import Job, News
+from llama_lab.serve.stepper import Score
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token with its log probabilities. at: characters of the answer before it."""
+
+    id: int
+    score: Score
+    at: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What some tokens add to the text. tokens: those that begin in it, where their log probabilities were asked for;
+    one that ends the answer is none of it. end: how the answer ended, in the last piece."""
+
+    text: str
+    tokens: tuple[Token, ...] = ()
+    end: End | None = None
+
+
+@dataclass(frozen=True)
+class End:
+    """How an answer ended: "stop", "length" or "error", with its tokens and times in ns."""
+
+    reason: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    queued_ns: int
+    prompt_ns: int
+    decode_ns: int
+
+
+class Stops:
+    """Texts that end an answer and are not part of it. What may be the beginning of one is held back."""
+
+    def __init__(self, stops: Sequence[str]):
+        self.stops, self.held = [stop for stop in stops if stop], ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """(what can be said now, whether a stop was met)."""
+        self.held += text
+        found = [at for stop in self.stops if (at := self.held.find(stop)) >= 0]
+        if found:
+            said, self.held = self.held[: min(found)], ""
+            return said, True
+        keep = max((self.overlap(stop) for stop in self.stops), default=0)
+        said = self.held[: len(self.held) - keep]
+        self.held = self.held[len(said) :]
+        return said, False
+
+    def overlap(self, stop: str) -> int:
+        """Characters at the end of what is held with which a stop begins."""
+        return next((n for n in range(min(len(stop) - 1, len(self.held)), 0, -1) if self.held.endswith(stop[:n])), 0)
+
+    def rest(self) -> str:
+        said, self.held = self.held, ""
+        return said
+
+
+class Answer:
+    """One request on its way: submitted when made, cancelled when its reader leaves."""
+
+    def __init__(self, tokenizer, submit: Callable[[Job], None], stops: Sequence[str] = (), **request):
+        loop = asyncio.get_running_loop()
+        self.news: asyncio.Queue[News] = asyncio.Queue()
+        self.tokenizer, self.stops = tokenizer, Stops(stops)
+
+        def deliver(news: News) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(self.news.put_nowait, news)
+
+        self.job = Job(deliver=deliver, **request)
+        submit(self.job)
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Pieces of text, the last with the end. Leaving early frees the slot."""
+        read, ids, told, said = pipeline.reader(self.tokenizer), [], "", 0
+        unsaid: deque[Token] = deque()
+        try:
+            while True:
+                news, text = await self.news.get(), ""
+                for token, score in zip_longest(news.tokens, news.scores):
+                    if score and token not in self.job.stop:
+                        unsaid.append(Token(token, score, len(told + text)))
+                    text += read([token])
+                ids += news.tokens
+                told += text
+                if news.reason in ("stop", "length"):  # what there is of a character that is incomplete
+                    text += self.tokenizer.decode(ids)[len(told) :]
+                part, met = self.stops.feed(text)
+                ended = met or bool(news.reason)
+                if ended:
+                    self.job.cancel()
+                    part += "" if met else self.stops.rest()
+                said += len(part)
+                tokens = before(unsaid, None if ended and not met else said)
+                if ended:
+                    yield Piece(part, tokens, self.ended("stop" if met else news.reason, ids, news))
+                    return
+                if part:
+                    yield Piece(part, tokens)
+        finally:
+            self.job.cancel()
+
+    def ended(self, reason: str, ids: Sequence[int], news: News) -> End:
+        job, began, first = self.job, news.began_ns, news.first_ns
+        return End(reason, tuple(ids), len(job.ids), began - job.asked_ns, first - began, news.last_ns - first)
+
+
+def before(tokens: deque[Token], end: int | None) -> tuple[Token, ...]:
+    """Take out the tokens that begin before so many characters; all of them without an end."""
+    found = []
+    while tokens and (end is None or tokens[0].at < end):
+        found.append(tokens.popleft())
+    return tuple(found)
+
+
+async def unless_gone(receive: Callable, work: Coroutine):
+    """What a coroutine returns; None, and the coroutine cancelled, where the client has left. The body must have been
+    read."""
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(gone(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def gone(receive: Callable) -> None:
+    """Returns when the client has left"""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,264 @@
+"""Continuous batching: one thread gives each slot its turn, and requests join and leave between two turns.
+
+A round is one step of every slot that answers and one chunk of one prompt, so that a long prompt stalls nobody for
+longer than a chunk takes. Who cancels frees the slot at the next round. A request that fails ends alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llama_jax.sampling import TracedSampler
+from llama_lab.serve.metrics import Metrics
+from llama_lab.serve.stepper import SIZES, Made, Score, State, Stepper
+
+LOG = logging.getLogger(__name__)
+
+
+class FullError(Exception):
+    """As many requests wait as may."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What a request hears. tokens: new ones. reason: "stop" or "length" with the last of them, "error" where it
+    failed. The times are the clock's at the first call of its prompt, its first token and its last, in ns. scores: of
+    each token, where they were asked for."""
+
+    tokens: list[int]
+    reason: str = ""
+    began_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    scores: Sequence[Score] = ()
+
+
+@dataclass
+class Job:
+    """A request: token ids in, at most `new_tokens` out through `deliver`, which is called in the batcher's thread."""
+
+    ids: Sequence[int]
+    new_tokens: int
+    sampler: TracedSampler
+    seed: int
+    stop: frozenset[int]
+    deliver: Callable[[News], None]
+    asked_ns: int = field(default_factory=time.perf_counter_ns)
+    cancelled: bool = False
+
+    @property
+    def scored(self) -> bool:
+        """Whether log probabilities are wanted."""
+        return bool(self.sampler.scored)
+
+    def cancel(self) -> None:
+        """Nobody wants more of it. From any thread."""
+        self.cancelled = True
+
+
+@dataclass
+class Slot:
+    """A place for one request at a time. held: the tokens whose keys its cache has."""
+
+    number: int = 0
+    job: Job | None = None
+    state: State | None = None
+    held: list[int] = field(default_factory=list)
+    waiting: deque[np.ndarray] = field(default_factory=deque)  # pieces of the prompt
+    pad: int = 0
+    made: int = 0
+    began_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+    @property
+    def answers(self) -> bool:
+        return self.job is not None and not self.waiting
+
+    def news(self, tokens: list[int], reason: str = "", scores: Sequence[Score] = ()) -> News:
+        return News(tokens, reason, self.began_ns, self.first_ns, self.last_ns, scores[: len(tokens)])
+
+
+def shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """Tokens at the beginning that both have."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def kept(held: Sequence[int], ids: Sequence[int], sizes: Sequence[int] = SIZES) -> int:
+    """Tokens of a prompt that need not run again where `held` are cached: as many as leave whole pieces to run, and at
+    least one."""
+    rest, least = len(ids) - min(shared(held, ids), len(ids) - 1), min(sizes, default=1)
+    return max(len(ids) - -(-rest // least) * least, 0)
+
+
+def cut(ids: Sequence[int], sizes: Sequence[int] = SIZES) -> deque[np.ndarray]:
+    """Tokens, a multiple of the smallest piece, in as few pieces as there may be."""
+    pieces, at = deque(), 0
+    while at < len(ids):
+        size = max((size for size in sizes if size <= len(ids) - at), default=len(ids))
+        pieces.append(np.array(ids[at : at + size], np.int32)[None])
+        at += size
+    return pieces
+
+
+class Batcher(threading.Thread):
+    """Slots and the queue before them. queue: requests that may wait."""
+
+    def __init__(self, stepper: Stepper, slots: int, queue: int, metrics: Metrics):
+        super().__init__(name="batcher", daemon=True)
+        self.stepper, self.queue, self.metrics = stepper, queue, metrics
+        self.slots = [Slot(number) for number in range(slots)]
+        self.jobs: deque[Job] = deque()
+        self.changed = threading.Condition()
+        self.closed = False
+
+    def submit(self, job: Job) -> None:
+        """Raises FullError where too many wait already."""
+        with self.changed:
+            self.jobs = deque(waiting for waiting in self.jobs if not waiting.cancelled)
+            free = sum(slot.job is None for slot in self.slots)
+            if self.closed or len(self.jobs) >= self.queue + free:
+                raise FullError
+            self.jobs.append(job)
+            self.metrics.waiting.set(len(self.jobs))
+            self.changed.notify()
+
+    def close(self) -> None:
+        """End the thread: what still runs is cancelled."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        while self.admitted():
+            self.round()
+        for slot in self.slots:
+            if slot.job:
+                self.leave(slot, "error")
+        for job in self.jobs:
+            job.deliver(News([], "error"))
+
+    def admitted(self) -> bool:
+        """Wait until there is something to do and give free slots away; False once closed."""
+        with self.changed:
+            self.count()
+            while not self.closed and not self.jobs and not any(slot.job for slot in self.slots):
+                self.changed.wait()
+            if self.closed:
+                return False
+            while self.jobs and any(slot.job is None for slot in self.slots):
+                job = self.jobs.popleft()
+                if not job.cancelled:
+                    self.enter(job)
+            self.count()
+            return True
+
+    def count(self) -> None:
+        """Tell how many wait and how many are answered; also before the thread falls asleep."""
+        self.metrics.waiting.set(len(self.jobs))
+        self.metrics.running.set(sum(slot.job is not None for slot in self.slots))
+
+    def enter(self, job: Job) -> None:
+        """Give a job the free slot whose cache has most of its prompt."""
+        sizes = self.stepper.sizes
+        slot = max((s for s in self.slots if s.job is None), key=lambda s: (kept(s.held, job.ids, sizes), -len(s.held)))
+        slot.job, slot.made, slot.began_ns, slot.first_ns = job, 0, 0, 0
+        known = kept(slot.held, job.ids, sizes) if self.stepper.holds(slot.state) else 0
+        if known:
+            slot.held, slot.waiting = list(job.ids[:known]), cut(job.ids[known:], sizes)
+        else:
+            pieces, slot.pad = self.stepper.pieces(job.ids)
+            slot.held, slot.waiting, slot.state = [], deque(pieces), None
+        self.metrics.prompt_tokens.inc(len(job.ids))
+        self.metrics.reused_tokens.inc(known)
+
+    def round(self) -> None:
+        """One step of each slot that answers, started before any is awaited, and one piece of one prompt."""
+        for slot in self.slots:
+            if slot.job and slot.job.cancelled:
+                self.leave(slot, "cancelled")
+        started = []
+        for group in self.stepper.groups([slot for slot in self.slots if slot.answers]):
+            started += self.guarded(group, self.step)
+        if reading := [slot for slot in self.slots if slot.job and slot.waiting]:
+            started += self.guarded([min(reading, key=lambda slot: slot.job.asked_ns)], self.read)
+        for slot, tokens in started:
+            self.guarded([slot], self.hear, tokens)
+
+    def guarded(self, slots: Sequence[Slot], call: Callable, *arguments):
+        """What a call for some slots returns; one that fails ends their requests and no other, and returns nothing."""
+        try:
+            return call(slots, *arguments)
+        except Exception:
+            LOG.exception("a request failed")
+            for slot in slots:
+                slot.first_ns = 0  # what its cache holds is nobody's
+                self.leave(slot, "error")
+            return []
+
+    def step(self, slots: Sequence[Slot]) -> list[tuple]:
+        """(slot, what its step makes) of slots that step together."""
+        made = self.stepper.step([slot.state for slot in slots], [slot.job.sampler for slot in slots])
+        started = []
+        for slot, (tokens, slot.state) in zip(slots, made, strict=True):
+            started.append((slot, tokens))
+        return started
+
+    def read(self, slots: Sequence[Slot]) -> list[tuple]:
+        """(a slot, the token after the next piece of its prompt, which is its answer's first after the last one)."""
+        (slot,) = slots
+        job, piece = slot.job, slot.waiting.popleft()
+        first, last = not slot.began_ns, not slot.waiting
+        if first:
+            slot.began_ns = time.perf_counter_ns()
+        if first and slot.state is None:
+            slot.state = self.stepper.begin(slot.number, piece, slot.pad, job.seed, job.sampler, last)
+        else:
+            before = self.stepper.resume(slot.state, slot.held, job.seed, job.sampler) if first else slot.state
+            slot.state = self.stepper.extend(before, piece, job.sampler, last)
+        return [(slot, slot.state.made)]
+
+    def hear(self, slots: Sequence[Slot], made: Made) -> None:
+        """Wait for what a call made for a slot and hand it on, up to the token that ends the answer."""
+        (slot,) = slots
+        tokens = self.stepper.fetch(made)
+        if slot.waiting:  # within its prompt
+            return
+        job, now = slot.job, time.perf_counter_ns()
+        scores = self.stepper.scores(made) if job.scored else ()
+        if not slot.first_ns:
+            slot.first_ns, slot.held = now, list(job.ids)
+            self.metrics.first_token.observe((now - job.asked_ns) / 1e9)
+        else:
+            self.metrics.inter_token.observe((now - slot.last_ns) / 1e9 / len(tokens))
+        slot.last_ns = now
+        tokens = tokens[: job.new_tokens - slot.made]
+        ends = next((i for i, token in enumerate(tokens) if token in job.stop), None)
+        tokens = tokens if ends is None else tokens[: ends + 1]
+        slot.made += len(tokens)
+        self.metrics.tokens.inc(len(tokens))
+        if ends is not None or slot.made >= job.new_tokens:
+            self.leave(slot, "stop" if ends is not None else "length", tokens, scores)
+        else:
+            slot.held += tokens
+            job.deliver(slot.news(tokens, scores=scores))
+
+    def leave(self, slot: Slot, reason: str, tokens: Sequence[int] = (), scores: Sequence[Score] = ()) -> None:
+        """Free the slot. What it holds stays, for a request that begins alike."""
+        job, slot.job = slot.job, None
+        slot.waiting.clear()
+        if not slot.first_ns:  # ended within its prompt
+            slot.state, slot.held = None, []
+        elif reason == "cancelled":
+            slot.held.pop()  # the newest token is heard and not yet cached
+        self.metrics.requests.labels(reason).inc()
+        job.deliver(slot.news(list(tokens), reason, scores))

@@ -1,0 +1,124 @@
+"""All slots in one call: under the fused kernel the weights are read once for everybody who is served.
+
+Slots are sequences of one cache. A call has as many rows as there are requests to step, up to the next power of two: so
+many programs, all compiled by `warm`. A row's tokens do not depend on what stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from llama_jax import transforms
+from llama_jax.generate import Engine
+from llama_jax.sampling import Sampler, TracedSampler
+from llama_lab.serve.stepper import Made, Stepper, answering
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A slot that has something cached. made: the last piece of its prompt. epoch: of the cache that holds it."""
+
+    number: int
+    made: Made | None
+    epoch: int
+
+
+class LostError(Exception):
+    """The cache that held this request is gone: a call on it failed."""
+
+
+class Rows(Stepper):
+    """As `Stepper`, all its slots one state on the device. A call that fails loses that, and with it every request."""
+
+    def __init__(self, engine: Engine, context: int, sizes: tuple[int, ...], slots: int):
+        super().__init__(engine, context, sizes)
+        self.count, self.epoch = slots, 0
+        self.programs = transforms.slots(engine.config, engine.placement)
+        self.state = self.programs.create(slots, self.room)
+
+    def groups(self, states: Sequence) -> list[list]:
+        return [list(states)] if states else []
+
+    def holds(self, state: Seat | None) -> bool:
+        return state is not None and state.epoch == self.epoch
+
+    def begin(
+        self, number: int, piece: np.ndarray, pad: int, seed: int, sampler: TracedSampler, last: bool = True
+    ) -> Seat:
+        seat = Seat(number, None, self.epoch)
+        return self.extend(self.entered(seat, -pad, [], seed, sampler), piece, sampler, last)
+
+    def resume(self, state: Seat, ids: Sequence[int], seed: int, sampler: TracedSampler) -> Seat:
+        return self.entered(state, len(ids), ids, seed, sampler)
+
+    def entered(self, seat: Seat, position: int, ids: Sequence[int], seed: int, sampler: TracedSampler) -> Seat:
+        seen = np.zeros(self.engine.config.vocab_size, bool)
+        seen[list(ids)] = True
+        arguments = np.int32(seat.number), np.int32(position), np.uint32(seed), seen, answering(sampler)
+        self.state = self.called(seat, self.programs.enter, self.state, *arguments)
+        return seat
+
+    def extend(self, state: Seat, piece: np.ndarray, sampler: TracedSampler, last: bool = True) -> Seat:
+        arguments = self.engine.params, self.state, piece, np.int32(state.number)
+        *made, self.state = self.called(state, partial(self.programs.read, last=last), *arguments)
+        return Seat(state.number, Made(*made, 0, self.epoch), self.epoch)
+
+    def step(self, states: Sequence[Seat], samplers: Sequence[TracedSampler]) -> list[tuple[Made, Seat]]:
+        numbers, live = among([seat.number for seat in states], self.count)
+        for seat in states:
+            self.check(seat)
+        *made, self.state = self.called(states[0], self.programs.step, self.engine.params, self.state, numbers, live)
+        places = numbers.tolist()
+        return [
+            (Made(*made, places.index(seat.number), self.epoch), Seat(seat.number, None, self.epoch)) for seat in states
+        ]
+
+    def fetch(self, made: Made) -> list[int]:
+        return self.guarded(made.epoch, super().fetch, made)
+
+    def called(self, seat: Seat, program, *arguments):
+        """What a program returns. The state given is gone then, and where it fails so is what it held."""
+        self.check(seat)
+        return self.guarded(seat.epoch, program, *arguments)
+
+    def check(self, seat: Seat) -> None:
+        if seat.epoch != self.epoch:
+            raise LostError
+
+    def guarded(self, epoch: int, call, *arguments):
+        try:
+            return call(*arguments)
+        except Exception:
+            if epoch == self.epoch:
+                self.epoch += 1
+                self.state = self.programs.create(self.count, self.room)
+            raise
+
+    def warm(self) -> None:
+        sampler, rows = Sampler(temperature=0.5).traced(), 1
+        for size in self.sizes or (1,):
+            seat = self.begin(0, np.zeros((1, size), np.int32), size - 1, 0, sampler)
+            seat = self.extend(self.resume(seat, [0], 0, sampler), np.zeros((1, size), np.int32), sampler)
+            self.fetch(seat.made)
+        for size in self.sizes[1:]:  # after which more of a prompt comes
+            seat = self.extend(self.resume(seat, [0], 0, sampler), np.zeros((1, size), np.int32), sampler, last=False)
+            self.fetch(seat.made)
+        while rows < 2 * self.count:
+            seats = [Seat(number, None, self.epoch) for number in range(min(rows, self.count))]
+            for seat in seats:
+                self.resume(seat, [0], 0, sampler)
+            for made, _ in self.step(seats, [sampler] * len(seats)):
+                self.fetch(made)
+            rows *= 2
+
+
+def among(numbers: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(numbers of slots int32 [R], rising, R the next power of two or all of them; which of them were asked for)."""
+    size = min(1 << (len(numbers) - 1).bit_length(), count)
+    others = (number for number in range(count) if number not in numbers)
+    chosen = sorted([*numbers, *(next(others) for _ in range(size - len(numbers)))])
+    return np.array(chosen, np.int32), np.array([number in numbers for number in chosen])

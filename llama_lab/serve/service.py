@@ -1,0 +1,176 @@
+"""One model, ready to answer."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from llama_jax import chat, model
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.decoding.pipeline import Numbers
+from llama_jax.decoding.request import SEEDS, token_ids
+from llama_jax.generate import build
+from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Sampler
+from llama_jax.tokenizer import Tokenizer
+from llama_lab.bench.guard import Guard
+from llama_lab.serve import slots as slots_of
+from llama_lab.serve import stepper
+from llama_lab.serve.answers import Answer
+from llama_lab.serve.batcher import Batcher, FullError, Job
+from llama_lab.serve.metrics import Metrics
+from llama_lab.serve.wire import RefusalError
+
+QUEUE = 64  # requests that may wait
+MOST_SLOTS = 64
+RETRY_S = 1  # what a client that found the queue full is told to wait
+
+
+@dataclass(frozen=True)
+class About:
+    """What the APIs tell of the model."""
+
+    name: str
+    family: str
+    format: str
+    parameters: int
+    quantisation: str
+    bytes: int
+    digest: str
+    template: str
+    modified: datetime.datetime
+    info: dict
+
+
+class Service:
+    """A checkpoint under a placement, in slots. `start` compiles; until then nothing is answered. sizes: of pieces of
+    prompt, as `stepper.Stepper` has them."""
+
+    def __init__(
+        self,
+        loaded: Checkpoint,
+        placement: str,
+        slots: int,
+        context: int | None = None,
+        queue: int = QUEUE,
+        sizes: tuple[int, ...] = stepper.SIZES,
+    ):
+        if not 1 <= slots <= MOST_SLOTS:
+            raise UserError(f"--slots is {slots}; it must be 1 to {MOST_SLOTS}.")
+        engine = build(loaded, stepper.check(parse(placement)))
+        self.context = context or min(2048, loaded.config.max_position_embeddings)
+        self.stepper = slots_of.build(engine, self.context, slots, sizes)
+        self.tokenizer: Tokenizer | Numbers = loaded.tokenizer or Numbers()
+        self.about, self.metrics, self.guard = about(loaded, engine.params), Metrics(), Guard()
+        self.batcher = Batcher(self.stepper, slots, queue, self.metrics)
+        self.seeds = itertools.count()  # of requests that name none
+
+    def start(self) -> tuple[int, float]:
+        """Compile, then answer: (programs compiled, seconds)."""
+        began = time.perf_counter()
+        with Guard() as compiling:
+            self.stepper.warm()
+        seconds = time.perf_counter() - began
+        self.metrics.programs.set(compiling.compilations)
+        self.metrics.warm_seconds.set(seconds)
+        self.guard.__enter__()
+        self.metrics.count_compilations(lambda: self.guard.count("backend"))
+        self.batcher.start()
+        return compiling.compilations, seconds
+
+    def close(self) -> None:
+        self.batcher.close()
+        self.guard.__exit__()
+
+    def check_model(self, name: str) -> None:
+        """Raises RefusalError where another model is asked for; letters may be capital or not."""
+        if not name:
+            raise RefusalError(400, "model is required")
+        asked, ours = (each.strip().lower().removesuffix(":latest") for each in (name, self.about.name))
+        if asked != ours:
+            raise RefusalError(404, f"model '{name[:200]}' not found")
+
+    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of messages; special tokens that their texts spell are text. Raises UserError."""
+        if self.tokenizer.chat_template is None:
+            raise UserError("This model has no chat template; send a prompt to be continued instead.")
+        return chat.encode(self.tokenizer, messages)
+
+    def answer(
+        self,
+        ids: Sequence[int],
+        new_tokens: int | None,
+        sampler: Sampler,
+        seed: int | None,
+        stops: Sequence[str],
+        scored: bool = False,
+    ) -> Answer:
+        """A request on its way; new_tokens: None for as many as there is room for. scored: with log probabilities.
+
+        Raises RefusalError, UserError.
+        """
+        if not len(ids):
+            raise UserError("The prompt is empty; give at least one token.")
+        if len(ids) >= self.context:
+            raise UserError(f"The prompt has {len(ids)} tokens; this server's contexts have {self.context}, send less.")
+        token_ids(ids, self.stepper.engine.config.vocab_size)
+        room = self.context - len(ids)
+        request = dict(
+            ids=list(ids),
+            new_tokens=min(new_tokens or room, room),
+            sampler=replace(sampler.traced(), scored=np.bool_(scored)),
+            seed=next(self.seeds) % SEEDS if seed is None else seed,
+            stop=frozenset(self.tokenizer.stop),
+        )
+        return Answer(self.tokenizer, self.submit, stops, **request)
+
+    def submit(self, job: Job) -> None:
+        try:
+            self.batcher.submit(job)
+        except FullError:
+            self.metrics.refused.inc()
+            line = "server busy, please try again. maximum pending requests exceeded"
+            raise RefusalError(503, line, {"Retry-After": str(RETRY_S)}) from None
+
+
+def short(name: str) -> str:
+    """A model's name: a path's last part."""
+    path = Path(name)
+    return path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else name
+
+
+def about(loaded: Checkpoint, params: model.Model) -> About:
+    config, path = loaded.config, Path(loaded.source)
+    is_file = path.is_file()
+    family = config.model_type
+    info = {
+        "general.architecture": family,
+        "general.parameter_count": config.num_parameters,
+        f"{family}.attention.head_count": config.num_attention_heads,
+        f"{family}.attention.head_count_kv": config.num_key_value_heads,
+        f"{family}.block_count": config.num_hidden_layers,
+        f"{family}.context_length": config.max_position_embeddings,
+        f"{family}.embedding_length": config.hidden_size,
+        f"{family}.feed_forward_length": config.intermediate_size,
+        f"{family}.rope.freq_base": config.rope_theta,
+        f"{family}.vocab_size": config.vocab_size,
+    }
+    return About(
+        name=short(loaded.name),
+        family=family,
+        format="gguf" if path.suffix == ".gguf" else "safetensors",
+        parameters=config.num_parameters,
+        quantisation=model.kinds(params).upper(),
+        bytes=path.stat().st_size if is_file else 4 * config.num_parameters,
+        digest=loaded.weights_hash,
+        template=getattr(loaded.tokenizer, "chat_template", None) or "",
+        modified=datetime.datetime.fromtimestamp(path.stat().st_mtime if is_file else time.time(), datetime.UTC),
+        info=info,
+    )

@@ -1,0 +1,197 @@
+"""One slot's programs, under any placement that steps: a prompt in chunks, then a token (or a chunk of them) a call.
+
+A slot is a batch of one row with a cache of its own, so that its position, its padding and its seed are its own, and
+its tokens are those of `llama-jax generate`, whoever else is served. Slots take turns. Prompts are padded on the left
+to one of SIZES, or to whole chunks: few shapes, all of them compiled by `warm`. Other sizes, or none, are for who wants
+to see what that saves.
+
+Who asks for log probabilities gets them out of the same programs, whose last part is computed for nobody else; under a
+placement whose call makes several tokens, out of a step a token, since a chunk keeps those of its last alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax.decoding.steps import Carry
+from llama_jax.generate import Engine
+from llama_jax.placement import Placement
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Draw, Sampler, Scores, TracedSampler
+
+SIZES = (16, 32, 64)  # tokens of prompt that one call takes; the last is a chunk, between two of which all others step
+NO_STOP = np.array([-1], np.int32)
+
+
+def check(placement: Placement) -> Placement:
+    """The placement as a server runs it: sampling settings as arguments, so that a new temperature is no new program.
+
+    Raises UserError for one whose requests cannot join and leave between steps.
+    """
+    for wrong, why in (
+        (
+            placement.until == "stop",
+            "makes a whole answer in one call, which nobody joins or leaves; use step or chunk8",
+        ),
+        (placement.cache == "growing", "compiles anew for each length; use cache='fixed'"),
+        (placement.drafts > 0, "makes as many tokens a call as its drafts are right; leave +lookup out"),
+        (placement.host != "sync", "has a host loop of its own, and so has a server; leave its +modifier out"),
+    ):
+        if wrong:
+            raise UserError(f"Placement {placement.name!r} {why}.")
+    return replace(placement, sampling="traced")
+
+
+class Score(NamedTuple):
+    """Log probabilities of a token, and of the most likely ones in its place: (id, log probability), falling."""
+
+    chosen: float
+    best: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a call made, on the device: tokens [n R] or [R], `Scores` of each, and which column is meant. epoch: of the
+    cache that they came from, where that may be lost."""
+
+    tokens: jax.Array
+    scores: Scores | None = None
+    at: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """What a slot keeps between calls. token [1]: the newest one, on the device; scores: its own."""
+
+    token: jax.Array
+    carry: Carry
+    scores: Scores | None = None
+
+    @property
+    def pad(self) -> jax.Array:
+        return self.carry.cache.pad
+
+    @property
+    def made(self) -> Made:
+        return Made(self.token, self.scores)
+
+
+def state_of(token: jax.Array, carry: Carry) -> State:
+    """What a program returned; the scores are taken out of what the next one is given."""
+    return State(token, replace(carry, draw=replace(carry.draw, scores=None)), carry.draw.scores)
+
+
+def answering(sampler: TracedSampler) -> TracedSampler:
+    """The settings of a request that may ask for scores, though this one may not."""
+    return sampler if sampler.scored is not None else replace(sampler, scored=np.False_)
+
+
+class Stepper:
+    """A model under a placement, for slots of `context` tokens, prompt and answer together, a call each.
+
+    sizes: the lengths, ascending, that a piece of prompt may have; none for exact ones, of which each new one compiles
+    while somebody waits.
+    """
+
+    def __init__(self, engine: Engine, context: int, sizes: tuple[int, ...] = SIZES):
+        self.engine, self.context, self.sizes = engine, context, sizes
+
+    @property
+    def room(self) -> int:
+        """Cache positions of a slot: padding comes before the prompt, and a chunk of tokens may run over the end."""
+        return self.context + max(self.sizes, default=0) + self.tokens_per_call
+
+    @property
+    def tokens_per_call(self) -> int:
+        return self.engine.placement.tokens_per_call
+
+    def pieces(self, ids: Sequence[int]) -> tuple[list[np.ndarray], int]:
+        """A prompt as the calls take it, int32 [1 T] each, and the padding before its first token."""
+        size = padded(len(ids), self.sizes)
+        chunk, row = max(self.sizes, default=size), np.zeros((1, size), np.int32)
+        row[0, size - len(ids) :] = ids
+        return [row[:, i : i + chunk] for i in range(0, size, chunk)], size - len(ids)
+
+    def groups(self, states: Sequence) -> list[list]:
+        """Slots that step together: none with another."""
+        return [[state] for state in states]
+
+    def holds(self, state: State | None) -> bool:
+        """Whether what a slot kept is still there."""
+        return state is not None
+
+    def begin(
+        self, number: int, piece: np.ndarray, pad: int, seed: int, sampler: TracedSampler, last: bool = True
+    ) -> State:
+        """The first piece of a prompt, into a cache of its own. number: the slot's. last: as `extend`'s."""
+        pads, seeds = np.array([pad], np.int32), np.array([seed], np.uint32)
+        settings = answering(sampler)
+        return state_of(*self.engine.programs.prefill(self.engine.params, piece, pads, seeds, settings, self.room))
+
+    def extend(self, state: State, piece: np.ndarray, sampler: TracedSampler, last: bool = True) -> State:
+        """One more piece. The token drawn after the last one is the answer's first; whether it is the last matters to
+        who can save the others theirs."""
+        return state_of(*self.engine.programs.extend(self.engine.params, piece, state.carry, answering(sampler)))
+
+    def step(self, states: Sequence[State], samplers: Sequence[TracedSampler]) -> list[tuple[Made, State]]:
+        """Of each slot of a group (its next tokens, not yet awaited, for `fetch`; the state after them)."""
+        return [self.stepped(*each) for each in zip(states, samplers, strict=True)]
+
+    def stepped(self, state: State, sampler: TracedSampler) -> tuple[Made, State]:
+        programs, settings = self.engine.programs, answering(sampler)
+        arguments = self.engine.params, state.token, state.carry
+        if self.engine.placement.jits_decode and not settings.scored:
+            unscored = replace(settings, scored=None)
+            tokens, _, token, carry = programs.decode(*arguments, unscored, NO_STOP, 0, None, None)
+            return Made(tokens), State(token, carry)
+        after = state_of(*programs.step(*arguments, settings))
+        return after.made, after
+
+    def fetch(self, made: Made) -> list[int]:
+        """Tokens on the host; waits for them."""
+        return self.engine.fetch(made.tokens)[:, made.at].tolist()
+
+    def scores(self, made: Made) -> list[Score]:
+        """Of each token its log probabilities, for a request that asked."""
+        rows, found = made.tokens.shape[-1], made.scores
+        chosen, ids, best = (
+            np.asarray(part).reshape(-1, rows, *part.shape[made.tokens.ndim :])[:, made.at].tolist()
+            for part in (found.chosen, found.ids, found.best)
+        )
+        return [Score(one, list(zip(*each, strict=True))) for one, *each in zip(chosen, ids, best, strict=True)]
+
+    def resume(self, state: State, ids: Sequence[int], seed: int, sampler: TracedSampler) -> State:
+        """The slot with nothing but its first tokens `ids` in it, for another request that begins with them."""
+        cache = state.carry.cache
+        used = np.int32(len(ids)) + np.asarray(cache.pad)[0]
+        seen = np.zeros((1, self.engine.config.vocab_size), bool)
+        seen[0, list(ids)] = True
+        keys = jax.vmap(jax.random.key)(np.array([seed], np.uint32))
+        draw = Draw(keys, jnp.asarray(np.int32(0)), jnp.asarray(seen))
+        return State(state.token, Carry(replace(cache, length=jnp.asarray(np.int32(used))), draw))
+
+    def warm(self) -> None:
+        """Compile every program that a request can need, by running each of them once."""
+        sampler = Sampler(temperature=0.5).traced()
+        for size in self.sizes or (1,):
+            state = self.begin(0, np.zeros((1, size), np.int32), size - 1, 0, sampler)
+        for size in self.sizes:  # a piece follows another, or what was left of a request before
+            state = self.extend(self.resume(state, [0], 0, sampler), np.zeros((1, size), np.int32), sampler)
+            state = self.extend(self.resume(state, [0], 0, sampler), np.zeros((1, size), np.int32), sampler)
+        for asked in (False, True):
+            ((made, state),) = self.step([state], [replace(sampler, scored=np.bool_(asked))])
+            self.fetch(made)
+        self.fetch(state.made)
+
+
+def padded(n: int, sizes: Sequence[int]) -> int:
+    """Tokens that run for a prompt of n: the next of the sizes, else whole pieces of the largest; n where there are
+    none."""
+    return next((size for size in sizes if size >= n), -(-n // sizes[-1]) * sizes[-1]) if sizes else n

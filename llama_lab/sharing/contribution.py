@@ -1,0 +1,132 @@
+"""A machine's headline as one file for a pull request: trials, their meta, doctor's output, digests.
+
+The file is a table of JSON lines, as `record.read` reads them. Only what is named here goes into it, and of that all
+text without names, places and addresses (`scrub`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_jax import checkpoint
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
+from llama_lab import doctor, machine
+from llama_lab.bench import record
+from llama_lab.bench.record import Trial
+from llama_lab.bench.seal import sealed, sealed_row
+from llama_lab.experiments.headline.measure import NAME as HEADLINE
+from llama_lab.sharing import scrub
+
+FOLDER = paths.ROOT / "data" / "machines"
+UNRELEASED = "+unreleased"
+ENVIRONMENT = ("cpu", "cores", "affinity", "load", "ram_bytes", "limits", "blas", "governor", "devices", "gpus",
+               "kernels", "runtime", "os", "python", "packages", "git", "gflops", "watch")  # fmt: skip
+SETTINGS = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "LLAMA_JAX_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+            "OPENBLAS_NUM_THREADS", "OMP_PROC_BIND", "TF_CPP_MIN_LOG_LEVEL")  # whose values are shown  # fmt: skip
+PARAMETERS = ("model", "seed", "blocks", "processes", "new_tokens", "prompts", "placements", "peers", "baseline")
+EXAMINED = ("machine", "packages", "devices", "jax computes", "kernels", "peers", "bandwidth_gbps", "advice")
+FREE = ("reason", "cause")  # fields of a row that hold text of a machine's own
+VOCABULARY = ("cpu", "devices", "packages", "python", "kernels", "runtime", "git")  # not the owner's words
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """machine, version: what the file is called. about: its meta. rows: lines. text: the file."""
+
+    machine: str
+    version: str
+    about: dict
+    rows: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / f"{self.machine}-{self.version}.jsonl"
+
+    @property
+    def text(self) -> str:
+        return "".join(line + "\n" for line in (json.dumps({"meta": self.about}, sort_keys=True), *self.rows))
+
+
+def version(packages: dict) -> str:
+    """The package's version in an environment; `0.1.0+unreleased` where the list of changes has more than it."""
+    changes = (paths.ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    first = next(line.removeprefix("## ").strip() for line in changes.splitlines() if line.startswith("## "))
+    return f"{packages.get('llama-jax')}{UNRELEASED if first == 'Unreleased' else ''}"
+
+
+def named(environment: dict) -> str:
+    """The machine's name that an environment gives."""
+    isa = environment["kernels"]
+    return machine.slug(environment["cpu"], "no-kernels" if isa == "none" else isa, environment["cores"])
+
+
+def digest_of(rows: tuple[str, ...]) -> str:
+    return hashlib.sha256("".join(line + "\n" for line in rows).encode()).hexdigest()
+
+
+def build(folder: Path, examined: dict | None = None, features: tuple[str, ...] | None = None) -> Contribution:
+    """What the headline in FOLDER/data contributes. examined, features: doctor's output and the processor's features,
+    asked of this machine by default.
+
+    Raises UserError where there is no headline, where it is another machine's, or of another model.
+    """
+    trials, meta = record.read(Path(folder) / "data" / f"{HEADLINE}.csv", as_probed=True)
+    environment = meta["environment"]
+    if (own := named(environment)) != (here := machine.name()) and examined is None:
+        raise UserError(f"{folder} was measured on {own}, and this is {here}: contribute it there.")
+    if strange := sorted({t.model for t in trials} - {checkpoint.DEFAULT}):
+        raise UserError(f"The headline is of {strange[0]}; every machine measures {checkpoint.DEFAULT}: measure again.")
+    rows = tuple(sealed_row(json.loads(clean(t).model_dump_json())) for t in trials)
+    about = record.describe(
+        kind=Trial.__name__,
+        measured=meta["created"],
+        machine=own,
+        version=version(environment["packages"]),
+        environment=shown(environment),
+        features=list(processor() if features is None else features),
+        parameters={k: v for k, v in meta["parameters"].items() if k in PARAMETERS},
+        baseline=meta.get("baseline", "step"),
+        missing=scrub.value(meta.get("missing", [])),
+        doctor=examination(doctor.examine() if examined is None else examined),
+        rows=len(rows),
+        rows_sha256=digest_of(rows),
+    )
+    return Contribution(own, about["version"], sealed(about), rows)
+
+
+def clean(trial: Trial) -> Trial:
+    """A trial whose free texts name nobody."""
+    return trial.model_copy(update={name: scrub.value(getattr(trial, name)) for name in FREE})
+
+
+def shown(environment: dict) -> dict:
+    """The part of an environment that is published. Of settings that are not known to be harmless only that they are
+    set."""
+    kept = {k: v if k in VOCABULARY else scrub.value(v) for k, v in environment.items() if k in ENVIRONMENT}
+    settings = {k: v if k in SETTINGS else "set" for k, v in environment.get("settings", {}).items()}
+    return {**kept, "settings": scrub.value(settings)}
+
+
+def examination(found: dict) -> dict:
+    """Doctor's output without the places of weights and of programs."""
+    kept = {k: v if k in ("packages", "devices") else scrub.value(v) for k, v in found.items() if k in EXAMINED}
+    return {**kept, "machine": {**kept.get("machine", {}), "cpu": found.get("machine", {}).get("cpu")}}
+
+
+def processor() -> tuple[str, ...]:
+    """Features of this processor by which kernels are chosen, in LLVM's names; none where no kernels are."""
+    try:
+        import llvmlite.binding as llvm
+
+        from llama_jax.kernels import isa
+    except ImportError:
+        return ()
+    here, decide = (
+        llvm.get_host_cpu_features(),
+        {name for lists in isa.NEEDS.values() for each in lists for name in each},
+    )
+    return tuple(sorted(name for name in decide if here.get(name)))

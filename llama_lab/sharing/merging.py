@@ -1,0 +1,118 @@
+"""Journals of `bench` from several machines, or several runs of one, as one table.
+
+Each run keeps its rows apart: its name becomes `main · MACHINE`, so that nothing is paired, and no bandwidth shared,
+across machines. What must be equal for one table to be about one thing is asked first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_jax.plumbing import boundary
+from llama_jax.plumbing.boundary import Declared
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import gate, record
+from llama_lab.bench.record import Trial
+from llama_lab.sharing.contribution import named
+from llama_lab.sharing.verification import Environment, of_one_run
+
+SAME = ("model", "prompt_tokens", "new_tokens", "batch", "seed", "sampler", "baseline", "dtype")  # of what was asked
+
+
+class Plan(Declared):
+    """What a journal of `bench` was to measure."""
+
+    parameters: dict[str, Any]
+    packages: dict[str, str | None]
+    source: str  # digest of the package's own code
+
+
+class About(Declared):
+    plan: Plan
+    environment: Environment
+
+
+@dataclass(frozen=True)
+class Run:
+    """A journal: where it lies, its trials, and its meta."""
+
+    path: Path
+    trials: list[Trial]
+    about: dict
+
+    @property
+    def machine(self) -> str:
+        return named(self.about["environment"])
+
+
+def read(path: Path) -> Run:
+    """A whole journal of one run. Raises UserError for a torn one, for an edited row, another schema, and for rows of
+    several runs."""
+    path = Path(path)
+    try:
+        torn = not boundary.content(path, record.LONGEST).endswith(b"\n")
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}; `llama-jax bench --journal {path}` makes one.") from None
+    if torn:
+        raise UserError(f"{path} is torn: its last row has no end. The command that wrote it goes on from there.")
+    trials, about, _ = record.read_jsonl(path, whole=True)
+    if "plan" not in about:
+        raise UserError(f"{path} is no journal of `llama-jax bench --journal`.")
+    boundary.read(About, about, f"{path}, line 1")
+    if not trials:
+        raise UserError(f"{path} holds no trial.")
+    for reason in of_one_run(trials, about):
+        raise UserError(f"{path} cannot be merged: {reason}.")
+    return Run(path, trials, about)
+
+
+def facts(run: Run) -> dict[str, object]:
+    """What must be the same in all runs, by name: what was asked, weights, versions, code, and the tokens of each
+    subject that has the reference's."""
+    plan = run.about["plan"]
+    found = {name: plan["parameters"].get(name) for name in SAME}
+    found |= {"weights": run.trials[0].weights_hash, "the package's own code": plan["source"]}
+    found |= {f"version of {name}": version for name, version in plan["packages"].items()}
+    for t in run.trials:
+        if t.valid and not gate.approximate(t.quantisation) and "near-tie" not in t.reason:
+            found.setdefault(f"tokens of {t.subject}, prompt {t.prompt}", t.tokens_sha256[:12])
+    return found
+
+
+def differing(one: Run, other: Run) -> str:
+    """The first fact that both have and that is not the same, as words; "" where there is none."""
+    mine, theirs = facts(one), facts(other)
+    for name in mine:
+        if name in theirs and mine[name] != theirs[name]:
+            return f"{name} is {mine[name]} in {one.path} and {theirs[name]} in {other.path}"
+    return ""
+
+
+def merge(files: Sequence[Path], out: Path) -> list[Run]:
+    """Write the rows of all journals to OUT (.csv, .parquet, .jsonl), which says of each run on which machine it was
+    made. Raises UserError for what `read` refuses, for one file, and where `facts` differ."""
+    if len(files) < 2:
+        raise UserError("merge takes two journals or more.")
+    runs = [read(path) for path in files]
+    for at, run in enumerate(runs):
+        for before in runs[:at]:
+            if [t.token_times_ns for t in run.trials] == [t.token_times_ns for t in before.trials]:
+                raise UserError(f"{before.path} and {run.path} hold the same run.")
+            if said := differing(before, run):
+                raise UserError(f"{before.path} and {run.path} cannot be merged: {said}.")
+    names, rows, machines = Counter(), [], {}
+    for run in runs:
+        names[run.machine] += 1
+        again = f" ({names[run.machine]})" if names[run.machine] > 1 else ""
+        name = f"{run.trials[0].run} · {run.machine}{again}"
+        rows += [t.model_copy(update=dict(run=name)) for t in run.trials]
+        machines[name] = run.about["environment"]
+    first = runs[0].about["plan"]["parameters"]
+    shared = {k: first[k] for k in SAME if k in first}
+    common = {k: v for k, v in runs[0].about["environment"].items() if all(m.get(k) == v for m in machines.values())}
+    record.write(out, rows, parameters=shared, baseline=shared.get("baseline"), environment=common, machines=machines)
+    return runs

@@ -1,0 +1,82 @@
+"""Text without what says whose machine it came from: names of users and hosts, places on a disk, addresses."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from llama_jax.plumbing import paths
+
+GONE = "…"
+VARIABLES = ("USER", "LOGNAME", "USERNAME", "SUDO_USER", "HOSTNAME", "HOST")  # that hold names
+END = r"[^\s/'\"`,;:)\]}<>]+"
+PATH = re.compile(
+    rf"(?:/{END}){{2,}}/?"  # /home/alice, wherever it begins
+    rf"|(?<![\w/<])(?:~|\.{{1,2}})?/{END}/?"  # /data, ~/data, ../data; no tokens/s
+)
+ADDRESS = re.compile(
+    r"[a-z][a-z0-9+.-]*://\S+"
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)*"
+    r"|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])(?::\d+)?"
+    r"|(?<![\w:])(?:(?:[0-9a-f]{0,4}:){3,7}[0-9a-f]{0,4}|[0-9a-f]{2,4}::[0-9a-f:]+)(?![\w:])"
+    r"|(?<![\w.-])[a-z][\w-]*(?:\.[a-z][\w-]*)+:\d+",  # node7.example.org:2222
+    re.I,
+)
+SHORT = 4  # a name of fewer letters is taken out where it is a word of its own
+
+
+def owners() -> list[str]:
+    """Names of this user and this host, longest first."""
+    found = {os.environ.get(name, "") for name in VARIABLES} | {platform.node(), Path(home()).name}
+    try:
+        found.add(getpass.getuser())
+    except (OSError, KeyError, ImportError):  # nobody: the system does not know this user
+        pass
+    found |= {name.partition(".")[0] for name in found}
+    return sorted((name for name in found if len(name) > 1), key=len, reverse=True)
+
+
+def home() -> str:
+    return os.path.expanduser("~")
+
+
+def places() -> list[str]:
+    """Folders whose names may hold spaces, longest first."""
+    found = {home(), os.getcwd(), str(paths.ROOT), tempfile.gettempdir(), os.environ.get("LLAMA_JAX_CACHE", "")}
+    return sorted((place for place in found if len(place) > 1 and place.startswith("/")), key=len, reverse=True)
+
+
+def text(said: str, names: Iterable[str], folders: Iterable[str]) -> str:
+    """`said` with these taken out, and whatever looks like a path or an address."""
+    for folder in folders:
+        said = said.replace(folder, "/" + GONE)
+    said = PATH.sub(GONE, ADDRESS.sub(GONE, said))
+    for name in names:
+        bound = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])" if len(name) < SHORT else "{}"
+        said = re.sub(bound.format(re.escape(name)), GONE, said, flags=re.I)
+    return said
+
+
+def value(found, names: Iterable[str] | None = None, folders: Iterable[str] | None = None):
+    """JSON values, each text and each key without what says whose machine it is."""
+    names, folders = owners() if names is None else names, places() if folders is None else folders
+    if isinstance(found, dict):
+        return {text(str(k), names, folders): value(v, names, folders) for k, v in found.items()}
+    if isinstance(found, list | tuple):
+        return [value(v, names, folders) for v in found]
+    return text(found, names, folders) if isinstance(found, str) else found
+
+
+def shows(found) -> str:
+    """The first path or address in JSON values; "" where there is none."""
+    if isinstance(found, dict):
+        return next(filter(None, map(shows, (*found, *found.values()))), "")
+    if isinstance(found, list | tuple):
+        return next(filter(None, map(shows, found)), "")
+    hit = isinstance(found, str) and (ADDRESS.search(found) or PATH.search(found))
+    return hit[0] if hit else ""

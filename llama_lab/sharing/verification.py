@@ -1,0 +1,192 @@
+"""Is a contributed file what a measurement leaves? Everything that can be asked of it without the machine is asked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveInt
+
+from llama_jax import checkpoint, placement
+from llama_jax.plumbing import boundary, files, runtime
+from llama_jax.plumbing.boundary import Declared
+from llama_jax.plumbing.errors import UserError
+from llama_lab import peers
+from llama_lab.bench import AGAIN, gate, record, roofline, summary
+from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import NARROW
+from llama_lab.sharing import scrub
+from llama_lab.sharing.contribution import Contribution, digest_of, named
+
+BASELINE = "step"  # of every machine's headline
+Name = Annotated[str, Field(pattern=r"^[\w.+-]{1,120}$")]
+
+
+@dataclass(frozen=True)
+class Problem:
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a file was found to be. machine: "" where it could not be read; about, trials: as it holds them, the
+    bandwidth that of the run."""
+
+    machine: str
+    trials: list[Trial]
+    about: dict
+    problems: list[Problem]
+
+
+class Environment(Declared):
+    """What the report needs to know of a machine."""
+
+    cpu: str = Field(max_length=200)
+    cores: PositiveInt
+    kernels: str
+    ram_bytes: PositiveInt
+    os: str
+    python: str
+    packages: dict[str, str | None]
+    runtime: dict[str, str] = Field(min_length=1)
+
+
+class Meta(Declared):
+    """The meta of a contributed file, beside what every table's says."""
+
+    machine: Name
+    version: Name
+    measured: str
+    environment: Environment
+    features: list[str]
+    parameters: dict[str, Any]
+    baseline: str
+    doctor: dict[str, Any] = Field(min_length=1)
+    rows: PositiveInt
+    rows_sha256: str
+
+
+def check(path: Path) -> Found:
+    """See `CHECKS`. Raises UserError where there is no file; what is in it that should not be is a problem."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"There is no file {path}; `llama-jax contribute` writes one.")
+    try:
+        trials, about, _ = record.read_jsonl(path, whole=True)
+        boundary.read(Meta, about, f"{path}, line 1")
+    except UserError as error:
+        return Found("", [], {}, [Problem(path.name, str(error).replace(f"{path}", path.name))])
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    said = [*of_lines(lines, about), *of_name(path, about)]
+    said += itertools.chain.from_iterable(one(trials, about) for one in CHECKS)
+    return Found(about["machine"], roofline.of_runs(trials), about, [Problem(path.name, reason) for reason in said])
+
+
+def staged(made: Contribution) -> Found:
+    """`check` of a file that is not yet written."""
+    with tempfile.TemporaryDirectory() as folder:
+        return check(files.write(Path(folder) / made.path.name, made.text))
+
+
+def of_lines(lines: Sequence[str], about: dict) -> Iterator[str]:
+    """Rows that are missing, doubled or in another order."""
+    if (len(lines), digest_of(tuple(lines))) != (about["rows"], about["rows_sha256"]):
+        yield f"its {len(lines)} rows are not the {about['rows']} that were written"
+
+
+def of_name(path: Path, about: dict) -> Iterator[str]:
+    expected = f"{about['machine']}-{about['version']}.jsonl"
+    if (about["machine"], path.name) != (named(about["environment"]), expected):
+        yield f"its name or its machine ({about['machine']}) is not what its environment gives ({expected})"
+
+
+def of_one_run(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+    """Rows of more than one run, or of the same trial twice."""
+    for name in ("run", "model", "weights_hash", "batch", "seed"):
+        if len(found := sorted({str(getattr(t, name)) for t in trials})) > 1:
+            yield f"it mixes runs: {name.replace('_', ' ')} is {found[0]} and {found[1]}"
+    places = [(t.run, t.phase, t.process, t.block, t.subject, t.sampling) for t in trials]
+    if len(places) > len(set(places)):
+        twice = next(place for i, place in enumerate(places) if place in places[:i])
+        yield f"it mixes runs: {twice[4]} stands twice in block {twice[3]} of process {twice[2]}"
+
+
+def of_subjects(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+    """Another model, another baseline, or subjects that nobody else can measure."""
+    if strange := sorted({t.model for t in trials} - {checkpoint.DEFAULT}):
+        yield f"it is of {strange[0]}, every machine measures {checkpoint.DEFAULT}"
+    if about["baseline"] != BASELINE:
+        yield f"its baseline is {about['baseline']}, not {BASELINE}"
+    for name in sorted({t.subject.removesuffix(AGAIN) for t in trials}):
+        if name in peers.PEERS:
+            continue
+        try:
+            placement.parse(name)
+        except UserError as error:
+            yield f"its subject {name} is none: {error}"
+
+
+def of_gate(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+    """Times that count though their tokens are not the reference's, or that no answer has."""
+    answers: dict[tuple, set[str]] = {}
+    for t in trials:
+        if not t.valid:
+            continue
+        where = f"{t.subject}, block {t.block}"
+        if t.wrong or t.died or t.reason.startswith("failed"):
+            yield f"{where}: it counts though {t.reason}"
+        times = [0, *t.token_times_ns]
+        if len(t.token_times_ns) != t.new_tokens or any(b < a for a, b in itertools.pairwise(times)) or not times[-1]:
+            yield f"{where}: its {len(t.token_times_ns)} times are not those of {t.new_tokens} tokens"
+        if not gate.approximate(t.quantisation) and "near-tie" not in t.reason:
+            key = (t.prompt, t.dtype, t.quantisation, t.sampling, t.new_tokens)
+            answers.setdefault(key, set()).add(t.tokens_sha256)
+            if len(answers[key]) == 2:
+                yield f"{where}: its tokens are not those of the others, and it counts"
+                answers[key].discard(t.tokens_sha256)
+
+
+def of_guard(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+    """Warm times that count though something was compiled in them."""
+    for t in trials:
+        if t.valid and t.phase == "warm" and (t.compiled or t.lowered or t.cause):
+            yield f"{t.subject}, block {t.block}: it counts though {t.compiled or t.lowered} programs were made in it"
+
+
+def of_control(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+    """A baseline that is not there twice, or whose two runs differ: the machine was not quiet. One that merely spreads
+    is none of this: intervals say so."""
+    both = (about["baseline"], about["baseline"] + AGAIN)
+    found = summary.paired_ratio([t for t in trials if t.tg > 0], both[1], both[0])
+    if found.n < 2:
+        yield f"{found.n} of its blocks have the baseline twice ({both[1]}): there is no A/A control"
+    elif found.excludes_one and found.effect > math.log1p(NARROW):
+        yield f"the machine was not quiet, measure again: A/A control {found.words}"
+
+
+def of_runtime(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+    if said := runtime.complaint(about["environment"]["runtime"]):
+        yield f"{said}: {runtime.REMEDY}"
+
+
+def of_owner(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+    texts = [about, *((t.reason, t.cause, t.subject, t.run, t.backend, t.placement) for t in trials)]
+    if said := next(filter(None, map(scrub.shows, texts)), ""):
+        yield f"it shows a place or an address: {said[:60]}"
+
+
+CHECKS: tuple[Callable[[Sequence[Trial], dict], Iterator[str]], ...] = (
+    of_one_run,
+    of_subjects,
+    of_gate,
+    of_guard,
+    of_control,
+    of_runtime,
+    of_owner,
+)

@@ -1,0 +1,62 @@
+"""Memory that is free: the least of what machine, container and process still have; asked for large needs alone."""
+
+import math
+import resource
+
+import jax
+import pytest
+
+from llama_jax.plumbing import memory
+from llama_jax.plumbing.errors import UserError
+
+GB = 10**9
+
+
+def test_a_need_that_is_not_free_is_one_line(monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda: 2 * GB)
+    memory.check(2 * GB, "Things", "have fewer")
+    with pytest.raises(UserError, match=r"^Things need 3\.0 GB and 2\.0 GB are free; have fewer\.$"):
+        memory.check(3 * GB, "Things", "have fewer")
+
+
+def test_small_needs_ask_nobody(monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda: pytest.fail("asked"))
+    memory.check(memory.SMALL, "Things", "have fewer")
+
+
+def test_the_least_of_all_limits_counts(monkeypatch):
+    for name in ("machine", "container", "process"):
+        monkeypatch.setattr(memory, f"of_the_{name}", lambda: 5 * GB)
+    for name in ("machine", "container", "process"):
+        with monkeypatch.context() as patched:
+            patched.setattr(memory, f"of_the_{name}", lambda: GB)
+            assert memory.free() == GB
+
+
+def test_a_device_that_counts_its_own_memory_is_asked(monkeypatch):
+    class Device:
+        def memory_stats(self):
+            return dict(bytes_limit=5 * GB, bytes_in_use=2 * GB)
+
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
+    assert memory.free() == 3 * GB
+
+
+def test_the_limit_of_a_container(tmp_path):
+    assert memory.of_the_container(tmp_path) == math.inf
+    (tmp_path / "memory.current").write_text(f"{2 * GB}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {GB}\nfile {GB}\ninactive_file {GB}\n")
+    for limit, left in (("max", math.inf), (str(3 * GB), 2 * GB)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        assert memory.of_the_container(tmp_path) == left
+
+
+def test_the_limit_of_the_process(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
+    assert memory.of_the_process() == math.inf
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**50, 2**50))
+    assert 0 < memory.of_the_process() < 2**50
+
+
+def test_here_some_memory_is_free():
+    assert 0 < memory.free() < math.inf

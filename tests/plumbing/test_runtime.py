@@ -1,0 +1,199 @@
+"""The JAX underneath: right however the package is started, and a wrong one is found out."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+
+import nbformat
+import numpy as np
+import pytest
+from jaxlib import version
+from packaging.requirements import Requirement
+
+from llama_jax.plumbing import paths, runtime, xla_flags
+from llama_lab.bench import environment, process
+
+FAULTY = version.__version__ in xla_flags.CURED
+needs_the_fault = pytest.mark.skipif(not FAULTY, reason=f"jaxlib {version.__version__} needs no flag")
+ASK = "print(runtime.outcome(runtime.named('product and sum in float32')))"
+
+
+def python(code, *, flags=None, **settings):
+    """What a fresh Python prints, and complains, with these XLA_FLAGS and nothing else set for JAX."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_", "LLAMA_JAX_"))}
+    given = clean | {"PYTHONPATH": str(paths.ROOT), **settings} | ({} if flags is None else {"XLA_FLAGS": flags})
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=given, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip(), done.stderr
+
+
+def test_this_jax_is_right():
+    """In the tests' own process, whose XLA optimises less: what users run is asked in processes of their own below."""
+    outcomes = runtime.examine()
+    assert {"product and sum in float32", "gather of a constant"} <= set(outcomes)
+    assert runtime.complaint(outcomes) == ""
+
+
+def test_the_checks_of_gpus_are_right_on_a_processor():
+    """Where no GPU is at hand, that their programs run and that what NumPy expects of them is so."""
+    others = [one for one in runtime.CHECKS if one.platform == "gpu"]
+    assert {one.name: runtime.outcome(one) for one in others} == {one.name: runtime.RIGHT for one in others}
+    assert others
+    assert not {one.name for one in others} & set(runtime.examine())
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import llama_jax",
+        "import jax\nimport llama_jax",
+        "import jax.numpy\nfrom llama_jax import generate",
+        "from llama_lab.__main__ import main",
+    ],
+)
+def test_right_however_it_is_imported(start):
+    said, complaints = python(f"{start}\nfrom llama_jax import runtime\n{ASK}")
+    assert said == runtime.RIGHT
+    assert "Warning" not in complaints
+
+
+def checks_of_a_child(say, name):
+    return {"outcome": runtime.outcome(runtime.named(name)), "flags": os.environ.get("XLA_FLAGS", "")}
+
+
+def test_right_in_measured_processes():
+    found = process.start(f"{__name__}:checks_of_a_child", {"name": "product and sum in float64"})
+    assert found.result["outcome"] == runtime.RIGHT
+
+
+@pytest.mark.slow
+def test_right_under_plain_papermill(tmp_path):
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(f"import llama_jax as ll\nruntime = ll.runtime\n{ASK}")]
+    notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "x", "language": "python"}}
+    nbformat.write(notebook, tmp_path / "in.ipynb")
+    code = (
+        f"import papermill; papermill.execute_notebook({str(tmp_path / 'in.ipynb')!r}, {str(tmp_path / 'out.ipynb')!r})"
+    )
+    python(code)
+    (cell,) = (c for c in nbformat.read(tmp_path / "out.ipynb", as_version=4).cells if c.source)
+    assert cell.outputs[0].text.strip() == runtime.RIGHT
+
+
+@needs_the_fault
+def test_the_fault_is_found_without_the_flag():
+    code = "import json\nfrom llama_jax import runtime\nprint(json.dumps(runtime.examine()))"
+    outcomes = json.loads(python(code, **{xla_flags.KEEP: "1"})[0])
+    assert outcomes["product and sum in float32"].startswith("wrong: ")
+    assert outcomes["product and sum in float64"].startswith("wrong: ")
+    assert runtime.complaint(outcomes) == "this JAX computes wrong values (jax #39103)"
+
+
+@needs_the_fault
+def test_one_warning_where_jax_was_started_before():
+    code = f"import jax\njax.devices()\nimport llama_jax\nfrom llama_jax import runtime\n{ASK}"
+    said, complaints = python(code)
+    assert said.startswith("wrong: ")
+    assert complaints.count("import llama_jax first") == 1
+
+
+@needs_the_fault
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (None, xla_flags.SETTING),
+        ("--xla_cpu_multi_thread_eigen=false", f"--xla_cpu_multi_thread_eigen=false {xla_flags.SETTING}"),
+        (f"{xla_flags.FLAG}=", f"{xla_flags.FLAG}="),
+    ],
+)
+def test_the_users_own_flags_stay(flags, expected):
+    assert python("import llama_jax, os; print(os.environ['XLA_FLAGS'])", flags=flags)[0] == expected
+
+
+def test_what_was_added_can_be_taken_away(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"--a=1 {xla_flags.SETTING} --b")
+    assert xla_flags.shipped() == {"XLA_FLAGS": "--a=1 --b", xla_flags.KEEP: "1"}
+    monkeypatch.setenv("XLA_FLAGS", f"{xla_flags.FLAG}=")
+    assert xla_flags.shipped()["XLA_FLAGS"] == f"{xla_flags.FLAG}="
+
+
+def made(run, **options):
+    return runtime.Check("made up", "jax #1", "nowhere", run, **options)
+
+
+def raises():
+    raise ValueError("no such\nthing")
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (lambda: (np.ones(3), np.ones(3)), runtime.RIGHT),
+        (lambda: (np.float64("nan"), np.float64("nan")), runtime.RIGHT),
+        (lambda: (np.float64(1.0), np.float64("nan")), "wrong: 1 instead of nan, 1 of 1 values"),
+        (lambda: (np.array([1, 2, 4]), np.array([1, 2, 3])), "wrong: 4 instead of 3, 1 of 3 values"),
+        (lambda: (np.ones(2), np.ones(3)), "wrong: shape (2,) instead of (3,)"),
+        (raises, "does not run: ValueError: no such thing"),
+    ],
+)
+def test_an_outcome_in_words(run, said):
+    assert runtime.outcome(made(run)) == said
+
+
+@pytest.mark.parametrize(
+    ("script", "said"), [("exit 3", "crashes: exit code 3"), ("sleep 60", "hangs: no answer in 0.5 s")]
+)
+def test_a_crash_and_a_hang_are_outcomes(script, said, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    fatal = next(one for one in runtime.CHECKS if one.fatal)
+    assert runtime.outcome_apart(fatal, limit=0.5 if "sleep" in script else 30) == said
+
+
+def test_what_the_package_avoids_is_no_complaint():
+    avoided = next(one for one in runtime.CHECKS if one.avoided)
+    other = next(one for one in runtime.CHECKS if not one.avoided)
+    wrong = {avoided.name: "wrong: 1 instead of 2, 1 of 1 values"}
+    assert runtime.complaint(wrong) == ""
+    assert runtime.told(avoided, wrong[avoided.name]).endswith(f"1 of 1 values; not met here: {avoided.avoided}")
+    assert runtime.told(avoided, runtime.RIGHT) == runtime.RIGHT
+    assert other.issue in runtime.complaint(wrong | {other.name: "crashes: exit code -11"})
+
+
+def test_a_wrong_jax_is_said_in_one_line_and_under_every_figure(capsys):
+    here, (first, *_) = environment.capture(), runtime.CHECKS
+    assert here["runtime"] == runtime.examine()
+    faulty = here | {"runtime": {first.name: "wrong: 1 instead of 2, 1 of 1 values"}}
+    assert (
+        environment.machine_line(faulty)
+        == f"{environment.machine_line(here)} · this JAX computes wrong values ({first.issue})"
+    )
+    old = {k: v for k, v in here.items() if k != "runtime"}  # recorded before this was looked at
+    assert environment.machine_line(old) == environment.machine_line(here)
+    runtime.warn(here["runtime"])
+    runtime.warn(faulty["runtime"])
+    assert capsys.readouterr().err.splitlines() == [
+        f"warning: this JAX computes wrong values ({first.issue}); {runtime.REMEDY}."
+    ]
+
+
+def test_what_a_gpu_needs_leaves_out_releases_that_compute_wrongly_there():
+    lines = (paths.ROOT / "requirements-gpu.txt").read_text().splitlines()
+    (wanted,) = (Requirement(line) for line in lines if line.startswith("jax["))
+    assert not {"0.11.0", "0.11.1"} & set(wanted.specifier.filter(["0.10.2", "0.11.0", "0.11.1"]))
+
+
+def test_every_check_names_its_issue():
+    assert len({one.name for one in runtime.CHECKS}) == len(runtime.CHECKS)
+    for one in runtime.CHECKS:
+        assert one.address.startswith(
+            ("https://github.com/jax-ml/jax/issues/", "https://github.com/openxla/xla/issues/")
+        )
+        assert replace(one, issue="xla #7").address == "https://github.com/openxla/xla/issues/7"
+        assert one.known

@@ -1,0 +1,136 @@
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from llama_jax import chat
+from llama_jax.plumbing.errors import UserError
+from llama_jax.tokenizer import Tokenizer
+
+
+def with_template(template):
+    return Tokenizer("{}", template, "<s>", "</s>", ())
+
+
+def test_the_packaged_template(packaged):
+    text = chat.render(packaged.tokenizer, chat.ask("Hi", system="Be brief."))
+    assert text == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    ids = chat.encode(packaged.tokenizer, chat.ask("Hi", system="Be brief."))
+    assert ids[0] == 1  # the special token itself, not its letters
+    assert ids.count(2) == 2
+
+
+def test_variables_and_refusals():
+    found = chat.render(
+        with_template("{{ bos_token }}{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}"),
+        chat.ask("x"),
+    )
+    assert found == "<s>x>"
+    with pytest.raises(UserError, match="no odd turns"):
+        chat.render(with_template("{{ raise_exception('no odd turns') }}"), chat.ask("x"))
+    with pytest.raises(UserError, match="no chat template"):
+        chat.render(with_template(None), chat.ask("x"))
+    with pytest.raises(UserError, match="template failed"):
+        chat.render(with_template("{% if %}"), chat.ask("x"))
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ messages.__class__.__mro__ }}", "{{ ''.__class__.__base__.__subclasses__() }}", "{{ messages.append(1) }}"],
+)
+def test_the_template_cannot_reach_out_of_its_sandbox(template):
+    with pytest.raises(UserError, match="template failed"):
+        chat.render(with_template(template), chat.ask("x"))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'a' * 10**10 }}",
+        "{{ 'a'.ljust(10**10) }}",
+        "{{ '%10000000000d' % 1 }}",
+        "{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+        "{% for i in range(10**9) %}{% endfor %}",
+        "{% macro again(x) %}{{ again(x) }}{% endmacro %}{{ again(1) }}",
+        "{% include 'other' %}",
+        "{{ 'long text ' * 10**6 }}",
+        "{{ undefined.field }}",
+        "{{ 1 // 0 }}",
+    ],
+)
+def test_a_template_that_takes_too_much_is_ended_with_one_line(template):
+    with pytest.raises(UserError, match="template failed: .+") as caught:
+        chat.render(with_template(template), chat.ask("x"))
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+        "{{ 10 ** (10 ** 10) }}",
+    ],
+)
+def test_a_template_without_an_end_is_ended(monkeypatch, tmp_path, template):
+    quick = tmp_path / "template.py"
+    quick.write_text(
+        Path(chat.template.__file__)
+        .read_text()
+        .replace("SECONDS, BYTES, CHARACTERS = 10,", "SECONDS, BYTES, CHARACTERS = 2,")
+    )
+    monkeypatch.setattr(chat.template, "__file__", str(quick))
+    with pytest.raises(UserError, match="more than 10 seconds or 512 MB"):
+        chat.render(with_template(template), chat.ask("x"))
+
+
+def test_a_conversation_goes_on_after_a_template_was_ended():
+    """The process is started again; an honest conversation takes no notice."""
+    words = with_template("{% if messages[0].content == 'x' %}{{ 'a' * 10**10 }}{% endif %}{{ messages[0].content }}")
+    for _ in range(2):
+        with pytest.raises(UserError, match="more than 512 MB|MemoryError"):
+            chat.render(words, chat.ask("x"))
+        assert chat.render(words, chat.ask("y")) == "y"
+    process = chat.renderer(words.chat_template).process
+    process.kill()
+    process.wait()
+    assert chat.render(words, chat.ask("z")) == "z"
+
+
+def test_threads_share_a_template():
+    words = with_template("{{ messages[0].content }}")
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: chat.render(words, chat.ask(str(i))), range(200)))
+    assert found == [str(i) for i in range(200)]
+
+
+def test_the_process_of_a_template_that_nobody_uses_any_more_ends():
+    found = chat.Renderer("{{ messages }}")
+    assert found.render({"messages": 3}) == {"text": "3"}
+    process = found.process
+    del found
+    gc.collect()
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([], "at least 1"),
+        ("text", "it holds 'text'"),
+        (None, "it holds None"),
+        (["text"], "0 is 'text'"),
+        ([{"role": "user"}], "no 0.content"),
+        ([{"role": "wizard", "content": "x"}], "'wizard'.*'user'"),
+        ([{"role": "user", "content": 3}], "0.content is 3"),
+        ([{"role": "user", "content": ["x"]}], "0.content is"),
+        ([{"role": "user", "content": None}], "0.content is None"),
+        ([{"role": "user", "content": "x", "name": "y"}], "0.name"),
+        ([{"role": "user", "content": "\udfff"}], "Message 1 holds half a surrogate pair"),
+        ([{"role": "user", "content": "x" * (1 << 22)}] * 2, "8,388,608 characters"),
+    ],
+)
+def test_what_is_no_conversation_is_named(messages, words):
+    for call in (chat.render, chat.encode):
+        with pytest.raises(UserError, match=words):
+            call(with_template("{{ messages }}"), messages)

@@ -1,0 +1,276 @@
+"""GPT-2 and Qwen2 in the one transformer: parity with transformers, every way in and out, every placement and cache."""
+
+import gguf
+import jax
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
+
+from llama_jax import checkpoint, config, generate
+from llama_jax.checkpoint import random
+from llama_jax.checkpoint.tensors import named
+from llama_jax.placement import LADDER, parse
+from llama_jax.plumbing.errors import UserError
+from tests.conftest import among_the_fast, build, edit_json, relative_error
+
+NEW = 32
+CACHES = ("step+nocache", "step+growing", "step+scan", "loop+scan", "eager+nocache")
+
+
+def gpt2(**changes):
+    shape = dict(
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=1024,
+        vocab_size=97,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    return GPT2LMHeadModel(GPT2Config(**{**shape, **changes}))
+
+
+def qwen2(**changes):
+    shape = dict(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=97,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    return Qwen2ForCausalLM(Qwen2Config(**{**shape, **changes}))
+
+
+MODELS = {
+    "gpt2": gpt2,
+    "gpt2, wide feed-forward": lambda: gpt2(n_inner=80),
+    "qwen2": qwen2,
+    "qwen2, untied": lambda: qwen2(tie_word_embeddings=False),
+}
+
+
+def made(name):
+    """A small random model whose biases and norms are random too: transformers sets them to 0 and 1, which would hide
+    mistakes."""
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def both(request, tmp_path_factory):
+    """(our checkpoint, transformers' model) of one model written to disk in the hub's layout."""
+    model, folder = made(request.param), tmp_path_factory.mktemp("hub")
+    model.save_pretrained(folder)
+    return checkpoint.load(str(folder)), model
+
+
+def continuation(model, ids, n=NEW):
+    ids = torch.tensor(ids)[None]
+    text = model.generate(
+        ids, max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0, attention_mask=torch.ones_like(ids)
+    )
+    return text[0, ids.shape[1] :].tolist()
+
+
+def test_logits_and_greedy_tokens_equal_transformers(both):
+    ours, theirs = both
+    ids = np.random.default_rng(0).integers(3, 97, 50)
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)[None]).logits[0].numpy()
+    engine = generate.build(ours, "loop")
+    assert relative_error(generate.logits(engine, ids), expected) <= 1e-4
+    assert list(generate.answer(engine, [ids[:9].tolist()], NEW)[0].token_ids) == continuation(theirs, ids[:9].tolist())
+
+
+@pytest.mark.slow
+def test_gpt2_at_full_shapes_equals_transformers():
+    torch.manual_seed(0)
+    theirs = GPT2LMHeadModel(GPT2Config()).eval()
+    cfg, params = checkpoint.from_torch(theirs)
+    assert cfg == config.PRESETS["gpt2"]
+    engine = generate.bind(cfg, params, parse("loop"))
+    ids = np.random.default_rng(0).integers(0, cfg.vocab_size, 24).tolist()
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)[None]).logits[0].numpy()
+    assert relative_error(generate.logits(engine, ids), expected) <= 1e-4
+    assert list(generate.answer(engine, [ids], NEW)[0].token_ids) == continuation(theirs, ids)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2"])
+def test_torch_and_back_is_bit_exact(name):
+    theirs = made(name)
+    for dtype in ("float32", "bfloat16"):
+        theirs = theirs.to(getattr(torch, dtype))
+        cfg, params = checkpoint.from_torch(theirs, dtype=dtype)
+        back, before = checkpoint.to_torch(cfg, params), theirs.state_dict()
+        assert set(back) == set(before)
+        assert all(back[key].dtype == before[key].dtype and torch.equal(back[key], before[key]) for key in before)
+        assert (
+            back["lm_head.weight"].data_ptr()
+            == back["transformer.wte.weight" if name == "gpt2" else "model.embed_tokens.weight"].data_ptr()
+        )
+        type(theirs)(theirs.config).load_state_dict(back, strict=True)
+
+
+def test_torch_needs_a_configuration_and_a_known_kind():
+    with pytest.raises(UserError, match="give from_torch"):
+        checkpoint.from_torch(made("gpt2").state_dict())
+    with pytest.raises(UserError, match="inverse_layer_idx"):
+        checkpoint.from_torch(gpt2(scale_attn_by_inverse_layer_idx=True))
+    with pytest.raises(UserError, match="activation_function is 'relu'"):
+        checkpoint.from_torch(gpt2(activation_function="relu"))
+    with pytest.raises(UserError, match="use_sliding_window is True"):
+        checkpoint.from_torch(qwen2(use_sliding_window=True))
+
+
+@pytest.mark.parametrize("family", config.FAMILIES)
+def test_flax_and_back_is_bit_exact(family):
+    cfg = config.tiny(family, tie_word_embeddings=family == "gpt2")
+    params = build(cfg)
+    tree = checkpoint.to_flax(cfg, params)
+    assert same(checkpoint.from_flax(cfg, {"params": tree}), params)
+    kernel = (
+        tree["transformer"]["h"]["1"]["mlp"]["c_fc"]
+        if family == "gpt2"
+        else tree["model"]["layers"]["1"]["mlp"]["up_proj"]
+    )
+    assert kernel["kernel"].shape == (cfg.hidden_size, cfg.intermediate_size)  # [in, out], as nn.Dense has it
+    home = tree["transformer"]["ln_f"] if family == "gpt2" else tree["model"]["norm"]
+    assert home["scale"].shape == (cfg.hidden_size,)
+    home["extra"] = home["scale"]
+    with pytest.raises(UserError, match="extra"):
+        checkpoint.from_flax(cfg, tree)
+    del home["extra"], home["scale"]
+    with pytest.raises(UserError, match="has no .*scale"):
+        checkpoint.from_flax(cfg, tree)
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_the_hubs_own_gpt2_has_shorter_names_and_a_mask(tmp_path):
+    from safetensors.torch import save_file
+
+    model = made("gpt2")
+    model.save_pretrained(tmp_path)
+    shorter = {k.removeprefix("transformer."): v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 128, 128) for i in range(2)}
+    save_file({k: v.contiguous() for k, v in (shorter | masks).items()}, tmp_path / "model.safetensors")
+    assert same(checkpoint.load_params(str(tmp_path)), checkpoint.from_torch(model)[1])
+    edit_json(tmp_path / "config.json", n_head=...)
+    with pytest.raises(UserError, match="no n_head"):
+        checkpoint.load(str(tmp_path))
+
+
+def write_gguf(path, cfg, tensors):
+    """A GGUF file as llama.cpp's converter lays these architectures out: all products [out, in], no rotary
+    permutation."""
+    w = gguf.GGUFWriter(path, cfg.model_type)
+    w.add_block_count(cfg.num_hidden_layers)
+    w.add_context_length(cfg.max_position_embeddings)
+    w.add_embedding_length(cfg.hidden_size)
+    w.add_feed_forward_length(cfg.intermediate_size)
+    w.add_head_count(cfg.num_attention_heads)
+    if cfg.model_type == "gpt2":
+        w.add_layer_norm_eps(cfg.norm_eps)
+    else:
+        w.add_head_count_kv(cfg.num_key_value_heads)
+        w.add_layer_norm_rms_eps(cfg.norm_eps)
+        w.add_rope_freq_base(cfg.rope_theta)
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("gpt-2" if cfg.model_type == "gpt2" else "qwen2")
+    w.add_token_list([*(chr(256 + i) for i in range(cfg.vocab_size - 1)), "Āā"])
+    w.add_token_types([1] * cfg.vocab_size)
+    w.add_token_merges(["Ā ā"])  # llama.cpp wants one
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    kind = gguf.MODEL_ARCH.GPT2 if cfg.model_type == "gpt2" else gguf.MODEL_ARCH.QWEN2
+    table = gguf.get_tensor_name_map(kind, cfg.num_hidden_layers)  # the converter's own table of names
+    for name, values in tensors.items():
+        conv = cfg.model_type == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+        values = values.T if conv else values
+        w.add_tensor(table.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(values))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen2", "qwen2, untied"])
+def test_gguf_of_these_architectures(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+    cfg, params = checkpoint.from_torch(made(name))
+    write_gguf(tmp_path / "m.gguf", cfg, named(cfg, params))
+    loaded = checkpoint.load(str(tmp_path / "m.gguf"))
+    assert loaded.config == cfg
+    assert same(loaded.params, params)
+
+
+@pytest.fixture(scope="module", params=["qwen2", "gpt2"])
+def family(request):
+    cfg = config.tiny(request.param)
+    params = build(cfg)
+    prompts = [[5, 9, 33, 60, 2, 7, 1], [8, 3], [44] * 11]
+    return cfg, params, prompts, generate.answer(generate.bind(cfg, params, parse("step")), prompts, 10)
+
+
+@pytest.mark.parametrize("name", among_the_fast(("step", "loop", "step+nocache"), [*LADDER, *CACHES]))
+def test_every_placement_and_cache_makes_the_same_tokens(family, name):
+    cfg, params, prompts, expected = family
+    n = 4 if "growing" in name else 10
+    answers = generate.answer(generate.bind(cfg, params, parse(name)), prompts, n)
+    assert [a.token_ids for a in answers] == [a.token_ids[:n] for a in expected]
+
+
+def test_a_padded_row_equals_the_row_alone(family):
+    cfg, params, prompts, expected = family
+    alone = [generate.answer(generate.bind(cfg, params, parse("step")), [p], 10, length=len(p))[0] for p in prompts]
+    assert alone == expected
+
+
+def test_learned_positions_end_where_their_table_ends():
+    cfg = config.tiny("gpt2", max_position_embeddings=32)
+    engine = generate.bind(cfg, build(cfg), parse("step"))
+    assert len(generate.answer(engine, [[1] * 20], 12)[0].token_ids) == 12
+    with pytest.raises(UserError, match="context of 32"):
+        generate.answer(engine, [[1] * 20], 13)
+
+
+def test_random_biases_are_not_ones():
+    tensors = random.open_random(config.tiny("gpt2"), 0).tensors
+    assert np.all(tensors["transformer.h.0.ln_1.weight"].read() == 1)
+    assert 0 < np.abs(tensors["transformer.h.0.attn.c_attn.bias"].read()).max() < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "qwen2"])
+def test_transformers_reads_the_same_gguf_the_same_way(tmp_path, monkeypatch, name):
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+    cfg, params = checkpoint.from_torch(made(name))
+    write_gguf(tmp_path / "m.gguf", cfg, named(cfg, params))
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="m.gguf", dtype=torch.float32).eval()
+    ids = np.random.default_rng(1).integers(3, 97, 20)
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)[None]).logits[0].numpy()
+    assert (
+        relative_error(
+            generate.logits(generate.build(checkpoint.load(str(tmp_path / "m.gguf")), "step"), ids), expected
+        )
+        <= 1e-4
+    )

@@ -1,0 +1,200 @@
+"""Quantised matrices: the bytes and numbers of the `gguf` library, and the products on them."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, dequantize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llama_jax import quantise
+from llama_jax.linear import matmul
+from llama_jax.plumbing.errors import UserError
+from llama_jax.quantise import COLUMNS, LAYOUTS, ROWS, Blocks
+from tests.kernels.products import reference_product
+
+KINDS = sorted(LAYOUTS)
+SHAPES = [(16, 32), (48, 64), (50257 % 97, 32), (33, 96)]
+
+
+def random_bytes(kind, n, columns, seed=0):
+    """Rows of a GGUF tensor with random weights; scales small, some subnormal, zero or negative."""
+    rng = np.random.default_rng(seed)
+    raw = rng.integers(0, 256, (n, columns // COLUMNS, LAYOUTS[kind].row), np.uint8)
+    scales = rng.standard_normal((n, columns // COLUMNS, LAYOUTS[kind].scales)) * rng.choice(
+        [0, 1e-7, 3e-5, 1e-2], (n, 1, 1)
+    )
+    raw[..., : 2 * LAYOUTS[kind].scales] = scales.astype(np.float16).view(np.uint8)
+    return raw
+
+
+def expected(raw, kind):
+    return dequantize(raw.reshape(len(raw), -1), GGMLQuantizationType[kind.upper()])
+
+
+def bits(values):
+    return np.asarray(values, np.float32).view(np.uint32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "columns"), SHAPES)
+def test_dequantised_weights_are_the_librarys_bit_for_bit(kind, n, columns):
+    raw = random_bytes(kind, n, columns)
+    tiny = np.abs(raw[..., :2].copy().view(np.float16)).astype(np.float64)
+    assert ((tiny > 0) & (tiny < 6.1e-5)).any()  # float16 subnormals are among the scales
+    blocks = quantise.pack(raw, kind)
+    assert (blocks.shape, blocks.data.shape) == ((n, columns), (-(-n // ROWS), columns // COLUMNS, LAYOUTS[kind].group))
+    for found in (blocks.dequantised(), jax.jit(Blocks.dequantised)(blocks)):
+        np.testing.assert_array_equal(bits(found), bits(expected(raw, kind)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_bytes_at_all_are_the_librarys_numbers(kind):
+    """Scales that are infinite or no numbers included."""
+    raw = np.random.default_rng(1).integers(0, 256, (64, 20, LAYOUTS[kind].row), np.uint8)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(np.asarray(quantise.pack(raw, kind).dequantised()), expected(raw, kind))
+
+
+@settings(max_examples=30, deadline=None)
+@given(kind=st.sampled_from(KINDS), n=st.integers(1, 70), blocks=st.integers(1, 5), seed=st.integers(0, 99))
+def test_bytes_come_back_as_they_were(kind, n, blocks, seed):
+    raw = np.random.default_rng(seed).integers(0, 256, (n, blocks, LAYOUTS[kind].row), np.uint8)
+    packed = quantise.pack(raw, kind)
+    np.testing.assert_array_equal(quantise.unpack(packed), raw)
+    full = replace(packed, shape=(len(packed.data) * ROWS, blocks * COLUMNS))
+    assert not quantise.unpack(full)[n:].any()  # rows that are not there
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_byte_is_where_the_contract_says(kind):
+    layout, raw = LAYOUTS[kind], np.random.default_rng(2).integers(0, 256, (32, 3, LAYOUTS[kind].row), np.uint8)
+    data, head = np.asarray(quantise.pack(raw, kind).data), 2 * layout.scales
+    for row, column in ((0, 0), (5, 1), (31, 2)):
+        block, r = data[row // 16, column], row % 16
+        for v in range(layout.vectors):
+            np.testing.assert_array_equal(block[64 * v + 4 * r :][:4], raw[row, column, head + 4 * v :][:4])
+        for s in range(layout.scales):
+            np.testing.assert_array_equal(
+                block[64 * layout.vectors + 32 * s + 2 * r :][:2], raw[row, column, 2 * s :][:2]
+            )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "columns"), [(16, 32), (37, 96), (20, 40)])
+def test_products_and_rows_are_those_of_the_dequantised_matrix(kind, n, columns):
+    rng = np.random.default_rng(3)
+    blocks = quantise.pack(quantise.quantise(rng.standard_normal((n, columns)), kind), kind, columns)
+    dense = np.asarray(blocks.dequantised())
+    assert dense.shape == blocks.shape == (n, columns)
+    x = rng.standard_normal((2, 3, columns)).astype(np.float32)
+    for product in (matmul, jax.jit(matmul)):
+        np.testing.assert_allclose(product(jnp.asarray(x), blocks), x @ dense.T, rtol=1e-5, atol=1e-4)
+    assert matmul(jnp.asarray(x, jnp.bfloat16), blocks).dtype == jnp.bfloat16
+    ids = np.array([[0, n - 1, 3], [15, n // 2, 3]])
+    for rows in (blocks[ids], jax.jit(lambda b, i: b[i])(blocks, ids)):
+        np.testing.assert_array_equal(bits(rows), bits(dense[ids]))
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("q8_0", 127), ("q4_0", 8), ("q4_1", 15)])
+def test_quantising_rounds_to_the_nearest_step_of_its_block(kind, steps):
+    values = np.random.default_rng(4).standard_normal((19, 64)).astype(np.float32)
+    values[3, :32] = 0
+    found = np.asarray(quantise.pack(quantise.quantise(values, kind), kind).dequantised())
+    blocks = values.reshape(19, 2, 32)
+    span = blocks.max(-1) - blocks.min(-1) if kind == "q4_1" else np.abs(blocks).max(-1)
+    step = np.repeat(span / steps, 32, axis=-1)
+    worst = 1.01 if kind == "q4_0" else 0.51  # q4_0 has no +8: the other end of its range is cut
+    assert np.all(np.abs(found - values) <= step * worst + np.abs(values) * 1e-3 + 1e-7)
+    assert not found[3, :32].any()
+
+
+def test_int8_is_within_half_a_step_of_its_row():
+    values = (
+        np.random.default_rng(5).standard_normal((9, 40)).astype(np.float32)
+        * np.logspace(-30, 3, 9, dtype=np.float32)[:, None]
+    )
+    values[4] = 0
+    weight = quantise.quantise_int8(values)
+    assert (weight.shape, weight.ndim, weight.dtype, weight.values.dtype) == ((9, 40), 2, np.float32, np.int8)
+    bound = np.abs(values).max(1, keepdims=True) / 254 * 1.0001
+    assert np.all(np.abs(np.asarray(weight.dequantised()) - values) <= bound)
+    x = np.random.default_rng(6).standard_normal((2, 40)).astype(np.float32)
+    np.testing.assert_allclose(
+        matmul(jnp.asarray(x), weight)[:, 5:], x @ np.asarray(weight.dequantised())[5:].T, rtol=1e-4
+    )
+    np.testing.assert_array_equal(weight[np.array([8, 0])], np.asarray(weight.dequantised())[[8, 0]])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_weights_that_no_scale_can_hold_are_refused(bad):
+    values = np.ones((4, 32), np.float32)
+    values[2, 7] = bad
+    for kind in KINDS:
+        with pytest.raises(UserError, match="finite number, or too large"):
+            quantise.quantise(values, kind)
+    if bad != 3e38:
+        with pytest.raises(UserError, match="no finite number"):
+            quantise.quantise_int8(values)
+
+
+@settings(max_examples=40, deadline=None)
+@given(kind=st.sampled_from(KINDS), n=st.integers(1, 40), columns=st.integers(1, 130), seed=st.integers(0, 99))
+def test_reference_arithmetic_is_integer_within_a_block(kind, n, columns, seed):
+    """Against the slowest possible way of writing it, and near the exact product."""
+    rng = np.random.default_rng(seed)
+    weights, x = rng.standard_normal((n, columns)), rng.standard_normal((2, columns)).astype(np.float32)
+    x[1, :32] = 0
+    blocks = quantise.pack(quantise.quantise(weights, kind), kind, columns)
+    found, dense = reference_product(x, blocks), np.asarray(blocks.dequantised(), np.float64)
+    assert (found.shape, found.dtype) == ((2, n), np.float64)
+    slow = np.zeros((2, n))
+    for row, values in enumerate(x):
+        for start in range(0, columns, COLUMNS):
+            piece = values[start : start + COLUMNS]
+            if top := np.abs(piece).max():
+                q = np.rint(piece * (np.float32(127) / top)).astype(np.float64)
+                slow[row] += np.float64(top / np.float32(127)) * (dense[:, start : start + COLUMNS] @ q)
+    np.testing.assert_allclose(found, slow, rtol=1e-5, atol=1e-5)  # dense is rounded to float32 in q4_1
+    exact = x.astype(np.float64) @ dense.T
+    bound = sum(
+        np.abs(x[:, i : i + 32]).max(1)[:, None] / 254 * np.abs(dense[:, i : i + 32]).sum(1)
+        for i in range(0, columns, 32)
+    )
+    assert np.all(np.abs(found - exact) <= bound * 1.001 + 1e-6)
+
+
+def test_faint_activations_count_as_zeros():
+    x = np.full((1, 64), 1e-38, np.float32)
+    x[0, 32:] = 1
+    blocks = quantise.pack(quantise.quantise(np.ones((1, 64)), "q8_0"), "q8_0")
+    np.testing.assert_allclose(reference_product(x, blocks), [[32]], rtol=1e-3)
+
+
+def test_blocks_are_a_pytree_that_scans():
+    kind, rng = "q4_1", np.random.default_rng(7)
+    each = [quantise.pack(random_bytes(kind, 32, 32, i), kind) for i in range(3)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    x = jnp.asarray(rng.standard_normal(32), jnp.float32)
+    last, _ = jax.lax.scan(lambda x, w: (w.matmul(x, x.dtype), None), x, stacked)
+    for weight in each:
+        x = weight.matmul(x, x.dtype)
+    np.testing.assert_allclose(last, x, rtol=1e-5, atol=1e-9)
+
+
+def test_gemv_is_asked_with_float32_and_blocks(monkeypatch):
+    import sys
+    import types
+
+    asked = []
+    gemv = types.SimpleNamespace(
+        product=lambda x, blocks: asked.append((x.dtype.name, blocks.product)) or jnp.zeros((*x.shape[:-1], 3))
+    )
+    monkeypatch.setitem(sys.modules, "llama_jax.kernels", types.SimpleNamespace(gemv=gemv))
+    monkeypatch.setitem(sys.modules, "llama_jax.kernels.gemv", gemv)
+    blocks = Blocks(quantise.pack(random_bytes("q8_0", 3, 32), "q8_0").data, "q8_0", (3, 32), "gemv")
+    found = matmul(jnp.zeros((2, 32), jnp.bfloat16), blocks)
+    assert (asked, found.dtype, found.shape) == ([("float32", "gemv")], jnp.bfloat16, (2, 3))

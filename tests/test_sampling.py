@@ -1,0 +1,220 @@
+from dataclasses import fields, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
+
+from llama_jax import sampling
+from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Draw, Sampler
+
+V = 12
+
+
+def draws(logits, sampler, n, seen=None):
+    """n independent draws from the same logits."""
+    rows = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (n, len(logits)))
+    keys = jax.vmap(jax.random.key)(jnp.arange(n, dtype=jnp.uint32))
+    seen = None if seen is None else jnp.broadcast_to(jnp.asarray(seen), rows.shape)
+    return np.asarray(jax.jit(sampling.next_token)(rows, Draw(keys, jnp.int32(3), seen), sampler)[0])
+
+
+def reference(logits, s, seen):
+    """The distribution in float64: filters by transformers, so that the order and the edges are not ours."""
+    scores = torch.tensor(np.asarray(logits, np.float64))[None]
+    if s.repetition_penalty != 1:
+        scores = RepetitionPenaltyLogitsProcessor(s.repetition_penalty)(
+            torch.tensor(np.flatnonzero(seen))[None], scores
+        )
+    scores = scores / s.temperature
+    if s.top_k:
+        scores = TopKLogitsWarper(s.top_k)(None, scores)
+    if s.top_p < 1:
+        scores = TopPLogitsWarper(s.top_p)(None, scores)
+    if s.min_p:
+        scores = MinPLogitsWarper(s.min_p)(None, scores)
+    return torch.softmax(scores, -1)[0].numpy()
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["static", "traced"])
+@pytest.mark.parametrize("shift", [0.0, -50.0], ids=["mixed", "all-negative"])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Sampler(1.0),
+        Sampler(0.5, top_k=5),
+        Sampler(1.3, top_p=0.8),
+        Sampler(1.0, min_p=0.2),
+        Sampler(0.9, top_k=8, top_p=0.9, min_p=0.05, repetition_penalty=1.4),
+        Sampler(1.0, top_k=10 * V, top_p=1.0),
+    ],
+    ids=["plain", "top-k", "top-p", "min-p", "all", "k-above-V"],
+)
+def test_draws_follow_the_float64_distribution(sampler, shift, traced):
+    logits = np.random.default_rng(1).normal(0, 2, V) + shift
+    seen = np.arange(V) % 3 == 0
+    expected, n = reference(logits, sampler, seen), 20_000
+    remembers = traced or sampler.repetition_penalty != 1
+    counts = np.bincount(
+        draws(logits, sampler.traced() if traced else sampler, n, seen if remembers else None), minlength=V
+    )
+    assert counts[expected == 0].sum() == 0
+    live = expected * n > 5
+    if live.sum() > 1:
+        p = stats.chisquare(counts[live], expected[live] / expected[live].sum() * counts[live].sum()).pvalue
+        assert p > 1e-4
+
+
+def test_zeros_for_filtered_logits_would_be_caught():
+    """The original's mistake: with negative logits, filtering to 0 puts all mass on the filtered tokens."""
+    logits = jnp.asarray([[-5.0, -1.0, -3.0]])
+    kept = sampling.keep_top_k(logits, 1)
+    assert kept.tolist() == [[-np.inf, -1.0, -np.inf]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.floats(-80, 80, width=32), min_size=2, max_size=20, unique=True),
+    st.integers(1, 30),
+    st.floats(0.05, 1.0),
+    st.floats(0.0, 1.0),
+)
+def test_filters_keep_what_transformers_keeps(values, k, p, floor):
+    logits = jnp.asarray([values], jnp.float32)
+    scores = torch.tensor(np.asarray(logits))
+    np.testing.assert_array_equal(
+        np.isfinite(sampling.keep_top_k(logits, k)), torch.isfinite(TopKLogitsWarper(k)(None, scores)).numpy()
+    )
+    kept = np.isfinite(np.asarray(sampling.keep_top_p(logits, p)))[0]
+    order = np.argsort(-np.asarray(logits, np.float64)[0])
+    mass = np.cumsum(torch.softmax(scores.double(), -1)[0].numpy()[order])
+    assert kept[order[0]]
+    assert kept.sum() == kept[order].argmin() if not kept.all() else True  # the kept ones are the best ones
+    if (np.abs(mass - p) > 1e-4).all():
+        assert kept.sum() == min(int(np.searchsorted(mass, p) + 1), len(values)) or mass[-1] < p
+    assert np.isfinite(np.asarray(sampling.keep_min_p(logits, floor))).any()
+
+
+def test_temperature_zero_is_greedy_and_the_lowest_id_wins_a_tie():
+    logits = [0.0, 3.0, 3.0, -1.0]
+    for sampler in (Sampler(), Sampler(0.0).traced(), Sampler(0.0, top_k=2)):
+        assert set(draws(logits, sampler, 8, np.zeros(4, bool))) == {1}
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-38])
+def test_a_temperature_near_zero_is_not_nan(temperature):
+    assert set(draws([-3.0, -1.0, -2.0], Sampler(temperature), 8)) == {1}
+
+
+def test_a_repeated_token_is_less_likely_whatever_its_sign():
+    logits, seen = jnp.array([[2.0, -2.0, 2.0, -2.0]]), jnp.array([[True, True, False, False]])
+    assert sampling.penalise(logits, seen, 2.0).tolist() == [[1.0, -4.0, 2.0, -2.0]]
+
+
+def test_padding_is_not_seen():
+    seen = sampling.mark(jnp.zeros((1, 5), bool), jnp.array([[0, 0, 3]]), 0, jnp.array([2]))
+    assert np.flatnonzero(seen[0]).tolist() == [3]
+
+
+def test_a_row_depends_on_its_own_seed_only():
+    logits, keys = (
+        jnp.asarray(np.random.default_rng(0).normal(size=(2, 50)), jnp.float32),
+        jax.vmap(jax.random.key)(jnp.array([5, 6], jnp.uint32)),
+    )
+    both, _ = sampling.next_token(logits, Draw(keys, jnp.int32(0), None), Sampler(1.0))
+    alone, _ = sampling.next_token(logits[1:], Draw(keys[1:], jnp.int32(0), None), Sampler(1.0))
+    assert both[1] == alone[0]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(dict(temperature=value) for value in (-1, 1e308)),
+        *(dict(top_k=value) for value in (-1, 1.0, 2**31, np.float32(3))),
+        *(dict(top_p=value) for value in (0, 1.1, 1e-320)),
+        dict(min_p=2),
+        *(dict(repetition_penalty=value) for value in (0, 1e-320, 1e308)),
+        *(
+            {field.name: value}
+            for field in fields(Sampler)
+            for value in (None, True, np.True_, "1", "a" * 5_000, [], [0.5], {}, 1j, 10**400, np.ones(1), float("nan"))
+        ),
+        *({field.name: np.float32(value)} for field in fields(Sampler) for value in ("nan", "inf", "-inf")),
+    ],
+    ids=str,
+)
+def test_settings_out_of_range_are_named(bad):
+    with pytest.raises(UserError, match=f"^{next(iter(bad))} is ") as caught:
+        Sampler(**bad)
+    assert len(str(caught.value)) < 200
+
+
+def test_settings_may_be_numpys():
+    """They become Python's own, so that equal settings are one program."""
+    numpys = Sampler(np.float64(0.5), np.int32(3), np.array(0.25), np.float16(0.5), np.int64(2))
+    assert numpys == Sampler(0.5, 3, 0.25, 0.5, 2)
+    assert hash(numpys) == hash(Sampler(0.5, 3, 0.25, 0.5, 2))
+    assert {type(getattr(numpys, field.name)) for field in fields(Sampler)} == {int, float}
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["static", "traced"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        dict(temperature=5e-324),
+        dict(temperature=1e30),
+        dict(temperature=1, top_p=1e-30),
+        dict(temperature=1, min_p=5e-324),
+        dict(temperature=1, top_k=2**31 - 1),
+        dict(repetition_penalty=1e30),
+        dict(repetition_penalty=1e-30),
+    ],
+    ids=str,
+)
+def test_the_ends_of_the_ranges_make_tokens(setting, traced):
+    """Not NaN, which would make the first token the best; logits of all signs, zero among them."""
+    sampler, seen = Sampler(**setting), np.array([False, True, True, False])
+    found = draws([-9.0, 0.0, 3.0, 2.0], sampler.traced() if traced else sampler, 64, seen)
+    expected = {0, 1, 2, 3} if sampler.temperature else {2, 3}
+    assert set(found) <= expected
+    if setting in (dict(temperature=5e-324), dict(temperature=1, top_p=1e-30), dict(repetition_penalty=1e-30)):
+        assert set(found) == {2}
+    if setting == dict(repetition_penalty=1e30):
+        assert set(found) == {3}
+    if setting == dict(temperature=1e30):
+        assert set(found) == {0, 1, 2, 3}
+
+
+def told(logits, sampler, seen=None):
+    """Scores of one draw from each row of logits."""
+    keys = jax.vmap(jax.random.key)(jnp.arange(len(logits), dtype=jnp.uint32))
+    return jax.jit(sampling.next_token)(jnp.asarray(logits), Draw(keys, jnp.int32(0), seen), sampler)
+
+
+def test_scores_are_of_the_logits_before_any_setting():
+    logits = np.random.default_rng(3).normal(0, 3, (4, 60)).astype(np.float32)
+    sampler = replace(Sampler(0.3, top_k=2, repetition_penalty=1.7).traced(), scored=jnp.bool_(True))
+    ids, draw = told(logits, sampler, jnp.ones(logits.shape, bool))
+    expected = torch.log_softmax(torch.tensor(logits.astype(np.float64)), -1)
+    best, which = torch.topk(expected, sampling.SCORED)
+    np.testing.assert_allclose(draw.scores.chosen, expected[np.arange(4), np.asarray(ids)], rtol=1e-5)
+    np.testing.assert_allclose(draw.scores.best, best, rtol=1e-5)
+    np.testing.assert_array_equal(draw.scores.ids, which)
+
+
+def test_who_does_not_ask_gets_no_scores_and_the_same_token():
+    logits = np.random.default_rng(4).normal(0, 3, (2, V)).astype(np.float32)
+    settings = Sampler(0.9).traced()
+    plain, draw = told(logits, settings, jnp.zeros(logits.shape, bool))
+    assert draw.scores is None
+    for wanted in (False, True):
+        ids, draw = told(logits, replace(settings, scored=jnp.bool_(wanted)), jnp.zeros(logits.shape, bool))
+        np.testing.assert_array_equal(ids, plain)
+        assert draw.scores.best.shape == (2, V)  # as many as there are
+        assert bool(np.any(draw.scores.chosen)) == wanted

@@ -1,0 +1,101 @@
+import pytest
+import tokenizers
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import ByteLevel
+
+from llama_jax import checkpoint, tokenizer
+from llama_jax.plumbing.errors import UserError
+from tests.conftest import edit_json, save_llama
+
+SPM = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["▁", "h", "i", "▁h", "hi", "▁hi", "!", "hi!"]
+SCORES = [0.0] * 259 + [-9.0, -9.0, -9.0, -3.0, -2.0, -1.0, -9.0, -4.0]
+
+
+def spm(**changes):
+    fields = {
+        "model": "llama",
+        "tokens": SPM,
+        "scores": SCORES,
+        "token_type": [2, 3, 3] + [6] * 256 + [1] * 8,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        **changes,
+    }
+    return {f"tokenizer.ggml.{k}": v for k, v in fields.items()}
+
+
+def made(fields):
+    return tokenizer.from_gguf(fields, "m.gguf", len(fields["tokenizer.ggml.tokens"]))
+
+
+@settings(deadline=None)
+@given(text=st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=40))
+def test_decode_inverts_encode(packaged, text):
+    tok = packaged.tokenizer
+    spelt = {c for token in tok.backend.get_vocab() for c in token if len(token) == 1}
+    pieces = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text) if text else []
+    assume(all(c in spelt for piece, _ in pieces for c in piece))  # the vocabulary lacks a few control bytes
+    assert tok.decode(tok.encode(text)) == text
+
+
+def test_sentencepiece_merges_by_score_and_spells_bytes():
+    tok = made(spm())
+    assert [SPM[i] for i in tok.encode("hi!")] == ["<s>", "▁hi", "!"]  # ▁hi scores above hi!
+    assert [SPM[i] for i in tok.encode("é", special=False)] == ["▁", "<0xC3>", "<0xA9>"]
+    assert tok.decode(tok.encode("hi é!")) == "hi é!"
+    assert tok.stop == (2,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [(dict(model="bert"), "bert"), (dict(tokens=[]), "no vocabulary"), (dict(scores=[1.0]), "1 scores")],
+)
+def test_unsupported_tokenizers_are_named(changes, words):
+    with pytest.raises(UserError, match=words):
+        made(spm(**changes))
+
+
+def test_unknown_pre_tokenizers_are_named():
+    with pytest.raises(UserError, match="pre is 'odd'.*llama-bpe"):
+        made(spm(model="gpt2", pre="odd", merges=[]))
+
+
+def test_llama3_splits_and_begins_with_bos():
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<|begin|>", "<|eot_id|>", *letters, "12", "123"]
+    fields = spm(
+        model="gpt2",
+        pre="llama-bpe",
+        tokens=tokens,
+        token_type=[3, 3] + [1] * 258,
+        scores=None,
+        merges=["1 2", "12 3"],
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    tok = made(fields)
+    assert [tokens[i] for i in tok.encode("12312")] == ["<|begin|>", "123", "12"]  # digits in threes
+    assert tok.stop == (1,)
+
+
+def test_a_hub_folder(tmp_path, packaged):
+    folder, _ = save_llama(tmp_path / "m", vocab_size=49152)
+    assert checkpoint.load_tokenizer(str(folder)) is None
+    (folder / "tokenizer.json").write_text(packaged.tokenizer.definition)
+    (folder / "tokenizer_config.json").write_text("{}")
+    edit_json(
+        folder / "tokenizer_config.json",
+        bos_token="<|im_start|>",
+        eos_token={"content": "<|im_end|>"},
+        chat_template="{{ 1 }}",
+    )
+    edit_json(folder / "generation_config.json", eos_token_id=[7, 9])
+    tok = checkpoint.load_tokenizer(str(folder))
+    assert (tok.stop, tok.chat_template, tok.eos_token) == ((0, 2, 7, 9), "{{ 1 }}", "<|im_end|>")
+    (folder / "chat_template.jinja").write_text("{{ 2 }}")
+    assert checkpoint.load_tokenizer(str(folder)).chat_template == "{{ 2 }}"
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="not a tokenizer"):
+        checkpoint.load_tokenizer(str(folder))
