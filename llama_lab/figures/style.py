@@ -25,7 +25,7 @@ from pydantic import Field
 
 from llama_jax.plumbing import boundary, files
 from llama_jax.plumbing.boundary import Declared
-from llama_lab.bench import AGAIN, environment, provenance
+from llama_lab.bench import AGAIN, environment
 from llama_lab.bench.wording import instructions, probed
 from llama_lab.figures.dark import themed
 
@@ -97,11 +97,10 @@ def save(
     the manifest.
 
     meta: of the table the figure was drawn from. alt: what the figure shows, for those who cannot see it. note: labels
-    that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged, and a table
-    that is older than its code.
+    that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged.
     """
     around = meta["environment"]
-    flags = (note, probed(meta), environment.busy(around), provenance.complaint(meta))
+    flags = (note, probed(meta), environment.busy(around))
     place = (environment.machine_line(around), instructions(around), meta["created"][:10])
     line = " · ".join(filter(None, (*place, *flags)))
     figure.draw_without_rendering()  # a legend may reach below the figure
