@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llama_lab.bench.wording import within
+from llama_lab.bench.numbers import within
 
 # scipy.stats is imported where it is used: it takes most of a second, and measured processes never need it.
 RESAMPLES = 9999

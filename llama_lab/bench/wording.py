@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.numbers import interval, round_ratio
+from llama_lab.bench.statistics import Ratio
 
 ROOM = 180  # characters of what a finding or a caption begins with
 SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z“])")  # a number may follow a point, a name in small letters a comma
@@ -65,22 +63,6 @@ def standing(found: Ratio, label: str, other: dict) -> str:
 def weights(dtype: str) -> str:
     """`bfloat16 weights`; of a GGUF file's, which may be of several kinds, `the file's own blocks`."""
     return "the file's own blocks" if dtype == "gguf" else f"{dtype} weights"
-
-
-def ends(found, name: str = "") -> tuple[float, float]:
-    """(low, high) of a summary or a ratio, or of an entry with such keys, which may begin with a name."""
-    return tuple(found[name + end] if isinstance(found, dict) else getattr(found, end) for end in ("low", "high"))
-
-
-def interval(found, form: str | Callable[[float], str] = ".2f", name: str = "") -> str:
-    """`[low, high]` of what `ends` takes. form: of a number, or what says it."""
-    low, high = (form(end) if callable(form) else f"{end:{form}}" for end in ends(found, name))
-    return f"[{low}, {high}]"
-
-
-def within(found, form: str | Callable[[float], str] = ".2f", name: str = "") -> str:
-    """The same after a space; "" where there is no interval."""
-    return f" {interval(found, form, name)}" if math.isfinite(ends(found, name)[0]) else ""
 
 
 def times(ratio: dict) -> str:
@@ -162,8 +144,3 @@ def complaints(finding: str) -> list[str]:
     found = [f"its first sentence has {words} words, more than {WORDS}"] if words > WORDS else []
     found += [f"its first sentence has {numbers} numbers, more than {NUMBERS}"] if numbers > NUMBERS else []
     return found + ([] if said.endswith(".") else ["its first sentence does not end with a full stop"])
-
-
-def round_ratio(value: float) -> str:
-    """A ratio in two digits, `2.5`, `11`, `0.35`."""
-    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"

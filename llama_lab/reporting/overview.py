@@ -12,9 +12,9 @@ from pathlib import Path
 from llama_lab.bench import AGAIN, SAMPLED, record, standings, statistics, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.job import whole
+from llama_lab.bench.numbers import within
 from llama_lab.bench.record import Row, Trial
 from llama_lab.bench.statistics import Ratio, Summary
-from llama_lab.bench.wording import within
 from llama_lab.experiments.time_to_first_token import table as ttft_table
 from llama_lab.reporting import notebooks
 

@@ -9,19 +9,10 @@ from pathlib import Path
 
 from llama_jax.plumbing import files
 from llama_lab.bench import AGAIN, environment, standings, statistics, summary
+from llama_lab.bench.numbers import interval, within
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
-from llama_lab.bench.wording import (
-    UNDECIDED,
-    instructions,
-    interval,
-    listed,
-    opening,
-    probed,
-    settled,
-    weights,
-    within,
-)
+from llama_lab.bench.wording import UNDECIDED, instructions, listed, opening, probed, settled, weights
 from llama_lab.reporting import machines, notebooks, overview
 from llama_lab.reporting.machines import Machine
 from llama_lab.sharing import contribution

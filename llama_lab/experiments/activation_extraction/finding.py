@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llama_lab.bench.numbers import round_ratio, within
 from llama_lab.bench.statistics import Ratio
-from llama_lab.bench.wording import listed, round_ratio, with_n, within
+from llama_lab.bench.wording import listed, with_n
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction import workers_table
 from llama_lab.experiments.activation_extraction.plan import Extraction

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from llama_lab.bench.cold import Start
+from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import Ratio
-from llama_lab.bench.wording import listed, within
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.measure import LAYOUTS, Compilation
 from llama_lab.experiments.compile_time.starts import WAYS

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from llama_lab.bench import standings
-from llama_lab.bench.wording import UNDECIDED, first_before, listed, raced, within
+from llama_lab.bench.numbers import within
+from llama_lab.bench.wording import UNDECIDED, first_before, listed, raced
 from llama_lab.experiments.compiled_kernels import rows, scaling, size_table, where
 
 WORDS = {"faster": "sooner at", "slower": "later at", "": "undecided at"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench import standings
+from llama_lab.bench.numbers import within
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import fastest_beside, standing, weights, within
+from llama_lab.bench.wording import fastest_beside, standing, weights
 from llama_lab.experiments.fewer_bits import table
 from llama_lab.experiments.fewer_bits.reading import ALL
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench import wording
-from llama_lab.bench.wording import round_ratio
+from llama_lab.bench.numbers import round_ratio
 from llama_lab.experiments.gpu import data
 from llama_lab.experiments.gpu.data import GpuTrial
 

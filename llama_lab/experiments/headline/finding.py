@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench import AGAIN, summary
+from llama_lab.bench.numbers import interval, within
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import UNDECIDED, interval, listed, settled, within
+from llama_lab.bench.wording import UNDECIDED, listed, settled
 from llama_lab.experiments.headline.measure import BASELINE
 
 UNJITTED, JITTED, FUSED, RIVAL = "eager", "loop", "loop+fused", "llamacpp"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_lab.bench.wording import round_ratio, with_n
+from llama_lab.bench.numbers import round_ratio
+from llama_lab.bench.wording import with_n
 
 
 def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench import AGAIN, summary
+from llama_lab.bench.numbers import interval, round_ratio
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import interval, listed, round_ratio
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.jit_placement.table import Cost
 
 

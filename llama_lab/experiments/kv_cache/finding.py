@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench import statistics
+from llama_lab.bench.numbers import round_ratio
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import round_ratio
 from llama_lab.experiments.kv_cache import measure
 
 

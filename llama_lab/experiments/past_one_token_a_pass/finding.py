@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench import standings
-from llama_lab.bench.wording import UNDECIDED, listed, round_ratio, settled
+from llama_lab.bench.numbers import round_ratio
+from llama_lab.bench.wording import UNDECIDED, listed, settled
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
 
 NOUNS = {"open": "open questions", "copy": "a copy", "edit": "a copy with a word replaced"}

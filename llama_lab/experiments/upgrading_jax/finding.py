@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llama_lab.bench.numbers import round_ratio
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import listed, round_ratio, with_n
+from llama_lab.bench.wording import listed, with_n
 from llama_lab.experiments.upgrading_jax import environments, table
 
 PLACEMENT = "step"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_lab.bench.wording import interval
+from llama_lab.bench.numbers import interval
 from llama_lab.experiments.your_own_placement import measure
 
 KINDS = {measure.SHORT: "a wrong one", measure.ANEW: "one that compiles", measure.NESTED.name: "one too close to call"}
