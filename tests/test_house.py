@@ -1,6 +1,7 @@
-"""Which room may know which: the walls of the package, read from its imports."""
+"""Which room may know which: the walls of the two packages, read from their imports."""
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
@@ -9,75 +10,107 @@ import llama_jax
 from llama_jax.plumbing import paths
 from llama_lab import bench, figures
 
-PACKAGE = paths.ROOT / "llama_jax"
-UPWARD = {  # lazy imports that lead up, (module, what it imports), and why they may
-    ("generate", "activations.generation"): "who taps nothing needs none",
-    ("model.quantise", "kernels.gemv"): "a machine without kernels never needs it",
-    ("bench.available", "peers"): "who measures no peer needs none",
-    ("bench.phases", "peers"): "as above",
-    ("bench.provenance", "peers"): "as above",
-    ("bench.quality", "peers"): "as above",
-    ("bench.requests", "peers"): "as above",
-    ("bench.run", "peers"): "as above",
+PACKAGES = ("llama_jax", "llama_lab")
+UPWARD = {  # lazy imports that lead up inside the laboratory, (module, what it imports), and why they may
+    ("llama_lab.bench.available", "llama_lab.peers"): "a measurement without peers needs none",
+    ("llama_lab.bench.phases", "llama_lab.peers"): "as above",
+    ("llama_lab.bench.provenance", "llama_lab.peers"): "as above",
+    ("llama_lab.bench.quality", "llama_lab.peers"): "as above",
+    ("llama_lab.bench.requests", "llama_lab.peers"): "as above",
+    ("llama_lab.bench.run", "llama_lab.peers"): "as above",
 }
 ABOVE_THE_INSTRUMENT = ("experiments", "figures", "reporting", "cli", "playground")
-BELOW_THE_MODEL = ("model", "errors", "values", "config", "files", "paths")
+NOT_IN_THE_MODEL = (
+    "generate",
+    "transforms",
+    "decoding",
+    "checkpoint",
+    "kernels",
+    "placement",
+    "tokenizer",
+    "chat",
+    "render",
+)
+MODEL = (
+    "attention",
+    "embeddings",
+    "ffn",
+    "head",
+    "kvc",
+    "layer",
+    "linear",
+    "model",
+    "norm",
+    "quantise",
+    "rope",
+    "sampling",
+    "taps",
+)
 NOT_ON_A_BARE_MACHINE = ("pydantic", "pandas")
 
 
 def read(text: str) -> tuple[set[str], set[str]]:
-    """Dotted names that a module imports: as it is imported itself, and when one of its functions runs."""
-    found = set(), set()
+    """Dotted names that a module imports: when it is imported itself, and when one of its functions runs."""
+    imported = set(), set()
 
     def visit(node: ast.AST, lazy: bool) -> None:
         if isinstance(node, ast.Import):
-            found[lazy].update(alias.name for alias in node.names)
+            imported[lazy].update(alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
             assert not node.level, "relative imports are not read here"
-            found[lazy].update(f"{node.module}.{alias.name}" for alias in node.names)
+            imported[lazy].update(f"{node.module}.{alias.name}" for alias in node.names)
         checked = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
         for child in node.orelse if checked else ast.iter_child_nodes(node):
             visit(child, lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
 
     visit(ast.parse(text), False)
-    return found
+    return imported
 
 
 def modules() -> dict[str, str]:
-    """Name without the package's → text; `__init__` is its folder's."""
-    places = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in PACKAGE.rglob("*.py")}
-    return {".".join(part for part in parts if part != "__init__"): path.read_text() for path, parts in places.items()}
+    """Dotted name of each module of both packages, and its text; `__init__` is its folder's."""
+    files = [path for package in PACKAGES for path in (paths.ROOT / package).rglob("*.py")]
+    names = [path.relative_to(paths.ROOT).with_suffix("").parts for path in files]
+    return {
+        ".".join(part for part in parts if part != "__init__"): path.read_text()
+        for path, parts in zip(files, names, strict=True)
+    }
 
 
 def resolved(module: str, imports: set[str], known: set[str]) -> set[str]:
-    """Modules of the package, and top names of other packages, that these imports run: a module's folders run first."""
-    found = set()
+    """Modules of the packages, and top names of others, that these imports run. A module's folders run before it, but
+    the two packages' own `__init__` count for nothing: every module runs them."""
+    reached = set()
     for name in imports:
-        if not name.startswith("llama_jax"):
-            found.add(name.partition(".")[0])
+        parts = name.split(".")
+        if parts[0] not in PACKAGES:
+            reached.add(parts[0])
             continue
-        parts = name.split(".")[1:]
-        found |= {".".join(parts[:n]) for n in range(1, len(parts) + 1)} & known
-    return {name for name in found if not f"{module}.".startswith(f"{name}.")}
+        reached |= {".".join(parts[:n]) for n in range(2, len(parts) + 1)} & known
+    return {name for name in reached if not f"{module}.".startswith(f"{name}.")}
 
 
 def graph(lazy: bool) -> dict[str, set[str]]:
-    """Module → what it imports; if `lazy`, what its functions import too, but for what is named in `UPWARD`."""
-    texts, found = modules(), {}
+    """Each module and what it imports; if `lazy`, what its functions import too, but for what is named in `UPWARD`."""
+    texts, arrows = modules(), {}
     for module, text in texts.items():
         first, later = read(text)
-        up = {f"llama_jax.{name}" for start, name in UPWARD if start == module}
-        found[module] = resolved(module, first | (later - up if lazy else set()), set(texts))
-    return found
+        up = {name for start, name in UPWARD if start == module}
+        arrows[module] = resolved(module, first | (later - up if lazy else set()), set(texts))
+    return arrows
+
+
+def room(module: str) -> str:
+    """The room of a module: package and first folder or file."""
+    return ".".join(module.split(".")[:2])
 
 
 def rooms(imports: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The same graph between top-level names."""
-    found = {}
+    """The same graph between rooms."""
+    between = {}
     for module, names in imports.items():
-        room = module.partition(".")[0]
-        found.setdefault(room, set()).update({name.partition(".")[0] for name in names} - {room})
-    return found
+        between.setdefault(room(module), set()).update({room(name) for name in names} - {room(module)})
+    return between
 
 
 def circle(imports: dict[str, set[str]]) -> list[str]:
@@ -93,16 +126,20 @@ def breaches(imports: dict[str, set[str]]) -> list[str]:
     """Arrows that go through a wall."""
 
     def wrong(module: str, name: str) -> bool:
-        (room, *rest), (other, *others) = module.split("."), name.split(".")
+        package, room, *rest = module.split(".")
+        other, *others = name.split(".")[1:] or [""]
+        if package == "llama_jax":
+            return name.startswith("llama_lab") or (room in MODEL and other in NOT_IN_THE_MODEL)
         return (
             (room == "bench" and other in ABOVE_THE_INSTRUMENT)
             or (room == "figures" and other == "experiments")
             or (room == other == "experiments" and bool(rest and others) and rest[0] != others[0])
-            or (room == "model" and name in imports and other not in BELOW_THE_MODEL)
         )
 
-    arrows = ((module, name) for module, names in imports.items() for name in names)
-    return sorted(f"{module} imports {name}" for module, name in arrows if wrong(module, name))
+    inside = {module: names for module, names in imports.items() if "." in module}
+    return sorted(
+        f"{module} imports {name}" for module, names in inside.items() for name in names if wrong(module, name)
+    )
 
 
 def reached(imports: dict[str, set[str]], start: str) -> set[str]:
@@ -122,68 +159,73 @@ def test_no_circles_and_no_holes_in_the_walls(lazy):
     assert circle(imports) == circle(rooms(imports)) == breaches(imports) == []
 
 
+def test_the_small_package_never_names_the_laboratory():
+    """Not in an import, and not in a text that is imported by name either."""
+    texts = {name: text for name, text in modules().items() if name.startswith("llama_jax")}
+    assert len(texts) > 50
+    assert [name for name, text in texts.items() if re.search(r"\bllama_lab\b", text)] == []
+
+
 def test_each_arrow_that_may_lead_up_is_lazy_and_would_close_a_circle():
     texts, imports = modules(), graph(True)
     for module, name in UPWARD:
         first, later = read(texts[module])
-        assert f"llama_jax.{name}" in later - first
+        assert name in later - first
         assert circle(rooms(imports | {module: imports[module] | {name}}))
 
 
 def test_experiments_share_nothing():
-    assert modules()["experiments"] == ""
+    assert modules()["llama_lab.experiments"] == ""
 
 
 def test_a_bare_machine_needs_neither_pydantic_nor_pandas():
     imports = graph(False)
-    start = "experiments.gpu.measure"
+    start = "llama_lab.experiments.gpu.measure"
     assert "jax" in reached(imports, start)
     assert not reached(imports, start) & set(NOT_ON_A_BARE_MACHINE)
 
 
 @pytest.mark.parametrize(
-    ("imports", "found"),
+    ("imports", "expected"),
     [
         ({"a": {"b"}, "b": {"c"}, "c": {"a"}}, {"a", "b", "c"}),
         ({"a": {"b"}, "b": {"b.c"}, "b.c": {"a"}, "d": set()}, {"a", "b", "b.c"}),
         ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, set()),
     ],
 )
-def test_a_circle_is_found(imports, found):
-    assert set(circle(imports)) == found
+def test_a_circle_is_seen(imports, expected):
+    assert set(circle(imports)) == expected
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("bench.run", "experiments.kv_cache.measure"),
-        ("bench.run", "cli"),
-        ("bench.run", "playground.view"),
-        ("experiments.kv_cache.measure", "experiments.growth.measure"),
-        ("figures.marks", "experiments.growth"),
-        ("model.layer", "transforms"),
-        ("model", "bench.guard"),
+        ("llama_lab.bench.run", "llama_lab.experiments.kv_cache.measure"),
+        ("llama_lab.bench.run", "llama_lab.cli"),
+        ("llama_lab.bench.run", "llama_lab.playground.view"),
+        ("llama_lab.experiments.kv_cache.measure", "llama_lab.experiments.growth.measure"),
+        ("llama_lab.figures.marks", "llama_lab.experiments.growth"),
+        ("llama_jax.layer", "llama_jax.transforms"),
+        ("llama_jax.generate", "llama_lab.activations"),
     ],
 )
-def test_a_hole_in_a_wall_is_found(module, name):
+def test_a_hole_in_a_wall_is_seen(module, name):
     assert breaches({module: {name}, name: set()}) == [f"{module} imports {name}"]
 
 
 def test_what_is_allowed_is_no_hole():
     allowed = {
-        "experiments.kv_cache.chart": {
-            "experiments.kv_cache",
-            "experiments.kv_cache.table",
-            "bench",
-            "figures",
-            "peers",
+        "llama_lab.experiments.kv_cache.chart": {
+            "llama_lab.experiments.kv_cache",
+            "llama_lab.experiments.kv_cache.table",
+            "llama_lab.bench",
+            "llama_lab.figures",
         },
-        "model.layer": {"model.norm", "config", "jax"},
-        "bench.run": {"peers", "generate"},
-        "figures.marks": {"bench.record"},
-        "reporting.tour": {"experiments.kv_cache.finding", "figures"},
+        "llama_jax.layer": {"llama_jax.norm", "llama_jax.config", "jax"},
+        "llama_lab.bench.run": {"llama_lab.peers", "llama_jax.generate"},
+        "llama_lab.reporting.tour": {"llama_lab.experiments.kv_cache.finding", "llama_lab.figures"},
     }
-    assert breaches(allowed | {name: set() for names in allowed.values() for name in names - {"jax"}}) == []
+    assert breaches(allowed) == []
 
 
 def test_imports_are_told_apart():
@@ -201,17 +243,26 @@ else:
 class A:
     import json
     def method(self):
-        from llama_jax.model import attention
+        from llama_jax.checkpoint import gguf
         return lambda: __import__("x")
 """
     first, later = read(text)
     assert first == {"typing.TYPE_CHECKING", "llama_lab.bench.guard", "llama_jax.model", "numpy.linalg", "json"}
-    assert later == {"llama_jax.attention"}
-    known = {"bench", "bench.guard", "bench.gate", "model"}
-    assert resolved("bench.gate", first, known) == {"bench.guard", "model", "typing", "numpy", "json"}
+    assert later == {"llama_jax.checkpoint.gguf"}
+    known = {"llama_lab.bench", "llama_lab.bench.guard", "llama_lab.bench.gate", "llama_jax.model"}
+    inside = {"llama_lab.bench.guard", "llama_jax.model"}
+    assert resolved("llama_lab.bench.gate", first, known) == {*inside, "typing", "numpy", "json"}
     assert reached({"a": {"b"}, "b": {"pandas"}, "c": {"d"}}, "a") == {"a", "b", "pandas"}
 
 
 def test_every_name_that_is_offered_is_there():
     for package in (llama_jax, bench, figures):
         assert [name for name in package.__all__ if getattr(package, name, None) is None] == []
+
+
+def test_tools_follow_every_name_that_the_package_offers_lazily():
+    """The block that only type checkers read names all that `__getattr__` finds, and from where."""
+    tree = ast.parse(modules()["llama_jax"])
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    named = {(node.module, alias.name) for node in block.body for alias in node.names}
+    assert {(f"llama_jax.{home}", name) for name, home in llama_jax.HOME.items()} <= named

@@ -1,1 +1,1 @@
-"""How tokens are made one after the other: requests, steps, drafts, pipelines, and programs kept in a file."""
+"""What one call of the model does: requests, steps, drafts."""

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llama_jax import checkpoint, generate
-from llama_jax.decoding import serialised
+from llama_jax import checkpoint, generate, serialised
 from llama_jax.placement import parse
 from llama_lab.bench import protocol
 from llama_lab.bench.guard import Region

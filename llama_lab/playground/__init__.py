@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from llama_jax import chat, checkpoint, generate, render
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.decoding.pipeline import Numbers
 from llama_jax.decoding.request import SEEDS
 from llama_jax.generate import Engine
+from llama_jax.pipeline import Numbers
 from llama_jax.placement import LADDER, MODIFIERS, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.threads import Channel, Worker

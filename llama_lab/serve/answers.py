@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from llama_jax.decoding import pipeline
+from llama_jax import pipeline
 from llama_lab.serve.batcher import Job, News
 from llama_lab.serve.stepper import Score
 

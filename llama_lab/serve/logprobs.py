@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_jax.decoding.pipeline import Numbers
+from llama_jax.pipeline import Numbers
 from llama_jax.token_bytes import token_bytes
 from llama_jax.tokenizer import Tokenizer
 from llama_lab.serve.answers import Token

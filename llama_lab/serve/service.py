@@ -13,9 +13,9 @@ import numpy as np
 
 from llama_jax import chat, model
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.decoding.pipeline import Numbers
 from llama_jax.decoding.request import SEEDS, token_ids
 from llama_jax.generate import build
+from llama_jax.pipeline import Numbers
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import llama_jax as ll
-from llama_jax import generate
-from llama_jax.decoding import serialised
+from llama_jax import generate, serialised
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from tests.kernels.models import random_model, small

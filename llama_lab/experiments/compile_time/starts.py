@@ -4,7 +4,7 @@ Three ways to have a program, one `phase` each in the table:
 
 cold        nothing on disk: traced, lowered and compiled by the first request
 cached      the same, with XLA's part read from JAX's persistent cache; tracing and lowering are paid again
-serialised  executables read from a file (`llama_jax.decoding.serialised`): nothing is traced, lowered or compiled
+serialised  executables read from a file (`llama_jax.serialised`): nothing is traced, lowered or compiled
 
 A start is one request of a fresh process, timed from the moment its parent decides to start it. The rates afterwards
 are warm trials, all placements interleaved in one process (`phase` warm).
@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llama_jax import prompts
+from llama_jax import prompts, serialised
 from llama_jax.checkpoint import load
-from llama_jax.decoding import serialised
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, memory, passages, phases, protocol

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from llama_jax import generate
+from llama_jax import generate, pipeline
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.decoding import pipeline
 from llama_jax.generate import Engine
 from llama_jax.placement import LADDER, parse
 from llama_lab.bench import protocol

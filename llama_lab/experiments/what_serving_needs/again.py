@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llama_jax import checkpoint, generate
-from llama_jax.decoding import pipeline
+from llama_jax import checkpoint, generate, pipeline
 from llama_lab.bench import available, gate
 from llama_lab.experiments.what_serving_needs.client import Answer
 from llama_lab.experiments.what_serving_needs.load import PROMPTS, Ask

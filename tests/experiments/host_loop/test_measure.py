@@ -7,9 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from llama_jax import generate
+from llama_jax import generate, pipeline
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.decoding import pipeline
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, job, protocol, record
 from llama_lab.bench.journal import Journal

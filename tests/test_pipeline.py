@@ -6,8 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, generate
-from llama_jax.decoding import pipeline
+from llama_jax import checkpoint, generate, pipeline
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 

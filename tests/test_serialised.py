@@ -10,7 +10,7 @@ import jax
 import pytest
 
 import llama_jax as ll
-from llama_jax.decoding import serialised
+from llama_jax import serialised
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import Guard

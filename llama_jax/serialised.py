@@ -205,7 +205,7 @@ def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
         device.client.platform_version,
         cpu() if device.platform == "cpu" else "",
     ]
-    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
     source = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     chosen = {k: v for k, v in asdict(placement).items() if k not in ("name", "compile")}
     found = {
