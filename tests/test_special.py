@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from llama_jax import chat
 from llama_jax.plumbing.errors import UserError
 from llama_jax.tokenizer import LONGEST, MARK, Tokenizer, from_gguf
-from tests.text.test_tokenizer import SCORES, SPM, spm
+from tests.test_tokenizer import SCORES, SPM, spm
 
 ALPHABET = sorted(ByteLevel.alphabet())
 CHATML = (

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_jax.token_bytes import LETTERS, token_bytes
-from tests.text.test_tokenizer import made, spm
+from tests.test_tokenizer import made, spm
 
 
 @given(st.text("aZ 1\n.éß語👋", max_size=30))

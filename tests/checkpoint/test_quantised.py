@@ -18,7 +18,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, Blocks, Int8, is_quantised
 from tests.checkpoint.test_gguf import CONFIG, write
 from tests.conftest import build
-from tests.model.test_families import write_gguf
+from tests.test_families import write_gguf
 
 SMALL = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
