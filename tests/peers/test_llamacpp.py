@@ -18,11 +18,10 @@ from llama_lab import peers
 from llama_lab.bench import passages, protocol
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import llamacpp
-from tests import conftest
+from tests import conftest, test_families
 from tests.checkpoint import test_gguf
 from tests.cli.test_cli import last_json
 from tests.conftest import relative_error
-from tests import test_families
 
 EXACT = 1e-4  # float32 on both sides: rounding alone; some 1e-6 was seen
 GELU = 1e-3  # ggml reads GPT-2's GELU from a table of f16 values; some 3e-4 was seen
