@@ -21,7 +21,7 @@ TEXTS = {
     for folder in (".", "docs", "data")
     for path in sorted((paths.ROOT / folder).glob("*.md"))
 }
-HOUSE = ("llama_jax/", "tests/", "notebooks/", "docs/", "data/", "figures/", ".ci/")
+HOUSE = ("llama_jax/", "llama_lab/", "tests/", "notebooks/", "docs/", "data/", "figures/", ".ci/")
 
 
 def commands(text):
@@ -44,7 +44,7 @@ def places(text):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_place_named_is_there(name):
-    roots = (paths.ROOT, paths.ROOT / "llama_jax")  # modules may be named from the package on
+    roots = [paths.ROOT / package for package in ("", "llama_jax", "llama_lab")]  # or from a package on
     assert not [place for place in sorted(places(TEXTS[name])) if not any((root / place).exists() for root in roots)]
 
 
