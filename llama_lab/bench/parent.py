@@ -9,7 +9,7 @@ import sys
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # `python -c FOLLOWER PARENT COMMAND…` becomes the command, which is told to end (SIGTERM) when its parent has ended
 FOLLOWER = """import os, signal, sys
-from llama_jax import parent
+from llama_lab.bench import parent
 parent.follow(int(sys.argv[1]), signal.SIGTERM)  # which a server hands on to the processes of its own
 os.execv(sys.argv[2], sys.argv[2:])"""
 

@@ -30,7 +30,7 @@ LAST_LINES = 3
 CHILD = """import os, sys
 if hasattr(os, "sched_setaffinity"):  # before any library counts its threads
     os.sched_setaffinity(0, [int(core) for core in sys.argv[1].split(",")])
-from llama_jax import parent
+from llama_lab.bench import parent
 parent.follow(int(sys.argv[2]))
 from llama_lab.bench.process import main
 main()"""

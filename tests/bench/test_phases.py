@@ -70,7 +70,7 @@ def breaking(monkeypatch, tmp_path, body):
     """A peer `broken` that turns out only in the measuring process not to run. `body`: of its `subject` function."""
     text = f"def missing(name, model):\n    return None\n\n\ndef subject(loaded, name):\n    {body}\n"
     (tmp_path / "broken_peer.py").write_text(text)
-    line = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom llama_jax import peers\n"
+    line = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom llama_lab import peers\n"
     line += "peers.PEERS['broken'] = peers.Peer('x', 'x', 'x'); peers.module = lambda name: __import__('broken_peer')\n"
     monkeypatch.setattr(process, "CHILD", line + process.CHILD)
     monkeypatch.setitem(peers.PEERS, "broken", peers.Peer("x", "x", "x"))

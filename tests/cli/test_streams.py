@@ -58,7 +58,7 @@ def test_where_nobody_hears_complaints_the_result_and_the_exit_code_stay(line, a
 def test_with_all_closed_no_file_gets_the_number_of_a_stream(tmp_path):
     """A table written while standard output is closed would otherwise have the program's output in it."""
     code = (
-        "import os, sys; from llama_jax import __main__ as m; m.open_closed(); os.chdir(sys.argv[1])\n"
+        "import os, sys; from llama_lab import __main__ as m; m.open_closed(); os.chdir(sys.argv[1])\n"
         "table = open('x', 'w'); open('number', 'w').write(str(table.fileno())); print('lost')"
     )
     subprocess.run(["bash", "-c", '"$@" >&- 2>&- <&-', "bash", sys.executable, "-c", code, tmp_path])
@@ -146,7 +146,7 @@ def test_signals_end_a_verb_without_a_word(signs, code):
     """One that waits for its prompt."""
     wait = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from llama_jax import __main__ as m; from llama_lab.cli import text\n"
+        "from llama_lab import __main__ as m; from llama_lab.cli import text\n"
         "read = text.read_input; text.read_input = lambda: [print(1, flush=True), read()][1]; m.main()"
     )
     child = subprocess.Popen(

@@ -173,7 +173,7 @@ import json, jax, numpy as np, jax.numpy as jnp
 from llama_jax.kernels import isa
 from tests.kernels import products, reference, test_fused as fused, test_gemv as gemv
 from tests.conftest import relative_error
-from llama_jax.model import quantise
+from llama_jax import quantise
 found = {"isa": isa.target().isa, "gemv": 0.0, "fused": 0.0, "rough": 0.0, "clear": 0}
 for kind in gemv.KINDS:
     for n, k, m in ((1, 1, 1), (33, 70, 5), (16, 32, 4), (700, 1024, 3)):

@@ -198,7 +198,7 @@ def test_what_a_notebook_takes_from_the_package_is_there(path):
 
 
 def test_a_name_that_is_gone_is_found():
-    code = "import llama_jax as ll\nfrom llama_jax import bench, gone\n"
+    code = "import llama_jax as ll\nfrom llama_lab import bench, gone\n"
     code += "if False:\n    ll.bench.Gone(bench.guard.lost, bench.Guard)"
     assert missing(code) == ["llama_lab.bench.Gone", "llama_lab.bench.guard.lost", "llama_jax.gone"]
 

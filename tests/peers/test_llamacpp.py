@@ -219,7 +219,7 @@ def test_a_file_that_llama_cpp_refuses_is_a_gap_with_its_own_words(tmp_path):
 
 def test_without_the_package_it_is_a_gap():
     blocked = (
-        "import sys; sys.modules['llama_cpp'] = None; from llama_jax import peers;"
+        "import sys; sys.modules['llama_cpp'] = None; from llama_lab import peers;"
         " import json; print(json.dumps(peers.missing(['llamacpp', 'llamacpp+generate'], 'smollm2-135m-instruct')))"
     )
     out = subprocess.run([sys.executable, "-c", blocked], check=True, capture_output=True, text=True).stdout

@@ -253,7 +253,7 @@ def test_without_a_kernel_nothing_is_drawn(capsys):
 def test_headless_it_draws_nothing_and_a_front_end_that_can_ask_gets_the_widgets():
     """nbclient is what papermill and nbconvert run on."""
     nb = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell("from llama_jax import playground; playground.show()")]
+        cells=[nbformat.v4.new_code_cell("from llama_lab import playground; playground.show()")]
     )
     headless = nbclient.NotebookClient(nb, kernel_name="python3").execute()
     assert headless.cells[0].outputs == []

@@ -56,7 +56,7 @@ def test_the_checks_of_gpus_are_right_on_a_processor():
     ],
 )
 def test_right_however_it_is_imported(start):
-    said, complaints = python(f"{start}\nfrom llama_jax import runtime\n{ASK}")
+    said, complaints = python(f"{start}\nfrom llama_jax.plumbing import runtime\n{ASK}")
     assert said == runtime.RIGHT
     assert "Warning" not in complaints
 
@@ -86,7 +86,7 @@ def test_right_under_plain_papermill(tmp_path):
 
 @needs_the_fault
 def test_the_fault_is_found_without_the_flag():
-    code = "import json\nfrom llama_jax import runtime\nprint(json.dumps(runtime.examine()))"
+    code = "import json\nfrom llama_jax.plumbing import runtime\nprint(json.dumps(runtime.examine()))"
     outcomes = json.loads(python(code, **{xla_flags.KEEP: "1"})[0])
     assert outcomes["product and sum in float32"].startswith("wrong: ")
     assert outcomes["product and sum in float64"].startswith("wrong: ")
@@ -95,7 +95,7 @@ def test_the_fault_is_found_without_the_flag():
 
 @needs_the_fault
 def test_one_warning_where_jax_was_started_before():
-    code = f"import jax\njax.devices()\nimport llama_jax\nfrom llama_jax import runtime\n{ASK}"
+    code = f"import jax\njax.devices()\nimport llama_jax\nfrom llama_jax.plumbing import runtime\n{ASK}"
     said, complaints = python(code)
     assert said.startswith("wrong: ")
     assert complaints.count("import llama_jax first") == 1
