@@ -88,19 +88,13 @@ def obtain(
             parameters=parameters,
             processes=journal.notes,
             resumed_trials=journal.resumed,
-            code=provenance.of(measure, words(plan, trials)),
+            code=provenance.recorded_now(name, parameters),
             **meta,
         )
         journal.discard()
     elif source != "recorded":
         raise UserError(f"source is {source!r}; it must be recorded or measure.")
     return record.read(here if here.is_file() else paths.ROOT / "data" / here.name, kind=kind)
-
-
-def words(plan: dict, rows: Sequence[Row]) -> set[str]:
-    """All that a table names: in its plan, and in its rows."""
-    named = {value for row in rows for _, value in row if isinstance(value, str)}
-    return named | {json.dumps(plan["parameters"]), plan["also"]}
 
 
 def table_beside(name: str, out_dir: str | Path, rows: Sequence[dict] = ()):

@@ -1,151 +1,145 @@
-"""Which code a table depends on: found without importing it, and changed by code alone."""
+"""Which code a table depends on: declared roots, found without importing them, and changed by code alone."""
 
-import functools
+import re
 
 import pytest
 
+import llama_jax
+from llama_jax.plumbing import paths
+from llama_lab import activations, bench
 from llama_lab.bench import provenance
+from llama_lab.bench.provenance import Declaration
 
 MEASURE = '''"""Measures."""
 from llama_lab.bench import protocol
-from llama_lab.experiments.one import chart, table
-
-TASK = "llama_lab.bench.requests"
-
+from llama_lab.experiments.one import chart
 
 def record(journal):
     """All rows."""
-    from llama_jax import peers  # here: only who asks for one
+    from llama_lab import peers  # here: only who asks for one
     return protocol.run(journal)
 '''
-PACKAGE = {
-    "__init__.py": "",
-    "bench/__init__.py": "",
-    "bench/protocol.py": "from llama_jax import generate\nfrom llama_lab.bench import record\n",
-    "bench/record.py": "from llama_jax import files\n",
-    "bench/requests.py": "",
-    "experiments/__init__.py": "",
-    "experiments/one/__init__.py": "",
-    "experiments/one/measure.py": MEASURE,
-    "experiments/one/chart.py": "from llama_jax import figures\n",
-    "experiments/one/table.py": "",
-    "experiments/two/measure.py": "from llama_lab.bench import protocol\n",
-    "figures/__init__.py": "",
-    "files.py": "",
-    "generate.py": "def f():\n    from llama_jax.kernels import fused\n    from llama_jax.decoding.steps import g\n",
-    "kernels/__init__.py": "",
-    "kernels/fused.py": "x = 1\n",
-    "peers/__init__.py": 'PEERS = {"flax": "flax", "llamacpp": "llamacpp"}\n',
-    "peers/flax.py": 'HOMES = {"+nnx": "flax_nnx"}\n',
-    "peers/flax_nnx.py": "",
-    "peers/llamacpp.py": "",
-    "steps.py": "def g():\n    return 1\n",
-    "unused.py": "",
+STEPS = '''"""Steps."""
+import json
+from llama_jax.errors import UserError
+
+LIMIT: int = 3
+
+class Step:
+    """One."""
+    size: int
+    count: int = 1
+
+def g(x: int) -> int:
+    """A step."""
+    if x > LIMIT:
+        raise UserError(f"{x} is too large.", "Make it smaller.")
+    error = UserError("Not this.")
+    return x + 1
+'''
+MODULES = {
+    "llama_jax/__init__.py": "",
+    "llama_jax/files.py": "",
+    "llama_jax/errors.py": "",
+    "llama_jax/generate.py": "def f():\n    from llama_jax.kernels import fused\n    from llama_jax.steps import g\n",
+    "llama_jax/kernels/__init__.py": "",
+    "llama_jax/kernels/fused.py": "x = 1\n",
+    "llama_jax/steps.py": STEPS,
+    "llama_jax/unused.py": "",
+    "llama_lab/__init__.py": "",
+    "llama_lab/bench/protocol.py": "from llama_jax import generate\nfrom llama_lab.bench import record\n",
+    "llama_lab/bench/record.py": "from llama_jax import files\n",
+    "llama_lab/bench/requests.py": "",
+    "llama_lab/experiments/one/chart.py": "from llama_lab import figures\n",
+    "llama_lab/experiments/one/measure.py": MEASURE,
+    "llama_lab/experiments/two/measure.py": "from llama_lab.bench import protocol\n",
+    "llama_lab/figures.py": "",
+    "llama_lab/peers/__init__.py": "",
+    "llama_lab/peers/flax.py": "",
+    "llama_lab/peers/flax_nnx.py": "",
+    "llama_lab/peers/llamacpp.py": "",
 }
-ROOT = ["experiments.one.measure"]
+RULES = Declaration(
+    not_timed=["llama_lab.figures", "llama_lab.bench.record", "llama_jax.errors", "llama_lab.experiments.one.chart"],
+    by_declaration=["llama_jax.kernels", "llama_lab.peers"],
+    loads={
+        "llama_lab.bench.protocol": ["llama_lab.bench.requests"],
+        "llama_lab.peers.flax": ["llama_lab.peers.flax_nnx"],
+    },
+    tables={"77-x": ["llama_lab.experiments.one.measure"]},
+)
+PLAIN = {"llama_jax", "llama_jax.generate", "llama_jax.steps", "llama_lab", "llama_lab.bench.protocol",
+         "llama_lab.bench.requests", "llama_lab.experiments.one.measure"}  # fmt: skip
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    folder = tmp_path / "llama_jax"
-    for name, text in PACKAGE.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    monkeypatch.setattr(provenance, "HOME", folder)
-    return folder
+    for name, text in MODULES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "declared", lambda: RULES)
+    return tmp_path
 
 
-def meta(*roots):
-    return dict(code=provenance.describe(roots or ROOT))
+def recorded(*more):
+    return dict(code=provenance.describe([*RULES.tables["77-x"], *more]))
 
 
 def test_what_is_reached_is_what_a_time_may_depend_on(home):
-    known = provenance.sources()
-    plain = provenance.reached(ROOT, known)
-    assert plain == {"bench", "bench.protocol", "bench.requests", "experiments", "experiments.one",
-                     "experiments.one.measure", "generate", "steps"}  # fmt: skip
-    assert provenance.reached([*ROOT, "kernels", "peers.flax"], known) - plain == {
-        "kernels", "kernels.fused", "peers.flax", "peers.flax_nnx"}  # fmt: skip
+    assert set(recorded()["code"]["modules"]) == PLAIN
+    assert set(recorded("llama_jax.kernels", "llama_lab.peers.flax")["code"]["modules"]) - PLAIN == {
+        "llama_jax.kernels", "llama_jax.kernels.fused", "llama_lab.peers", "llama_lab.peers.flax",
+        "llama_lab.peers.flax_nnx"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("file", "text", "found"),
     [
-        ("generate.py", PACKAGE["generate.py"] + "y = 2\n", ["generate"]),
-        ("steps.py", "def g():\n    return 2\n", ["steps"]),
-        ("bench/requests.py", "import json\n", ["bench.requests"]),
-        ("generate.py", "from llama_jax import unused\n", ["generate", "steps", "unused"]),
-        ("steps.py", None, ["steps"]),
+        ("llama_jax/steps.py", STEPS.replace("x + 1", "x + 2"), ["llama_jax.steps"]),
+        ("llama_jax/steps.py", STEPS.replace("LIMIT: int = 3", "LIMIT: int = 4"), ["llama_jax.steps"]),
+        ("llama_jax/steps.py", STEPS.replace("    size: int\n", ""), ["llama_jax.steps"]),
+        ("llama_jax/steps.py", STEPS.replace("raise UserError", "raise ValueError"), ["llama_jax.steps"]),
+        ("llama_jax/steps.py", STEPS.replace("x + 1", '"one"'), ["llama_jax.steps"]),
+        ("llama_jax/steps.py", None, ["llama_jax.steps"]),
+        ("llama_jax/generate.py", "from llama_jax import unused\n",
+         ["llama_jax.generate", "llama_jax.steps", "llama_jax.unused"]),
+        ("llama_lab/bench/requests.py", "x = 1\n", ["llama_lab.bench.requests"]),
     ],
-)
+)  # fmt: skip
 def test_a_change_of_code_makes_a_table_stale(home, file, text, found):
-    recorded = meta()
-    assert (provenance.changed(recorded), provenance.complaint(recorded)) == ([], "")
+    meta = recorded()
+    assert (provenance.changed(meta), provenance.complaint(meta)) == ([], "")
     (home / file).unlink() if text is None else (home / file).write_text(text)
-    assert provenance.changed(recorded) == found
-    assert provenance.complaint(recorded) == provenance.OLDER
+    assert provenance.changed(meta) == found
+    assert provenance.complaint(meta) == provenance.OLDER
+
+
+def reworded(text):
+    """The same code: other docstrings, comments, imports, annotations, layout and words of errors."""
+    text = text.replace("import json", "import os  # why").replace("x: int) -> int", "x: float) -> float")
+    text = text.replace("LIMIT: int = 3", "LIMIT = (3)").replace("size: int", "size: str")
+    return re.sub(r'f?"[^"\n]+"(, "[^"\n]+")?(?=\))', '"Other words."', re.sub('"""[^"]+"""', '"""Others."""', text))
 
 
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("steps.py", '"""Words."""\n\n\ndef g():\n    """More."""\n    # why\n    return (1)\n'),
-        ("experiments/one/chart.py", "x = 3\n"),
-        ("experiments/one/table.py", "x = 3\n"),
-        ("figures/__init__.py", "x = 3\n"),
-        ("bench/record.py", "x = 3\n"),
-        ("experiments/two/measure.py", "x = 3\n"),
-        ("kernels/fused.py", "x = 3\n"),
-        ("peers/llamacpp.py", "x = 3\n"),
+        ("llama_jax/steps.py", reworded(STEPS)),
+        ("llama_jax/errors.py", "x = 3\n"),
+        ("llama_jax/kernels/fused.py", "x = 3\n"),
+        ("llama_lab/bench/record.py", "x = 3\n"),
+        ("llama_lab/experiments/one/chart.py", "x = 3\n"),
+        ("llama_lab/experiments/two/measure.py", "x = 3\n"),
+        ("llama_lab/figures.py", "x = 3\n"),
+        ("llama_lab/peers/llamacpp.py", "x = 3\n"),
     ],
 )
 def test_a_change_of_words_charts_or_what_was_not_used_does_not(home, file, text):
-    recorded = meta()
+    assert text != MODULES[file]
+    meta = recorded()
     (home / file).write_text(text)
-    assert provenance.changed(recorded) == []
-
-
-@pytest.mark.parametrize(("file", "root"), [("kernels/fused.py", "kernels"), ("peers/flax_nnx.py", "peers.flax")])
-def test_kernels_and_peers_count_where_a_table_names_them(home, file, root):
-    recorded = meta(*ROOT, root)
-    (home / file).write_text("x = 3\n")
-    assert provenance.changed(recorded) == [file.removesuffix(".py").replace("/", ".")]
-
-
-def test_a_declared_change_makes_nothing_stale_and_the_next_one_does(home):
-    def change(text):
-        (home / "steps.py").write_text(text)
-        return provenance.describe(ROOT)["modules"]["steps"]
-
-    def declare(*changes):
-        rows = "".join(f"steps,{before},{after},of an error\n" for before, after in changes)
-        (home / provenance.SAME_TIMES).write_text(f"module,before,after,why\n{rows}")
-
-    recorded = meta()
-    first = recorded["code"]["modules"]["steps"]
-    second, third = change("x = 2\n"), change("x = 3\n")
-    declare((first, second))
-    assert provenance.changed(recorded) == ["steps"]
-    declare((second, third), (first, second))
-    assert provenance.changed(recorded) == []
-    declare((first, second), (second, first))  # there and back
-    assert provenance.changed(recorded) == ["steps"]
-    change("x = 2\n")
-    assert provenance.changed(recorded) == []
-    other = meta()
-    change(PACKAGE["steps.py"])
-    assert provenance.changed(recorded) == provenance.changed(other) == []
-    change("x = 4\n")
-    assert provenance.changed(recorded) == ["steps"]
-
-
-def test_declared_changes_say_of_what_and_why():
-    known = provenance.sources()
-    for change in provenance.same_times():
-        assert change["module"] in known
-        assert len(change["before"]) == len(change["after"]) == 12
-        assert change["before"] != change["after"]
-        assert change["why"]
+    assert provenance.changed(meta) == []
 
 
 def test_a_table_that_does_not_say_is_of_unknown_code():
@@ -153,41 +147,48 @@ def test_a_table_that_does_not_say_is_of_unknown_code():
     assert provenance.complaint({}) == provenance.UNKNOWN
 
 
-def test_names_of_subjects_lead_to_their_modules():
-    assert provenance.named_in(["step", '{"placements": ["loop+q4_1"]}']) == set()
-    assert provenance.named_in(['{"peers": ["llamacpp+q4_0", "torch"]}']) == {"peers.llamacpp", "peers.torch"}
-    assert provenance.named_in(["loop+fused"]) == provenance.named_in(["[('x+gemv', 1)]"]) == {"kernels"}
+# What is declared -----------------------------------------------------------------------------------------------------
 
 
-def test_a_measuring_function_leads_to_its_modules():
-    from llama_lab.experiments.growth import measure
-    from llama_lab.experiments.kv_cache import chart  # fmt: skip
-    from llama_lab.experiments.kv_cache import measure as other
-
-    def helper(journal):
-        return other.record(journal), chart
-
-    found = {"experiments.growth.measure"}
-    assert provenance.named_by(lambda journal: measure.record(journal)) == found
-    assert provenance.named_by(measure.record) == provenance.named_by(functools.partial(measure.record)) == found
-    assert provenance.named_by(lambda journal: helper(journal)) == {"experiments.kv_cache.measure"}
-    assert provenance.of(lambda journal: ([], {}), ["step"]) is None
+def test_a_table_is_of_its_experiments_code_and_of_the_peers_that_its_plan_names():
+    found = provenance.recorded_now("08-fewer-bits", dict(peers=["llamacpp+q4_0", "torch", "no such"]))
+    named = {"llama_lab.peers.llamacpp", "llama_lab.peers.torch"}
+    assert set(found["roots"]) == {*provenance.declared().tables["08-fewer-bits"], *named}
+    assert provenance.recorded_now("77-x", {}) is None
 
 
-def test_the_real_package_is_read():
+def test_all_that_is_declared_exists():
+    rules, known = provenance.declared(), provenance.sources()
+    loaded = [name for names in rules.loads.values() for name in names]
+    roots = [root for roots in rules.tables.values() for root in roots]
+    for name in (*rules.not_timed, *rules.by_declaration, *rules.loads, *loaded, *roots):
+        assert name in known, name
 
-    about = provenance.describe(["experiments.jit_placement.measure"])
-    assert {"transforms", "model.attention", "bench.protocol", "bench.requests", "generate"} <= set(about["modules"])
-    left_out = (
-        "figures",
-        "reporting",
-        "cli",
-        "kernels.native",
-        "activations",
-        "serve",
-        "experiments.kv_cache",
-        "peers",
-    )
-    assert [name for name in about["modules"] if name.startswith(left_out)] == []
-    kernels = provenance.describe(["experiments.compiled_kernels.rows", "kernels"])
-    assert {"kernels.fused", "kernels.native.step", "kernels.packed"} <= set(kernels["modules"])
+
+def test_every_recorded_table_is_declared():
+    tables = {path.name.removesuffix(".meta.json") for path in (paths.ROOT / "data").glob("[0-9]*.meta.json")}
+    assert tables <= set(provenance.declared().tables)
+
+
+def test_no_import_goes_past_the_search():
+    """A name that a package fetches from one of its modules when it is asked for it, or a module that is imported by a
+    name made at run time."""
+    fetched = {f"llama_lab.bench.{name}" for name in bench.NAMES}
+    fetched |= {f"llama_lab.activations.{name}" for name in activations.NAMES}
+    fetched |= {f"llama_jax.{name}" for name in llama_jax.HOME}
+    known, rules = provenance.sources(), provenance.declared()
+    covered = {name for roots in rules.tables.values() for name in provenance.reached(roots, known)}
+    covered |= {name for name in known if name.startswith("llama_lab.peers.")}
+    for name in covered:
+        assert not provenance.read(known[name])[0] & fetched, name
+        by_name = re.search(r'import_module\(f"llama_lab|"llama_lab\.bench\.\w+"', known[name].read_text())
+        assert not by_name or name in rules.loads, name
+
+
+def test_the_real_packages_are_read():
+    modules = set(provenance.recorded_now("03-jit-placement", {})["modules"])
+    assert {"llama_jax.transforms", "llama_jax.attention", "llama_lab.bench.requests"} <= modules
+    left_out = ("llama_lab.figures", "llama_jax.kernels", "llama_lab.peers", "llama_lab.experiments.kv_cache")
+    assert [name for name in modules if name.startswith(left_out)] == []
+    modules = set(provenance.recorded_now("14-growth", {})["modules"])
+    assert {"llama_jax.kernels.fused", "llama_jax.kernels.native.step"} <= modules

@@ -9,7 +9,6 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import provenance, record, recorded, run, summary
 from llama_lab.bench.phases import Plan
 from llama_lab.cli import console
-from llama_lab.experiments.growth import measure
 from tests.bench.test_record import trial
 
 NOTE = dict(process=1, affinity=[0], blas=[], settings={"OMP_NUM_THREADS": "1"}, gflops=5.0)
@@ -45,14 +44,16 @@ def test_a_notebook_that_was_interrupted_goes_on(tmp_path):
     assert recorded.obtain("recorded", "77-x", tmp_path, {}, interrupted)[0] == trials
 
 
-def test_a_table_says_of_which_code_it_is(tmp_path):
+def test_a_table_says_of_which_code_it_is(tmp_path, monkeypatch):
     def measured(journal):
-        return [trial("loop+fused")], {"doc": measure.__doc__}
+        return [trial()], {}
 
+    rules = provenance.declared().model_copy(update=dict(tables={"77-x": ["llama_lab.experiments.growth.measure"]}))
+    monkeypatch.setattr(provenance, "declared", lambda: rules)
     _, meta = recorded.obtain("measure", "77-x", tmp_path, {"peers": ["llamacpp"]}, measured)
-    assert meta["code"]["roots"] == ["experiments.growth.measure", "kernels", "peers.llamacpp"]
+    assert meta["code"]["roots"] == ["llama_lab.experiments.growth.measure", "llama_lab.peers.llamacpp"]
     assert provenance.changed(meta) == []
-    _, meta = recorded.obtain("measure", "77-y", tmp_path, {}, lambda journal: ([trial()], {}))
+    _, meta = recorded.obtain("measure", "77-y", tmp_path, {}, measured)
     assert meta["code"] is None
 
 

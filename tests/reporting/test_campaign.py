@@ -12,7 +12,7 @@ from llama_lab.reporting.campaign import Step
 from llama_lab.reporting.notebooks import Result
 
 
-def leave(out, name, code="experiments.kv_cache.measure", wall_s=90.0):
+def leave(out, name, code="llama_lab.experiments.kv_cache.measure", wall_s=90.0):
     """What a step that was measured leaves."""
     for path in campaign.tables_of(name, out):
         notes = [dict(process=1, watch=dict(wall_s=wall_s))]
@@ -95,7 +95,7 @@ def test_a_table_of_other_code_is_due_again(tmp_path, monkeypatch):
     assert campaign.steps(("05",), "quick", tmp_path)[0].done
     path = record.meta_path(tmp_path / "data" / "05-kv-cache.csv")
     about = json.loads(path.read_text())
-    about["code"]["modules"]["generate"] = "0" * 12
+    about["code"]["modules"]["llama_jax.generate"] = "0" * 12
     path.write_text(json.dumps(sealed(about)))
     assert not campaign.steps(("05",), "quick", tmp_path)[0].done
 

@@ -61,7 +61,9 @@ def test_the_headline_is_kept_under_its_name(tmp_path, monkeypatch):
     data, meta = headline.obtain(measure.QUICK, tmp_path, lambda *said: found.append(said))
     assert recorded.obtain("recorded", headline.NAME, tmp_path, {}, None)[0] == data
     assert meta["parameters"]["blocks"] == measure.QUICK.blocks
-    assert {"experiments.headline.measure", "kernels", "peers.llamacpp"} == set(meta["code"]["roots"])
+    assert {"llama_lab.experiments.headline.measure", "llama_jax.kernels", "llama_lab.peers.llamacpp"} == set(
+        meta["code"]["roots"]
+    )
 
 
 @pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 1)])

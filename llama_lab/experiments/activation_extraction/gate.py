@@ -10,7 +10,8 @@ import numpy as np
 
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
-from llama_lab.activations import ActivationStore, program
+from llama_lab.activations import program
+from llama_lab.activations.reading import ActivationStore
 from llama_lab.activations.spec import Site
 from llama_lab.bench import WRONG
 from llama_lab.experiments.activation_extraction.pipeline import Example

@@ -24,8 +24,9 @@ import jax
 
 from llama_jax.checkpoint import Checkpoint, load, load_config
 from llama_jax.config import ModelConfig
-from llama_lab.activations import ActivationStore, batches, program
+from llama_lab.activations import batches, program
 from llama_lab.activations.program import Extractor
+from llama_lab.activations.reading import ActivationStore
 from llama_lab.activations.spec import ActivationSpec
 from llama_lab.bench import AGAIN, protocol
 from llama_lab.bench.guard import Guard, Region, TorchCounter

@@ -132,7 +132,7 @@ def pipeline(
 
 def product(setting: Setting, extractor: Extractor, examples: Sequence[Example]) -> Callable:
     """run(examples, out) of `extract`, as anyone would call it."""
-    from llama_lab.activations import extract
+    from llama_lab.activations.extraction import extract
 
     def run(examples: Sequence[Example], out: Path) -> None:
         extract(extractor, examples, out, depth=setting.depth, writers=setting.writers, resume=False, unit=setting.unit)
