@@ -266,17 +266,19 @@ def test_a_machine_without_watch_or_cores_is_not_called_busy():
     assert environment.busy({"cores": None, "watch": {"load_before": 99}}) == ""
 
 
-def test_the_source_hash_is_the_sources_own(tmp_path, monkeypatch):
-    (tmp_path / "bench").mkdir()
-    (tmp_path / "a.py").write_text("x = 1\n")
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "bench" / "environment.py"))
+@pytest.mark.parametrize("package", ["llama_jax", "llama_lab"])
+def test_the_source_hash_is_the_sources_own(tmp_path, monkeypatch, package):
+    monkeypatch.setattr(environment.paths, "ROOT", tmp_path)
+    (tmp_path / package / "bench").mkdir(parents=True)
+    source = tmp_path / package / "bench" / "a.py"
+    source.write_text("x = 1\n")
     first = environment.source_hash()
     assert environment.source_hash() == first
-    (tmp_path / "notes.txt").write_text("not source")
+    (tmp_path / package / "notes.txt").write_text("not source")
     assert environment.source_hash() == first
-    (tmp_path / "a.py").write_text("x = 2\n")
+    source.write_text("x = 2\n")
     second = environment.source_hash()
-    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    source.rename(source.with_name("b.py"))
     assert len({first, second, environment.source_hash()}) == 3
 
 
