@@ -1,6 +1,6 @@
 """Figures: one style, one `save`, one function a chart. Every number drawn is computed from records."""
 
-from llama_lab.figures.marks import spread_labels
+from llama_lab.figures.labels import spread_labels
 from llama_lab.figures.memory import footprint
 from llama_lab.figures.page import Page
 from llama_lab.figures.style import (

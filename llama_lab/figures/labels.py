@@ -1,14 +1,16 @@
-"""Labels beside points of a chart, and ticks that can be read."""
+"""Labels beside points and at the ends of lines, and ticks that can be read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
 from matplotlib.ticker import LogLocator
 
-from llama_lab.figures.style import plain_ticks
+from llama_lab.figures.notes import plain
 
 SIZE, ATTEMPTS = 8.5, 6  # the labels' font size in points; attempts to arrange them
 CROWDED = 200  # from the least to the most of a horizontal axis, as a factor: then only powers of ten are written
@@ -138,6 +140,49 @@ def overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
+class End(NamedTuple):
+    """The end of a line: its label, its last point, its colour."""
+
+    words: str
+    x: float
+    y: float
+    color: str
+
+
+def at_ends(
+    axes, ends: Sequence[End], apart: float, x: float | None = None, lead: float | None = None, **style
+) -> None:
+    """Labels at the right ends of lines on a log axis, each at least a factor `apart` above the one below.
+
+    x: where all labels begin; None for beside each end. lead: where thin lines from the ends to the labels stop; None
+    for no such lines. style: of `spread_labels` (centred, top) and of the text (size).
+    """
+    size, where = style.pop("size", 9), spread_labels({i: end.y for i, end in enumerate(ends)}, apart, **style)
+    for i, height in where.items():
+        end = ends[i]
+        text = dict(va="center", fontsize=size, color=end.color)
+        if x is None:
+            axes.annotate(end.words, (end.x, height), (8, 0), textcoords="offset points", annotation_clip=False, **text)
+            continue
+        if lead is not None:
+            axes.plot([end.x, lead], [end.y, height], color=end.color, linewidth=0.8, clip_on=False)
+        axes.text(x, height, end.words, **text)
+
+
+def spread_labels(at: dict, apart: float = 1.16, centred: bool = False, top: float = np.inf) -> dict:
+    """Heights for labels on a log axis, each at least a factor `apart` above the one below. centred: no higher than
+    lower on the whole, and none above `top`."""
+    placed, floor = {}, 0.0
+    for name, height in sorted(at.items(), key=lambda item: item[1]):
+        floor = max(height, floor * apart)
+        placed[name] = floor
+    if not centred or not at:
+        return placed
+    shift = np.exp(np.mean([np.log(placed[name] / at[name]) for name in at]))
+    shift = max(shift, max(placed.values()) / top)
+    return {name: height / shift for name, height in placed.items()}
+
+
 def readable(*axes_of_numbers) -> None:
     """Ticks of log axes as plain numbers at 1, 2 and 5: only at 1 where many decades lie side by side, at more where
     there is less than one decade, in which a ratio of some tenths shall be read."""
@@ -147,4 +192,4 @@ def readable(*axes_of_numbers) -> None:
         crowded = axis.axis_name == "x" and range_ > CROWDED
         axis.set_major_locator(LogLocator(subs=(1,) if crowded else (1, 1.5, 2, 3, 5, 7) if range_ < 10 else (1, 2, 5)))
         axis.set_minor_formatter("")
-    plain_ticks(*axes_of_numbers)
+    plain(*axes_of_numbers)

@@ -17,22 +17,6 @@ HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", s
 WIDE = 60  # characters of a line beside a chart
 
 
-def spread_labels(
-    at: dict[str, float], apart: float = 1.16, centred: bool = False, top: float = np.inf
-) -> dict[str, float]:
-    """Heights for labels on a log axis, each at least a factor `apart` above the one below; centred: no higher than
-    lower on the whole, and none above `top`."""
-    placed, floor = {}, 0.0
-    for name, height in sorted(at.items(), key=lambda item: item[1]):
-        floor = max(height, floor * apart)
-        placed[name] = floor
-    if not centred or not at:
-        return placed
-    shift = np.exp(np.mean([np.log(placed[name] / at[name]) for name in at]))
-    shift = max(shift, max(placed.values()) / top)
-    return {name: height / shift for name, height in placed.items()}
-
-
 def interval_words(ratio) -> str:
     """`2.31x [2.20, 2.44], n = 5`."""
     return f"{ratio.words}, n = {ratio.n}"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llama_jax.placement import LADDER
 from llama_lab import figures
 from llama_lab.bench import summary
-from llama_lab.figures import marks, style
+from llama_lab.figures import labels, style
 from tests.figures.drawn import META, assert_in_style, trials
 
 
@@ -131,12 +131,12 @@ def test_a_control_that_differs_is_a_phrase_for_the_figure():
 
 
 def test_labels_do_not_overlap():
-    placed = marks.spread_labels({"a": 10.0, "b": 10.1, "c": 10.2, "d": 50.0})
+    placed = labels.spread_labels({"a": 10.0, "b": 10.1, "c": 10.2, "d": 50.0})
     heights = sorted(placed.values())
     assert all(b / a >= 1.15 for a, b in itertools.pairwise(heights))
     assert placed["d"] == 50.0
     above = {str(i): 10.0 + i / 100 for i in range(8)}
-    assert max(marks.spread_labels(above, 1.2).values()) > 30
-    lowered = sorted(marks.spread_labels(above, 1.2, centred=True, top=12.0).values())
+    assert max(labels.spread_labels(above, 1.2).values()) > 30
+    lowered = sorted(labels.spread_labels(above, 1.2, centred=True, top=12.0).values())
     assert lowered[-1] <= 12.0 + 1e-9
     assert all(b / a >= 1.2 - 1e-9 for a, b in itertools.pairwise(lowered))

@@ -21,8 +21,7 @@ from llama_lab.experiments.compile_time.measure import LAYOUTS, STAGES, Compilat
 from llama_lab.experiments.compile_time.starts import WAYS
 from llama_lab.experiments.compile_time.table import NEVER, BreakEven
 from llama_lab.figures import style
-from llama_lab.figures.labels import readable
-from llama_lab.figures.marks import spread_labels
+from llama_lab.figures.labels import readable, spread_labels
 from llama_lab.figures.style import (
     GREY,
     LIMIT_COLOUR,

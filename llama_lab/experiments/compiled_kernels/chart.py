@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from llama_lab.experiments.compiled_kernels import finding, where
-from llama_lab.figures.labels import readable
-from llama_lab.figures.marks import look, spread_labels
+from llama_lab.figures.labels import readable, spread_labels
+from llama_lab.figures.marks import look
 from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, rows, styled
 
 LINES = ("-", "--", ":", "-.")

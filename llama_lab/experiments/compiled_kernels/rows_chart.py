@@ -10,7 +10,8 @@ from matplotlib.ticker import NullLocator
 from llama_lab.bench.available import backend_of
 from llama_lab.experiments.compiled_kernels import finding
 from llama_lab.experiments.compiled_kernels.rows import BATCH, KINDS, SEQUENCE
-from llama_lab.figures.marks import look, spread_labels
+from llama_lab.figures.labels import spread_labels
+from llama_lab.figures.marks import look
 from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
 
 TITLES = {SEQUENCE: "Tokens of one sequence", BATCH: "One token of each of several"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.figures.marks import spread_labels
+from llama_lab.figures.labels import spread_labels
 from llama_lab.figures.style import (
     LIMIT_COLOUR,
     OTHERS,

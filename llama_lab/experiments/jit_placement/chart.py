@@ -12,47 +12,34 @@ from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import times
 from llama_lab.experiments.jit_placement import finding
 from llama_lab.experiments.jit_placement.table import Cost
-from llama_lab.figures.labels import readable
-from llama_lab.figures.marks import spread_labels
-from llama_lab.figures.style import (
-    GREY,
-    LIMIT_COLOUR,
-    STAGES,
-    colour,
-    headline,
-    interval_bar,
-    limit_line,
-    new,
-    plain_ticks,
-    rows,
-    scatter_row,
-    styled,
-)
+from llama_lab.figures import bars, labels, notes, rows
+from llama_lab.figures.bars import Part
+from llama_lab.figures.labels import End
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, STAGES, colour, headline, new, styled
+
+COMPILING = {
+    "trace": ("trace_ns", Part(STAGES["trace"])),
+    "lower": ("lower_ns", Part(STAGES["lower"], "//")),
+    "compile (XLA)": ("backend_ns", Part(STAGES["compile"])),
+}
 
 
 @styled
 def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure:
     """Decode tokens/s: trials as points, median with its 95 % interval, ratio to the baseline, the bandwidth limit."""
     figure, axes = new(9.5, 0.55 * len(table) + 1.6)
-    heights, limit = rows(axes, [r["name"] for r in table]), summary.limit(trials, summary.baseline_of(table))
+    heights, limit = rows.heights(axes, [r["name"] for r in table]), summary.limit(trials, summary.baseline_of(table))
     for line in table:
         name, rate, height = line["name"], line["tokens_per_second"], heights[line["name"]]
         void = [t.tg for t in summary.warm(trials, name, valid=False) if not t.valid and not t.wrong]
         axes.scatter(void, [height] * len(void), marker="x", s=18, color="#999999", linewidths=0.8)
-        if not rate["n"]:
-            axes.text(
-                0,
-                height,
-                "  no valid trial: " + "; ".join(line["reasons"])[:80],
-                va="center",
-                fontsize=9,
-                color=LIMIT_COLOUR,
-            )
-            continue
-        scatter_row(axes, [t.tg for t in summary.warm(trials, name)], height, name, seed)
-        interval_bar(axes, rate["low"], rate["median"], rate["high"], height, 20)
-        axes.text(1.01, height, ratio_words(line), va="center", fontsize=9, transform=axes.get_yaxis_transform())
-    limit_line(axes, limit)
+        if rate["n"]:
+            valid = [t.tg for t in summary.warm(trials, name)]
+            rows.subject(axes, name, valid, rate, height, ratio_words(line), seed, mark=20)
+        else:
+            reasons = "  no valid trial: " + "; ".join(line["reasons"])[:80]
+            rows.beside(axes, height, reasons, x=0, color=LIMIT_COLOUR)
+    notes.bandwidth_limit(axes, limit)
     axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm" and t.tg > 0)))
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
     headline(figure, finding.claim(trials, table))
@@ -62,12 +49,8 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
 def ratio_words(line: dict) -> str:
     """`46.1 tok/s · 1.02x [1.00, 1.03], n = 20`, over the baseline."""
     rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
-    words = f"{rate['median']:.1f} tok/s"
-    if ratio["verdict"] == "baseline":
-        words += f" · baseline, n = {rate['n']}"
-    else:
-        words += f" · {times(ratio)}, n = {ratio['n']}"
-    return words + (" · rate scatters" if line["unstable"] else "")
+    known = f"baseline, n = {rate['n']}" if ratio["verdict"] == "baseline" else f"{times(ratio)}, n = {ratio['n']}"
+    return f"{rate['median']:.1f} tok/s · {known}" + " · rate scatters" * line["unstable"]
 
 
 @styled
@@ -76,18 +59,17 @@ def pipelines(trials: Sequence[Trial], names: dict[str, str], seed: int = 0) -> 
     names: two subjects → labels, the baseline first."""
     figure, (left, right) = new(9.5, 3.4, columns=2, width_ratios=(3, 2))
     (base, label), (other, other_label) = names.items()
-    heights = rows(left, [label, other_label])
-    for subject, said in names.items():
-        rates = list(summary.rates(trials, subject).values())
-        found = statistics.summarise(rates, seed)
-        scatter_row(left, rates, heights[said], subject, seed)
-        interval_bar(left, found.low, found.median, found.high, heights[said])
-        left.text(found.median, heights[said] + 0.36, f"{found.median:.1f}", ha="center", fontsize=9)
+    heights, rates = rows.heights(left, [label, other_label]), {name: summary.rates(trials, name) for name in names}
+    for subject, label in names.items():
+        values = list(rates[subject].values())
+        rate = statistics.summarise(values, seed)
+        rows.points(left, values, heights[label], colour(subject), seed)
+        rows.interval(left, rate, heights[label])
+        left.text(rate.median, heights[label] + 0.36, f"{rate.median:.1f}", ha="center", fontsize=9)
     left.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
-    ratio, of = summary.paired_ratio(trials, other, base, seed), (summary.rates(trials, n) for n in (other, base))
-    theirs, mine = of
-    scatter_row(right, [theirs[at] / mine[at] for at in sorted(theirs.keys() & mine.keys())], 0, other, seed)
-    interval_bar(right, ratio.low, ratio.value, ratio.high, 0)
+    ratio, blocks = summary.paired_ratio(trials, other, base, seed), sorted(rates[other].keys() & rates[base].keys())
+    rows.points(right, [rates[other][at] / rates[base][at] for at in blocks], 0, colour(other), seed)
+    rows.interval(right, ratio, 0)
     right.axvline(1, color=GREY, linewidth=0.9)
     right.locator_params(axis="x", nbins=4)
     right.set(yticks=[], ylim=(-1, 1), xlabel=f"{other} over {base} in the same block\n(n = {ratio.n} blocks)")
@@ -101,13 +83,10 @@ def pipelines(trials: Sequence[Trial], names: dict[str, str], seed: int = 0) -> 
 def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     """Milliseconds that drawing a token adds to choosing the best one, a row a placement."""
     figure, axes = new(9.5, 0.55 * len(costs) + 1.6)
-    heights = rows(axes, [c.name for c in costs])
+    heights = rows.heights(axes, [c.name for c in costs])
     for cost in costs:
-        height, a = heights[cost.name], cost.added
-        scatter_row(axes, cost.points, height, cost.name, seed)
-        interval_bar(axes, a.low, a.median, a.high, height, 20)
-        words = f"{a.median:+.2f} ms · {cost.ratio.value:.2f}x the rate, n = {cost.ratio.n}"
-        axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
+        words = f"{cost.added.median:+.2f} ms · {cost.ratio.value:.2f}x the rate, n = {cost.ratio.n}"
+        rows.subject(axes, cost.name, cost.points, cost.added, heights[cost.name], words, seed, mark=20)
     axes.axvline(0, color="#888888", linewidth=0.8)
     axes.set_xlabel(
         "milliseconds added to a token\n"
@@ -121,46 +100,28 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
 def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure:
     """TTFT (left) and inter-token latency (right), warm, a row a subject."""
     figure, (left, right) = new(11, 0.5 * len(table) + 1.8, columns=2, sharey=True)
-    heights = rows(left, [r["name"] for r in table])
+    heights = rows.heights(left, [r["name"] for r in table])
     right.grid(axis="y", visible=False)
+    over = dict(textcoords="offset points", fontsize=8.5, ha="center")
     for line in (r for r in table if r["valid_trials"]):
         name, height, good = line["name"], heights[line["name"]], summary.warm(trials, line["name"])
         ttft = [t.ttft * 1e3 for t in good]
-        scatter_row(left, ttft, height, name, seed)
-        left.plot(np.median(ttft), height, "|", color="black", markersize=18, markeredgewidth=2)
-        left.annotate(
-            f"{np.median(ttft):.0f}",
-            (np.median(ttft), height),
-            (0, 11),
-            textcoords="offset points",
-            fontsize=8.5,
-            ha="center",
-        )
-        gaps = summary.itl_pooled(good) * 1e3
-        low, middle, high = np.percentile(gaps, [5, 50, 95])
-        right.plot([low, high], [height] * 2, color=colour(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
-        right.plot(middle, height, "|", color="black", markersize=18, markeredgewidth=2)
-        right.annotate(
-            f"{middle:.1f}", (middle, height), (0, 11), textcoords="offset points", fontsize=8.5, ha="center"
-        )
+        rows.points(left, ttft, height, colour(name), seed)
+        rows.median(left, np.median(ttft), height)
+        left.annotate(f"{np.median(ttft):.0f}", (np.median(ttft), height), (0, 11), **over)
+        gaps = tuple(np.percentile(summary.itl_pooled(good) * 1e3, [5, 50, 95]))
+        rows.interval(right, gaps, height, colour(name), edge=2, width=6, alpha=0.5, zorder=(2, 2))
+        right.annotate(f"{gaps[1]:.1f}", (gaps[1], height), (0, 11), **over)
     left.set(xscale="log", xlabel="time to first token, ms, log scale\n(point: one answer; bar: median)")
     right.set_xscale("symlog", linthresh=1)
     right.set_xlim(left=-0.15)
-    readable(left.xaxis)
-    plain_ticks(right.xaxis)
+    labels.readable(left.xaxis)
+    notes.plain(right.xaxis)
     right.set_xlabel("inter-token latency, ms, log scale above 1\n(bar: median; band: 5th to 95th percentile)")
     headline(figure, soonest(table))
     n = min((r["valid_trials"] for r in table), default=0)
-    right.text(
-        1.0,
-        0.02,
-        f"n ≥ {n} answers each; chunk and loop\ndeliver many tokens at once: gap 0",
-        ha="right",
-        va="bottom",
-        transform=right.transAxes,
-        fontsize=8.5,
-        color=GREY,
-    )
+    words = f"n ≥ {n} answers each; chunk and loop\ndeliver many tokens at once: gap 0"
+    right.text(1.0, 0.02, words, ha="right", va="bottom", transform=right.transAxes, fontsize=8.5, color=GREY)
     return figure
 
 
@@ -168,43 +129,31 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
 def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
     """What the first request of a fresh process compiles: seconds by stage (left), number of programs (right)."""
     figure, (left, right) = new(11, 0.5 * len(names) + 1.8, columns=2, sharey=True)
-    heights = rows(left, names)
+    heights = rows.heights(left, names)
     right.grid(axis="y", visible=False)
-    stages = {"trace": ("trace_ns", STAGES["trace"], ""), "lower": ("lower_ns", STAGES["lower"], "//"),
-              "compile (XLA)": ("backend_ns", STAGES["compile"], "")}  # fmt: skip
-    n, found = 0, {}
-    for name in names:
-        cold = [t for t in trials if t.subject == name and t.phase == "cold" and t.valid]
-        at, height = 0.0, heights[name]
-        n = min(n or len(cold), len(cold))
-        for label, (field, shade, hatch) in stages.items():
-            seconds = float(np.mean([getattr(t, field) for t in cold])) / 1e9  # means add up, medians do not
-            left.barh(
-                height,
-                seconds,
-                left=at,
-                color=shade,
-                hatch=hatch,
-                edgecolor="white",
-                height=0.6,
-                label=label if height == 0 else None,
-            )
-            at += seconds
-        left.text(at, height, f" {at:.2f} s", va="center", fontsize=9)
-        programs = int(np.median([t.compiled for t in cold]))
-        found[name] = (at, programs)
+    cold = {name: [t for t in trials if t.subject == name and t.phase == "cold" and t.valid] for name in names}
+    costs = {}
+    for name, height in heights.items():
+        lengths = []
+        for label, (field, part) in COMPILING.items():
+            mean = float(np.mean([getattr(t, field) for t in cold[name]])) / 1e9  # means add up, medians do not
+            lengths.append((mean, part._replace(label=label if height == 0 else None)))
+        seconds, programs = bars.stack(left, height, lengths, 0.6), int(np.median([t.compiled for t in cold[name]]))
+        left.text(seconds, height, f" {seconds:.2f} s", va="center", fontsize=9)
+        costs[name] = seconds, programs
         right.barh(height, programs, color=colour(name), height=0.6)
         right.text(programs, height, f" {programs}", va="center", fontsize=9)
+    n = min(map(len, cold.values()), default=0)
     left.set_xlabel(f"seconds spent before the first answer ended\n(mean of n = {n} fresh processes, nothing cached)")
     right.set_xlabel("programs compiled")
     left.margins(x=0.15)
     right.margins(x=0.15)
     left.legend(fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
-    ends = [
-        f"{name} for {found[name][0]:.1f} s ({found[name][1]} programs)"
-        for name in (max(found, key=found.get), min(found, key=found.get))
-    ]
-    headline(figure, f"Before its first answer a process compiles longest under {ends[0]}, shortest under {ends[1]}")
+    most, least = (
+        f"{name} for {costs[name][0]:.1f} s ({costs[name][1]} programs)"
+        for name in (max(costs, key=costs.get), min(costs, key=costs.get))
+    )
+    headline(figure, f"Before its first answer a process compiles longest under {most}, shortest under {least}")
     return figure
 
 
@@ -223,23 +172,20 @@ def break_even(table: list[dict], longest: int = 2000) -> Figure:
     """Seconds until a fresh process has made n tokens, compilation included, over those of the quickest at that n."""
     figure, axes = new(9.5, 5)
     n = np.unique(np.geomspace(1, longest, 200).round())
-    drawn = [r for r in table if r["compile"] and r["valid_trials"] and not r["name"].endswith(AGAIN)]
     took = {
         r["name"]: r["compile"]["seconds"] + r["ttft_ms"] / 1e3 + (n - 1) / r["tokens_per_second"]["median"]
-        for r in drawn
+        for r in table
+        if r["compile"] and r["valid_trials"] and not r["name"].endswith(AGAIN)
     }
     least = np.min(list(took.values()), axis=0)
     for name, seconds in took.items():
         axes.plot(n, seconds / least, color=colour(name), linewidth=2)
-    ends = {name: float((seconds / least)[-1]) for name, seconds in took.items()}
-    for name, at in spread_labels(ends, 1.09).items():
-        axes.plot([longest, longest * 1.12], [ends[name], at], color=colour(name), linewidth=0.8, clip_on=False)
-        words = f"{name}: {took[name][-1]:.0f} s"
-        axes.text(longest * 1.15, at, words, va="center", fontsize=9, color=colour(name))
+    ends = [End(f"{k}: {s[-1]:.0f} s", longest, float((s / least)[-1]), colour(k)) for k, s in took.items()]
+    labels.at_ends(axes, ends, 1.09, x=longest * 1.15, lead=longest * 1.12)
     axes.set(xscale="log", yscale="log", xlim=(1, longest), ylim=(0.95, None))
     axes.set_xlabel(f"tokens made by a fresh process, log scale (right: seconds for {longest:,} tokens)")
     axes.set_ylabel("seconds, compilation included,\nover the quickest placement's, log scale")
-    readable(axes.xaxis, axes.yaxis)
+    labels.readable(axes.xaxis, axes.yaxis)
     headline(figure, first_by_tokens({name: seconds <= least for name, seconds in took.items()}, n))
     return figure
 
@@ -247,10 +193,7 @@ def break_even(table: list[dict], longest: int = 2000) -> Figure:
 def first_by_tokens(leads: dict[str, np.ndarray], n: np.ndarray) -> str:
     """Who has made n tokens first, from the fewest to the most."""
     order = [next(name for name, lead in leads.items() if lead[i]) for i in range(len(n))]
-    until = {name: int(n[i]) for i, name in enumerate(order)}
-    *early, last = until.items()
-    said = [f"{name} up to about {float(f'{tokens:.1g}'):,.0f} tokens" for name, tokens in early]
-    return (
-        f"A fresh process that compiles first is done soonest under {', '.join([*said, last[0]])}"
-        + " after that" * bool(early)
-    )
+    *early, last = {name: int(n[i]) for i, name in enumerate(order)}.items()
+    parts = [f"{name} up to about {float(f'{tokens:.1g}'):,.0f} tokens" for name, tokens in early]
+    words = f"A fresh process that compiles first is done soonest under {', '.join([*parts, last[0]])}"
+    return words + " after that" * bool(early)

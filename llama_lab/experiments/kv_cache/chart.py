@@ -6,26 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.kv_cache.measure import COMBINATIONS, TYPES
+from llama_lab.figures import notes, rows
 from llama_lab.figures.marks import interval_words
-from llama_lab.figures.style import (
-    GREY,
-    LIMIT_COLOUR,
-    OTHERS,
-    colour,
-    headline,
-    interval_bar,
-    new,
-    plain_ticks,
-    rows,
-    scatter_row,
-    styled,
-)
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, styled
 
 MARKERS = {"step": "o", "eager": "s", "step+nocache": "^", "eager+nocache": "D"}
 TYPE_SHADES = dict(zip(("f32", "bf16", "f16", "int8"), OTHERS, strict=False))
@@ -54,13 +43,12 @@ def latency_by_context(found: dict[str, dict]) -> Figure:
             axes.plot(*zip(*every, strict=True), markersize=4, alpha=0.7, **mark(name) | dict(linestyle=""))
         limit = sorted(series["limit"].items())
         allowed = float(np.median([ms for _, v in limit for ms in v])) if limit else np.nan
-        axes.axhline(
-            allowed, color=LIMIT_COLOUR, linestyle=":", linewidth=1.8, label="memory-bandwidth limit with a cache"
-        )
+        dotted = dict(color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
+        axes.axhline(allowed, label="memory-bandwidth limit with a cache", **dotted)
         axes.set(xscale="log", yscale="log", xlabel="tokens before the one that is made (log)")
         axes.set_xticks([c for c, _ in limit], [str(c) for c, _ in limit], fontsize=9)
         axes.minorticks_off()
-        plain_ticks(axes.yaxis)
+        notes.plain(axes.yaxis)
         n = min((len(v) for name in COMBINATIONS for v in series[name].values()), default=0)
         axes.set_title(f"{title}\n(line: median; n ≥ {n} answers a point)", fontsize=10)
     panels[0][0].set_ylabel("ms a token after the first (log scale)")
@@ -86,53 +74,28 @@ def published_case(found: dict) -> Figure:
     """The published 15-token case beside ours, all four combinations warm. found: `measure.published_case`."""
     labels = ["published: no cache, cold", "published: cache + jit, warm", *COMBINATIONS.values()]
     figure, axes = new(9.5, 4.2)
-    heights, published = rows(axes, labels), found["published"]
+    heights, published = rows.heights(axes, labels), found["published"]
     for label, rate in zip(labels, (published["slow"], published["fast"]), strict=False):
         axes.plot(rate, heights[label], "X", color=GREY, markersize=10)
         axes.text(rate * 1.12, heights[label], f"{rate:g}", va="center", fontsize=9.5, color=GREY)
     for name, label in COMBINATIONS.items():
-        rates = found["rates"][name]
-        axes.scatter(
-            rates,
-            [heights[label]] * len(rates),
-            edgecolors=colour(name),
-            facecolors="none" if "nocache" in name else colour(name),
-            marker=MARKERS[name],
-            s=30,
-            alpha=0.6,
-        )
+        rates, height = found["rates"][name], heights[label]
+        look = dict(edgecolors=colour(name), facecolors="none" if "nocache" in name else colour(name))
+        axes.scatter(rates, [height] * len(rates), marker=MARKERS[name], s=30, alpha=0.6, **look)
         if rates:
-            axes.plot(np.median(rates), heights[label], "|", color="black", markersize=20, markeredgewidth=2)
-            axes.annotate(
-                f"{np.median(rates):.1f}",
-                (np.median(rates), heights[label]),
-                (0, 12),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-            )
+            middle, over = np.median(rates), dict(textcoords="offset points", ha="center", fontsize=9)
+            rows.median(axes, middle, height, 20)
+            axes.annotate(f"{middle:.1f}", (middle, height), (0, 12), **over)
     words = {"published: cache + jit, warm": f"published {published['ratio']:.2f}x:\none side cold",
              COMBINATIONS["eager"]: "the first over this:\n" + interval_words(found["jit_alone"]),
              COMBINATIONS["step+nocache"]: "the first over this:\n" + interval_words(found["cache_alone"]),
              COMBINATIONS["eager+nocache"]: "the first over this:\n" + interval_words(found["both"])}  # fmt: skip
     for label, text in words.items():
-        axes.text(1.01, heights[label], text, va="center", fontsize=9.5, transform=axes.get_yaxis_transform())
+        rows.beside(axes, heights[label], text, 9.5)
     if found["limit"]:
-        axes.axvline(found["limit"], color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-        axes.text(
-            found["limit"],
-            1.0,
-            f"memory-bandwidth limit {found['limit']:.0f} ",
-            color=LIMIT_COLOUR,
-            ha="right",
-            va="bottom",
-            fontsize=9,
-            transform=axes.get_xaxis_transform(),
-        )
+        notes.bandwidth_limit(axes, found["limit"])
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    plain_ticks(axes.xaxis)
-    axes.xaxis.set_minor_formatter("")
+    notes.one_two_five(axes.xaxis)
     axes.set_xlabel(
         "tokens/s over an answer of 15 tokens after a prompt of 4\n(log scale; point: one answer; bar: median)"
     )
@@ -150,53 +113,32 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
     """
     figure, (left, right) = new(9.5, 4.9, columns=2)
     lengths = [w["length"] for w in work]
-    for key, label, shade, marker in (
-        ("uncached", "no cache", GREY, "^"),
-        ("cached", "cache", colour("step"), "o"),
+    for key, label, power, shade, marker in (
+        ("uncached", "no cache", "~ n³", GREY, "^"),
+        ("cached", "cache", "~ n²", colour("step"), "o"),
     ):
-        left.plot(lengths, [w[key] for w in work], color=shade, linewidth=1.6, label=f"{label}, predicted")
-        left.plot(
-            lengths,
-            [w[f"{key}_counted"] for w in work],
-            marker,
-            color=shade,
-            markersize=6,
-            label=f"{label}, XLA's count",
-        )
-    last = work[-1]
-    for key, power in (("uncached", "~ n³"), ("cached", "~ n²")):
-        left.text(last["length"] * 1.15, last[key], power, va="center", fontsize=10)
-    left.set(
-        xscale="log",
-        yscale="log",
-        xlabel="tokens written, n (log scale)",
-        ylabel="operations of attention in all (log scale)",
-    )
-    left.set_xlim(right=last["length"] * 2.2)
+        predicted, counted = ([w[name] for w in work] for name in (key, f"{key}_counted"))
+        left.plot(lengths, predicted, color=shade, linewidth=1.6, label=f"{label}, predicted")
+        left.plot(lengths, counted, marker, color=shade, markersize=6, label=f"{label}, XLA's count")
+        left.text(lengths[-1] * 1.15, predicted[-1], power, va="center", fontsize=10)
+    left.set(xscale="log", yscale="log", xlabel="tokens written, n (log scale)")
+    left.set_ylabel("operations of attention in all (log scale)")
+    left.set_xlim(right=lengths[-1] * 2.2)
     left.legend(fontsize=9)
     left.minorticks_off()
     powers = [power_of(lengths, [w[key] for w in work]) for key in ("uncached", "cached")]
     said = f"Attention's work grows with the length to the power {powers[0]:.1f} without a cache"
     headline(figure, f"{said}, {powers[1]:.1f} with one")
-    for (model, entries), style in zip(sizes.items(), ("-", "--"), strict=False):
+    for (model, entries), line, marker in zip(sizes.items(), ("-", "--"), ("o", "s"), strict=False):
         for kind in ("f32", "bf16", "int8"):  # one a width: f16 has bf16's
             these, shade = [e for e in entries if e["kv"] == kind], TYPE_SHADES[kind]
-            right.plot(
-                [e["slots"] for e in these], [e["predicted"] / 1e6 for e in these], style, color=shade, linewidth=1.6
-            )
-            right.plot(
-                [e["slots"] for e in these],
-                [e["measured"] / 1e6 for e in these],
-                "o" if style == "-" else "s",
-                color=shade,
-                markersize=5,
-                markerfacecolor="white",
-                label=f"{model}, {kind}",
-            )
-    right.set(
-        xscale="log", yscale="log", xlabel="slots of the cache (log scale)", ylabel="MB of keys and values (log scale)"
-    )
-    plain_ticks(right.xaxis, right.yaxis)
+            slots, predicted, measured = (np.array([e[k] for e in these]) for k in ("slots", "predicted", "measured"))
+            right.plot(slots, predicted / 1e6, line, color=shade, linewidth=1.6)
+            hollow = dict(markersize=5, markerfacecolor="white", label=f"{model}, {kind}")
+            right.plot(slots, measured / 1e6, marker, color=shade, **hollow)
+    right.set(xscale="log", yscale="log", xlabel="slots of the cache (log scale)")
+    right.set_ylabel("MB of keys and values (log scale)")
+    notes.plain(right.xaxis, right.yaxis)
     low, high = right.get_ylim()
     right.set_ylim(low, 8 * high)  # room for the legend
     right.legend(fontsize=8.5, title="line: predicted; mark: arrays made", title_fontsize=8.5, alignment="left")
@@ -216,34 +158,28 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
     float32's (right)."""
     timed = {name: label for name, label in TYPES.items() if any(t.subject == name for t in trials)}
     figure, (left, right) = new(10, 3.2, columns=2, gridspec_kw={"width_ratios": [1.3, 1]})
-    heights, baseline = rows(left, list(timed.values())), next(iter(TYPES))
+    heights, baseline = rows.heights(left, list(timed.values())), next(iter(TYPES))
+    ratios = {name: summary.paired_ratio(trials, name, baseline, seed) for name in timed if name != baseline}
     for name, label in timed.items():
         good = summary.warm(trials, name)
-        rates = [t.tg for t in good]
-        if not rates:
-            continue
-        scatter_row(left, rates, heights[label], name, seed)
-        found = statistics.summarise(rates, seed, [t.process for t in good])
-        interval_bar(left, found.low, found.median, found.high, heights[label])
-        mb = good[0].kv_bytes / 1e6
-        words = "baseline" if name == baseline else interval_words(summary.paired_ratio(trials, name, baseline, seed))
-        left.text(
-            1.01, heights[label], f"{mb:.3g} MB\n{words}", va="center", fontsize=9, transform=left.get_yaxis_transform()
-        )
+        if good:
+            rates = [t.tg for t in good]
+            rate = statistics.summarise(rates, seed, [t.process for t in good])
+            words = "baseline" if name == baseline else interval_words(ratios[name])
+            words = f"{good[0].kv_bytes / 1e6:.3g} MB\n{words}"
+            rows.subject(left, name, rates, rate, heights[label], words, seed)
     left.set_xlim(left=0)
     left.set_xlabel("decode rate, tokens/s (point: one answer;\nbar: median; band: its 95 % interval)")
-    heights = rows(right, [e["kv"] for e in quality])
-    for e in quality:
-        right.barh(heights[e["kv"]], e["kl"], height=0.5, color="#BBBBBB")
+    for e, height in zip(quality, rows.heights(right, [e["kv"] for e in quality]).values(), strict=True):
+        right.barh(height, e["kl"], height=0.5, color="#BBBBBB")
         words = "reference" if e["kv"] == "f32" else f"{e['kl']:.1e}, best token\n same {e['top1']:.1%}"
-        right.text(e["kl"], heights[e["kv"]], " " + words, va="center", fontsize=9)
+        right.text(e["kl"], height, " " + words, va="center", fontsize=9)
     right.set_yticks([])
     right.set_xlim(right=3.2 * max((e["kl"] for e in quality), default=1) or 1)
     right.set_xlabel(f"KL divergence from float32,\nnats a token ({quality[0]['tokens'] if quality else 0} tokens)")
     right.xaxis.set_major_locator(MaxNLocator(3))
     right.xaxis.set_major_formatter("{x:.0e}")
-    ratios = {timed[name]: summary.paired_ratio(trials, name, baseline, seed) for name in timed if name != baseline}
-    faster = [label for label, ratio in ratios.items() if ratio.n and ratio.verdict == "faster"]
+    faster = [timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == "faster"]
     said = f"{listed(faster)} caches decode faster" if faster else "No smaller cache is shown to decode faster"
     small = min((e for e in quality if e["kv"] != "f32"), key=lambda e: e["top1"], default=None)
     kept = f"; {small['kv']} keeps {small['top1']:.1%} of the best tokens" if small else ""

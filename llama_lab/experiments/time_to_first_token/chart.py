@@ -11,8 +11,8 @@ from matplotlib.ticker import LogLocator
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.time_to_first_token import finding, table
-from llama_lab.figures.labels import readable
-from llama_lab.figures.marks import MARKERS, spread_labels
+from llama_lab.figures.labels import readable, spread_labels
+from llama_lab.figures.marks import MARKERS
 from llama_lab.figures.style import LIMIT_COLOUR, STAGES, colour, headline, new, plain_ticks, rows, styled
 
 LINES = {"jax": "-", "torch": "--", "llama.cpp": "-.", "ollama": ":", "flax": "--"}

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.upgrading_jax import finding, table
-from llama_lab.figures.labels import readable
-from llama_lab.figures.marks import spread_labels
+from llama_lab.figures.labels import readable, spread_labels
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
 
 

@@ -11,17 +11,8 @@ from llama_lab.bench import summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import times
 from llama_lab.experiments.your_own_placement import finding, measure
-from llama_lab.figures.style import (
-    LIMIT_COLOUR,
-    PALETTE,
-    headline,
-    interval_bar,
-    limit_line,
-    new,
-    rows,
-    scatter_row,
-    styled,
-)
+from llama_lab.figures import notes, rows
+from llama_lab.figures.style import LIMIT_COLOUR, PALETTE, headline, new, styled
 
 WIDEST = 110  # characters of a reason; they may run on into the margin
 
@@ -36,25 +27,17 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     below = [e for e in table if e["name"] in measure.WHAT or not e["valid_trials"]]
     placed = sorted((e for e in table if e not in below), key=lambda e: -e["tokens_per_second"]["median"])
     figure, axes = new(9.5, 0.5 * len(table) + 1.9)
-    heights, limit = rows(axes, [e["name"] for e in [*placed, *below]]), summary.limit(trials, measure.BASELINE)
+    heights, limit = rows.heights(axes, [e["name"] for e in [*placed, *below]]), summary.limit(trials, measure.BASELINE)
     for entry in [*placed, *below]:
         (measured if entry["valid_trials"] else refused)(axes, trials, entry, heights[entry["name"]], seed)
-    limit_line(axes, limit)
+    notes.bandwidth_limit(axes, limit)
     fastest = max((t.tg for t in trials if t.valid), default=0)
     axes.set_xlim(0, max(limit * 1.06, fastest * 1.05))
     axes.axhspan(heights[mine] - 0.5, heights[mine] + 0.5, color=PALETTE["yellow"], alpha=0.3, linewidth=0, zorder=0)
     axes.get_yticklabels()[[*heights].index(mine)].set_fontweight("bold")
     if below:
         axes.axhline(len(below) - 0.5, color="black", linewidth=0.8)
-        axes.text(
-            1.01,
-            len(below) - 0.5,
-            "below: must not pass",
-            va="center",
-            fontsize=9,
-            style="italic",
-            transform=axes.get_yaxis_transform(),
-        )
+        rows.beside(axes, len(below) - 0.5, "below: must not pass", style="italic")
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
     fates = [measure.fate(e) for e in table if e["name"] in finding.KINDS]
     headline(figure, finding.claim(fates))
@@ -66,33 +49,14 @@ def refused(axes, trials: Sequence[Trial], entry: dict, height: float, seed: int
     fate = measure.fate(entry)
     words = textwrap.shorten(f"no time. {fate.caught.capitalize()}: {fate.why}", WIDEST, placeholder=" …")
     ground = dict(facecolor="white", edgecolor="none", pad=1.5)  # reasons may reach the line of the limit
-    axes.text(
-        0.01,
-        height,
-        words,
-        va="center",
-        fontsize=9,
-        color=LIMIT_COLOUR,
-        bbox=ground,
-        transform=axes.get_yaxis_transform(),
-    )
+    rows.beside(axes, height, words, x=0.01, color=LIMIT_COLOUR, bbox=ground)
 
 
 def measured(axes, trials: Sequence[Trial], entry: dict, height: float, seed: int) -> None:
     """A row with a rate: its answers, their median and interval, and in words the ratio and its verdict."""
     name, rate, ratio = entry["name"], entry["tokens_per_second"], entry["ratio_to_baseline"]
-    scatter_row(axes, [t.tg for t in summary.warm(trials, name)], height, name, seed)
-    interval_bar(axes, rate["low"], rate["median"], rate["high"], height)
-    words = (
-        f"baseline, n = {rate['n']}"
-        if ratio["verdict"] == "baseline"
-        else f"{times(ratio)}, n = {ratio['n']}: {ratio['verdict']}"
-    )
-    axes.text(
-        1.01,
-        height,
-        f"{rate['median']:.1f} tok/s · {words}",
-        va="center",
-        fontsize=9,
-        transform=axes.get_yaxis_transform(),
-    )
+    known = f"baseline, n = {rate['n']}"
+    if ratio["verdict"] != "baseline":
+        known = f"{times(ratio)}, n = {ratio['n']}: {ratio['verdict']}"
+    words = f"{rate['median']:.1f} tok/s · {known}"
+    rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, height, words, seed)

@@ -1,0 +1,54 @@
+"""Words, limits and ticks of axes."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+from llama_lab.figures.style import LIMIT_COLOUR, headline, new
+
+
+def limit(axes, at: float, words: str, ha="right", size=9.0) -> None:
+    """A dashed red line upright through the axes, its words above them."""
+    axes.axvline(at, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
+    above(axes, at, words, ha, size)
+
+
+def above(axes, at: float, words: str, ha="right", size=9.0, color=LIMIT_COLOUR) -> None:
+    """Words above the axes at a place of the horizontal axis."""
+    axes.text(at, 1.0, words, color=color, ha=ha, va="bottom", fontsize=size, transform=axes.get_xaxis_transform())
+
+
+def bandwidth_limit(axes, tokens_per_second: float) -> None:
+    limit(axes, tokens_per_second, f"memory-bandwidth limit {tokens_per_second:.0f} ")
+
+
+def empty(axes, words: str, height=0.5, **style) -> None:
+    """Words in the middle of axes that have nothing else. style: of `axes.text`."""
+    axes.text(0.5, height, words, ha="center", transform=axes.transAxes, **style)
+
+
+def nothing(words: str, title: str = "There is nothing to draw") -> Figure:
+    """A figure that says why there is nothing to draw."""
+    figure, axes = new(9, 1.5)
+    empty(axes, words, va="center")
+    axes.set_axis_off()
+    headline(figure, title)
+    return figure
+
+
+def plain(*axes_of_numbers) -> None:
+    """Ticks of log axes as plain numbers (0.2, 5, 100), not powers."""
+    for axis in axes_of_numbers:
+        axis.set_major_formatter("{x:g}")
+
+
+def one_two_five(axis, minor=True, subs=(1, 2, 5)) -> None:
+    """Ticks of a log axis at 1, 2 and 5 of each decade, as plain numbers. minor: whether smaller ticks stand between,
+    without numbers."""
+    axis.set_major_locator(LogLocator(subs=subs))
+    if minor:
+        axis.set_minor_formatter("")
+    else:
+        axis.set_minor_locator(LogLocator(subs=()))
+    plain(axis)
