@@ -34,7 +34,9 @@ FUSED = "f16"  # the dtype of the fused kernel's cache, whatever the model's
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Cache:
+class KVCache:
+    """What is kept of the tokens so far. N = B K: batch rows and key heads."""
+
     # a layer: (keys, values) [N S h], int8 with (…, key scales, value scales) [N S 1]; a scan: [L N …]
     entries: tuple | None
     ids: jax.Array | None  # [B S], policy "none" only
@@ -42,7 +44,9 @@ class Cache:
     pad: jax.Array  # int32 [B]: empty leading slots of each row
 
 
-def create(config: ModelConfig, policy: str, pad: Int[Array, " B"], slots: int, dtype, stacked: bool = False) -> Cache:
+def create(
+    config: ModelConfig, policy: str, pad: Int[Array, " B"], slots: int, dtype, stacked: bool = False
+) -> KVCache:
     """An empty cache for B rows and `slots` positions (growing: zero positions)."""
     shape = (pad.shape[0] * config.num_key_value_heads, 0 if policy == "growing" else slots)
     parts = [(config.head_dim, dtype)] * 2 + [(1, jnp.float32)] * (2 if dtype == jnp.int8 else 0)
@@ -57,7 +61,7 @@ def create(config: ModelConfig, policy: str, pad: Int[Array, " B"], slots: int, 
             empty(config.num_hidden_layers) if stacked else tuple(empty() for _ in range(config.num_hidden_layers))
         )
     ids = jnp.zeros((pad.shape[0], slots), jnp.int32) if policy == "none" else None
-    return Cache(entries, ids, jnp.zeros((), jnp.int32), pad)
+    return KVCache(entries, ids, jnp.zeros((), jnp.int32), pad)
 
 
 def itemsize(dtype, head_dim: int) -> float:
@@ -109,7 +113,7 @@ def append_none(entry, k, v, slot):
 APPEND = {"fixed": append_fixed, "growing": append_growing, "none": append_none}
 
 
-def open_call(cache: Cache, ids: Int[Array, "B T"]) -> tuple[jax.Array, jax.Array, int | jax.Array, Cache]:
+def open_call(cache: KVCache, ids: Int[Array, "B T"]) -> tuple[jax.Array, jax.Array, int | jax.Array, KVCache]:
     """What a call must run: (ids to run [B T'], slot of the first of them, index of the last real one, cache).
 
     With kept keys these are the new ids alone; without, the whole buffer with the new ids written in.
@@ -120,7 +124,7 @@ def open_call(cache: Cache, ids: Int[Array, "B T"]) -> tuple[jax.Array, jax.Arra
     return buffer, jnp.zeros((), jnp.int32), cache.length + ids.shape[1] - 1, replace(cache, ids=buffer)
 
 
-def keys_seen(cache: Cache, t: int, policy: str) -> int:
+def keys_seen(cache: KVCache, t: int, policy: str) -> int:
     """Number of keys that the T tokens of a call attend over: the static S of the mask."""
     if policy == "none":
         return t

@@ -14,7 +14,7 @@ from llama_jax.attention import CallPositions
 from llama_jax.axes import Array, Int
 from llama_jax.embeddings import Embedding
 from llama_jax.head import Head
-from llama_jax.kvc import Cache
+from llama_jax.kvc import KVCache
 from llama_jax.layer import Layer
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import Blocks, Product, is_quantised
@@ -23,42 +23,39 @@ from llama_jax.quantise import Blocks, Product, is_quantised
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Model:
+    """The weights."""
+
     embedding: Embedding
     # a tuple (unrolled), one Layer whose leaves carry a leading L axis (scan), or `kernels.packed`
     layers: tuple[Layer, ...] | Layer
     head: Head
 
 
-def transform(
-    model: Model,
-    ids: Int[Array, "B T"],
-    cache: Cache,
-    *,
-    inverse: np.ndarray | None,
-    policy: str,
-    embed: Callable,
-    layers: Callable,
-    head: Callable,
-    every: bool = False,
-):
-    """ids → (logits float32 [B V] of the last token, or [B T V] with `every`; cache with T more positions).
+@dataclass(frozen=True)
+class Parts:
+    """The functions that `transform` is composed of, each jitted or not, and what is known before any token."""
 
-    inverse: rotary frequencies [h/2], None for a model with learned positions. policy: a KV cache policy
-    (`kvc.POLICIES`).
-    layers: how the stack is run.
-    """
+    inverse: np.ndarray | None  # rotary frequencies [h/2]; None for a model with learned positions
+    policy: str  # of the KV cache, one of `kvc.POLICIES`
+    embed: Callable
+    layers: Callable  # `unrolled` or `scanned`
+    head: Callable
+
+
+def transform(model: Model, ids: Int[Array, "B T"], cache: KVCache, *, parts: Parts, every: bool = False):
+    """ids → (logits float32 [B V] of the last token, or [B T V] with `every`; cache with T more positions)."""
     t = ids.shape[1]
     ids, slot, last, opened = kvc.open_call(cache, ids)
     slots = slot + jnp.arange(ids.shape[1], dtype=jnp.int32)
     positions = jnp.maximum(slots[None, :] - cache.pad[:, None], 0)
-    mask = kvc.causal_mask(slots, cache.pad, kvc.keys_seen(cache, ids.shape[1], policy))
-    rotation = (None, None) if inverse is None else rope.angles(positions, inverse)
+    mask = kvc.causal_mask(slots, cache.pad, kvc.keys_seen(cache, ids.shape[1], parts.policy))
+    rotation = (None, None) if parts.inverse is None else rope.angles(positions, parts.inverse)
     where = CallPositions(slot, *rotation, mask)
-    x, entries = layers(model.layers, embed(model.embedding, ids, positions), where, opened.entries)
+    x, entries = parts.layers(model.layers, parts.embed(model.embedding, ids, positions), where, opened.entries)
     if not every:
         x = jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
     vocabulary = model.embedding.weight if model.head.weight is None else model.head.weight
-    logits = head(model.head, vocabulary, x)
+    logits = parts.head(model.head, vocabulary, x)
     return logits if every else logits[:, 0], replace(opened, entries=entries, length=cache.length + t)
 
 

@@ -38,20 +38,23 @@ from llama_jax import generate, transforms
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.decoding.drafts import Drafted
+from llama_jax.decoding.steps import Bounds, Carry
 from llama_jax.generate import Engine
-from llama_jax.kvc import Cache
+from llama_jax.kvc import KVCache
 from llama_jax.model import kinds
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing import files
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Draw, Sampler, TracedSampler
-from llama_jax.transforms import AheadOfTime, Carry
+from llama_jax.transforms import AheadOfTime
 
 MAGIC = b"llama-jax executables 1"
 NAMES = ("prefill", "extend", "step", "decode")
 LARGEST = 4 << 30  # bytes of a file; a program has some hundred thousand
 AGAIN = "save it again."
+SAMPLER = {"prefill": 3, "extend": 2, "step": 2, "decode": 2}  # program: the place of its sampler after the weights
 A = object()  # stands for an array in a tree of arguments
+Arguments = tuple[tuple, dict]  # of a call: those by position, without the weights, and those by name
 
 
 def save(engine: Engine, path: str | Path) -> Path:
@@ -69,11 +72,12 @@ def save(engine: Engine, path: str | Path) -> Path:
             arguments = skeleton(engine, **entry)
             try:
                 with without_persistent_cache():
-                    again = getattr(fresh, name).lower(engine.params, *shaped(arguments, executable)).compile()
-                blob, *found = serialize_executable.serialize(again)
+                    args, named = shaped(arguments, executable)
+                    again = getattr(fresh, name).lower(engine.params, *args, **named).compile()
+                blob, *trees_made = serialize_executable.serialize(again)
             except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
                 raise UserError(f"The program {name!r} cannot be serialised on this device: {error}") from error
-            if [jax.tree.structure(arguments), *found] != [tree, *trees(engine, name, arguments)]:
+            if [jax.tree.structure(arguments), *trees_made] != [tree, *trees(engine, name, arguments)]:
                 raise UserError(f"The program {name!r} has arguments that cannot be rebuilt from the configuration.")
             entries.append(entry | dict(bytes=len(blob)))
             blobs.append(blob)
@@ -241,26 +245,23 @@ def short(there, here) -> str:
 # Trees of arguments ---------------------------------------------------------------------------------------------------
 
 
-def call(name: str, arguments: tuple) -> dict:
+def call(name: str, arguments: Arguments) -> dict:
     """The part of a call that decides its tree: {sampler: its settings, None where they are arguments; slots: of a
     prefill}."""
-    sampler = arguments[3] if name == "prefill" else arguments[2]
-    return dict(
-        sampler=None if isinstance(sampler, TracedSampler) else asdict(sampler),
-        slots=arguments[4] if name == "prefill" else None,
-    )
+    positional, named = arguments
+    sampler = positional[SAMPLER[name]]
+    return dict(sampler=None if isinstance(sampler, TracedSampler) else asdict(sampler), slots=named.get("slots"))
 
 
-def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None) -> tuple:
+def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None) -> Arguments:
     """The arguments of a call but for the weights: A for each array, whole numbers as they are."""
-    settings, carry = TracedSampler(A, A, A, A, A) if sampler is None else Sampler(**sampler), carried(engine, sampler)
+    settings = TracedSampler(A, A, A, A, A) if sampler is None else Sampler(**sampler)
     if name == "prefill":
-        return A, A, A, settings, slots
-    if name == "decode":
-        to_stop, counted = engine.placement.until == "stop", engine.placement.drafts > 0
-        # the last numbers a callback's request
-        return (A, carry, settings, A, A if to_stop or counted else 0, A if to_stop else None, None)
-    return A, carry, settings
+        return (A, A, A, settings), dict(slots=slots)
+    arguments, placement = (A, carried(engine, sampler), settings), engine.placement
+    if name == "decode" and (placement.until or placement.drafts):
+        arguments += (Bounds(stop=A, limit=A, out=A if placement.until else None),)
+    return arguments, {}
 
 
 def carried(engine: Engine, sampler: dict | None) -> Carry:
@@ -275,34 +276,32 @@ def carried(engine: Engine, sampler: dict | None) -> Carry:
         else (parts,) * engine.config.num_hidden_layers
     )
     remembers = sampler is None or sampler["repetition_penalty"] != 1.0
-    cache = Cache(entries, A if placement.cache == "none" else None, A, A)
+    cache = KVCache(entries, A if placement.cache == "none" else None, A, A)
     draw = Draw(A, A, A if remembers else None)
     return Drafted(cache, draw, A) if placement.drafts else Carry(cache, draw)
 
 
-def trees(engine: Engine, name: str, arguments: tuple) -> tuple:
-    """(tree of the executable's arguments, tree of its results): the weights come first, what is static is left out."""
-    traced = arguments[:-1] if name == "prefill" else arguments
-    carry = carried(
-        engine,
-        None if isinstance(settings := traced[-1 if name == "prefill" else 2], TracedSampler) else asdict(settings),
-    )
+def trees(engine: Engine, name: str, arguments: Arguments) -> tuple:
+    """(tree of the executable's arguments, tree of its results). The weights come first; a prefill's slots are part of
+    the program, so they are no argument."""
+    carry = carried(engine, call(name, arguments)["sampler"])
     results = (A, A, A, carry) if name == "decode" else (A, carry)
-    return jax.tree.structure(((engine.params, *traced), {})), jax.tree.structure(results)
+    return jax.tree.structure(((engine.params, *arguments[0]), {})), jax.tree.structure(results)
 
 
-def shaped(arguments: tuple, executable) -> tuple:
+def shaped(arguments: Arguments, executable) -> Arguments:
     """The arguments with the shape and dtype of the executable's own in the place of each A."""
-    leaves, tree = jax.tree.flatten(arguments)
-    infos = jax.tree.leaves(executable.args_info[0][1:])  # all but the weights; a prefill's slots, the last, are static
-    found = [
+    positional, named = arguments
+    leaves, tree = jax.tree.flatten(positional)
+    infos = jax.tree.leaves(executable.args_info[0][1:])  # all but the weights
+    shapes = [
         jax.ShapeDtypeStruct(info.shape, info.dtype) if leaf is A else leaf
-        for leaf, info in zip(leaves, infos, strict=False)
+        for leaf, info in zip(leaves, infos, strict=True)
     ]
-    return jax.tree.unflatten(tree, found + leaves[len(infos) :])
+    return jax.tree.unflatten(tree, shapes), named
 
 
-def key(arguments: tuple) -> tuple:
+def key(arguments: Arguments) -> tuple:
     """What `AheadOfTime` knows an executable by: the tree of its arguments, and the shape and dtype of each array in
     it."""
     leaves, tree = jax.tree.flatten(arguments)

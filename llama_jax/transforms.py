@@ -1,6 +1,6 @@
-"""Where `jax.jit` goes: the call tree assembled from the leaves up, wrapped exactly where a placement says.
+"""Where `jax.jit` goes: the call tree, assembled from the leaves up and wrapped exactly where a placement says.
 
-This is the only module of the model that knows jit exists. See `placement.py` for the names.
+This is the only module of the model that knows jit exists. `placement.py` lists the names.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from llama_jax import attention, embeddings, ffn, head, kvc, layer, model, norm, rope, sampling
 from llama_jax.config import ModelConfig
 from llama_jax.decoding import drafts, steps
-from llama_jax.decoding.steps import Carry, is_stop
-from llama_jax.kvc import Cache
+from llama_jax.decoding.steps import Bounds, Carry, Steps, is_stop
+from llama_jax.kvc import KVCache
 from llama_jax.placement import LADDER, Placement
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
@@ -29,21 +29,29 @@ from llama_jax.quantise import is_quantised
 from llama_jax.sampling import Sampler, TracedSampler
 from llama_jax.taps import untapped
 
-# what `donate` gives away
-CACHE_ARGUMENT = {"decode": 2, "extend": 2, "step": 2, "transform": 2, "layer": 3, "attend": 3}
+CACHE_ARGUMENT = {  # function: the argument that `donate` gives away
+    "decode": "carry",
+    "extend": "carry",
+    "step": "carry",
+    "transform": "cache",
+    "layer": "entry",
+    "attend": "entry",
+}
 
 
 @dataclass(frozen=True)
 class Programs:
-    """The functions a host loop calls; the same five under every placement. token: int32 [B], the newest of each row.
+    """The functions a host loop calls; the same five under every placement.
 
-    prefill(model, ids [B T], pad [B], seeds [B], sampler, slots) → (token, carry): a new cache with the prompt in it.
-    extend(model, ids [B T], carry, sampler) → (token, carry): T more tokens of prompt into a cache.
-    step(model, token, carry, sampler) → (token, carry)
-    decode(model, token, carry, sampler, stop [N], limit, out [n B], request) → (tokens [n B], made, token, carry):
-        several steps a call; None unless the placement jits `decode` or drafts. `limit` serves until="stop" and drafts
-        only, `out` until="stop" only, `request` (int32, a number that `receiver` gave) host="callback" only.
-    logits(model, ids [B T], cache) → (float32 [B T V], cache): every position, for evaluation; never jitted here.
+    token: int32 [B], the newest of each row. ids: int32 [B T]. carry: `decoding.steps.Carry`.
+
+    prefill(model, ids, pad [B], seeds [B], sampler, slots=S) → (token, carry): a new cache with the prompt in it.
+    extend(model, ids, carry, sampler) → (token, carry): T more tokens of prompt into a cache.
+    step(model, token, carry, sampler) → (token, carry): one token.
+    decode(model, token, carry, sampler, bounds, request=number) → (tokens [n B], made, token, carry): several tokens a
+        call, of which the first `made` count. None unless the placement jits `decode` or drafts. `bounds` is an
+        argument under until="stop" and drafts only, `request` under host="callback" only: `receiver` gives the number.
+    logits(model, ids, cache) → (float32 [B T V], cache): every position, for evaluation; never jitted here.
     """
 
     prefill: Callable
@@ -62,47 +70,42 @@ def assemble(config: ModelConfig, placement: Placement) -> Programs:
     if placement.compile == "persistent":
         use_persistent_cache()
 
-    def place(name: str, function: Callable, of: tuple[str, ...] = (), **options) -> Callable:
-        wanted = set(of or (name,)) & set(placement.jit)
+    def place(name: str, function: Callable, jitted_with: tuple[str, ...] = (), **options) -> Callable:
+        wanted = set(jitted_with or (name,)) & set(placement.jit)
         return compiled(name, function, placement, **options) if wanted else function
 
     whole = ("step", "decode")
     transform, logits = tree(config, placement, place)
     sample = place("sample", sampling.next_token)
-    made = computed_by(placement).steps(config, placement, transform, sample, logits)
-    every = made.logits
-    receiver = Receiver() if placement.host == "callback" else None
-    send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else silent
+    plain = steps_module(placement).steps(config, placement, transform, sample, logits)
+    steps_made = plain
     if placement.drafts:
-        made = drafts.Drafts(made, sample, placement.drafts)
         least = None if placement.until else placement.tokens_per_call
-        decode = partial(drafts.decode, drafts=made, least=least, send=partial(in_turn, send=send))
-    else:
-        decode = partial(
-            DECODERS[placement.until], step=made.step, tokens_per_call=placement.tokens_per_call, send=send
-        )
+        steps_made = drafts.Drafts(plain, sample, placement.drafts, least)
+    receiver = Receiver() if placement.host == "callback" else None
+    send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else None
+    decode = decoder(placement, steps_made, send)
     called = "decode" if placement.jits_decode else "step"
     return Programs(
-        prefill=place("prefill", made.prefill, whole, static_argnums=5),
-        extend=place("extend", made.extend, whole),
-        step=place("step", made.step, whole),
+        prefill=place("prefill", steps_made.prefill, whole, static_argnames="slots"),
+        extend=place("extend", steps_made.extend, whole),
+        step=place("step", steps_made.step, whole),
         decode=place(called, decode) if placement.jits_decode or placement.drafts else None,
-        logits=every,
+        logits=plain.logits,
         receiver=receiver,
     )
 
 
 def verifier(config: ModelConfig, placement: Placement) -> Callable:
-    """`steps.Steps.verify` of a placement as one jitted program of its own, its cache donated: for who has several
-    tokens to verify, or to time."""
+    """`steps.Steps.verify` of a placement as one jitted program of its own, which overwrites the cache it is given."""
     transform, logits = tree(config, placement, lambda name, function: function)
-    made = computed_by(placement).steps(config, placement, transform, sampling.next_token, logits)
-    return jax.jit(made.verify, donate_argnums=2)
+    steps_made = steps_module(placement).steps(config, placement, transform, sampling.next_token, logits)
+    return jax.jit(steps_made.verify, donate_argnames="cache")
 
 
 @dataclass(frozen=True)
 class SlotPrograms:
-    """`kernels.fused_slots` as jitted programs, each of which is given the slots for good.
+    """`kernels.fused_slots` as jitted programs. Each of them overwrites the slots that it is given.
 
     create(count, room) → slots; enter(slots, …) → slots;
     read(model, slots, ids [1 T], number, last) → (token [1], scores, slots);
@@ -117,28 +120,32 @@ class SlotPrograms:
 
 def slots(config: ModelConfig, placement: Placement) -> SlotPrograms:
     """Programs for sequences that stand at different positions of one cache. For placements with the fused kernel."""
-    from llama_jax.kernels import fused, fused_slots  # here: only who asks for kernels needs what compiles them
+    from llama_jax.kernels import fused, fused_slots  # here: without kernels their compiler is not needed
 
     run = partial(fused.rows, config=config, inverse=rope.frequencies(config))
     return SlotPrograms(
         create=partial(fused_slots.create, config),
-        enter=jax.jit(fused_slots.enter, donate_argnums=0),
-        read=jax.jit(partial(fused_slots.read, run=run), static_argnames="last", donate_argnums=1),
-        step=jax.jit(partial(fused_slots.step, run=run, tokens=placement.tokens_per_call), donate_argnums=1),
+        enter=jax.jit(fused_slots.enter, donate_argnames="slots"),
+        read=jax.jit(partial(fused_slots.read, run=run), static_argnames="last", donate_argnames="slots"),
+        step=jax.jit(partial(fused_slots.step, run=run, tokens=placement.tokens_per_call), donate_argnames="slots"),
     )
 
 
 def unjitted(config: ModelConfig) -> Callable:
-    """transform(params, ids [B T], cache) → (logits [B V] of the last token, cache), on a cache of fixed slots; nothing
-    in it is jitted: yours to jit."""
+    """transform(params, ids [B T], cache) → (logits [B V] of the last token, cache), on a cache of fixed slots.
+
+    Nothing in it is jitted: that is left to the caller.
+    """
     return tree(config, LADDER["eager"], lambda name, function: function)[0]
 
 
 def tree(
     config: ModelConfig, placement: Placement, place: Callable, tap: Callable = untapped
 ) -> tuple[Callable, Callable]:
-    """(transform, logits of every position), each node of the tree given to place(name, function). tap: see
-    `model.taps`."""
+    """(transform, logits of every position), each node of the tree passed through place(name, function).
+
+    tap(name, value) → value: called at the points that `taps` lists.
+    """
     rotary = config.positions == "rope"
     rotate = place("rope", rope.rotate) if rotary else rope.unrotated
     normalise = place("norm", partial(norm.NORMS[config.norm], eps=config.norm_eps))
@@ -152,39 +159,42 @@ def tree(
         ffn=place("ffn", ffn.FFNS[config.hidden_act]),
         tap=tap,
     )
-    parts = dict(
+    parts = model.Parts(
         inverse=rope.frequencies(config) if rotary else None,
         policy=placement.cache,
         embed=place("embed", embeddings.embed),
         layers=partial(model.LAYERS[placement.layers], layer=place("layer", block)),
         head=place("head", partial(head.head, norm=normalise)),
     )
-    return place("transform", partial(model.transform, **parts)), partial(model.transform, **parts, every=True)
+    return place("transform", partial(model.transform, parts=parts)), partial(model.transform, parts=parts, every=True)
 
 
-def computed_by(placement: Placement) -> ModuleType:
+def steps_module(placement: Placement) -> ModuleType:
     """The module that makes this placement's steps, its cache and its layers' layout: XLA's, or the kernel's."""
     if placement.kernels != "fused":
         return steps
-    from llama_jax.kernels import fused_steps  # here: only who asks for kernels needs what compiles them
+    from llama_jax.kernels import fused_steps  # here: without kernels their compiler is not needed
 
     return fused_steps
 
 
-def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placement: Placement) -> Cache:
-    """An empty cache of `slots` positions as the placement wants it. pad: int32 [B]."""
-    return computed_by(placement).new_cache(params, pad, slots, config, placement)
+def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placement: Placement) -> KVCache:
+    """An empty cache of `slots` positions in the placement's layout. pad: int32 [B]."""
+    return steps_module(placement).new_cache(params, pad, slots, config, placement)
 
 
-def silent(request, token) -> bool:
-    """Send no token to the host; a compiled program is the same as if this were not called."""
-    return False
+def decoder(placement: Placement, steps_made: Steps | drafts.Drafts, send: Callable | None) -> Callable:
+    """The function that `Programs.decode` describes, before jit. send(request, token [B]) → bool, whether the reader
+    has left; None where tokens leave the program only at its end."""
+    if placement.drafts:
+        return partial(drafts.decode, drafts=steps_made, send=send and partial(in_turn, send=send))
+    if placement.until:
+        return partial(until_stop, step=steps_made.step, send=send)
+    return partial(chunk, step=steps_made.step, tokens_per_call=placement.tokens_per_call, send=send)
 
 
 def in_turn(request, block, made, *, send: Callable):
-    """Send the first `made` of the tokens [n B], one after the other; whether nobody waits for more."""
-    if send is silent:
-        return False
+    """Send the first `made` of the tokens [n B], one after the other; whether the reader has left."""
     return jax.lax.fori_loop(0, made, lambda i, gone: gone | send(request, block[i]), jnp.bool_(False))
 
 
@@ -193,20 +203,18 @@ def chunk(
     token,
     carry: Carry,
     sampler,
-    stop,
-    limit,
-    out,
-    request=None,
     *,
+    request=None,
     step: Callable,
     tokens_per_call: int,
-    send: Callable,
+    send: Callable | None,
 ):
     """`tokens_per_call` steps as one `lax.scan`: tokens still stream, dispatch is paid once a chunk."""
 
     def body(state, _):
         token, carry = step(params, *state, sampler)
-        send(request, token)
+        if send:
+            send(request, token)
         return (token, carry), token
 
     (token, carry), tokens = jax.lax.scan(body, (token, carry), None, length=tokens_per_call)
@@ -214,84 +222,72 @@ def chunk(
 
 
 def until_stop(
-    params,
-    token,
-    carry: Carry,
-    sampler,
-    stop,
-    limit,
-    out,
-    request=None,
-    *,
-    step: Callable,
-    tokens_per_call: int,
-    send: Callable,
+    params, token, carry: Carry, sampler, bounds: Bounds, *, request=None, step: Callable, send: Callable | None
 ):
-    """Steps as one `lax.while_loop` until every row has met a stop token, `limit` tokens are made, or nobody waits for
-    more."""
+    """Steps as one `lax.while_loop`, until every row has met a stop token, `limit` tokens are made, or the reader has
+    left."""
 
     def unfinished(state):
         made, done, *_ = state
-        return (made < limit) & ~jnp.all(done)
+        return (made < bounds.limit) & ~jnp.all(done)
 
     def body(state):
         made, done, tokens, token, carry = state
         token, carry = step(params, token, carry, sampler)
         tokens = jax.lax.dynamic_update_slice(tokens, token[None], (made, 0))
-        gone = send(request, token)
-        done = done | is_stop(token, stop)
-        return made + 1, done if gone is False else done | gone, tokens, token, carry
+        gone = send(request, token) if send else None
+        done = done | is_stop(token, bounds.stop)
+        return made + 1, done if gone is None else done | gone, tokens, token, carry
 
-    start = (jnp.int32(0), is_stop(token, stop), out, token, carry)
+    start = (jnp.int32(0), is_stop(token, bounds.stop), bounds.out, token, carry)
     made, _, tokens, token, carry = jax.lax.while_loop(unfinished, body, start)
     return tokens, made, token, carry
 
 
-DECODERS = {None: chunk, "stop": until_stop}
-
-
 def compiled(name: str, function: Callable, placement: Placement, **options) -> Callable:
-    """`jax.jit(function)` under a readable name, its cache donated and itself compiled ahead of time where asked."""
-    function = partial(function)  # an object of our own, so that naming it renames nobody else's
+    """`jax.jit(function)` under a readable name. Its cache is donated, and it is compiled ahead of time, where the
+    placement says so."""
+    function = partial(function)  # an object of our own: naming it renames nobody else's
     function.__name__ = function.__qualname__ = name
     inner = {"extend": "step", "prefill": "step"}.get(name, name)
     called_by_host = inner in placement.outermost or (inner == "step" and placement.jits_decode)
     if placement.donate and called_by_host and name in CACHE_ARGUMENT:
-        options["donate_argnums"] = CACHE_ARGUMENT[name]
+        options["donate_argnames"] = CACHE_ARGUMENT[name]
     program = jax.jit(function, **options)
-    return AheadOfTime(program, options.get("static_argnums")) if placement.compile == "aot" else program
+    return AheadOfTime(program, options.get("static_argnames")) if placement.compile == "aot" else program
 
 
 class AheadOfTime:
     """A jitted function called only through `lower().compile()` executables, one a shape.
 
     A new shape is an explicit compilation here, never a silent retrace inside jit. Within another program's trace it
-    is the plain jitted function, since an executable cannot be inlined.
+    is the plain jitted function, since an executable cannot be inlined. static: the argument, passed by name, that is
+    part of the program.
     """
 
-    def __init__(self, program: Callable, static: int | None = None):
+    def __init__(self, program: Callable, static: str | None = None):
         self.program, self.static = program, static
         self.executables: dict = {}
 
-    def lower(self, *args):
-        return self.program.lower(*args)
+    def lower(self, *args, **named):
+        return self.program.lower(*args, **named)
 
-    def __call__(self, *args):
-        leaves, tree = jax.tree.flatten(args[1:])  # the first argument is mostly weights, the same all along
+    def __call__(self, *args, **named):
+        leaves, tree = jax.tree.flatten((args[1:], named))  # the first argument is mostly weights, always the same
         leaves += [args[0]] if hasattr(args[0], "shape") else []
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return self.program(*args)
+            return self.program(*args, **named)
         key = (tree, *((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves))
         if key not in self.executables:
-            self.executables[key] = self.program.lower(*args).compile()
-        return self.executables[key](*(a for i, a in enumerate(args) if i != self.static))
+            self.executables[key] = self.program.lower(*args, **named).compile()
+        return self.executables[key](*args, **{name: value for name, value in named.items() if name != self.static})
 
 
 def use_persistent_cache() -> None:
     """Let XLA keep compiled programs on disk between processes. Process-wide: it then serves every placement.
 
-    In `JAX_COMPILATION_CACHE_DIR` where that is set, and is then the user's to guard, else in the user's cache folder.
-    Raises UserError where others may write in that: what lies there is run.
+    The folder is `JAX_COMPILATION_CACHE_DIR` where that is set (the user then guards it), else the user's cache folder.
+    Raises UserError where others may write into the user's cache folder: JAX runs what lies there.
     """
     if not jax.config.jax_compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", str(paths.private("xla")))
@@ -301,9 +297,9 @@ def use_persistent_cache() -> None:
 
 
 def prepare(params: model.Model, placement: Placement) -> model.Model:
-    """The weights as this placement wants them: its dtype or quantised form, who multiplies by them, its layer layout.
+    """The weights as this placement runs them: in its dtype or quantised form, with its product, in its layer layout.
 
-    Raises UserError where they cannot be had from these (`model.quantised`).
+    Raises UserError where these weights cannot be brought into that form (`model.quantised`).
     """
     if placement.weights in ("f32", "bf16"):
         params = model.cast(params, {"f32": jnp.float32, "bf16": jnp.bfloat16}[placement.weights])
@@ -315,12 +311,14 @@ def prepare(params: model.Model, placement: Placement) -> model.Model:
         from llama_jax.kernels import gemv  # here: it needs libraries that may be missing
 
         params = model.multiplied_by(params, gemv.product)
-    return computed_by(placement).arranged(params, placement)
+    return steps_module(placement).arranged(params, placement)
 
 
 def settings(sampler: Sampler, placement: Placement) -> Sampler | TracedSampler:
-    """Sampling settings as this placement wants them: part of the program, or arguments to it. Raises UserError for
-    what is no Sampler."""
-    if not hasattr(sampler, "traced"):  # not by its class: one loaded anew in a notebook is another class by that name
+    """Sampling settings as this placement takes them: part of the program, or arguments to it.
+
+    Raises UserError for a value that is no Sampler.
+    """
+    if not hasattr(sampler, "traced"):  # not isinstance: a class reloaded in a notebook is another class by that name
         raise UserError(f"sampler is {shown(sampler)}; it must be a llama_jax.Sampler.")
     return sampler.traced() if placement.sampling == "traced" else sampler

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import strategies as st
 
 from llama_jax import generate
+from llama_jax.engine import bytes_needed
 from llama_jax.placement import parse
 from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
+from llama_jax.sampling import Sampler
 from llama_lab.bench import Guard
 from tests.conftest import among_the_fast
 
@@ -194,7 +196,7 @@ def test_memory_is_counted_before_any_is_taken(tiny, monkeypatch):
     cfg, params = tiny
     deep = replace(cfg, max_position_embeddings=2**20, num_hidden_layers=1_000)
     taken = {
-        name: generate.need(generate.Engine(deep, params, parse(name), None), False, 1, 16, 2**20)
+        name: bytes_needed(generate.Engine(deep, params, parse(name), None), False, 1, 16, 2**20)
         for name in ("step", "step+donate", "step+kvbf16", "step+kvint8", "step+nocache")
     }
     cache = 2**20 * 2 * 1_000 * 2 * 8 * 4
@@ -205,16 +207,16 @@ def test_memory_is_counted_before_any_is_taken(tiny, monkeypatch):
     assert taken["step+nocache"] == 4 * (4 * 2**40 + 97)
     engine = generate.Engine(deep, params, parse("step"), None)
     monkeypatch.setattr(memory, "free", lambda: taken["step"])
-    generate.asked(engine, [[1]], 4, slots=2**20)
+    generate.checked_request(engine, [[1]], 4, slots=2**20)
     monkeypatch.setattr(memory, "free", lambda: taken["step"] - 1)
     with pytest.raises(UserError, match=r"1 prompts of 16 padded tokens with 1048576 cache slots need .* GB are free"):
-        generate.asked(engine, [[1]], 4, slots=2**20)
+        generate.checked_request(engine, [[1]], 4, slots=2**20)
 
 
 def test_ten_million_prompts_are_refused_before_they_are_read(tiny, monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: 8 << 30)
     with pytest.raises(UserError, match="10000000 prompts of 16 padded tokens"):
-        generate.asked(generate.bind(*tiny, parse("step")), [[None]] * 10**7, 4)
+        generate.checked_request(generate.bind(*tiny, parse("step")), [[None]] * 10**7, 4)
 
 
 def test_a_full_cache_is_used_to_its_last_slot(engines):
@@ -316,7 +318,7 @@ def test_a_compiled_loop_stops_when_its_reader_has_left(tiny, name):
 @pytest.mark.parametrize("name", THREADED)
 @pytest.mark.parametrize("where", ["start", "fetch"])
 def test_an_error_in_any_thread_reaches_the_reader(engines, name, where):
-    def broken(*args):
+    def broken(*args, **named):
         raise ZeroDivisionError("broken")
 
     engine = engines[name]
@@ -504,5 +506,5 @@ def test_a_callback_streams_each_token_of_a_loop(engines):
 
 def test_equal_prompts_with_one_seed_differ_by_row(tiny):
     engine = generate.bind(*tiny, parse("loop"))
-    rows = generate.answer(engine, [[1, 2]] * 3, 12, sampler=generate.Sampler(1.5), seeds=4)
+    rows = generate.answer(engine, [[1, 2]] * 3, 12, sampler=Sampler(1.5), seeds=4)
     assert len(set(rows)) == 3

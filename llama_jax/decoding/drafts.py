@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from llama_jax import sampling
 from llama_jax.axes import Array, Bool, Int
-from llama_jax.decoding.steps import Carry, Steps, is_stop
+from llama_jax.decoding.steps import Bounds, Carry, Steps, is_stop
 from llama_jax.sampling import Draw
 
 LONGEST = 3  # last tokens that are looked for; of places that have as many of them, the newest counts
@@ -39,13 +40,23 @@ class Drafted(Carry):
     ids: jax.Array  # int32 [B S+1]
 
 
+class Ends(NamedTuple):
+    """What ends a pass."""
+
+    stop: Int[Array, " N"]  # tokens that end a row
+    done: Bool[Array, " B"]  # rows that have ended: their tokens mean nothing any more
+    most: Int[Array, ""]  # tokens that the pass may take
+
+
 @dataclass(frozen=True)
 class Drafts:
-    """What a pass is made of. count: K, its drafts. sample: logits [B V], draw, sampler → (token [B], draw)."""
+    """What a pass is made of. count: K, its drafts. sample: logits [B V], draw, sampler → (token [B], draw). least:
+    tokens after which a call of `decode` ends, None where stop tokens end it."""
 
     steps: Steps
     sample: Callable
     count: int
+    least: int | None = None
 
     def prefill(self, params, ids, pad, seeds, sampler, slots: int):
         """As `Steps.prefill`; the carry is `Drafted`."""
@@ -97,20 +108,19 @@ def decode(
     token,
     carry: Drafted,
     sampler,
-    stop,
-    limit,
-    out,
-    request=None,
+    bounds: Bounds,
     *,
+    request=None,
     drafts: Drafts,
-    least: int | None,
-    send: Callable,
+    send: Callable | None,
 ):
-    """Passes as one `lax.while_loop`: until `least` tokens are made, and at most `least` + K; or, where that is None,
-    until every row has met a stop token. Never more than `limit`.
+    """Passes as one `lax.while_loop`: until `drafts.least` tokens are made, and at most `least` + K; or, where that is
+    None, until every row has met a stop token. Never more than `limit`.
 
-    Arguments and results as `transforms.Programs.decode`; out: int32 [n + K B] for n tokens, None where `least` says n.
+    Arguments and results as `transforms.Programs.decode`. bounds.out: int32 [n + K B] for n tokens; None where `least`
+    says n, and there the stop tokens count for nothing.
     """
+    stop, limit, out, least = bounds.stop, bounds.limit, bounds.out, drafts.least
     if least is not None:
         out, stop = jnp.zeros((least + drafts.count, token.shape[0]), jnp.int32), jnp.full_like(stop, -1)
     enough = limit if least is None else jnp.minimum(limit, least)
@@ -121,27 +131,28 @@ def decode(
 
     def body(state):
         made, done, tokens, token, carry = state
-        block, new, carry = one_pass(params, token, carry, sampler, drafts, stop, done, limit - made)
+        block, new, carry = one_pass(params, token, carry, sampler, drafts, Ends(stop, done, limit - made))
         tokens = jax.lax.dynamic_update_slice(tokens, block, (made, 0))
         token = jax.lax.dynamic_index_in_dim(block, new - 1, keepdims=False)
         done |= jnp.any(is_stop(block, stop) & (jnp.arange(len(block)) < new)[:, None], axis=0)
-        return made + new, done | send(request, block, new), tokens, token, carry
+        gone = send(request, block, new) if send else False
+        return made + new, done | gone, tokens, token, carry
 
     start = (jnp.int32(0), is_stop(token, stop), out, token, carry)
     made, _, tokens, token, carry = jax.lax.while_loop(unfinished, body, start)
     return tokens, made, token, carry
 
 
-def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, stop, done: Bool[Array, " B"], most):
+def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, ends: Ends):
     """(tokens int32 [K+1 B], how many of them count, carry): drafts verified, or one plain step where some row that
-    goes on has none, or where the cache has no room for them. done: the rows whose tokens mean nothing any more."""
+    goes on has none, or where the cache has no room for them."""
     carry = written(carry, token[:, None], carry.cache.length)
-    proposal, found = proposed(carry.ids, carry.cache.length, carry.cache.pad, drafts.count)
+    proposal, has_drafts = proposed(carry.ids, carry.cache.length, carry.cache.pad, drafts.count)
     room = carry.cache.length + drafts.count < carry.ids.shape[1] - 1
-    worth = room & (most > 1) & jnp.all(found | done)
+    worth = room & (ends.most > 1) & jnp.all(has_drafts | ends.done)
 
     def verify(state):
-        return verified(params, token, proposal, state[2], sampler, drafts, stop, done, most)
+        return verified(params, token, proposal, state[2], sampler, drafts, ends)
 
     def step(state):
         block, _, carry = state
@@ -162,8 +173,9 @@ def once(wanted, function: Callable, state):
     return jax.lax.while_loop(lambda turn: turn[0], body, (wanted, state))[1]
 
 
-def verified(params, token, proposal, carry: Drafted, sampler, drafts: Drafts, stop, done, most):
+def verified(params, token, proposal, carry: Drafted, sampler, drafts: Drafts, ends: Ends):
     """Drafts up to the first wrong one and the token after them, at most `most`, and none after all rows have ended."""
+    stop, done, most = ends
     length, rows = carry.cache.length, jnp.concatenate([token[:, None], proposal], axis=1)
     chosen, cache = choices(params, rows, carry, sampler, drafts)
     right = jnp.cumprod(proposal == chosen[:, :-1], axis=1).sum(axis=1)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from llama_jax import kvc, model, sampling
 from llama_jax.config import ModelConfig
-from llama_jax.kvc import Cache
+from llama_jax.kvc import KVCache
 from llama_jax.placement import Placement
 from llama_jax.sampling import Draw, Sampler, TracedSampler
 
@@ -24,8 +24,18 @@ from llama_jax.sampling import Draw, Sampler, TracedSampler
 class Carry:
     """What one token hands to the next, besides itself."""
 
-    cache: Cache
+    cache: KVCache
     draw: Draw
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Bounds:
+    """Where a call of `decode` ends that decides that itself."""
+
+    stop: jax.Array  # int32 [N]: tokens that end a row; -1, which no token is, where there is none
+    limit: jax.Array  # int32 scalar: tokens that the call makes at most
+    out: jax.Array | None = None  # int32 [n B], n ≥ limit: until="stop" writes its tokens here
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ def arranged(params: model.Model, placement: Placement) -> model.Model:
     return model.stack(params) if placement.layers == "scan" else params
 
 
-def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placement: Placement) -> Cache:
+def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placement: Placement) -> KVCache:
     """An empty cache as the placement wants it; in the dtype of the weights where it does not say."""
     dtype = kvc.DTYPES.get(placement.kv, params.embedding.weight.dtype)
     return kvc.create(config, placement.cache, pad, slots, dtype, placement.layers == "scan")
@@ -104,7 +114,7 @@ def steps(
         """One token in, the next one out."""
         return run_tokens(params, token[:, None], carry, sampler)
 
-    def verify(params, ids, cache: Cache):
+    def verify(params, ids, cache: KVCache):
         """T tokens in, the best next one after each out."""
         values, cache = logits(params, ids, cache)
         return sampling.greedy(values), cache

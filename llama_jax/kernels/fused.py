@@ -17,7 +17,7 @@ from llama_jax import rope
 from llama_jax.axes import Array, Int
 from llama_jax.config import ModelConfig
 from llama_jax.kernels.registry import registered
-from llama_jax.kvc import DTYPES, FUSED, Cache
+from llama_jax.kvc import DTYPES, FUSED, KVCache
 from llama_jax.model import Model
 from llama_jax.plumbing.errors import UserError
 
@@ -39,18 +39,18 @@ def check(config: ModelConfig) -> None:
             raise UserError(f"The fused kernel needs {name} to be a multiple of {multiple}, it is {size}; use +gemv.")
 
 
-def create(config: ModelConfig, pad: Int[Array, " B"], slots: int) -> Cache:
+def create(config: ModelConfig, pad: Int[Array, " B"], slots: int) -> KVCache:
     """An empty cache for B sequences with room for `slots` positions."""
     room, heads = -(-slots // TILE) * TILE, pad.shape[0] * config.num_key_value_heads
     layers, size, dtype = config.num_hidden_layers, config.head_dim, DTYPES[FUSED]
     keys = jnp.zeros((layers, heads, room // TILE, size, TILE), dtype)
-    return Cache((keys, jnp.zeros((layers, heads, room, size), dtype)), None, jnp.zeros((), jnp.int32), pad)
+    return KVCache((keys, jnp.zeros((layers, heads, room, size), dtype)), None, jnp.zeros((), jnp.int32), pad)
 
 
 def transform(
     model: Model,
     ids: Int[Array, "B T"],
-    cache: Cache,
+    cache: KVCache,
     *,
     config: ModelConfig,
     inverse: np.ndarray,

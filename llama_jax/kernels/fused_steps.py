@@ -17,7 +17,7 @@ from llama_jax.config import ModelConfig
 from llama_jax.decoding import steps as plain
 from llama_jax.decoding.steps import Steps
 from llama_jax.kernels import fused, packed
-from llama_jax.kvc import Cache
+from llama_jax.kvc import KVCache
 from llama_jax.model import Model
 from llama_jax.placement import Placement
 
@@ -29,7 +29,7 @@ def arranged(params: Model, placement: Placement) -> Model:
     return replace(params, layers=packed.pack(params.layers))
 
 
-def new_cache(params: Model, pad, slots: int, config: ModelConfig, placement: Placement) -> Cache:
+def new_cache(params: Model, pad, slots: int, config: ModelConfig, placement: Placement) -> KVCache:
     """An empty cache in the kernel's layout."""
     return fused.create(config, pad, slots)
 
@@ -39,7 +39,7 @@ def steps(config: ModelConfig, placement: Placement, transform: Callable, sample
     fused.check(config)
     run = partial(fused.transform, config=config, inverse=rope.frequencies(config))
 
-    def pieces(params, ids, cache: Cache, kept: str):
+    def pieces(params, ids, cache: KVCache, kept: str):
         """Results (logits, best) of each piece of a prompt. kept: whose logits are wanted, as in `fused.transform`."""
         size, found = max(ROWS // ids.shape[0], 1), []
         for start in range(0, ids.shape[1], size):
@@ -49,7 +49,7 @@ def steps(config: ModelConfig, placement: Placement, transform: Callable, sample
             found.append((values, best))
         return found, cache
 
-    def tokens(params, ids, cache: Cache):
+    def tokens(params, ids, cache: KVCache):
         found, cache = pieces(params, ids, cache, "last")
         return found[-1], cache
 
@@ -58,11 +58,11 @@ def steps(config: ModelConfig, placement: Placement, transform: Callable, sample
         token, draw = sample(values, draw, sampler)
         return best if sampling.is_greedy(sampler) else token, draw
 
-    def every(params, ids, cache: Cache):
+    def every(params, ids, cache: KVCache):
         found, cache = pieces(params, ids, cache, "all")
         return jnp.concatenate([values.reshape(len(ids), -1, config.vocab_size) for values, _ in found], axis=1), cache
 
-    def verify(params, ids, cache: Cache):
+    def verify(params, ids, cache: KVCache):
         found, cache = pieces(params, ids, cache, "all")
         return jnp.concatenate([best.reshape(len(ids), -1) for _, best in found], axis=1), cache
 

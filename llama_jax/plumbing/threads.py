@@ -187,28 +187,28 @@ class Failed(NamedTuple):
     error: BaseException
 
 
-class Fork:
-    """Whether this process has computed (`used`), and whether it is a fork of one that had (`lost`): XLA's threads and
-    ours are not in it, and whoever waits for them waits for ever."""
+class ComputingProcess:
+    """The process that computes here first. A fork of it has neither XLA's threads nor ours, and would wait for them
+    for ever."""
 
-    used = lost = False
+    def __init__(self):
+        self.pid: int | None = None
 
-    @staticmethod
-    def check() -> None:
-        """Raises UserError in such a fork."""
-        if Fork.lost:
+    def begin(self) -> None:
+        """This process computes. Raises UserError in a fork of one that has."""
+        self.check()
+        self.pid = os.getpid()
+
+    def check(self) -> None:
+        """Raises UserError in a fork of a process that has computed."""
+        if self.pid not in (None, os.getpid()):
             raise UserError(
                 "This process is a fork of one that has used JAX, which does not survive it; start children with"
                 " multiprocessing.get_context('spawn')."
             )
 
-    @staticmethod
-    def begun() -> None:
-        Fork.lost = Fork.used
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=Fork.begun)
+COMPUTING = ComputingProcess()
 
 
 class Receiver:

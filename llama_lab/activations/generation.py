@@ -146,7 +146,7 @@ def answer(
             f"Activations cannot be taken under {engine.placement.name}; build the engine with float32 or bfloat16"
             " weights and without scan, such as step."
         )
-    batch = generate.asked(engine, prompts, new_tokens, seeds, stop, slots, length)
+    batch = generate.checked_request(engine, prompts, new_tokens, seeds, stop, slots, length)
     room = max(batch.slots, bucket(batch.ids.shape[1] + batch.new_tokens))  # the last token is fed as well
     shape = Shape(engine.config, sites, tap.dtype, sampler, batch.new_tokens, room, engine.placement.kv)
     tokens, values = jax.device_get(COMPILED(engine.params, batch.ids, batch.pad, batch.seeds, shape=shape))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from llama_jax import generate
-from llama_jax.generate import Engine
+from llama_jax.engine import Engine, bytes_needed
 from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
 from llama_lab.serve.rows import Rows
@@ -16,7 +15,7 @@ def build(engine: Engine, context: int, slots: int, sizes: tuple[int, ...] = SIZ
     if not 2 <= context <= most:
         raise UserError(f"--context is {context}; this model has contexts of 2 to {most} tokens.")
     room = Stepper(engine, context, sizes).room
-    needed = slots * generate.need(engine, False, 1, max(sizes, default=context), room)
+    needed = slots * bytes_needed(engine, False, 1, max(sizes, default=context), room)
     memory.check(needed, f"{slots} slots of {context} tokens", "ask for fewer slots or a smaller context")
     if engine.placement.kernels == "fused":
         return Rows(engine, context, sizes, slots)

@@ -26,7 +26,6 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Draw, Sampler, Scores, TracedSampler
 
 SIZES = (16, 32, 64)  # tokens of prompt that one call takes; the last is a chunk, between two of which all others step
-NO_STOP = np.array([-1], np.int32)
 
 
 def check(placement: Placement) -> Placement:
@@ -132,8 +131,8 @@ class Stepper:
     ) -> State:
         """The first piece of a prompt, into a cache of its own. number: the slot's. last: as `extend`'s."""
         pads, seeds = np.array([pad], np.int32), np.array([seed], np.uint32)
-        settings = answering(sampler)
-        return state_of(*self.engine.programs.prefill(self.engine.params, piece, pads, seeds, settings, self.room))
+        settings, programs = answering(sampler), self.engine.programs
+        return state_of(*programs.prefill(self.engine.params, piece, pads, seeds, settings, slots=self.room))
 
     def extend(self, state: State, piece: np.ndarray, sampler: TracedSampler, last: bool = True) -> State:
         """One more piece. The token drawn after the last one is the answer's first; whether it is the last matters to
@@ -149,7 +148,7 @@ class Stepper:
         arguments = self.engine.params, state.token, state.carry
         if self.engine.placement.jits_decode and not settings.scored:
             unscored = replace(settings, scored=None)
-            tokens, _, token, carry = programs.decode(*arguments, unscored, NO_STOP, 0, None, None)
+            tokens, _, token, carry = programs.decode(*arguments, unscored)
             return Made(tokens), State(token, carry)
         after = state_of(*programs.step(*arguments, settings))
         return after.made, after

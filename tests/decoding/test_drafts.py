@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from llama_jax import config, generate, sampling, transforms
 from llama_jax.decoding import drafts
-from llama_jax.decoding.steps import Carry, Steps
-from llama_jax.kvc import Cache
+from llama_jax.decoding.steps import Bounds, Carry, Steps
+from llama_jax.kvc import KVCache
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Draw, Sampler
@@ -23,7 +23,6 @@ from tests.kernels.models import random_model, small
 pytestmark = pytest.mark.usefixtures("quickly")
 
 DRAW = Sampler(temperature=0.7, top_k=4)
-STATIC = {"prefill": 5}
 
 # A model by hand: the next token follows from the last three in the cache and from its position, so that whoever reads
 # a rejected row, or a place that is not yet written, says another token.
@@ -41,7 +40,7 @@ def next_logits(table, ids, slot, pad):
 def by_hand() -> Steps:
     """`Steps` over a cache that is the ids themselves, one leaf [B S]."""
 
-    def logits(table, ids, cache: Cache):
+    def logits(table, ids, cache: KVCache):
         t, pad = ids.shape[1], cache.pad
         kept = jax.lax.dynamic_update_slice(cache.entries[0], ids, (0, cache.length))
         values = jnp.stack([next_logits(table, kept, cache.length + i, pad) for i in range(t)], axis=1)
@@ -57,35 +56,25 @@ def by_hand() -> Steps:
         return token, Carry(cache, draw)
 
     def prefill(table, ids, pad, seeds, sampler, slots):
-        cache = Cache((jnp.full((len(pad), slots), -1, jnp.int32),), None, jnp.int32(0), pad)
+        cache = KVCache((jnp.full((len(pad), slots), -1, jnp.int32),), None, jnp.int32(0), pad)
         draw = Draw(jax.vmap(jax.random.key)(seeds), jnp.int32(0), None)
         return run(table, ids, Carry(cache, draw), sampler)
 
     return Steps(prefill, run, lambda table, token, *rest: run(table, token[:, None], *rest), logits, verify)
 
 
-def programs(placement: Placement, count=None):
-    """The host's programs of the model by hand, jitted, and counted: each call of `verified` adds to count."""
-    made, silent = by_hand(), transforms.silent
+def programs(placement: Placement):
+    """The host's programs of the model by hand, jitted."""
+    made = by_hand()
     if placement.drafts:
-        made = drafts.Drafts(made, sampling.next_token, placement.drafts)
         least = None if placement.until else placement.tokens_per_call
-
-        def decode(*args):
-            return drafts.decode(*args, drafts=made, least=least, send=lambda *_: False)
-    else:
-
-        def decode(*args):
-            return transforms.DECODERS[placement.until](
-                *args, step=made.step, tokens_per_call=placement.tokens_per_call, send=silent
-            )
-
-    jitted = {
-        name: jax.jit(getattr(made, name), static_argnums=STATIC.get(name, 3)) for name in ("prefill", "extend", "step")
-    }
+        made = drafts.Drafts(made, sampling.next_token, placement.drafts, least)
+    decode = transforms.decoder(placement, made, None)
     return transforms.Programs(
-        **jitted,
-        decode=jax.jit(decode, static_argnums=3) if placement.jits_decode or placement.drafts else None,
+        prefill=jax.jit(made.prefill, static_argnames="slots"),
+        extend=jax.jit(made.extend),
+        step=jax.jit(made.step),
+        decode=jax.jit(decode) if placement.jits_decode or placement.drafts else None,
         logits=None,
     )
 
@@ -238,7 +227,7 @@ def test_the_cache_is_written_in_place(name):
     batch = generate.request(engine.config, [REPEATING], 60)
     token, carry = jax.eval_shape(lambda ids: generate.prefill(engine, replace(batch, ids=ids)), batch.ids)
     out = np.zeros((64 + engine.placement.drafts, 1), np.int32)
-    arguments = (engine.params, token, carry, generate.GREEDY, batch.stop, np.int32(59), out, None)
+    arguments = (engine.params, token, carry, generate.GREEDY, Bounds(batch.stop, np.int32(59), out))
     text = engine.programs.decode.lower(*arguments).compile().as_text()
     shapes = {"[" + ",".join(map(str, leaf.shape)) + "]" for leaf in jax.tree.leaves(carry.cache.entries)}
     assert not [line for line in text.splitlines() if " copy(" in line and any(s in line for s in shapes)]

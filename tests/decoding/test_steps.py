@@ -18,7 +18,7 @@ def made(name):
     """(engine, its `Steps`) of a small model."""
     engine = generate.bind(small(), random_model(small()), parse(name))
     transform, logits = transforms.tree(engine.config, engine.placement, lambda name, function: function)
-    module = transforms.computed_by(engine.placement)
+    module = transforms.steps_module(engine.placement)
     return engine, module.steps(engine.config, engine.placement, transform, sampling.next_token, logits)
 
 

@@ -13,7 +13,7 @@ from llama_jax import config, rope, transforms
 from llama_jax.config import RopeScaling
 from llama_jax.kernels import fused
 from llama_jax.kernels import packed as layers
-from llama_jax.kvc import Cache
+from llama_jax.kvc import KVCache
 from llama_jax.placement import parse
 from tests.conftest import build
 
@@ -73,7 +73,7 @@ def packed(both, slot, pad):
     room = -(-slots // fused.TILE) * fused.TILE
     keys, values = (jnp.pad(part, ((0, 0), (0, 0), (0, room - slots), (0, 0))) for part in (keys, values))
     tiles = keys.reshape(layers, heads, room // fused.TILE, fused.TILE, size).swapaxes(-1, -2)
-    return Cache((tiles, values), None, jnp.int32(slot), jnp.asarray(np.atleast_1d(pad), jnp.int32))
+    return KVCache((tiles, values), None, jnp.int32(slot), jnp.asarray(np.atleast_1d(pad), jnp.int32))
 
 
 def unpacked(cache):

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from llama_jax import checkpoint, generate
+from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.render import View
 from llama_lab import playground
@@ -200,7 +201,7 @@ def test_stop_ends_it_and_the_playground_is_free_again(board, slow):
 
 def test_stop_leaves_a_real_answer_after_its_block(tiny):
     cfg, params = tiny
-    engine = generate.bind(cfg, params, generate.parse("step"))
+    engine = generate.bind(cfg, params, parse("step"))
     made = list(playground.answer(engine, None, Wish(prompt="1 2", new_tokens=50), lambda: True))
     assert [(len(m.view.token_ids), m.end) for m in made] == [(1, ""), (1, "stopped")]
 

@@ -21,11 +21,11 @@ from jax.experimental import serialize_executable
 
 from llama_jax import generate, kvc
 from llama_jax.checkpoint import Checkpoint, find
+from llama_jax.decoding.steps import Bounds, Carry
 from llama_jax.generate import Engine
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Draw
-from llama_jax.transforms import Carry
 from llama_lab.bench import WRONG, memory, profiling, protocol, roofline
 from llama_lab.bench.gate import tokens_hash
 from llama_lab.bench.guard import Guard
@@ -242,12 +242,10 @@ class Decoder:
     def arguments(self, token, carry: Carry) -> tuple:
         """What the program is called with."""
         common = (self.engine.params, token, carry, generate.GREEDY)
-        if program_of(self.engine.placement) == "step":
-            return common
-        stop = np.array([-1], np.int32)
         if self.engine.placement.until is None:
-            return *common, stop, 0, None
-        return *common, stop, np.int32(self.tokens), np.zeros((generate.bucket(self.tokens), 1), np.int32)
+            return common
+        room = np.zeros((generate.bucket(self.tokens), 1), np.int32)
+        return *common, Bounds(stop=np.array([-1], np.int32), limit=np.int32(self.tokens), out=room)
 
     def call(self, program: Callable) -> int:
         """Nanoseconds of one call, until its tokens are on the host."""

@@ -68,10 +68,10 @@ class Clock:
         """The function with its time added up. Different things may be timed in different threads, one thing only in
         one."""
 
-        def timed(*args):
+        def timed(*args, **named):
             start = time.perf_counter_ns()
             try:
-                return function(*args)
+                return function(*args, **named)
             finally:
                 self.spent[what] += time.perf_counter_ns() - start
                 self.spent[f"{what} calls"] += 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate, transforms
+from llama_jax.placement import parse
 from llama_jax.sampling import Sampler
 from llama_lab.bench import SAMPLED
 from llama_lab.bench.workload import Workload
@@ -97,7 +98,7 @@ def test_the_unjitted_transform_is_the_models(loaded):
     expected = np.asarray(generate.logits(generate.build(loaded, "step"), ids))[-1]
     transform = transforms.unjitted(config)
     for function in (transform, jax.jit(transform)):
-        cache = generate.new_cache(loaded.params, np.zeros(1, np.int32), 8, config, generate.parse("eager"))
+        cache = transforms.new_cache(loaded.params, np.zeros(1, np.int32), 8, config, parse("eager"))
         logits, after = function(loaded.params, np.array([ids]), cache)
         np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
         assert int(after.length) == len(ids)

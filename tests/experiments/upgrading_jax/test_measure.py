@@ -9,6 +9,7 @@ import pytest
 
 from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import random
+from llama_jax.placement import parse
 from llama_jax.plumbing import runtime
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
@@ -57,7 +58,7 @@ def test_the_float64_decoder_is_an_independent_second(tied):
     tensors = {name: type(t)(t.shape, lambda value=weights[name]: value) for name, t in source.tensors.items()}
     params = child.tensors.assemble(type(source)("", config, tensors, source.tokenizer, source.hash), "float32")
     ids = np.random.default_rng(0).integers(0, 97, 11).tolist()
-    ours = np.asarray(generate.logits(generate.bind(config, params, generate.parse("step")), ids))
+    ours = np.asarray(generate.logits(generate.bind(config, params, parse("step")), ids))
     assert relative_error(ours, oracle.logits(weights, config, ids)) < 1e-5
     name = "model.layers.1.mlp.up_proj.weight"
     spoilt = weights | {name: weights[name] * 1.01}

@@ -91,7 +91,7 @@ def test_operations_of_a_jaxpr_are_counted_within_what_it_calls():
 
 def test_fewer_operations_are_left_when_a_step_is_compiled():
     engine = generate.build(checkpoint.load(MODEL), "step")
-    token, carry = generate.prefill(engine, generate.asked(engine, [[1, 2, 3]], 4))
+    token, carry = generate.prefill(engine, generate.checked_request(engine, [[1, 2, 3]], 4))
     traced = engine.programs.step.trace(engine.params, token, carry, Sampler())
     before, after = table.traced(traced.jaxpr), table.compiled(traced.lower().compile().as_text())
     assert 0 < sum(after.values()) < sum(before.values())

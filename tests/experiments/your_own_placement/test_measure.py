@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax import generate
+from llama_jax import generate, transforms
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import LADDER, TREE, Placement, parse
 from llama_jax.plumbing.errors import UserError
@@ -107,7 +107,10 @@ def test_the_close_one_is_the_same_program(loaded):
 
     def operations(placement):
         engine = generate.build(loaded, placement)
-        batch, sampler = generate.request(engine.config, [[3, 5, 7]], 4), generate.settings(generate.GREEDY, placement)
+        batch, sampler = (
+            generate.request(engine.config, [[3, 5, 7]], 4),
+            transforms.settings(generate.GREEDY, placement),
+        )
         token, carry = jax.eval_shape(lambda ids: generate.prefill(engine, replace(batch, ids=ids)), batch.ids)
         text = engine.programs.step.lower(engine.params, token, carry, sampler).compile().as_text()
         return sorted(re.findall(r"= (\S+ [\w-]+)\(", text))  # shape and operation of each instruction

@@ -1,0 +1,101 @@
+"""An engine: a model bound to a placement, its weights prepared and its programs assembled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import numpy as np
+
+from llama_jax import kernels, kvc
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.decoding.request import PIECE, Request, request
+from llama_jax.model import Model
+from llama_jax.placement import Placement, parse
+from llama_jax.plumbing import threads
+from llama_jax.quantise import FORMS
+from llama_jax.transforms import Programs, assemble, prepare
+
+
+def fetch(tokens: jax.Array) -> np.ndarray:
+    """Tokens [B] or [n B] as a host array [n B] of its own; waits until they are computed."""
+    return np.array(tokens).reshape(-1, tokens.shape[-1])
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A model under a placement. fetch: brings tokens to the host; a measurement puts a clock around it."""
+
+    config: ModelConfig
+    params: Model
+    placement: Placement
+    programs: Programs
+    fetch: Callable[[jax.Array], np.ndarray] = fetch
+
+
+def build(checkpoint: Checkpoint, placement: Placement | str = "loop") -> Engine:
+    """Bind a checkpoint to a placement, given as a value or by name. Nothing is compiled yet.
+
+    Raises UserError for an unknown placement, and where this machine or these weights do not serve it.
+    """
+    placement = parse(placement)
+    require_kernels(placement)
+    return bind(checkpoint.config, weights(checkpoint, placement), placement)
+
+
+def bind(config: ModelConfig, params: Model, placement: Placement) -> Engine:
+    """As `build`, from a bare configuration and parameters, which are quantised here where the placement asks for it.
+
+    Raises UserError where the weights cannot be brought into that form.
+    """
+    threads.COMPUTING.begin()
+    require_kernels(placement)
+    return Engine(config, prepare(params, placement), placement, assemble(config, placement))
+
+
+def require_kernels(placement: Placement) -> None:
+    """Raises UserError where a placement asks for compiled kernels and this machine has none."""
+    if placement.kernels != "none":
+        kernels.check()
+
+
+def form(checkpoint: Checkpoint, placement: Placement) -> str | None:
+    """Which of `quantise.FORMS` the weights have under this placement; None where they are not quantised."""
+    if placement.weights != "loaded":
+        return placement.weights if placement.weights in FORMS else None
+    if placement.kernels != "none":
+        return checkpoint.blocks
+    return checkpoint.dtype if checkpoint.dtype in FORMS else None
+
+
+def weights(checkpoint: Checkpoint, placement: Placement) -> Model:
+    """The checkpoint's weights in that form; as they were loaded where there is none."""
+    wanted = form(checkpoint, placement)
+    return checkpoint.weights(wanted) if wanted else checkpoint.params
+
+
+def checked_request(engine: Engine, *batch, every: bool = False, **options) -> Request:
+    """`decoding.request.request` for this engine, its memory counted. every: logits of all positions are wanted.
+
+    Raises UserError as that does, and in a forked process.
+    """
+    threads.COMPUTING.check()
+    return request(engine.config, *batch, **options, need=partial(bytes_needed, engine, every))
+
+
+def bytes_needed(engine: Engine, every: bool, rows: int, length: int, slots: int) -> float:
+    """Bytes that a request takes at least: the cache, twice where a call does not overwrite it, and the attention
+    scores and logits of its largest call, float32."""
+    config, placement = engine.config, engine.placement
+    uncached = placement.cache == "none"  # every call then runs all positions
+    width = length if every else slots if uncached else max(min(length, PIECE), 1 + placement.drafts)
+    dtype = kvc.DTYPES.get(
+        kvc.FUSED if placement.kernels == "fused" else placement.kv, engine.params.embedding.weight.dtype
+    )
+    position = 0 if uncached else config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
+    rows_of_logits = length if every else 1 + placement.drafts
+    scores, logits = config.num_attention_heads * width * slots, config.vocab_size * rows_of_logits
+    return rows * ((1 if placement.donate else 2) * slots * position + 4 * (scores + logits))
