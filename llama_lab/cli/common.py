@@ -1,4 +1,4 @@
-"""What all verbs share: the program and its own options, options of several verbs, and how a verb speaks."""
+"""What all verbs share: the program with its own options, and how a verb speaks."""
 
 from __future__ import annotations
 
@@ -7,66 +7,21 @@ import importlib.metadata
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from llama_jax.plumbing.errors import UserError
-from llama_jax.plumbing.values import LARGEST
 
 EXITS = (
     "Exit codes: 0 done, 1 measured or checked and found wanting, 2 a mistake in what was asked or no way to do it, 130"
     " interrupted, 143 terminated."
 )
-TOKENS = 1 << 20  # of a prompt or an answer that is measured: more than any model here can read
-ROWS = 1 << 16  # of a batch
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False, epilog=EXITS)
 silent = False  # set by --quiet, for this run of the program
-
-
-def known_models(incomplete: str) -> list[tuple[str, str]]:
-    """What the shell offers for --model."""
-    from llama_jax import checkpoint
-
-    return [(name, about) for name, about in checkpoint.models().items() if name.startswith(incomplete)]
-
-
-def known_placements(incomplete: str) -> list[tuple[str, str]]:
-    """What the shell offers for --placement: the ladder, and after a + what may be appended."""
-    from llama_jax.placement import DESCRIPTIONS, LADDER, MODIFIERS
-
-    begun, plus, last = incomplete.rpartition("+")
-    if plus:
-        return [(f"{begun}+{name}", "") for name in MODIFIERS if name.startswith(last)]
-    return [(name, DESCRIPTIONS[name]) for name in LADDER if name.startswith(incomplete)]
-
-
-Model = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        "-m",
-        autocompletion=known_models,
-        help="Model name, path, hub id or random:PRESET; see `llama-jax models`.",
-    ),
-]
-PlacementName = Annotated[
-    str,
-    typer.Option("--placement", autocompletion=known_placements, help="Where jit goes; see `llama-jax placements`."),
-]
-Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")]
-MaxNewTokens = Annotated[
-    int, typer.Option("--max-new-tokens", "-n", min=1, max=LARGEST, help="Tokens to make at most.")
-]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-TopK = Annotated[int, typer.Option(help="Keep the k best tokens; 0 keeps all.")]
-TopP = Annotated[float, typer.Option(help="Keep the smallest set of tokens with this probability.")]
-MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the best one's probability.")]
-Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1 makes tokens already seen less likely.")]
-Seed = Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of the draws.")]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end of the answer.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16, gguf (the file's own blocks), q8_0, q4_0, q4_1 or int8.")]
 
 
 def show_version(asked: bool) -> None:
@@ -115,6 +70,36 @@ def tell(line: str) -> None:
     if not silent:
         with contextlib.suppress(OSError):
             print(line, file=sys.stderr, flush=True)
+
+
+def answer(lines: Iterable[str], document: dict, as_json: bool) -> None:
+    """A verb's result: lines for people, which are progress where one line of JSON was asked for instead."""
+    for line in lines:
+        tell(line) if as_json else print(line)
+    if as_json:
+        emit(document)
+
+
+def tell_problems(problems: Sequence) -> None:
+    """What a check found wrong, a line a file. problems: dataclasses with `file` and `reason`."""
+    for problem in problems:
+        tell(f"{problem.file}: {problem.reason}")
+
+
+def outcome(problems: Sequence, **about: object) -> dict:
+    """The JSON document of a check."""
+    return {"ok": not problems, **about, "problems": [asdict(problem) for problem in problems]}
+
+
+def verdict(what: str, problems: Sequence, document: dict, as_json: bool) -> None:
+    """The result of a check, with exit code 1 where something is wrong. what: was checked."""
+    tell_problems(problems)
+    if as_json:
+        emit(document)
+    else:
+        print(f"{what}: {f'{len(problems)} problems' if problems else 'sound'}")
+    if problems:
+        raise typer.Exit(1)
 
 
 def bars_shown() -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from llama_lab.cli.common import Json, app, emit, tell
+from llama_lab.cli import options
+from llama_lab.cli.common import emit, tell
 from llama_lab.cli.notebooks import write_report
+from llama_lab.cli.options import argument, flag, option, verb
 
 SOURCES = ("recorded", "measure")
 HEADLINE, DRAW, REPORT = "measuring the headline here", "drawing every notebook", "the report"
@@ -19,77 +20,72 @@ def counted(progress, total: int):
     begun: set[str] = set()
 
     def hear(line: str) -> None:
-        name, _, said = line.partition(": ")
-        if said in SOURCES:
+        name, _, source = line.partition(": ")
+        if source in SOURCES:
             begun.add(name)
             progress(name, len(begun) - 1, total)
 
     return hear
 
 
-@app.command(epilog="Example: `llama-jax figures --no-headline`")
-def figures(
-    headline: Annotated[
-        bool, typer.Option("--headline/--no-headline", help="Measure the headline on this machine first.")
-    ] = True,
-    json_: Json = False,
-) -> None:
+@verb("`llama-jax figures --no-headline`")
+class Figures:
     """Measure the headline here, draw every figure from the published data, write the report: ten minutes at most."""
-    from llama_jax.plumbing import paths
-    from llama_lab import machine
-    from llama_lab.reporting import headline as shown
-    from llama_lab.reporting import notebooks, staleness
-    from llama_lab.reporting.remaining import Remaining
 
-    steps = {HEADLINE: 240.0} if headline else {}
-    with Remaining({**steps, DRAW: 180.0, REPORT: 10.0}, tell).told() as rest:
-        found = None
-        if headline:
-            rest.begin(HEADLINE)
-            found = shown.obtain(shown.measure.QUICK, machine.results(), rest.progress)
-        rest.begin(DRAW)
-        results = notebooks.run(progress=counted(rest.progress, len(notebooks.find())))
-        rest.begin(REPORT)
-        said = shown.draw(*found, machine.results()) if found else []
-        failed = [r for r in results if not r.ok]
-        written = [] if failed else write_report()
-    for result in failed:
-        tell(f"{result.name}: FAILED. {result.error}")
-    for line in staleness.lines(staleness.tables(paths.ROOT)):
-        tell(line)
-    print(*said, *written, sep="\n")
-    if json_:
-        emit({**notebooks.as_json(results), "written": written})
-    if failed:
-        raise typer.Exit(1)
+    headline: bool = option(True, "Measure the headline on this machine first.", "--headline/--no-headline")
+    json: bool = options.as_json()
+
+    def run(self) -> None:
+        from llama_jax.plumbing import paths
+        from llama_lab import machine
+        from llama_lab.reporting import headline, notebooks, staleness
+        from llama_lab.reporting.remaining import Remaining
+
+        steps = {HEADLINE: 240.0} if self.headline else {}
+        with Remaining({**steps, DRAW: 180.0, REPORT: 10.0}, tell).told() as rest:
+            measured = None
+            if self.headline:
+                rest.begin(HEADLINE)
+                measured = headline.obtain(headline.measure.QUICK, machine.results(), rest.progress)
+            rest.begin(DRAW)
+            results = notebooks.run(progress=counted(rest.progress, len(notebooks.find())))
+            rest.begin(REPORT)
+            lines = headline.draw(*measured, machine.results()) if measured else []
+            failed = [r for r in results if not r.ok]
+            written = [] if failed else write_report()
+        for result in failed:
+            tell(f"{result.name}: FAILED. {result.error}")
+        for line in staleness.lines(staleness.tables(paths.ROOT)):
+            tell(line)
+        print(*lines, *written, sep="\n")
+        if self.json:
+            emit({**notebooks.as_json(results), "written": written})
+        if failed:
+            raise typer.Exit(1)
 
 
-@app.command(epilog="Example: `llama-jax measure 05 08 --plan`")
-def measure(
-    only: Annotated[
-        list[str] | None, typer.Argument(help="Numbers or names, such as 05; all of them by default.")
-    ] = None,
-    profile: Annotated[str, typer.Option(help="quick or full: how much is measured.")] = "quick",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for data and figures; results/<machine> by default, `.` publishes.")
-    ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would be measured and how long it takes.")] = False,
-    json_: Json = False,
-) -> None:
+@verb("`llama-jax measure 05 08 --plan`")
+class Measure:
     """Measure all that this code has not measured here yet, in order; what was interrupted goes on."""
-    from llama_lab import machine
-    from llama_lab.reporting import campaign
 
-    home = (out or machine.results()).resolve()
-    steps = campaign.steps(only or (), profile, home)
-    for line in campaign.lines(steps):
-        tell(line) if json_ else print(line)
-    results = [] if plan else campaign.run(steps, profile, home, tell)
-    for result in results:
-        tell(
-            f"{result.name}: {'ok' if result.ok else 'FAILED'} in {result.seconds} s. {result.finding or result.error}"
-        )
-    if json_:
-        emit({"steps": campaign.as_json(steps), "failed": [r.name for r in results if not r.ok]})
-    if not all(result.ok for result in results):
-        raise typer.Exit(1)
+    only: list[str] | None = argument(None, "Numbers or names, such as 05; all of them by default.")
+    profile: str = option("quick", "quick or full: how much is measured.")
+    out: Path | None = option(None, "Folder for data and figures; results/<machine> by default, `.` publishes.")
+    plan: bool = flag("Say what would be measured and how long it takes.")
+    json: bool = options.as_json()
+
+    def run(self) -> None:
+        from llama_lab import machine
+        from llama_lab.reporting import campaign
+
+        home = (self.out or machine.results()).resolve()
+        steps = campaign.steps(self.only or (), self.profile, home)
+        for line in campaign.lines(steps):
+            tell(line) if self.json else print(line)
+        results = [] if self.plan else campaign.run(steps, self.profile, home, tell)
+        for r in results:
+            tell(f"{r.name}: {'ok' if r.ok else 'FAILED'} in {r.seconds} s. {r.finding or r.error}")
+        if self.json:
+            emit({"steps": campaign.as_json(steps), "failed": [r.name for r in results if not r.ok]})
+        if not all(r.ok for r in results):
+            raise typer.Exit(1)

@@ -4,143 +4,102 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import number
-from llama_lab.cli.common import (
-    ROWS,
-    TOKENS,
-    Json,
-    MinP,
-    Model,
-    Penalty,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
-    app,
-    bars_shown,
-    emit,
-    split,
-    tell,
-)
+from llama_lab.cli import options
+from llama_lab.cli.common import answer, bars_shown, emit, split, tell
+from llama_lab.cli.options import ROWS, TOKENS, Sampling, argument, flag, option, verb
 
 BLOCKS, PROCESSES = 100_000, 1_000  # at most
 SILENCE_S = 1e6  # at most: eleven days
 
 
-@app.command(
-    epilog="Example: `llama-jax bench --placements step,loop,chunk16 --blocks 10 --out results.parquet --json`"
-)
-def bench(
-    model: Model = "smollm2-135m-instruct",
-    placements: Annotated[str, typer.Option(help="Names with commas between them; the ladder by default.")] = "",
-    peers: Annotated[
-        str, typer.Option(help="Other implementations to measure beside them, such as flax-linen+jit, with commas.")
-    ] = "",
-    baseline: Annotated[
-        str, typer.Option(help="The placement others are compared with; `step`, or the first one.")
-    ] = "",
-    prompt_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="Length of the prompts, in tokens.")] = 48,
-    new_tokens: Annotated[int, typer.Option(min=2, max=TOKENS, help="Tokens to make.")] = 50,
-    blocks: Annotated[int, typer.Option(min=1, max=BLOCKS, help="Times each subject is measured.")] = 5,
-    processes: Annotated[
-        int, typer.Option(min=1, max=PROCESSES, help="Fresh processes that the blocks are spread over.")
-    ] = 1,
-    batch: Annotated[int, typer.Option(min=1, max=ROWS, help="Equal rows in a request.")] = 1,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Cores that the measured processes may use; all by default.")
-    ] = None,
-    seed: Seed = 0,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
-    cold: Annotated[bool, typer.Option(help="Measure compilation and memory too, in a fresh process each.")] = True,
-    limit: Annotated[
-        float, typer.Option(help=f"Seconds of silence, 1 to {SILENCE_S:g}, after which a measured process is stopped.")
-    ] = 600.0,
-    cached: Annotated[
-        bool, typer.Option(help="Measure first requests with the programs in the persistent cache too.")
-    ] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Say why, where something was compiled in a timed region.")
-    ] = False,
-    journal: Annotated[
-        Path | None, typer.Option(help="File that each trial is added to at once; an interrupted run goes on from it.")
-    ] = None,
-    skip_corrupt: Annotated[
-        bool, typer.Option("--skip-corrupt", help="Leave out lines of the journal that cannot be read.")
-    ] = False,
-    out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Write trials (.csv, .parquet, .jsonl) or a summary (.md); may be repeated. Of a suite: its folder."
-        ),
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(help="Write a trace and a program summary of each placement here; measures nothing.")
-    ] = None,
-    suite_name: Annotated[
-        str | None, typer.Option("--suite", help="A fixed programme instead, in its own process: gpu.")
-    ] = None,
-    any_device: Annotated[
-        bool, typer.Option("--any-device", help="Rehearse the suite on tiny shapes, GPU or not.")
-    ] = False,
-    self_test: Annotated[
-        bool, typer.Option("--self-test", help="Check the guard and the statistics instead of measuring.")
-    ] = False,
-    json_: Json = False,
-) -> None:
+@verb("`llama-jax bench --placements step,loop,chunk16 --blocks 10 --out results.parquet --json`")
+class Bench:
     """Measure placements against each other: interleaved, gated on equal tokens, no compilation in any timed region."""
-    if suite_name is not None or any_device:
-        from llama_lab.cli import suite as programme
 
-        return programme.run(suite_name, out or (), any_device)
-    from llama_jax.sampling import Sampler
-    from llama_lab.bench import progress, run
-    from llama_lab.cli import console
-    from llama_lab.reporting import export
-
-    if self_test:
-        return check_harness(json_)
-    settings = run.Settings(
-        model=model,
-        placements=split(placements),
-        peers=split(peers),
-        baseline=baseline or None,
-        prompt_tokens=prompt_tokens,
-        new_tokens=new_tokens,
-        blocks=blocks,
-        batch=batch,
-        seed=seed,
-        sampler=Sampler(temperature, top_k, top_p, min_p, repetition_penalty),
-        processes=processes,
-        cold=int(cold),
-        cached=int(cached),
-        threads=threads,
-        explain=explain,
-        journal=journal,
-        limit=number(limit, "--limit", 1, SILENCE_S),
-        skip_corrupt=skip_corrupt,
+    model: str = options.model()
+    placements: str = option("", "Names with commas between them; the ladder by default.")
+    peers: str = option("", "Other implementations to measure beside them, such as flax-linen+jit, with commas.")
+    baseline: str = option("", "The placement others are compared with; `step`, or the first one.")
+    prompt_tokens: int = option(48, "Length of the prompts, in tokens.", min=1, max=TOKENS)
+    new_tokens: int = option(50, "Tokens to make.", min=2, max=TOKENS)
+    blocks: int = option(5, "Times each subject is measured.", min=1, max=BLOCKS)
+    processes: int = option(1, "Fresh processes that the blocks are spread over.", min=1, max=PROCESSES)
+    batch: int = option(1, "Equal rows in a request.", min=1, max=ROWS)
+    threads: int | None = option(None, "Cores that the measured processes may use; all by default.", min=1)
+    seed: int = options.seed()
+    sampling: Sampling
+    cold: bool = option(True, "Measure compilation and memory too, in a fresh process each.")
+    limit: float = option(600.0, f"Seconds of silence, 1 to {SILENCE_S:g}, after which a measured process is stopped.")
+    cached: bool = option(False, "Measure first requests with the programs in the persistent cache too.")
+    explain: bool = flag("Say why, where something was compiled in a timed region.")
+    journal: Path | None = option(None, "File that each trial is added to at once; an interrupted run goes on from it.")
+    skip_corrupt: bool = flag("Leave out lines of the journal that cannot be read.")
+    out: list[Path] | None = option(
+        None, "Write trials (.csv, .parquet, .jsonl) or a summary (.md); may be repeated. Of a suite: its folder."
     )
-    check_outputs(journal, out or (), profile)
-    if profile is not None:
-        return profile_placements(settings, profile, json_)
-    shown = bars_shown()
-    with progress.bar(shown) as drawn:
-        result, trials, meta = run.run(settings, drawn if shown else progress.lines(tell))
-    for path in out or ():
-        tell(f"wrote {export.write(path, trials, meta, result)}")
-    with contextlib.suppress(OSError):  # where nobody sees it, the data are written all the same
-        console.show(result)
-    if json_:
-        emit(result)
+    profile: Path | None = option(None, "Write a trace and a program summary of each placement here; measures nothing.")
+    suite: str | None = option(None, "A fixed programme instead, in its own process: gpu.")
+    any_device: bool = flag("Rehearse the suite on tiny shapes, GPU or not.")
+    self_test: bool = flag("Check the guard and the statistics instead of measuring.")
+    json: bool = options.as_json()
+
+    def run(self) -> None:
+        if self.suite is not None or self.any_device:
+            from llama_lab.cli import suite
+
+            return suite.run(self.suite, self.out or (), self.any_device)
+        if self.self_test:
+            return check_harness(self.json)
+        settings = self.settings()
+        check_outputs(self.journal, self.out or (), self.profile)
+        if self.profile is None:
+            return self.measure(settings)
+        from llama_lab.bench import run
+
+        profiles = run.profile(settings, self.profile, tell)
+        if self.json:
+            emit({"profiles": profiles})
+
+    def settings(self):
+        """What is to be measured. Raises UserError for a number out of range."""
+        from llama_lab.bench import run
+
+        same = {each.name: getattr(self, each.name) for each in fields(run.Settings) if hasattr(self, each.name)}
+        return run.Settings(
+            **same
+            | dict(
+                placements=split(self.placements),
+                peers=split(self.peers),
+                baseline=self.baseline or None,
+                sampler=self.sampling.sampler,
+                cold=int(self.cold),
+                cached=int(self.cached),
+                limit=number(self.limit, "--limit", 1, SILENCE_S),
+            )
+        )
+
+    def measure(self, settings) -> None:
+        """Measure, write the tables that `--out` names, and show what was found."""
+        from llama_lab.bench import progress, run
+        from llama_lab.cli import console
+        from llama_lab.reporting import export
+
+        shown = bars_shown()
+        with progress.bar(shown) as drawn:
+            result, trials, meta = run.run(settings, drawn if shown else progress.lines(tell))
+        for path in self.out or ():
+            tell(f"wrote {export.write(path, trials, meta, result)}")
+        with contextlib.suppress(OSError):  # where nobody sees it, the data are written all the same
+            console.show(result)
+        if self.json:
+            emit(result)
 
 
 def check_outputs(journal: Path | None, out: Sequence[Path], profile: Path | None) -> None:
@@ -158,53 +117,37 @@ def check_outputs(journal: Path | None, out: Sequence[Path], profile: Path | Non
             raise UserError(f"--journal and --out are both {path}; give them different names.")
 
 
-def check_harness(json_: bool) -> None:
+def check_harness(as_json: bool) -> None:
     """`bench --self-test`: exit code 1 when something falls short."""
     from llama_lab.experiments.honest_measurement import selftest
 
-    found = selftest.run(tell)
-    for line in found["shortfalls"]:
+    result = selftest.run(tell)
+    for line in result["shortfalls"]:
         tell(f"falls short: {line}")
-    if json_:
-        emit(found)
+    if as_json:
+        emit(result)
     else:
-        silent = [name for name, fired in found["guard"].items() if not fired]
         print(
-            f"guard: {len(found['guard']) - len(silent)} of {len(found['guard'])} classes fire; coverage"
-            f" {found['coverage']:.1%},"
-            f" A/A false positives {found['aa_false_positive_rate']:.1%}, a 3 % effect found {found['power_3pct']:.1%}"
+            f"guard: {sum(map(bool, result['guard'].values()))} of {len(result['guard'])} classes fire; coverage"
+            f" {result['coverage']:.1%}, A/A false positives {result['aa_false_positive_rate']:.1%}, a 3 % effect found"
+            f" {result['power_3pct']:.1%}"
         )
-    if found["shortfalls"]:
+    if result["shortfalls"]:
         raise typer.Exit(1)
 
 
-def profile_placements(settings, folder: Path, json_: bool) -> None:
-    """`bench --profile DIR`."""
-    from llama_lab.bench import run
-
-    found = run.profile(settings, folder, tell)
-    if json_:
-        emit({"profiles": found})
-
-
-@app.command(epilog="Example: `llama-jax compare before.csv after.csv`")
-def compare(
-    old: Annotated[Path, typer.Argument(help="A table of trials: .csv, .parquet or .jsonl.")],
-    new: Annotated[Path, typer.Argument(help="Another one, of the same subjects.")],
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Compare although machine, model or tokens differ; says how.")
-    ] = False,
-    skip_corrupt: Annotated[
-        bool, typer.Option("--skip-corrupt", help="Leave out lines of a .jsonl file that cannot be read.")
-    ] = False,
-    json_: Json = False,
-) -> None:
+@verb("`llama-jax compare before.csv after.csv`")
+class Compare:
     """Compare two recorded runs; refuses what cannot be compared."""
-    from llama_lab.reporting.comparison import compare as between
-    from llama_lab.reporting.comparison import lines
 
-    found = between(old, new, anyway=anyway, skip_corrupt=skip_corrupt)
-    for line in lines(found):
-        tell(line) if json_ else print(line)
-    if json_:
-        emit(found)
+    old: Path = argument(..., "A table of trials: .csv, .parquet or .jsonl.")
+    new: Path = argument(..., "Another one, of the same subjects.")
+    anyway: bool = flag("Compare although machine, model or tokens differ; says how.")
+    skip_corrupt: bool = flag("Leave out lines of a .jsonl file that cannot be read.")
+    json: bool = options.as_json()
+
+    def run(self) -> None:
+        from llama_lab.reporting import comparison
+
+        result = comparison.compare(self.old, self.new, anyway=self.anyway, skip_corrupt=self.skip_corrupt)
+        answer(comparison.lines(result), result, self.json)

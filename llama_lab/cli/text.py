@@ -3,85 +3,88 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
+import time
 
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown
-from llama_lab.cli.common import (
-    Dtype,
-    IgnoreEos,
-    Json,
-    MaxNewTokens,
-    MinP,
-    Model,
-    Penalty,
-    PlacementName,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
-    app,
-    emit,
-)
+from llama_lab.cli import options
+from llama_lab.cli.common import emit
+from llama_lab.cli.options import Sampling, argument, flag, option, verb
 
 LONGEST = 16 << 20  # bytes of a prompt from standard input
 
 
-@app.command(epilog="Example: `llama-jax generate 'Why is the sky blue?' --placement loop --max-new-tokens 64`")
-def generate(
-    prompt: Annotated[str | None, typer.Argument(help="A question; `-` reads standard input.")] = None,
-    token_ids: Annotated[str | None, typer.Option(help="The prompt as token ids, such as 1,2,3.")] = None,
-    allow_special_tokens: Annotated[
-        bool, typer.Option("--allow-special-tokens", help="What spells a special token in the prompt is that token.")
-    ] = False,
-    no_chat: Annotated[bool, typer.Option("--no-chat", help="Continue the text itself; no chat template.")] = False,
-    model: Model = "smollm2-135m-instruct",
-    placement: PlacementName = "step",  # streams every token
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = 0,
-    ignore_eos: IgnoreEos = False,
-    dtype: Dtype = "float32",
-    json_: Json = False,
-) -> None:
+@verb("`llama-jax generate 'Why is the sky blue?' --placement loop --max-new-tokens 64`")
+class Generate:
     """Answer one prompt."""
-    import time
 
-    from llama_jax import checkpoint, render
-    from llama_jax.decoding.request import check_seeds
-    from llama_jax.generate import build, stream
-    from llama_jax.placement import parse
-    from llama_jax.sampling import Sampler
+    prompt: str | None = argument(None, "A question; `-` reads standard input.")
+    token_ids: str | None = option(None, "The prompt as token ids, such as 1,2,3.")
+    allow_special_tokens: bool = flag("What spells a special token in the prompt is that token.")
+    no_chat: bool = flag("Continue the text itself; no chat template.")
+    model: str = options.model()
+    placement: str = options.placement("step")  # streams every token
+    max_new_tokens: int = options.new_tokens(128)
+    sampling: Sampling
+    seed: int = options.seed()
+    ignore_eos: bool = flag("Go on past the end of the answer.")
+    dtype: str = options.dtype()
+    json: bool = options.as_json()
 
-    sampler, placed = Sampler(temperature, top_k, top_p, min_p, repetition_penalty), parse(placement)
-    check_seeds(seed, 1)
-    given = read_prompt(prompt, token_ids)
-    loaded = checkpoint.load(model, dtype)
-    start = time.perf_counter()
-    ids = encode_prompt(loaded, given, not no_chat, allow_special_tokens)
-    stop = () if ignore_eos or loaded.tokenizer is None else loaded.tokenizer.stop
-    engine = build(loaded, placed)
-    blocks = stream(engine, [ids], max_new_tokens, sampler=sampler, seeds=seed, stop=stop)
-    if not json_ and loaded.tokenizer is not None:
-        render.show(blocks, loaded.tokenizer, start=start)
-        return
-    found = collected(blocks, loaded.tokenizer, start, stop)
-    if json_:
-        emit({"model": model, "placement": placement, "prompt_token_ids": ids, **found})
-    else:
-        print(*found["token_ids"])
+    def run(self) -> None:
+        from llama_jax import checkpoint, render
+        from llama_jax.decoding.request import check_seeds
+        from llama_jax.generate import build, stream
+        from llama_jax.placement import parse
+
+        sampler, placed = self.sampling.sampler, parse(self.placement)
+        check_seeds(self.seed, 1)
+        prompt = self.read_prompt()
+        loaded = checkpoint.load(self.model, self.dtype)
+        start = time.perf_counter()
+        ids = self.encoded(loaded, prompt)
+        stop = () if self.ignore_eos or loaded.tokenizer is None else loaded.tokenizer.stop
+        blocks = stream(build(loaded, placed), [ids], self.max_new_tokens, sampler=sampler, seeds=self.seed, stop=stop)
+        if not self.json and loaded.tokenizer is not None:
+            render.show(blocks, loaded.tokenizer, start=start)
+            return
+        answer = collected(blocks, loaded.tokenizer, start, stop)
+        if self.json:
+            emit({"model": self.model, "placement": self.placement, "prompt_token_ids": ids, **answer})
+        else:
+            print(*answer["token_ids"])
+
+    def read_prompt(self) -> str | list[int]:
+        """The prompt as text or as ids. Raises UserError for none, both, or ids that are not numbers."""
+        if (self.prompt is None) == (self.token_ids is None):
+            raise UserError("Give either a prompt or --token-ids.")
+        if self.token_ids is None:
+            text = read_input() if self.prompt == "-" else self.prompt
+            if not text.strip():
+                raise UserError("The prompt is empty; give some text.")
+            return text
+        try:
+            return [int(i) for i in self.token_ids.split(",")]
+        except ValueError:
+            raise UserError(
+                f"--token-ids is {shown(self.token_ids)}; write whole numbers with commas between them, such as 1,2,3."
+            ) from None
+
+    def encoded(self, loaded, prompt: str | list[int]) -> list[int]:
+        """Token ids of a prompt, under the chat template unless the text itself is to be continued."""
+        from llama_jax import chat
+
+        if isinstance(prompt, list):
+            return prompt
+        if loaded.tokenizer is None:
+            raise UserError(f"{loaded.name} has no tokenizer; give --token-ids.")
+        if self.no_chat:
+            return loaded.tokenizer.encode(prompt, allow_special_tokens=self.allow_special_tokens)
+        return chat.encode(loaded.tokenizer, chat.ask(prompt), self.allow_special_tokens)
 
 
 def collected(blocks, tokenizer, start: float, stop: tuple[int, ...]) -> dict:
     """The answer of a stream as data; `start` is when it was asked for, by `time.perf_counter`."""
-    import time
-
     import numpy as np
 
     from llama_jax.generate import cut
@@ -99,23 +102,6 @@ def collected(blocks, tokenizer, start: float, stop: tuple[int, ...]) -> dict:
     }  # fmt: skip
 
 
-def read_prompt(prompt: str | None, token_ids: str | None) -> str | list[int]:
-    """The prompt as text or as ids. Raises UserError for none, both, or ids that are not numbers."""
-    if (prompt is None) == (token_ids is None):
-        raise UserError("Give either a prompt or --token-ids.")
-    if token_ids is None:
-        text = read_input() if prompt == "-" else prompt
-        if not text.strip():
-            raise UserError("The prompt is empty; give some text.")
-        return text
-    try:
-        return [int(i) for i in token_ids.split(",")]
-    except ValueError:
-        raise UserError(
-            f"--token-ids is {shown(token_ids)}; write whole numbers with commas between them, such as 1,2,3."
-        ) from None
-
-
 def read_input() -> str:
     """Standard input as a text. Raises UserError for what is none, and for more than a prompt can be."""
     if sys.stdin is None:
@@ -129,55 +115,37 @@ def read_input() -> str:
         raise UserError(f"Standard input is not UTF-8: {error}.") from None
 
 
-def encode_prompt(loaded, given: str | list[int], chat_template: bool, allow_special_tokens: bool) -> list[int]:
-    """Token ids of a prompt. allow_special_tokens: as for `Tokenizer.encode`."""
-    from llama_jax import chat
-
-    if isinstance(given, list):
-        return given
-    if loaded.tokenizer is None:
-        raise UserError(f"{loaded.name} has no tokenizer; give --token-ids.")
-    if chat_template:
-        return chat.encode(loaded.tokenizer, chat.ask(given), allow_special_tokens)
-    return loaded.tokenizer.encode(given, allow_special_tokens=allow_special_tokens)
-
-
-@app.command("chat", epilog="Example: `llama-jax chat --temperature 0.7 --top-p 0.9`")
-def converse(
-    model: Model = "smollm2-135m-instruct",
-    placement: PlacementName = "step",
-    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
-    max_new_tokens: MaxNewTokens = 512,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = 0,
-) -> None:
+@verb("`llama-jax chat --temperature 0.7 --top-p 0.9`")
+class Chat:
     """Talk with the model; an empty line or Ctrl-D ends it."""
-    import time
 
-    from rich.console import Console
+    model: str = options.model()
+    placement: str = options.placement("step")
+    system: str | None = option(None, "The system message.")
+    max_new_tokens: int = options.new_tokens(512)
+    sampling: Sampling
+    seed: int = options.seed()
 
-    from llama_jax import chat, checkpoint, render
-    from llama_jax.generate import build, stream
-    from llama_jax.placement import parse
-    from llama_jax.sampling import Sampler
+    def run(self) -> None:
+        from rich.console import Console
 
-    sampler, placed = Sampler(temperature, top_k, top_p, min_p, repetition_penalty), parse(placement)
-    loaded = checkpoint.load(model)
-    if loaded.tokenizer is None:
-        raise UserError(f"{model} has no tokenizer; it cannot chat.")
-    engine, console = build(loaded, placed), Console()
-    messages = [{"role": "system", "content": system}] if system else []
-    while question := read_line(console):
-        messages.append({"role": "user", "content": question})
-        start, stop = time.perf_counter(), loaded.tokenizer.stop
-        ids = chat.encode(loaded.tokenizer, messages)
-        blocks = stream(engine, [ids], max_new_tokens, sampler=sampler, seeds=seed, stop=stop)
-        view = render.show(blocks, loaded.tokenizer, console, start)
-        messages.append({"role": "assistant", "content": view.text})
+        from llama_jax import chat, checkpoint, render
+        from llama_jax.generate import build, stream
+        from llama_jax.placement import parse
+
+        sampler, placed = self.sampling.sampler, parse(self.placement)
+        loaded = checkpoint.load(self.model)
+        if loaded.tokenizer is None:
+            raise UserError(f"{self.model} has no tokenizer; it cannot chat.")
+        engine, console = build(loaded, placed), Console()
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        while question := read_line(console):
+            messages.append({"role": "user", "content": question})
+            start, stop = time.perf_counter(), loaded.tokenizer.stop
+            ids = chat.encode(loaded.tokenizer, messages)
+            blocks = stream(engine, [ids], self.max_new_tokens, sampler=sampler, seeds=self.seed, stop=stop)
+            view = render.show(blocks, loaded.tokenizer, console, start)
+            messages.append({"role": "assistant", "content": view.text})
 
 
 def read_line(console) -> str:

@@ -1,0 +1,160 @@
+"""Options of a verb as fields of a dataclass, and the verb made of them.
+
+    @verb("`llama-jax gguf --model random:smollm2-360m --type q4_0 --out smollm2-360m.gguf`")
+    class Gguf:
+        \"\"\"Write random weights as a GGUF file.\"\"\"  # the help
+
+        out: Path = option(..., "The file to write.")
+        json: bool = as_json()
+
+        def run(self) -> None: ...
+
+A field whose type is a dataclass itself is a group: its options stand in its place. What several verbs ask for is
+declared here, once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar, dataclass_transform, get_type_hints
+
+import typer
+
+from llama_jax.plumbing.values import LARGEST
+from llama_lab.cli.common import app
+
+T = TypeVar("T")
+MODEL = "smollm2-135m-instruct"
+TOKENS = 1 << 20  # of a prompt or an answer that is measured: more than any model here can read
+ROWS = 1 << 16  # of a batch
+
+
+def option(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """An option, named as its field unless `names` are given. default: `...` where it must be given. more: as for
+    `typer.Option`, such as min and max."""
+    return declared(default, typer.Option(default, *names, help=help, **more))
+
+
+def argument(default: Any, help: str, **more: Any) -> Any:
+    """An argument that is given by its place."""
+    return declared(default, typer.Argument(default, help=help, **more))
+
+
+def flag(help: str) -> Any:
+    """A switch that is off unless it is named; there is no `--no-…`."""
+    return declared(False, typer.Option(False, help=help), flag=True)
+
+
+def declared(default: Any, parameter: Any, **more: Any) -> Any:
+    return field(default=MISSING if default is ... else default, metadata={"parameter": parameter, **more})
+
+
+def parameters(kind: type) -> Iterator[inspect.Parameter]:
+    """What typer reads of a dataclass of options; of a field without a declaration, such as its context, the type."""
+    types = get_type_hints(kind)
+    for each in fields(kind):
+        if is_dataclass(types[each.name]):
+            yield from parameters(types[each.name])
+            continue
+        default = each.metadata.get("parameter", inspect.Parameter.empty)
+        if each.metadata.get("flag"):
+            default.param_decls = (f"--{each.name.replace('_', '-')}",)
+        yield inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[each.name])
+
+
+def build(kind: type[T], values: dict[str, Any]) -> T:
+    """A dataclass of options with what was given for them, groups included."""
+    types = get_type_hints(kind)
+    return kind(
+        **{
+            each.name: build(types[each.name], values) if is_dataclass(types[each.name]) else values[each.name]
+            for each in fields(kind)
+        }
+    )
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, argument, flag))
+def group(kind: type[T]) -> type[T]:
+    """A group of options."""
+    return dataclass(frozen=True, kw_only=True)(kind)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, argument, flag))
+def verb(example: str) -> Callable[[type[T]], type[T]]:
+    """Make a class the verb of its name: its fields are the options, its docstring the help, `run` does it."""
+
+    def made(kind: type[T]) -> type[T]:
+        kind = group(kind)
+
+        def run(**values: Any) -> None:
+            build(kind, values).run()
+
+        run.__signature__ = inspect.Signature([*parameters(kind)])
+        run.__annotations__ = {name: each.annotation for name, each in run.__signature__.parameters.items()}
+        app.command(kind.__name__.lower(), help=inspect.getdoc(kind), epilog=f"Example: {example}")(run)
+        return kind
+
+    return made
+
+
+def known_models(incomplete: str) -> list[tuple[str, str]]:
+    """What the shell offers for --model."""
+    from llama_jax import checkpoint
+
+    return [(name, about) for name, about in checkpoint.models().items() if name.startswith(incomplete)]
+
+
+def known_placements(incomplete: str) -> list[tuple[str, str]]:
+    """What the shell offers for --placement: the ladder, and after a + what may be appended."""
+    from llama_jax.placement import DESCRIPTIONS, LADDER, MODIFIERS
+
+    begun, plus, last = incomplete.rpartition("+")
+    if plus:
+        return [(f"{begun}+{name}", "") for name in MODIFIERS if name.startswith(last)]
+    return [(name, DESCRIPTIONS[name]) for name in LADDER if name.startswith(incomplete)]
+
+
+def model() -> Any:
+    about = "Model name, path, hub id or random:PRESET; see `llama-jax models`."
+    return option(MODEL, about, "--model", "-m", autocompletion=known_models)
+
+
+def placement(default: str) -> Any:
+    about = "Where jit goes; see `llama-jax placements`."
+    return option(default, about, "--placement", autocompletion=known_placements)
+
+
+def dtype() -> Any:
+    return option("float32", "float32, bfloat16, gguf (the file's own blocks), q8_0, q4_0, q4_1 or int8.")
+
+
+def new_tokens(default: int) -> Any:
+    return option(default, "Tokens to make at most.", "--max-new-tokens", "-n", min=1, max=LARGEST)
+
+
+def seed() -> Any:
+    return option(0, "Seed of the draws.", min=0, max=LARGEST)
+
+
+def as_json() -> Any:
+    return flag("End with one line of JSON on standard output.")
+
+
+@group
+class Sampling:
+    """How a token is chosen."""
+
+    temperature: float = option(0.0, "0 is greedy.")
+    top_k: int = option(0, "Keep the k best tokens; 0 keeps all.")
+    top_p: float = option(1.0, "Keep the smallest set of tokens with this probability.")
+    min_p: float = option(0.0, "Drop tokens below this share of the best one's probability.")
+    repetition_penalty: float = option(1.0, "Above 1 makes tokens already seen less likely.")
+
+    @property
+    def sampler(self):
+        """Raises UserError for a number out of range."""
+        from llama_jax.sampling import Sampler
+
+        return Sampler(**{each.name: getattr(self, each.name) for each in fields(self)})
