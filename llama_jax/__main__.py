@@ -1,11 +1,14 @@
 """`python -m llama_jax`: the command that this distribution installs, `llama-jax`."""
 
+import sys
 from importlib.metadata import entry_points
 
 
 def main() -> None:
-    (command,) = entry_points(group="console_scripts", name="llama-jax")
-    command.load()()
+    commands = entry_points(group="console_scripts", name="llama-jax")
+    if not commands:
+        sys.exit("error: the command llama-jax is not installed; run `make setup`, or `pip install -e .` in a clone.")
+    next(iter(commands)).load()()
 
 
 if __name__ == "__main__":

@@ -55,6 +55,12 @@ class ModelConfig:
     qkv_bias: bool = False
     bias: bool = False
 
+    @classmethod
+    def from_json(cls, values: dict) -> ModelConfig:
+        """A configuration as `dataclasses.asdict` and JSON have left it."""
+        scaling = values.get("rope_scaling")
+        return cls(**values | {"rope_scaling": scaling and RopeScaling(**scaling)})
+
     @property
     def parameters_per_layer(self) -> int:
         """Number of weights in one layer, norms and biases included."""

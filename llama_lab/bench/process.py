@@ -117,7 +117,7 @@ def start(
     task: str,
     arguments: dict,
     receive: Callable[[str, object], None] = lambda kind, value: None,
-    limit: float = LIMIT_S,
+    limit: float | Callable[[], float] = LIMIT_S,
     threads: int | None = None,
     cache: Path | None = None,
     held: tuple[int, ...] = (),
@@ -127,7 +127,7 @@ def start(
     result.
 
     receive(kind, value): called for each message that the task says. limit: seconds of silence after which it is
-    stopped.
+    stopped; a function is asked for them after each message, so that the whole of a task can have a limit.
     threads: cores it may use, all allowed ones by default. held: file descriptors it keeps open, such as a lock's.
     interpreter: another Python than this one.
     Raises UserError when the child ends with one: a user's mistake is the same mistake in any process.
@@ -174,7 +174,7 @@ def start(
     if "user error" in said:
         raise UserError(said["user error"])
     if "result" not in said:  # one that stumbles while it leaves has done its work
-        return Outcome(f"{ending(code, limit if watchdog.expired else None)}: {last or 'no message'}"[:600])
+        return Outcome(f"{ending(code, watchdog.seconds if watchdog.expired else None)}: {last or 'no message'}"[:600])
     return Outcome(result=said.get("result") or {})
 
 
@@ -197,13 +197,14 @@ def ending(code: int, silent_for: float | None) -> str:
 class Watchdog:
     """Kills a child that is not fed for `limit` seconds."""
 
-    def __init__(self, child: subprocess.Popen, limit: float):
+    def __init__(self, child: subprocess.Popen, limit: float | Callable[[], float]):
         self.child, self.limit, self.expired, self.timer = child, limit, False, None
         self.feed()
 
     def feed(self) -> None:
         self.cancel()
-        self.timer = threading.Timer(self.limit, self._expire)
+        self.seconds = max(0.0, self.limit()) if callable(self.limit) else self.limit
+        self.timer = threading.Timer(self.seconds, self._expire)
         self.timer.daemon = True
         self.timer.start()
 

@@ -16,9 +16,8 @@ import numpy as np
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import AGAIN, record, statistics, summary
-from llama_lab.bench.record import Trial
 from llama_lab.experiments.gpu.device import NO_GPU
-from llama_lab.experiments.gpu.suite import BASELINE, NAME
+from llama_lab.experiments.gpu.suite import BASELINE, NAME, GpuTrial
 
 ALL = "all"  # models
 DECODE, FIRST_TOKEN = "decode", "first token "  # how `run` begins
@@ -26,20 +25,6 @@ NOT_RECORDED = (
     "No GPU run is recorded yet. On a machine with an NVIDIA GPU, `make gpu` records one in eight minutes"
     " and draws it here."
 )
-
-
-class GpuTrial(Trial):
-    """A request of the GPU suite. phase `first` is a subject's first request in a process that all subjects share."""
-
-    device: str  # as JAX names it
-    platform: str  # "gpu", or what a rehearsal ran on
-    agreed: int | None = None  # tokens until the text parts from the baseline's
-    gap: float | None = (
-        None  # the furthest a token is below the best at its place, in standard deviations of the logits
-    )
-    extra_bytes: int | None = (
-        None  # device memory that the subject takes beside the shared weights; first requests only
-    )
 
 
 def convert(folder: Path, out_dir: Path = paths.ROOT) -> Path:
@@ -55,7 +40,7 @@ def convert(folder: Path, out_dir: Path = paths.ROOT) -> Path:
     if not rows:
         raise UserError(f"{source} holds no request; the suite was ended before its first.")
     left_out = [note["left_out"] for note in meta.pop("notes", [])]
-    about = {k: v for k, v in meta.items() if k not in ("kind", "schema_version")}
+    about = {k: v for k, v in meta.items() if k not in ("kind", "schema_version", "plan")}
     return record.write(Path(out_dir) / "data" / f"{NAME}.csv", rows, GpuTrial, left_out=left_out, **about)
 
 

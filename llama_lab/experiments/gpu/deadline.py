@@ -1,18 +1,9 @@
-"""Measuring against the clock: what still fits is begun, what was left out is said, and each record is on the disk at
-once."""
+"""Measuring against the clock: how much time is left, and what a thing that is begun will take of it."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-from llama_jax.plumbing.errors import UserError
-from llama_lab.bench.seal import sealed
 
 
 class Budget:
@@ -45,63 +36,3 @@ class Costs:
 
     def learn(self, name: str, size: float, seconds: float) -> None:
         self.known[name] = seconds / size
-
-
-class Log:
-    """A JSONL file of records: the meta document first, then each record, flushed to the disk before `add` returns.
-
-    A file of the same name is kept as NAME.old. Raises UserError where it cannot be written.
-    """
-
-    def __init__(self, path: Path, meta: dict):
-        self.path, self.lock, self.records, self.notes = Path(path), threading.Lock(), 0, 0
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.exists():
-                os.replace(self.path, self.path.with_name(self.path.name + ".old"))
-            self.file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 -- for as long as the run lasts
-        except OSError as error:
-            raise UserError(f"Cannot write {path}: {error.strerror}.") from error
-        self.write({"meta": sealed(meta)})
-
-    def write(self, document: dict) -> None:
-        line = json.dumps(document, allow_nan=False) + "\n"
-        with self.lock:
-            self.file.write(line)
-            self.file.flush()
-            os.fsync(self.file.fileno())
-
-    def add(self, row: dict) -> None:
-        self.records += 1
-        self.write(row)
-
-    def note(self, **what) -> None:
-        self.notes += 1
-        self.write({"note": what})
-
-
-class Watchdog:
-    """Ends the process when time is up, whatever it is at: a compilation cannot be asked to stop. What is on the disk
-    is valid.
-
-    doing: set it to what is going on, for the note. end: what ends the process.
-    """
-
-    def __init__(self, seconds: float, log: Log, end: Callable[[], None] = lambda: os._exit(0)):
-        self.log, self.end, self.doing = log, end, ""
-        self.timer = threading.Timer(seconds, self.expire)
-        self.timer.daemon = True
-
-    def expire(self) -> None:
-        self.log.note(
-            left_out=dict(what=f"everything after: {self.doing}", reason="the time was up; the process was ended there")
-        )
-        print(f"the time is up; what was recorded is in {self.log.path}", file=sys.stderr, flush=True)
-        self.end()
-
-    def __enter__(self) -> Watchdog:
-        self.timer.start()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.timer.cancel()

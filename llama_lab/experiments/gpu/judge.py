@@ -14,8 +14,7 @@ import numpy as np
 
 from llama_jax import generate
 from llama_jax.checkpoint import Checkpoint
-from llama_lab.bench import WRONG
-from llama_lab.bench.gate import tokens_hash
+from llama_lab.bench import WRONG, gate
 
 TIE = 0.25  # standard deviations of the logits: at most so far below the best is a token that rounding may have chosen
 
@@ -29,12 +28,11 @@ class Judge:
     def gap(self, ids: Sequence[int], tokens: np.ndarray) -> float:
         """The furthest that a token of the text [n] is below the best at its place, in standard deviations of the
         logits."""
-        key = (tuple(ids), tokens_hash(tokens[:, None]))
+        key = (tuple(ids), gate.tokens_hash(tokens[:, None]))
         if key not in self.known:
             text = [*ids, *tokens[:-1].tolist()]
             logits = self.by_torch(text, len(tokens)) if self.module is not None else self.by_jax(text, len(tokens))
-            chosen = np.take_along_axis(logits, tokens[:, None].astype(np.int64), axis=1)[:, 0]
-            self.known[key] = float(np.max((logits.max(axis=1) - chosen) / logits.std(axis=1)))
+            self.known[key] = float(np.max(gate.behind(logits, tokens) / logits.std(axis=1)))
         return self.known[key]
 
     def by_torch(self, text: Sequence[int], last: int) -> np.ndarray:

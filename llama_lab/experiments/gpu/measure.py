@@ -1,13 +1,14 @@
 """`llama-jax bench --suite gpu`: the ladder and PyTorch's modes on one GPU, on the same random weights, against the
 clock.
 
-One plain process that needs jax, numpy, torch and transformers, and nothing of what makes records, tables or figures:
-it leaves FOLDER/12-gpu.jsonl, each record on the disk before the next is made, and `data` turns that into a table
-elsewhere. What the time did not allow, and what could not run, is in there as a note that says so.
+One measuring process, since all subjects share the weights on the device. It says each row as it makes it, and the
+journal FOLDER/12-gpu.jsonl has it on the disk before the next begins; `data` makes a table of that, here or elsewhere.
+What the time did not allow, and what could not run, is in there as a note.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,21 +20,23 @@ import numpy as np
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.checkpoint.random import hash_on_device, on_device
 from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
 from llama_lab import peers
-from llama_lab.bench import AGAIN, SCHEMA, environment, memory, protocol
+from llama_lab.bench import AGAIN, environment, memory, process, protocol
 from llama_lab.bench.guard import TorchCounter, TorchGuard
+from llama_lab.bench.journal import Journal
 from llama_lab.bench.order import shuffled
 from llama_lab.bench.workload import Subject, Workload
 from llama_lab.experiments.gpu import device as gpudevice
-from llama_lab.experiments.gpu.deadline import Budget, Costs, Log, Watchdog
+from llama_lab.experiments.gpu.deadline import Budget, Costs
 from llama_lab.experiments.gpu.judge import Judge, verdict
 from llama_lab.experiments.gpu.suite import (
     BASELINE,
     FULL,
     GUESSES,
-    KIND,
     NAME,
     REHEARSAL,
+    GpuTrial,
     Shape,
     Suite,
     workload,
@@ -45,27 +48,24 @@ STARTS, DECODE = 0.65, 0.8  # shares of a model's time after which no subject is
 
 @dataclass
 class Session:
-    """A run as it goes on: what everything below needs of it."""
+    """A run as it goes on, in the measuring process. say: as a task of `process` is given it."""
 
     suite: Suite
     device: dict
     budget: Budget
-    log: Log
-    dog: Watchdog
-    tell: Callable[[str], None]
+    say: Callable[[str, object], None]
     costs: Costs = field(default_factory=lambda: Costs(GUESSES, 0.8))
 
     def begin(self, what: str) -> None:
-        self.dog.doing = what
-        self.tell(f"{self.budget.spent:4.0f} s  {what}")
+        self.say("progress", f"{self.budget.spent:4.0f} s  {what}")
 
     def leave_out(self, what: str, reason: str) -> None:
-        self.tell(f"{self.budget.spent:4.0f} s  left out: {what}: {reason}")
-        self.log.note(left_out=dict(what=what, reason=reason))
+        self.begin(f"left out: {what}: {reason}")
+        self.say("note", dict(left_out=dict(what=what, reason=reason)))
 
-    def add(self, seen: dict, **more) -> None:
-        where = dict(process=0, device=self.device["kind"], platform=self.device["platform"])
-        self.log.add({**seen, **where, **more})
+    def add(self, row: dict, **more) -> None:
+        where = dict(process=1, device=self.device["kind"], platform=self.device["platform"])
+        self.say("trial", {**row, **where, **more})
 
 
 @dataclass(frozen=True)
@@ -95,33 +95,57 @@ class Bench:
 def run(
     folder: Path, any_device: bool = False, tell: Callable[[str], None] = print, suite: Suite | None = None
 ) -> Path:
-    """Measure and write FOLDER/12-gpu.jsonl; returns its path. any_device: tiny shapes, on whatever there is.
+    """Measure and write FOLDER/12-gpu.jsonl; returns its path. any_device: tiny shapes, on whatever there is. A run
+    that is there already is kept as 12-gpu.jsonl.old.
 
     Raises UserError where there is no GPU, the folder cannot be written, or another measurement runs.
     """
     gpudevice.prepare()
     device = gpudevice.describe(any_device)
     suite = suite or (REHEARSAL if any_device else FULL)
-    budget = Budget(suite.limit_s)
-    with protocol.alone():
-        log = Log(Path(folder) / f"{NAME}.jsonl", about(suite, device))
-        with Watchdog(suite.hard_s, log) as dog:
-            session = Session(suite, device, budget, log, dog, tell)
-            for shape in suite.shapes:
-                measure(session, shape)
-    tell(f"{budget.spent:4.0f} s  {log.records} records, {log.notes} things left out: {log.path}")
-    return log.path
+    path, doing, end = Path(folder) / f"{NAME}.jsonl", "the start", time.monotonic() + suite.hard_s
+    with protocol.alone() as lock:
+        journal = begun(path, suite, device)
+
+        def receive(kind: str, value) -> None:
+            nonlocal doing
+            journal.receive(kind, value, process=1)
+            if kind == "progress":
+                doing = value
+                tell(value)
+
+        arguments = dict(suite=asdict(suite), device=device)
+        task, held = f"{__name__}:child", (lock.fileno(),)
+        outcome = process.start(task, arguments, receive, lambda: end - time.monotonic(), held=held)
+        if not outcome.ok:
+            journal.note(process=1, left_out=dict(what=f"everything after: {doing}", reason=outcome.reason))
+            tell(f"the measuring process was ended: {outcome.reason}")
+    tell(f"{len(journal.trials)} records, {len(journal.notes)} things left out: {path}")
+    return path
 
 
-def about(suite: Suite, device: dict) -> dict:
-    """The meta document, in the form that `record` reads."""
-    settings = {k: v for k, v in asdict(suite).items() if k != "shapes"}
+def begun(path: Path, suite: Suite, device: dict) -> Journal:
+    """A journal of its own for this run: it goes against the clock, so one that was interrupted is not continued."""
+    try:
+        if path.exists():
+            os.replace(path, path.with_name(f"{path.name}.old"))
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror}.") from error
+    settings = {name: value for name, value in asdict(suite).items() if name != "shapes"}
     shapes = {
         shape.name: dict(subjects=shape.subjects, layers=shape.config.num_hidden_layers) for shape in suite.shapes
     }
-    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return dict(kind=KIND, schema_version=SCHEMA, created=created, device=device, environment=environment.capture(),
-                parameters={}, suite={**settings, "shapes": shapes}, baseline=BASELINE)  # fmt: skip
+    about = dict(device=device, environment=environment.capture(), parameters={}, baseline=BASELINE)
+    return Journal(path, {}, kind=GpuTrial, suite={**settings, "shapes": shapes}, **about)
+
+
+def child(say: Callable, suite: dict, device: dict) -> dict:
+    """The measuring process."""
+    gpudevice.prepare()
+    session = Session(Suite.from_json(suite), device, Budget(suite["limit_s"]), say)
+    for shape in session.suite.shapes:
+        measure(session, shape)
+    return {}
 
 
 def measure(session: Session, shape: Shape) -> None:

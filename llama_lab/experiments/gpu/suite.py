@@ -1,4 +1,4 @@
-"""What the GPU suite measures: shapes, subjects and sizes, and its rehearsal on any device."""
+"""What the GPU suite measures and what its rows hold: shapes, subjects and sizes, and its rehearsal on any device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from llama_jax.config import PRESETS, ModelConfig, tiny
+from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.gpu import device
 
 NAME = "12-gpu"
-KIND = "GpuTrial"  # the kind of the rows, as `data` calls it
 BASELINE = "step"
 LADDER = ("step", "torch", "loop", "torch-cudagraph", "chunk8", "step+donate", "torch-hybrid", "torch-script",
           "torch-compile", "torch-compile+reduce-overhead", "step+scan")  # fmt: skip
@@ -27,6 +27,18 @@ GUESSES = {
     "first token": 1.0,
     "weights": 0.4,
 }
+
+
+class GpuTrial(Trial):
+    """A request of the GPU suite. phase `first` is a subject's first request in a process that all subjects share."""
+
+    device: str  # as JAX names it
+    platform: str  # "gpu", or what a rehearsal ran on
+    agreed: int | None = None  # tokens until the text parts from the baseline's
+    # the furthest a token is below the best at its place, in standard deviations of the logits
+    gap: float | None = None
+    # device memory that the subject takes beside the shared weights; first requests only
+    extra_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,7 @@ class Shape:
 class Suite:
     """What is measured; shapes: most wanted first.
 
-    limit_s: when to stop beginning things. hard_s: when the process ends, whatever it is at.
+    limit_s: when to stop beginning things. hard_s: when the measuring process is ended, whatever it is at.
     """
 
     shapes: tuple[Shape, ...]
@@ -59,6 +71,12 @@ class Suite:
     seed: int = 0
     probe_bytes: int = device.PROBE_BYTES
     rehearsal: bool = False
+
+    @classmethod
+    def from_json(cls, values: dict) -> Suite:
+        """A suite as `dataclasses.asdict` and JSON have left it."""
+        shapes = (Shape(**each | {"config": ModelConfig.from_json(each["config"])}) for each in values["shapes"])
+        return cls(**values | {"shapes": tuple(shapes)})
 
 
 FULL = Suite(

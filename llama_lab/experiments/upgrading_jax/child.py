@@ -18,7 +18,7 @@ import numpy as np
 from llama_jax import generate
 from llama_jax.checkpoint import Checkpoint, tensors
 from llama_jax.checkpoint.source import Source, Tensor
-from llama_jax.config import ModelConfig, RopeScaling
+from llama_jax.config import ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing import runtime
 from llama_lab.bench import gate, memory, protocol, roofline
@@ -48,8 +48,7 @@ def arrays(folder: Path) -> dict[str, np.ndarray]:
 def opened(folder: Path) -> Checkpoint:
     """A checkpoint from such a folder."""
     about = json.loads((folder / "about.json").read_text())
-    scaling = about["config"].pop("rope_scaling")
-    config = ModelConfig(**about["config"], rope_scaling=scaling and RopeScaling(**scaling))
+    config = ModelConfig.from_json(about["config"])
     found = {name: Tensor(value.shape, lambda value=value: np.asarray(value)) for name, value in arrays(folder).items()}
     source = Source(about["name"], config, found, lambda: None, lambda: about["hash"])
     return Checkpoint(about["name"], config, tensors.assemble(source, "float32"), None, about["hash"], "", "float32")
