@@ -82,7 +82,7 @@ bench: $(READY)  ## measure the ladder and print the table
 	$(BIN)/llama-jax bench
 
 gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 minutes) and redraw notebook 12 (GPU_PYTHON=... to use your own jax and torch)
-	$(GPU_PYTHON) -m llama_jax bench --suite gpu --out out/gpu
+	$(GPU_PYTHON) -m llama_lab bench --suite gpu --out out/gpu
 	$(BIN)/python -m llama_lab.experiments.gpu.data out/gpu
 	$(BIN)/llama-jax run 12
 	$(BIN)/llama-jax report

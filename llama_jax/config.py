@@ -24,6 +24,11 @@ class RopeScaling:
     factors: tuple[float, ...] = ()
 
 
+def tuples(values: dict) -> dict:
+    """Values read from JSON, whose lists are tuples again: what is a static argument of `jax.jit` must be hashable."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class ModelConfig:
@@ -59,7 +64,7 @@ class ModelConfig:
     def from_json(cls, values: dict) -> ModelConfig:
         """A configuration as `dataclasses.asdict` and JSON have left it."""
         scaling = values.get("rope_scaling")
-        return cls(**values | {"rope_scaling": scaling and RopeScaling(**scaling)})
+        return cls(**values | {"rope_scaling": scaling and RopeScaling(**tuples(scaling))})
 
     @property
     def parameters_per_layer(self) -> int:

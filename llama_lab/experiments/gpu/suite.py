@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_jax.config import PRESETS, ModelConfig, tiny
+from llama_jax.config import PRESETS, ModelConfig, tiny, tuples
 from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.gpu import device
@@ -75,8 +75,10 @@ class Suite:
     @classmethod
     def from_json(cls, values: dict) -> Suite:
         """A suite as `dataclasses.asdict` and JSON have left it."""
-        shapes = (Shape(**each | {"config": ModelConfig.from_json(each["config"])}) for each in values["shapes"])
-        return cls(**values | {"shapes": tuple(shapes)})
+        shapes = (
+            Shape(**tuples(each | {"config": ModelConfig.from_json(each["config"])})) for each in values["shapes"]
+        )
+        return cls(**tuples(values | {"shapes": list(shapes)}))
 
 
 FULL = Suite(

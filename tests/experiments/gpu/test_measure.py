@@ -2,7 +2,7 @@
 the records."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +65,7 @@ def test_everything_is_recorded_or_said_to_be_left_out(recorded):
     meta, *rest = documents(recorded[0])
     rows, notes = [r for r in rest if "note" not in r], [r["note"]["left_out"] for r in rest if "note" in r]
     assert meta["meta"]["suite"]["rehearsal"]
+    assert {r["process"] for r in rows} == {1}
     assert [r["subject"] for r in rows if r["run"] == "decode" and r["phase"] == "first"] == ["step", "torch", "chunk8"]
     warm = [r for r in rows if r["phase"] == "warm"]
     assert all(r["valid"] for r in warm), {r["reason"] for r in warm}
@@ -92,7 +93,8 @@ def test_the_table_holds_what_was_recorded(recorded, table):
     assert [r.token_times_ns for r in rows] == [r["token_times_ns"] for r in raw]
     assert [r.gap for r in rows] == [r["gap"] for r in raw]
     assert meta["left_out"][0]["what"] == "random:tiny: torch-cudagraph"
-    assert meta["kind"] == measure.KIND == data.GpuTrial.__name__
+    assert meta["kind"] == suite.GpuTrial.__name__
+    assert meta["suite"]["shapes"]["random:tiny"]["layers"] == TINY.num_hidden_layers
     assert meta["parameters"] == {}
     lines = data.rates(rows, "random:tiny")
     assert {line["subject"] for line in lines} == {"step", "torch", "chunk8"}
@@ -178,61 +180,68 @@ class Clock:
         return self.now
 
 
-def test_time_that_is_up_leaves_out_and_says_so(tmp_path):
-    log = measure.Log(tmp_path / "x.jsonl", {})
-    said = []
+def session(budget, programme=SUITE):
+    """A session of a measuring process, and the list that it says its messages to."""
+    messages = []
+    say = lambda kind, value: messages.append((kind, value))  # noqa: E731
+    return measure.Session(programme, dict(kind="cpu", platform="cpu"), budget, say), messages
+
+
+def left_out(messages):
+    return [value["left_out"] for kind, value in messages if kind == "note"]
+
+
+def test_time_that_is_up_leaves_out_and_says_so():
     shapes = (Shape("random:first", TINY, 0.5), Shape("random:second", TINY, 1.0))
-    session = measure.Session(
-        replace(SUITE, shapes=shapes),
-        dict(kind="cpu", platform="cpu"),
-        Budget(10, Clock()),
-        log,
-        measure.Watchdog(60, log),
-        said.append,
-    )
-    session.costs.learn("weights", TINY.num_hidden_layers, 8)
-    measure.measure(session, shapes[0])
-    assert "random:first" in log.path.read_text()
-    assert "the time was up before it" in log.path.read_text()
+    run, messages = session(Budget(10, Clock()), replace(SUITE, shapes=shapes))
+    run.costs.learn("weights", TINY.num_hidden_layers, 8)
+    measure.measure(run, shapes[0])
+    assert left_out(messages) == [dict(what="random:first", reason="the time was up before it")]
 
 
-def test_subjects_that_may_take_too_long_are_not_begun(tmp_path):
-    log = measure.Log(tmp_path / "x.jsonl", {})
-    session = measure.Session(
-        SUITE,
-        dict(kind="cpu", platform="cpu"),
-        Budget(1000, lambda: 0.0),
-        log,
-        measure.Watchdog(60, log),
-        lambda line: None,
-    )
+def test_subjects_that_may_take_too_long_are_not_begun():
+    run, messages = session(Budget(1000, lambda: 0.0))
     for name in SUITE.shapes[0].subjects:
-        session.costs.learn(name, 1, 100)
-    assert measure.started(session, measure.Bench(SUITE.shapes[0], None, None, None), until=150.0) == []
-    assert log.notes == 4
-    assert "it may take 200 s to start" in log.path.read_text()
+        run.costs.learn(name, 1, 100)
+    assert measure.started(run, measure.Bench(SUITE.shapes[0], None, None, None), until=150.0) == []
+    assert len(left_out(messages)) == 4
+    assert "it may take 200 s to start" in left_out(messages)[0]["reason"]
 
 
-def test_blocks_end_when_another_does_not_fit(tmp_path):
-    log, clock = measure.Log(tmp_path / "x.jsonl", {}), Clock()
-    session = measure.Session(
-        SUITE, dict(kind="cpu", platform="cpu"), Budget(1000, clock), log, measure.Watchdog(60, log), lambda line: None
-    )
+def test_blocks_end_when_another_does_not_fit():
+    run, messages = session(Budget(1000, Clock()))
     loaded = opened()
-    who = protocol.subject(loaded, measure.parse("step"))
+    subject = protocol.subject(loaded, measure.parse("step"))
     work = suite.workload(SUITE, TINY, 4, 1)
-    protocol.warm_up(who, work)
-    measure.interleaved(
-        session,
-        measure.Bench(SUITE.shapes[0], loaded, None, Always()),
-        [who],
-        work,
-        50,
-        until=20.0,
-        run="first token 4",
-    )
-    assert 0 < log.records < 20
-    assert "to 50" in log.path.read_text().splitlines()[-1]
+    protocol.warm_up(subject, work)
+    bench = measure.Bench(SUITE.shapes[0], loaded, None, Always())
+    measure.interleaved(run, bench, [subject], work, 50, until=20.0, run="first token 4")
+    assert 0 < sum(kind == "trial" for kind, _ in messages) < 20
+    assert "to 50" in left_out(messages)[-1]["what"]
+
+
+def test_a_run_whose_time_is_up_is_ended_and_keeps_what_it_recorded(tmp_path):
+    """Whatever it is at: a compilation cannot be asked to stop."""
+    said = []
+    path = measure.run(tmp_path, any_device=True, tell=said.append, suite=replace(SUITE, hard_s=2.0))
+    (note,) = [r["note"]["left_out"] for r in documents(tmp_path)[1:] if "note" in r]
+    assert note["what"].startswith("everything after: ")
+    assert "without a word" in note["reason"]
+    assert "was ended" in said[-2]
+    measure.run(tmp_path, any_device=True, tell=said.append, suite=replace(SUITE, hard_s=1.0))
+    assert path.with_name("12-gpu.jsonl.old").is_file()
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Cannot write"):
+        measure.run(tmp_path / "file", any_device=True, suite=SUITE)
+
+
+def test_a_suite_survives_the_way_to_its_process():
+    for programme in (suite.FULL, suite.REHEARSAL):
+        assert suite.Suite.from_json(json.loads(json.dumps(asdict(programme)))) == programme
+        assert len({hash(shape.config) for shape in programme.shapes}) == len(programme.shapes)
 
 
 class Always:
