@@ -13,39 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
 from llama_jax import checkpoint
 from llama_jax.placement import Placement
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS
 from llama_lab.bench import environment, process, protocol, roofline
+from llama_lab.bench.experiment import check_counts as check  # noqa: F401
+from llama_lab.bench.experiment import run_child, whole  # noqa: F401
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.progress import Progress, announce
-from llama_lab.bench.record import Row
 from llama_lab.bench.workload import Subject, Workload
-
-
-def run_child(
-    journal: Journal | None,
-    task: str,
-    arguments: dict,
-    heard: Callable[[str, object], None],
-    limit: float,
-    lock: IO,
-    threads: int | None = None,
-    cache: Path | None = None,
-    interpreter: process.Interpreter = process.HERE,
-) -> process.Outcome:
-    """One fresh process, which keeps the measurement lock. Its rows and notes go to the journal, under the
-    number of the process in `arguments`; then heard(kind, value) is told of each message."""
-
-    def receive(kind: str, value) -> None:
-        if journal is not None:
-            journal.receive(kind, value, arguments["identity"]["process"])
-        heard(kind, value)
-
-    return process.start(task, arguments, receive, limit, threads, cache, (lock.fileno(),), interpreter)
 
 
 @dataclass(frozen=True)
@@ -90,25 +68,11 @@ class Job:
 
         asked = dict(job=job, identity=identity, **arguments)
         with protocol.alone() as lock:
-            outcome = run_child(self.journal, task, asked, heard, self.limit, lock, threads, cache, interpreter)
+            how = dict(limit=self.limit, threads=threads, cache=cache, interpreter=interpreter)
+            outcome = run_child(self.journal, lock, task, asked, heard, **how)
         if not outcome.ok:
             raise UserError(f"A measuring process ({run}) failed: {outcome.reason}")
         return outcome.result
-
-
-def check(**counts: int) -> None:
-    """Raises UserError for a count below one."""
-    for name, count in counts.items():
-        if count < 1:
-            raise UserError(f"{name} is {count}; it must be 1 or more.")
-
-
-def whole(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the last process that tried each run and block: what an interrupted one left is dropped."""
-    last: dict[tuple[str, int], int] = {}
-    for t in rows:
-        last[t.run, t.block] = max(t.process, last.get((t.run, t.block), 0))
-    return [t for t in rows if last[t.run, t.block] == t.process]
 
 
 # For the child --------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from llama_jax.placement import Placement
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import AGAIN, DIED, SAMPLED, WRONG, gate, process
-from llama_lab.bench.job import run_child
+from llama_lab.bench.experiment import run_child
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.progress import Progress, announce
 from llama_lab.bench.protocol import alone
@@ -144,9 +144,8 @@ class Bench:
                 self.tell(value["what"])
 
         journal, plan = None if silent else self.journal, self.plan
-        return run_child(
-            journal, f"{TASKS}:{task}", arguments, heard, plan.limit, self.lock, plan.threads, cache
-        ), announced
+        how = dict(limit=plan.limit, threads=plan.threads, cache=cache)
+        return run_child(journal, self.lock, f"{TASKS}:{task}", arguments, heard, **how), announced
 
     def fail(self, subject: str, reason: str, **identity) -> None:
         """Record a trial that never came to its end."""

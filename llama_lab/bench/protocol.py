@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -335,50 +335,63 @@ def locked(file: IO) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class Caller:
+    """Who measures, and what it wants to hear.
+
+    identity: fields of every record; run, phase and process have defaults. keep(trial): called after each trial.
+    starting(what=, subject=, block=, order=): called before each trial and each run of a warm-up. explain: keep JAX's
+    explanation of each compilation. locked: the caller holds the measurement lock already.
+    """
+
+    identity: dict = field(default_factory=dict)
+    keep: Callable[[Trial], None] = lambda trial: None
+    starting: Callable[..., None] = lambda **where: None
+    explain: bool = False
+    locked: bool = False
+
+
 def measure(
     subjects: Sequence[Subject],
     workload: Workload,
     blocks: int | Sequence[int],
     reference: Reference | None,
     baseline: str,
-    explain: bool = False,
-    identity: dict | None = None,
-    starting: Callable[..., None] = lambda **where: None,
-    keep: Callable[[Trial], None] = lambda trial: None,
-    locked: bool = False,
+    caller: Caller | None = None,
 ) -> list[Trial]:
     """All subjects in this process, interleaved: in each block every one once, the baseline twice, in seeded random
     order.
 
     blocks: how many, or their numbers. Block i asks prompt i (modulo the pool) in an order that follows from the seed
     and i alone, so that a run may be split and resumed. The bandwidth is probed before each block; its trials carry
-    what it read. Void and wrong trials stay, with their reason. starting(what=, subject=, block=, order=) is called
-    before each trial and warm-up, keep(trial) after each trial. locked: the caller holds the measurement lock already.
-    Raises UserError for an unknown baseline, and while another measurement runs.
+    what it read. Void and wrong trials stay, with their reason. Raises UserError for an unknown baseline, and while
+    another measurement runs.
     """
     if baseline not in [s.name for s in subjects]:
         raise UserError(f"The baseline {baseline!r} is not among the subjects ({', '.join(s.name for s in subjects)}).")
+    caller = caller or Caller()
     twin = next(replace(s, name=s.name + AGAIN) for s in subjects if s.name == baseline)
     numbers = range(blocks) if isinstance(blocks, int) else blocks
-    identity = {"run": f"{time.time_ns():x}", "phase": "warm", "process": 0, **(identity or {})}
+    identity = {"run": f"{time.time_ns():x}", "phase": "warm", "process": 0, **caller.identity}
     everyone, trials = [*subjects, twin], []
-    with contextlib.nullcontext() if locked else alone():
+    with contextlib.nullcontext() if caller.locked else alone():
         probe = roofline.Probe()
         for order, who in enumerate(subjects):
             where = dict(what=f"warm-up {who.name}", subject=who.name, block=numbers[0], order=order)
-            warm_up(who, workload, partial(starting, **where))  # where this never falls silent, the trials will be void
+            # where this never falls silent, the trials will be void
+            warm_up(who, workload, partial(caller.starting, **where))
         for block in numbers:
             bandwidth = probe.bandwidth()
             drawn = shuffled(everyone, workload.seed, block)
             for order, who in enumerate(drawn):
-                starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
+                caller.starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
                 record, tokens = trial(
-                    who, workload, block % len(workload.prompts), explain, block=block, order=order, **identity
+                    who, workload, block % len(workload.prompts), caller.explain, block=block, order=order, **identity
                 )
                 if reference:
                     record = reference.judge(record, tokens, who.sampler)
                 trials.append(record.model_copy(update=dict(bandwidth_gbps=bandwidth)))
-                keep(trials[-1])
+                caller.keep(trials[-1])
     return trials
 
 

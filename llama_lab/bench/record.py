@@ -16,6 +16,7 @@ import io
 import json
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,23 @@ LONGEST = 1 << 30  # bytes of a table
 AGAIN = "Measure again."
 
 NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a row's `run` says where it names more than one thing: of which kind it is, and what of that kind."""
+
+    kind: str
+    what: object
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.what}"
+
+    @classmethod
+    def read(cls, run: str) -> Run:
+        """The same of a row; what: as text, "" where the kind is all it says."""
+        kind, _, what = run.partition(" ")
+        return cls(kind, what)
 
 
 class Row(pydantic.BaseModel):

@@ -67,17 +67,13 @@ def interleaved_blocks(
     with watched(say) as more:
         loaded, placements, workload, _ = opened(job)
         subjects = build(say, loaded, job, placements, blocks[0])
-        protocol.measure(
-            subjects,
-            workload,
-            blocks,
-            protocol.Reference(loaded, workload),
-            baseline,
-            explain=explain,
-            identity=identity,
-            locked=True,
-            starting=lambda **where: say("starting", where),
+        caller = protocol.Caller(
+            identity,
             keep=lambda trial: say("trial", trial.model_dump()),
+            starting=lambda **where: say("starting", where),
+            explain=explain,
+            locked=True,
         )
+        protocol.measure(subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, caller)
         more["gflops"] = roofline.flops()
     return {}

@@ -172,16 +172,8 @@ def interleaved(
             say("trial", Start(**{**trial.model_dump(), **sizes[trial.subject.removesuffix(AGAIN)]}).model_dump())
 
         del identity["block"]
-        protocol.measure(
-            subjects,
-            workload,
-            blocks,
-            protocol.Reference(loaded, workload),
-            baseline,
-            identity=identity | {"phase": WARM},
-            keep=keep,
-            locked=True,
-        )
+        caller = protocol.Caller(identity | {"phase": WARM}, keep, locked=True)
+        protocol.measure(subjects, workload, blocks, protocol.Reference(loaded, workload), baseline, caller)
     return {}
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,14 +17,87 @@ from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available, passages, protocol, roofline
-from llama_lab.bench.job import Job, check, opened, watched, whole
-from llama_lab.bench.journal import Journal
-from llama_lab.bench.record import Trial
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.lab import Lab
+from llama_lab.bench.record import Run, Trial
 from llama_lab.bench.workload import Subject, Workload
 
 BASE = "smollm2-135m"
 PLACEMENT, PROMPT = "chunk8+donate", 16
 AXES = ("layers", "width", "context", "batch", "model")
+SLOTS = 64  # of the cache, where the context is not the axis
+
+
+@dataclass(frozen=True)
+class Size:
+    """One point of an axis: all that is measured there. slots: of the cache. batch: rows."""
+
+    model: str
+    slots: int = SLOTS
+    batch: int = 1
+    placement: str = PLACEMENT
+
+
+@dataclass(frozen=True)
+class Growth(Experiment):
+    """Every point of every axis in `processes` of its own, `answers` in each, in seeded random order.
+
+    model: `random:PRESET`, from which all axes start. models: names, or a name and after a space the placement that it
+    is to run under where PLACEMENT would need more memory than there is.
+    """
+
+    model: str
+    seed: int
+    layers: tuple[int, ...]
+    width: tuple[int, ...]
+    context: tuple[int, ...]
+    batch: tuple[int, ...]
+    models: tuple[str, ...]
+    answers: int
+    processes: int
+    new_tokens: int
+
+    @property
+    def values(self) -> list[Run]:
+        """Axis and value of each point."""
+        axes = dict(zip(AXES, (self.layers, self.width, self.context, self.batch, self.models), strict=True))
+        return [Run(axis, value) for axis, values in axes.items() for value in values]
+
+    def check(self) -> None:
+        base = preset(self.model)
+        check_counts(answers=self.answers, processes=self.processes)
+        if self.new_tokens < 9 or self.new_tokens % 8 != 1 or PROMPT + self.new_tokens > SLOTS:
+            raise UserError(
+                f"new_tokens is {self.new_tokens}; it must be 9, 17, 25, 33 or 41: one token, then whole chunks, in 64"
+                " slots."
+            )
+        for run in self.values:
+            size(run, base)
+
+    def points(self, runner: Runner) -> list[Point]:
+        order, runs, found = random.Random(self.seed), self.values, []
+        for block in range(self.processes):
+            for run in order.sample(runs, len(runs)):
+                asked = dict(axis=run.kind, value=run.what)
+                model = size(run, preset(self.model)).model
+                found.append(Point(str(run), block, self.answering, self.answers, asked, model=model))
+        return found
+
+    def answering(self, lab: Lab, axis: str, value: int | str) -> None:
+        """Warm answers at one point; the bandwidth is probed between them."""
+        here = size(Run(axis, value), preset(self.model))
+        loaded = lab.load(available.loaded_as(here.placement, lab.model))
+        prompts = passages.random_prompts(loaded.config.vocab_size, PROMPT, self.seed)
+        work = Workload(prompts, self.new_tokens, PROMPT, here.batch, self.seed)
+        who = with_slots(loaded, here.placement, here.slots)
+        probe, reference = roofline.Probe(), protocol.Reference(loaded, work)
+        protocol.warm_up(who, work)
+        for i in range(self.answers):
+            bandwidth = probe.bandwidth()
+            trial, tokens = lab.trial(who, work, i % len(work.prompts), phase="warm", order=i)
+            sizes = sizes_at(here, loaded.config, who)
+            lab.keep(reference.judge(trial, tokens), bandwidth_gbps=bandwidth, cache_slots=here.slots, **sizes)
+        lab.notes["gflops"] = roofline.flops()
 
 
 def preset(model: str) -> str:
@@ -37,141 +110,43 @@ def preset(model: str) -> str:
     return name
 
 
-def point(axis: str, value: int | str, base: str = BASE) -> tuple[str, int, int]:
-    """(model, slots of the cache, batch) of one point; all else is the base's, with a cache of 64 slots and one row.
+def size(run: Run, base: str = BASE) -> Size:
+    """What a value of an axis means; all else is the base's.
 
-    model: a name, or a name and after a space the placement that it is to run under where PLACEMENT would need more
-    memory than there is. width: of the residual stream, with feed-forward and heads in the base's proportions and
-    heads of its size.
+    width: of the residual stream, with feed-forward and heads in the base's proportions and heads of its size.
     Raises UserError for an unknown axis or a value that the model cannot have.
     """
+    axis, value = run.kind, run.what
     if axis == "model":
-        return check_model(str(value).partition(" ")[0]), 64, 1
+        name, _, placement = str(value).partition(" ")
+        checkpoint.load_config(name)
+        return Size(name, placement=parse(placement or PLACEMENT).name)
     if axis not in AXES:
         raise UserError(f"No such axis of growth: {axis!r}; there are {', '.join(AXES)}.")
     if type(value) is not int:
         raise UserError(f"{axis} is {value!r}; it must be a whole number.")
-    check(**{axis: value})
+    check_counts(**{axis: value})
+    config, model = PRESETS[base], f"random:{base}"
     if axis == "layers":
-        return f"random:{base},num_hidden_layers={value}", 64, 1
-    config = PRESETS[base]
+        return Size(f"{model},num_hidden_layers={value}")
     if axis == "width":
-        share = config.num_attention_heads // config.num_key_value_heads
-        if value % (config.head_dim * share):
-            raise UserError(f"width is {value}; it must be a multiple of {config.head_dim * share}.")
-        kv_heads = value // config.head_dim // share
-        inner = round(config.intermediate_size * value / config.hidden_size)
-        return (
-            (
-                f"random:{base},hidden_size={value},intermediate_size={inner},num_attention_heads={share * kv_heads},"
-                f"num_key_value_heads={kv_heads}"
-            ),
-            64,
-            1,
-        )
-    if axis == "context" and not 64 <= value <= config.max_position_embeddings:
-        raise UserError(f"context is {value}; {base} has 64 to {config.max_position_embeddings} positions.")
-    return f"random:{base}", value if axis == "context" else 64, value if axis == "batch" else 1
+        return Size(f"{model},{of_width(config, value)}")
+    if axis == "batch":
+        return Size(model, batch=value)
+    if not SLOTS <= value <= config.max_position_embeddings:
+        raise UserError(f"context is {value}; {base} has {SLOTS} to {config.max_position_embeddings} positions.")
+    return Size(model, slots=value)
 
 
-def check_model(name: str) -> str:
-    checkpoint.load_config(name)
-    return name
-
-
-def measure(
-    job: Job,
-    axes: dict[str, Sequence[int | str]],
-    answers: int,
-    processes: int,
-    new_tokens: int,
-    seed: int,
-    base: str = BASE,
-) -> None:
-    """Every point of every axis `processes` times, in seeded random order; points are checked before anything is
-    measured."""
-    check(answers=answers, processes=processes)
-    if new_tokens < 9 or new_tokens % 8 != 1 or PROMPT + new_tokens > 64:
-        raise UserError(
-            f"new_tokens is {new_tokens}; it must be 9, 17, 25, 33 or 41: one token, then whole chunks, in 64 slots."
-        )
-    points = [(axis, value, *point(axis, value, base)) for axis, values in axes.items() for value in values]
-    order = random.Random(seed)
-    for block in range(processes):
-        for i, (axis, value, model, slots, batch) in enumerate(order.sample(points, len(points))):
-            job.progress(f"{axis} {value}", block * len(points) + i, processes * len(points))
-            job.child(
-                f"{axis} {value}",
-                block,
-                f"{__name__}:answers_of",
-                answers,
-                model=model,
-                placement=placement_of(axis, value),
-                slots=slots,
-                batch=batch,
-                answers=answers,
-                new_tokens=new_tokens,
-                seed=seed,
-            )
-
-
-def placement_of(axis: str, value: int | str) -> str:
-    """The placement of a point. Raises UserError for an unknown one."""
-    name = (axis == "model" and str(value).partition(" ")[2]) or PLACEMENT
-    return parse(name).name
-
-
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    layers: Sequence[int],
-    width: Sequence[int],
-    context: Sequence[int],
-    batch: Sequence[int],
-    models: Sequence[str],
-    answers: int,
-    processes: int,
-    new_tokens: int,
-) -> tuple[list[Trial], dict]:
-    """Every point of every axis. Raises UserError for one that cannot be, before anything is measured."""
-    axes = dict(layers=layers, width=width, context=context, batch=batch, model=models)
-    measure(Job(model, None, journal), axes, answers, processes, new_tokens, seed, preset(model))
-    return whole(journal.trials), {}
-
-
-def answers_of(
-    say: Callable,
-    job: dict,
-    identity: dict,
-    placement: str,
-    slots: int,
-    batch: int,
-    answers: int,
-    new_tokens: int,
-    seed: int,
-) -> dict:
-    """Warm answers of one model, placement, cache size and batch; the bandwidth is probed between them."""
-    with watched(say) as more:
-        loaded, _, _, _ = opened(job | dict(dtype=available.loaded_as(placement, job["model"])))
-        work = Workload(
-            passages.random_prompts(loaded.config.vocab_size, PROMPT, seed), new_tokens, PROMPT, batch, seed
-        )
-        who = with_slots(loaded, placement, slots)
-        probe, reference = roofline.Probe(), protocol.Reference(loaded, work)
-        protocol.warm_up(who, work)
-        for i in range(answers):
-            bandwidth = probe.bandwidth()
-            record, tokens = protocol.trial(who, work, i % len(work.prompts), **identity, phase="warm", order=i)
-            record = reference.judge(record, tokens)
-            sizes = reached(loaded.config, slots, batch, who.identity["weight_bytes"], who.identity["cache_bytes"])
-            say(
-                "trial",
-                record.model_copy(update=dict(bandwidth_gbps=bandwidth, cache_slots=slots, **sizes)).model_dump(),
-            )
-        more["gflops"] = roofline.flops()
-    return {}
+def of_width(config: ModelConfig, value: int) -> str:
+    """The fields of a configuration that follow from its width. Raises UserError for a width without whole heads."""
+    share = config.num_attention_heads // config.num_key_value_heads
+    if value % (config.head_dim * share):
+        raise UserError(f"width is {value}; it must be a multiple of {config.head_dim * share}.")
+    kv_heads = value // config.head_dim // share
+    inner = round(config.intermediate_size * value / config.hidden_size)
+    heads = f"num_attention_heads={share * kv_heads},num_key_value_heads={kv_heads}"
+    return f"hidden_size={value},intermediate_size={inner},{heads}"
 
 
 def with_slots(loaded: checkpoint.Checkpoint, placement: str, slots: int) -> Subject:
@@ -184,13 +159,13 @@ def with_slots(loaded: checkpoint.Checkpoint, placement: str, slots: int) -> Sub
     return replace(base, run=run)
 
 
-def reached(config: ModelConfig, slots: int, batch: int, weight_bytes: float, cache_bytes: float) -> dict:
-    """Bytes and operations of one step over a cache of `slots`, all rows together; bytes of a weight and of a number
-    kept."""
+def sizes_at(here: Size, config: ModelConfig, who: Subject) -> dict:
+    """Bytes and operations of one step over the whole cache, all rows together."""
+    weight_bytes, cache_bytes = who.identity["weight_bytes"], who.identity["cache_bytes"]
     return dict(
-        bytes_per_token=roofline.bytes_per_token(config, slots, weight_bytes, cache_bytes, batch=batch),
-        flops_per_token=roofline.flops_per_token(config, slots),
-        kv_bytes=round(batch * slots * config.kv_bytes_per_position(cache_bytes)),
+        bytes_per_token=roofline.bytes_per_token(config, here.slots, weight_bytes, cache_bytes, batch=here.batch),
+        flops_per_token=roofline.flops_per_token(config, here.slots),
+        kv_bytes=round(here.batch * here.slots * config.kv_bytes_per_position(cache_bytes)),
     )
 
 
@@ -213,8 +188,9 @@ def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> 
     trials = whole(trials)
     bandwidth = max((t.bandwidth_gbps for t in trials if t.bandwidth_gbps), default=float("nan"))
     for t in trials:
-        if t.run.startswith(axis + " "):
-            points.setdefault(t.run.removeprefix(axis + " "), []).append(t)
+        run = Run.read(t.run)
+        if run.kind == axis:
+            points.setdefault(run.what, []).append(t)
     found = []
     for value, measured in points.items():
         good = [t for t in measured if t.valid]

@@ -155,17 +155,13 @@ def strategies(say: Callable, job: dict, identity: dict, names: Sequence[str], b
         clock = Clock()
         subjects = [subject(loaded, engine, clock) for engine in engines(loaded, names).values()]
         where = {k: v for k, v in identity.items() if k != "block"}
-        protocol.measure(
-            subjects,
-            workload,
-            blocks,
-            Reference(loaded, workload),
-            BASELINE,
-            identity=where,
-            locked=True,
-            starting=lambda **what: say("starting", what),
+        caller = protocol.Caller(
+            where,
             keep=lambda trial: say("trial", measured(trial, clock, loaded)),
+            starting=lambda **what: say("starting", what),
+            locked=True,
         )
+        protocol.measure(subjects, workload, blocks, Reference(loaded, workload), BASELINE, caller)
     return {}
 
 

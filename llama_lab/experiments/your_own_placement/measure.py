@@ -130,18 +130,14 @@ def interleaved(say: Callable, job: dict, identity: dict, asked: Sequence[dict],
         loaded, _, workload, _ = opened(job)
         subjects = built(loaded, [Placement(**fields) for fields in asked])
         where = {k: v for k, v in identity.items() if k != "block"}
-        protocol.measure(
-            subjects,
-            workload,
-            blocks,
-            Reference(loaded, workload),
-            BASELINE,
-            explain=True,
-            identity=where,
-            locked=True,
+        caller = protocol.Caller(
+            where,
+            keep,
             starting=lambda **what: say("progress", [what["what"], what["block"] - blocks[0], len(blocks)]),
-            keep=keep,
+            explain=True,
+            locked=True,
         )
+        protocol.measure(subjects, workload, blocks, Reference(loaded, workload), BASELINE, caller)
     return {}
 
 

@@ -3,8 +3,8 @@ import pytest
 
 from llama_jax import checkpoint
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
+from llama_lab.bench.record import Run
 from llama_lab.experiments.growth import finding, measure
 from tests.bench.test_record import trial
 
@@ -14,11 +14,21 @@ SMALL = (
 )
 
 
+def growth(**changes):
+    sizes = dict(layers=[2], width=[], context=[], batch=[], models=[])
+    counts = dict(seed=0, answers=1, processes=1, new_tokens=17)
+    return measure.Growth(**dict(model="random:smollm2-135m") | sizes | counts | changes)
+
+
+def size(axis, value, base=measure.BASE):
+    return measure.size(Run(axis, value), base)
+
+
 def test_a_point_changes_one_size_alone():
     base = checkpoint.load_config("random:smollm2-135m")
-    layers, slots, batch = measure.point("layers", 7)
-    assert (checkpoint.load_config(layers).num_hidden_layers, slots, batch) == (7, 64, 1)
-    width = checkpoint.load_config(measure.point("width", 384)[0])
+    seven = size("layers", 7)
+    assert (checkpoint.load_config(seven.model).num_hidden_layers, seven.slots, seven.batch) == (7, 64, 1)
+    width = checkpoint.load_config(size("width", 384).model)
     assert (width.hidden_size, width.intermediate_size, width.num_attention_heads, width.num_key_value_heads) == (
         384,
         1024,
@@ -26,9 +36,11 @@ def test_a_point_changes_one_size_alone():
         2,
     )
     assert width.head_dim == base.head_dim
-    assert checkpoint.load_config(measure.point("width", base.hidden_size)[0]) == base
-    assert measure.point("context", 8192) == ("random:smollm2-135m", 8192, 1)
-    assert measure.point("batch", 32) == ("random:smollm2-135m", 64, 32)
+    assert checkpoint.load_config(size("width", base.hidden_size).model) == base
+    assert checkpoint.load_config(size("width", 128, "gpt2").model).num_attention_heads == 2
+    assert size("context", 8192) == measure.Size("random:smollm2-135m", slots=8192)
+    assert size("batch", 32) == measure.Size("random:smollm2-135m", batch=32)
+    assert size("model", "random:llama-3.2-3b loop+bf16") == measure.Size("random:llama-3.2-3b", placement="loop+bf16")
 
 
 @pytest.mark.parametrize(
@@ -42,39 +54,28 @@ def test_a_point_changes_one_size_alone():
         ("batch", "x", "whole number"),
         ("model", "random:smolm", "smollm2"),
         ("model", "random:smolm loop+bf16", "smollm2"),
+        ("model", "random:llama-3.2-3b lop", "No such placement"),
     ],
 )
 def test_points_that_cannot_be(axis, value, words):
     with pytest.raises(UserError, match=words):
-        measure.point(axis, value)
+        size(axis, value)
 
 
-def test_growth_starts_from_a_preset():
-    assert measure.preset("random:gpt2") == "gpt2"
-    assert checkpoint.load_config(measure.point("width", 128, "gpt2")[0]).num_attention_heads == 2
-    for wrong in ("smollm2-135m-instruct", "random:nothing", "gpt2"):
-        with pytest.raises(UserError, match="random:smollm2-135m"):
-            measure.preset(wrong)
-
-
-def test_a_model_may_have_a_placement_of_its_own():
-    assert measure.point("model", "random:llama-3.2-3b loop+bf16") == ("random:llama-3.2-3b", 64, 1)
-    assert measure.placement_of("model", "random:llama-3.2-3b loop+bf16") == "loop+bf16"
-    assert (
-        measure.placement_of("model", "random:llama-3.2-3b") == measure.placement_of("layers", 3) == measure.PLACEMENT
-    )
-    with pytest.raises(UserError, match="No such placement"):
-        measure.placement_of("model", "random:llama-3.2-3b lop")
-
-
-def test_everything_is_checked_before_anything_is_measured():
-    job = Job("m", None, Journal())
-    with pytest.raises(UserError, match="new_tokens is 16"):
-        measure.measure(job, {"layers": [2]}, 1, 1, 16, 0)
-    with pytest.raises(UserError, match="answers is 0"):
-        measure.measure(job, {"layers": [2]}, 0, 1, 17, 0)
-    with pytest.raises(UserError, match="9000"):
-        measure.measure(job, {"layers": [2], "context": [9000]}, 1, 1, 17, 0)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(model="smollm2-135m-instruct"), "random:smollm2-135m"),
+        (dict(model="random:nothing"), "random:smollm2-135m"),
+        (dict(model="gpt2"), "random:smollm2-135m"),
+        (dict(new_tokens=16), "new_tokens is 16"),
+        (dict(answers=0), "answers is 0"),
+        (dict(context=[9000]), "9000"),
+    ],
+)
+def test_everything_is_checked_before_anything_is_measured(changes, words):
+    with pytest.raises(UserError, match=words):
+        growth(**changes).record()
 
 
 def made():
@@ -119,14 +120,12 @@ def test_the_finding_names_what_grew():
 @pytest.mark.slow
 def test_points_are_measured_in_processes_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
-    job = Job("", None, Journal())
-    measure.measure(
-        job, {"model": [SMALL.format(1), SMALL.format(3) + " loop+bf16"]}, answers=2, processes=1, new_tokens=17, seed=0
-    )
-    trials = job.journal.trials
+    journal = Journal()
+    models = [SMALL.format(1), SMALL.format(3) + " loop+bf16"]
+    trials, _ = growth(layers=[], models=models, answers=2).record(journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert len({t.process for t in trials}) == 2
-    assert all(note["gflops"] > 0 for note in job.journal.notes)
+    assert all(note["gflops"] > 0 for note in journal.notes)
     small, large = measure.axis_of(trials, "model", 1.0)
     one, three = (checkpoint.load_config(SMALL.format(n)) for n in (1, 3))
     assert (trials[0].dtype, trials[-1].dtype) in (("float32", "bfloat16"), ("bfloat16", "float32"))

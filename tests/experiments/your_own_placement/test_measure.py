@@ -46,7 +46,8 @@ def loaded(tiny):
 def measured(loaded, compiling):
     """Two interleaved blocks of `step`, one's own and the specimens, in this process."""
     subjects = measure.built(loaded, [LADDER["step"], Placement("mine", jit=("transform", "sample"))])
-    return protocol.measure(subjects, WORK, 2, Reference(loaded, WORK), measure.BASELINE, explain=True, locked=True)
+    caller = protocol.Caller(explain=True, locked=True)
+    return protocol.measure(subjects, WORK, 2, Reference(loaded, WORK), measure.BASELINE, caller)
 
 
 # What the children do, here -------------------------------------------------------------------------------------------

@@ -1,0 +1,208 @@
+"""An experiment: a notebook's parameters as one object, what it measures, and the runner that carries it out.
+
+A notebook makes the object of its parameters and obtains its rows:
+
+    growth = measure.Growth.from_parameters(globals())
+    trials, meta = growth.obtain(source, NAME, out_dir)
+
+An experiment says which points are measured, each in a fresh process, and has a method that runs there. The rest is
+the runner's: the measurement lock, processes, progress, the journal, what is left to do after an interruption, and what
+could not be measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, ClassVar, Self
+
+from llama_jax import checkpoint
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import lab, process, protocol, recorded
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.progress import Progress, announce
+from llama_lab.bench.record import Row, Trial
+from llama_lab.bench.workload import Workload
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one fresh process measures.
+
+    run, block: of its rows, which name it in the journal. task: a method of the experiment or a function of a module,
+    called as task(lab, **arguments) in that process. rows: how many it leaves of its block. what: as the progress says
+    it. model: another one than the experiment's. cache: folder of JAX's persistent compilation cache, none by default.
+    interpreter: another Python than this one. watched: whether its note says what else the machine did.
+    """
+
+    run: str
+    block: int
+    task: Callable
+    rows: int
+    arguments: dict = field(default_factory=dict)
+    what: str = ""
+    model: str = ""
+    workload: Workload | None = None
+    threads: int | None = None
+    cache: Path | None = None
+    interpreter: process.Interpreter = process.HERE
+    watched: bool = True
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a notebook measures. A subclass is a frozen dataclass whose fields are parameters of the notebook.
+
+    kind: what its rows are.
+    """
+
+    kind: ClassVar[type[Row]] = Trial
+
+    def __post_init__(self):
+        for each in dataclasses.fields(self):
+            object.__setattr__(self, each.name, frozen(getattr(self, each.name)))
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, object], **others) -> Self:
+        """The experiment with its fields taken by name from a notebook's parameters. others: fields that are no
+        parameters, or have another name there."""
+        names = [each.name for each in dataclasses.fields(cls) if each.name in parameters and each.name not in others]
+        return cls(**{name: parameters[name] for name in names}, **others)
+
+    @property
+    def parameters(self) -> dict:
+        """What the meta of its table says was asked for."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+
+    @property
+    def also(self) -> object:
+        """What makes two runs the same beside their parameters, such as a list that stands in the code; its `repr`
+        counts."""
+        return None
+
+    def check(self) -> None:
+        """Raises UserError for what cannot be measured, before anything is loaded."""
+
+    def points(self, runner: Runner) -> Sequence[Point]:
+        """What each process measures, in the order in which they are started."""
+        return []
+
+    def measure(self, runner: Runner) -> tuple[list[Row], dict]:
+        """(rows, what the meta says of them) of everything that the journal does not hold yet."""
+        runner.run(self.points(runner))
+        return runner.rows, {}
+
+    def record(self, journal: Journal | None = None, progress: Progress = announce) -> tuple[list[Row], dict]:
+        """`check`, then `measure` into a journal."""
+        self.check()
+        return self.measure(Runner(self, Journal(kind=self.kind) if journal is None else journal, progress))
+
+    def obtain(self, source: str, name: str, out_dir: str | Path, progress: Progress = announce):
+        """(rows, meta): measured now and written to OUT/data/NAME.csv, or as recorded; see `recorded.obtain`."""
+        return recorded.obtain(
+            source, name, out_dir, self.parameters, lambda journal: self.record(journal, progress), self.also, self.kind
+        )
+
+
+@dataclass(frozen=True)
+class Runner:
+    """An experiment under way: the journal that it fills, and the processes that it starts. limit: seconds of silence
+    after which a process is stopped."""
+
+    experiment: Experiment
+    journal: Journal
+    progress: Progress = announce
+    limit: float = process.LIMIT_S
+
+    @property
+    def model(self) -> str:
+        return getattr(self.experiment, "model", checkpoint.DEFAULT)
+
+    @property
+    def rows(self) -> list[Row]:
+        """What was measured, without what interrupted processes left."""
+        return whole(self.journal.trials)
+
+    def has(self, run: str, block: int) -> bool:
+        """Whether the journal has a row of this block of a run."""
+        return any(t.run == run and t.block == block for t in self.journal.trials)
+
+    def run(self, points: Sequence[Point]) -> None:
+        """Each point in a process of its own, one after the other."""
+        for i, point in enumerate(points):
+            self.progress(point.what or point.run, i, len(points))
+            self.child(point)
+
+    def child(self, point: Point) -> None:
+        """One process, unless one has left all its rows in the journal. Raises UserError when it dies."""
+        made = Counter(t.process for t in self.journal.trials if t.run == point.run and t.block == point.block)
+        if max(made.values(), default=0) >= point.rows:
+            return
+        with protocol.alone() as lock:
+            outcome = run_child(
+                self.journal,
+                lock,
+                f"{lab.__name__}:{lab.main.__name__}",
+                self.asked(point),
+                lambda kind, value: self.progress(*value) if kind == "progress" else None,
+                limit=self.limit,
+                threads=point.threads,
+                cache=point.cache,
+                interpreter=point.interpreter,
+            )
+        if not outcome.ok:
+            raise UserError(f"A measuring process ({point.run}) failed: {outcome.reason}")
+
+    def asked(self, point: Point) -> dict:
+        """What the child is told, as `lab.main` takes it."""
+        identity = dict(run=point.run, block=point.block, process=self.journal.next_process())
+        work = point.workload and asdict(point.workload)
+        common = dict(
+            lab=dict(identity=identity, model=point.model or self.model, workload=work),
+            arguments=point.arguments,
+            is_watched=point.watched,
+        )
+        owner = getattr(point.task, "__self__", None)
+        if owner is None:
+            return common | dict(task=f"{point.task.__module__}:{point.task.__qualname__}")
+        kind = f"{type(owner).__module__}:{type(owner).__qualname__}"
+        return common | dict(task=point.task.__name__, experiment=dict(kind=kind, fields=asdict(owner)))
+
+
+def run_child(
+    journal: Journal | None, lock: IO, task: str, asked: dict, heard: Callable[[str, object], None], **how
+) -> process.Outcome:
+    """One fresh process, which keeps the measurement lock. Its rows and notes go to the journal; then heard(kind,
+    value) is told of each message. asked: arguments of the task, an `identity` with the process's number among them, or
+    in `lab`. how: as `process.start` takes it."""
+    number = asked.get("lab", asked)["identity"]["process"]
+
+    def receive(kind: str, value) -> None:
+        if journal is not None:
+            journal.receive(kind, value, number)
+        heard(kind, value)
+
+    return process.start(task, asked, receive, held=(lock.fileno(),), **how)
+
+
+def check_counts(**counts: int) -> None:
+    """Raises UserError for a count below one."""
+    for name, count in counts.items():
+        if count < 1:
+            raise UserError(f"{name} is {count}; it must be 1 or more.")
+
+
+def whole(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the last process that tried each run and block: what an interrupted one left is dropped."""
+    last: dict[tuple[str, int], int] = {}
+    for t in rows:
+        last[t.run, t.block] = max(t.process, last.get((t.run, t.block), 0))
+    return [t for t in rows if last[t.run, t.block] == t.process]
+
+
+def frozen(value: object) -> object:
+    """A value with tuples for lists, as deep as they go."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value

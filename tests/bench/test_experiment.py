@@ -1,0 +1,164 @@
+"""The runner of experiments: order, processes, journal, resumption, and processes that die."""
+
+import os
+import signal
+from dataclasses import dataclass, replace
+
+import pytest
+
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import lab as labs
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.order import blocks
+from llama_lab.bench.record import Row, Run
+from llama_lab.bench.workload import Workload
+
+
+class Seen(Row):
+    """What a process of the experiment below was given."""
+
+    name: str
+    pid: int
+    model: str
+    prompts: int
+
+
+@dataclass(frozen=True)
+class Counting(Experiment):
+    """`rows` rows a name, in `processes` of its own."""
+
+    kind = Seen
+
+    names: tuple[str, ...]
+    seed: int = 0
+    processes: int = 2
+    rows: int = 2
+    model: str = "m"
+    dies: str = ""  # a name whose first process is killed after its first row, or that ends with a mistake
+
+    def check(self):
+        check_counts(rows=self.rows)
+
+    def points(self, runner):
+        work = Workload(((1, 2),), 3, 4)
+        return [
+            Point(f"counting {name}", block, self.counted, self.rows, dict(name=name), what=name, workload=work)
+            for block, _, name in blocks(self.names, self.processes, self.seed)
+        ]
+
+    def counted(self, lab, name):
+        for order in range(self.rows):
+            lab.progress(f"row of {name}", order, self.rows)
+            row = Seen(**lab.identity, order=order, seed=self.seed, phase="warm", valid=True, name="", pid=os.getpid(),
+                       model=lab.model, prompts=len(lab.workload.prompts))  # fmt: skip
+            lab.keep(row, name=name)
+            if self.dies == name and lab.identity["process"] <= 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if self.dies == f"mistaken {name}":
+            raise UserError(f"{name} is a mistake; give another.")
+        lab.notes["extra"] = name
+
+
+def free(lab, words):
+    """A task that is a function."""
+    lab.missing("peer", words, "do something")
+
+
+@pytest.fixture(autouse=True)
+def own_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
+
+
+def of_rows(rows):
+    return [(t.run, t.block, t.process, t.order) for t in rows]
+
+
+def test_each_point_has_a_process_of_its_own_in_seeded_order():
+    heard, journal = [], Journal(kind=Seen)
+    rows, about = Counting(["a", "b", "c"]).record(journal, lambda *words: heard.append(words))
+    drawn = list(blocks(("a", "b", "c"), 2, 0))
+    assert [t.run for t in rows[::2]] == [f"counting {name}" for *_, name in drawn]
+    assert [t.process for t in rows] == [1 + i // 2 for i in range(12)]
+    assert len({t.pid for t in rows}) == 6
+    assert os.getpid() not in {t.pid for t in rows}
+    assert {(t.model, t.prompts) for t in rows} == {("m", 1)}
+    assert [n["extra"] for n in journal.notes] == [name for *_, name in drawn]
+    assert all(n["watch"] and n["affinity"] for n in journal.notes)
+    assert heard[:3] == [(drawn[0][2], 0, 6), (f"row of {drawn[0][2]}", 0, 2), (f"row of {drawn[0][2]}", 1, 2)]
+    assert about == {}
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    experiment, path = Counting(["a", "b"], rows=2, dies="b"), tmp_path / "j.jsonl"
+    first = Journal(path, {"n": 1}, kind=Seen)
+    with pytest.raises(UserError, match=r"A measuring process \(counting b\) failed: killed by SIGKILL"):
+        experiment.record(first)
+    left = of_rows(first.trials)
+    again = Journal(path, {"n": 1}, kind=Seen)
+    assert of_rows(again.trials) == left
+    assert again.resumed == len(left)
+    rows, _ = replace(experiment, dies="").record(again)
+    assert len(rows) == 8
+    assert of_rows(again.trials)[: len(left)] == left
+    torn = [t for t in again.trials if t not in rows]
+    assert [t.run for t in torn] == ["counting b"]  # what the killed process left does not count
+    replace(experiment, dies="").record(again)
+    assert len(again.trials) == len(left) + 8 - (len(left) - 1)  # nothing is measured twice
+
+
+def test_a_mistake_in_a_child_is_one_line():
+    with pytest.raises(UserError, match=r"^a is a mistake; give another\.$"):
+        Counting(["a"], dies="mistaken a").record()
+
+
+def test_a_wrong_count_is_refused_before_anything_starts():
+    journal = Journal(kind=Seen)
+    with pytest.raises(UserError, match="rows is 0"):
+        Counting(["a"], rows=0).record(journal)
+    assert not journal.trials
+    assert not journal.notes
+
+
+def test_a_function_is_a_task_and_what_cannot_run_is_a_gap():
+    runner = Runner(Counting([]), Journal(kind=Seen))
+    runner.run([Point("free", 0, free, 1, dict(words="why"), watched=False)])
+    assert runner.journal.notes == [dict(process=1, missing=dict(name="peer", reason="why", remedy="do something"))]
+
+
+def test_a_silent_process_is_stopped():
+    with pytest.raises(UserError, match="stopped after 0.1 s without a word"):
+        Runner(Counting(["a"]), Journal(kind=Seen), limit=0.1).run(Counting(["a"]).points(None))
+
+
+def test_its_fields_are_the_parameters_of_a_notebook():
+    cell = dict(names=["a", "b"], seed=3, rows=4, source="measure", out_dir="")
+    experiment = Counting.from_parameters(cell, model="other")
+    assert experiment == Counting(("a", "b"), 3, 2, 4, "other")
+    assert experiment.parameters == dict(names=("a", "b"), seed=3, processes=2, rows=4, model="other", dies="")
+
+
+def test_a_run_is_read_back():
+    assert Run.read(str(Run("layers", 7))) == Run("layers", "7")
+    assert Run.read("random:m, x=1 two words") == Run("random:m,", "x=1 two words")
+    assert Run.read("main") == Run("main", "")
+
+
+def test_rows_of_interrupted_processes_are_left_out():
+    def row(run, block, process):
+        return Seen(run=run, block=block, process=process, order=0, seed=0, phase="warm", valid=True, name="", pid=0,
+                    model="", prompts=0)  # fmt: skip
+
+    rows = [row("a", 0, 1), row("a", 0, 2), row("a", 1, 1), row("b", 0, 1)]
+    assert whole(rows) == rows[1:]
+
+
+def test_a_task_runs_with_its_experiment_as_it_was_sent():
+    said = []
+    fields = dict(names=["a"], rows=1)
+    identity, work = dict(run="r", block=0, process=3), dict(prompts=[[1]], new_tokens=1, length=4)
+    kind = dict(kind=f"{__name__}:Counting", fields=fields)
+    given = dict(identity=identity, model="m", workload=work)
+    labs.main(lambda kind, value: said.append((kind, value)), "counted", given, dict(name="a"), kind)
+    assert [kind for kind, _ in said] == ["progress", "trial", "note"]
+    assert said[1][1]["prompts"] == 1
