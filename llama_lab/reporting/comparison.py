@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, record, statistics
+from llama_lab.bench import AGAIN, record, statistics, summary
 from llama_lab.bench.numbers import interval
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
@@ -34,15 +32,15 @@ def compare(old: Path, new: Path, anyway: bool = False, seed: int = 0, skip_corr
     Raises UserError when no subject is in both, and, unless `anyway`, when machine, model, workload or tokens differ.
     """
     (before, old_meta), (after, new_meta) = (record.read(path, skip_corrupt) for path in (old, new))
-    several = any(len({t.run for t in usable(trials)}) > 1 for trials in (before, after))
+    before, after = ([t for t in side if t.phase == "warm" and t.valid and t.tg > 0] for side in (before, after))
+    several = any(len({t.run for t in side}) > 1 for side in (before, after))
     all_was, all_now = by_subject(before, several), by_subject(after, several)
     was, now = answering(all_was, all_now), answering(all_now, all_was)
     names = [name for name in was if not name.endswith(AGAIN)]
     if not names:
         raise UserError(
             f"{old} and {new} share no subject with valid warm trials of the same prompt: {listed(all_was)} in the"
-            " first,"
-            f" {listed(all_now)} in the second; measure the same placements in both."
+            f" first, {listed(all_now)} in the second; measure the same placements in both."
         )
     differences = differing(identity(was, old_meta, names), identity(now, new_meta, names))
     if differences and not anyway:
@@ -63,17 +61,12 @@ def compare(old: Path, new: Path, anyway: bool = False, seed: int = 0, skip_corr
     }
 
 
-def usable(trials: Iterable[Trial]) -> list[Trial]:
-    return [t for t in trials if t.phase == "warm" and t.valid and t.tg > 0]
-
-
 def by_subject(trials: Iterable[Trial], several: bool) -> Subjects:
-    """Valid warm trials by subject; by run and subject where a table holds several runs, which differ in what they
-    measure."""
-    found: Subjects = {}
-    for t in usable(trials):
-        found.setdefault(f"{t.run}: {t.subject}" if several else t.subject, []).append(t)
-    return found
+    """Trials by subject; by run and subject where a table holds several runs, which differ in what they measure."""
+    grouped: Subjects = {}
+    for t in trials:
+        grouped.setdefault(f"{t.run}: {t.subject}" if several else t.subject, []).append(t)
+    return grouped
 
 
 def answering(trials: Subjects, others: Subjects) -> Subjects:
@@ -82,120 +75,102 @@ def answering(trials: Subjects, others: Subjects) -> Subjects:
     return {name: kept for name, mine in trials.items() if (kept := [t for t in mine if t.prompt in shared[name]])}
 
 
-def identity(trials: Subjects, meta: dict, names: Sequence[str]) -> dict:
+# What must be the same ------------------------------------------------------------------------------------------------
+
+
+def identity(trials: Subjects, meta: dict, names: Sequence[str]) -> dict[str, object]:
     """What must be the same for two runs to be comparable: the machine, and of each subject model, work and tokens."""
-    environment = meta.get("environment", {})
-    facts = {name.replace("_", " "): environment.get(name, "unknown") for name in MACHINE}
+    facts = {name.replace("_", " "): meta.get("environment", {}).get(name, "unknown") for name in MACHINE}
     for name in names:
         mine = trials[name]
         for field in ("model", "weights_hash", "dtype"):
             facts[f"{field.replace('_', ' ')} of {name}"] = distinct(getattr(t, field) for t in mine)
-        facts[f"workload of {name}"] = distinct(
-            f"{t.prompt_tokens} + {t.new_tokens} tokens, batch {t.batch}" for t in mine
-        )
+        work = (f"{t.prompt_tokens} + {t.new_tokens} tokens, batch {t.batch}" for t in mine)
+        facts[f"workload of {name}"] = distinct(work)
         for prompt in sorted({t.prompt for t in mine}):
-            facts[f"tokens of {name}, prompt {prompt}"] = distinct(
-                t.tokens_sha256[:12] for t in mine if t.prompt == prompt
-            )
+            tokens = (t.tokens_sha256[:12] for t in mine if t.prompt == prompt)
+            facts[f"tokens of {name}, prompt {prompt}"] = distinct(tokens)
     return facts
 
 
-def software(meta: dict) -> dict:
+def software(meta: dict) -> dict[str, object]:
     """Versions, commit and settings, one entry each."""
     environment = {name: meta.get("environment", {}).get(name, "unknown") for name in SOFTWARE}
-    nested = {k: v for k, v in environment.items() if isinstance(v, dict)}
-    flat = {k: v for k, v in environment.items() if k not in nested}
-    return flat | {
-        (key if group == "packages" else f"{group} {key}"): v
-        for group, items in nested.items()
-        for key, v in items.items()
-    }
+    facts = {name: value for name, value in environment.items() if not isinstance(value, dict)}
+    for group, items in environment.items():
+        if isinstance(items, dict):
+            facts |= {key if group == "packages" else f"{group} {key}": value for key, value in items.items()}
+    return facts
 
 
 def differing(old: dict, new: dict) -> list[str]:
     """One line for each fact that is not the same."""
-    return [
-        f"{key} was {old.get(key, 'absent')}, is {new.get(key, 'absent')}"
-        for key in dict.fromkeys([*old, *new])
-        if old.get(key, "absent") != new.get(key, "absent")
-    ]
+    both = {key: (old.get(key, "absent"), new.get(key, "absent")) for key in (*old, *new)}
+    return [f"{key} was {was}, is {now}" for key, (was, now) in both.items() if was != now]
 
 
 def distinct(values: Iterable) -> str:
     return ", ".join(map(str, sorted(set(values))))
 
 
+# Ratios ---------------------------------------------------------------------------------------------------------------
+
+
 def baseline_of(name: str, trials: Subjects, meta: dict) -> str | None:
     """The baseline a subject was paired with: the meta's, else the subject of the same run that has a twin."""
     prefix = name.removesuffix(trials[name][0].subject)  # the run, where a table holds several
     twins = [n.removesuffix(AGAIN) for n in trials if n.endswith(AGAIN) and n.startswith(prefix)]
-    known = [n for n in (f"{prefix}{meta.get('baseline')}", *twins) if n in trials]
-    return known[0] if known else None
+    return next((n for n in (f"{prefix}{meta.get('baseline')}", *twins) if n in trials), None)
 
 
 def subject(name: str, baseline: str | None, old: Subjects, new: Subjects, seed: int) -> dict:
     """One subject's line: its rate and, unless it is the baseline or there is none in both, its ratio to the
     baseline."""
-    rates, labels = zip(
-        *[([t.tg for t in side[name]], [label(t) for t in side[name]]) for side in (new, old)], strict=True
-    )
-    found = {
-        "name": name,
-        "rate": plain(statistics.unpaired_ratio(*rates, seed, labels), *map(len, rates)),
-        "to_baseline": None,
-    }
+    rates = [[((t.run, t.process), t.tg) for t in side[name]] for side in (new, old)]
+    line = {"name": name, "rate": as_json(*new_over_old(rates, seed)), "to_baseline": None}
     if baseline is None or baseline == name or baseline not in new:
-        return found
-    ours, control = (relative(pairs, old, new, seed) for pairs in ((name, baseline), (baseline + AGAIN, baseline)))
-    if ours[0].n:
-        found["to_baseline"] = plain(statistics.with_floor(ours[0], control[0]), *ours[1:])
-    return found
+        return line
+    (ours, *counts), (control, *_) = (
+        new_over_old([relative(side, *pair) for side in (new, old)], seed)
+        for pair in ((name, baseline), (baseline + AGAIN, baseline))
+    )
+    if ours.n:
+        line["to_baseline"] = as_json(statistics.with_floor(ours, control), *counts)
+    return line
 
 
-def relative(pair: tuple[str, str], old: Subjects, new: Subjects, seed: int) -> tuple[Ratio, int, int]:
-    """(one subject over another in the new run, over the same in the old; pairs in the new run, pairs in the old)."""
-    sides = [paired(side, *pair) for side in (new, old)]
-    values, labels = zip(*[(list(side.values()), [process for process, _ in side]) for side in sides], strict=True)
+def new_over_old(sides: Sequence[list[tuple[tuple, float]]], seed: int) -> tuple[Ratio, int, int]:
+    """(the ratio of two sets of values, counts of both). sides: new and old, values each with what shares its luck."""
+    labels, values = ([[pair[at] for pair in side] for side in sides] for at in (0, 1))
     return statistics.unpaired_ratio(*values, seed, labels), *map(len, values)
 
 
-def paired(trials: Subjects, name: str, baseline: str) -> dict:
-    """{(process, block): rate of a subject over the baseline's}; over both its runs in the block, but for its own
+def relative(trials: Subjects, name: str, baseline: str) -> list[tuple[tuple, float]]:
+    """A subject's rates over the baseline's in the same blocks; over both its runs in the block, but for its own
     twin."""
-    ours, first, again = (
-        {(label(t), t.block): t.tg for t in trials.get(who, [])} for who in (name, baseline, baseline + AGAIN)
+    ours, below, again = (
+        {((t.run, t.process), t.block): t.tg for t in trials.get(side, [])}
+        for side in (name, baseline, baseline + AGAIN)
     )
-    below = first
     if name != baseline + AGAIN:
-        below = {
-            b: float(statistics.pair_baseline([first.get(b, NAN)], [again.get(b, NAN)])[0]) for b in {*first, *again}
-        }
-    return {b: rate / below[b] for b, rate in ours.items() if b in below}
+        both = {at: [[side.get(at, NAN)] for side in (below, again)] for at in {*below, *again}}
+        below = {at: float(statistics.pair_baseline(*rates)[0]) for at, rates in both.items()}
+    return [(at[0], rate / below[at]) for at, rate in ours.items() if at in below]
 
 
-def label(trial: Trial) -> tuple[str, int]:
-    """What shares its luck: the process."""
-    return trial.run, trial.process
-
-
-def plain(found: Ratio, n_new: int, n_old: int) -> dict:
-    """As JSON values. processes: those of the side that has fewer; the luck of a single one is not in the interval."""
-    return dict(
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        n_old=n_old,
-        n_new=n_new,
-        processes=found.clusters,
-        verdict=found.verdict,
-    )
+def as_json(ratio: Ratio, n_new: int, n_old: int) -> dict:
+    """processes: those of the side that has fewer; the luck of a single one is not in the interval."""
+    values = dict(value=ratio.value, low=ratio.low, high=ratio.high, n_old=n_old, n_new=n_new)
+    return values | dict(processes=ratio.clusters, verdict=ratio.verdict)
 
 
 def bandwidth(old: Sequence[Trial], new: Sequence[Trial]) -> dict:
     """Medians of what was probed beside the warm trials, GB/s, and new over old; None where nothing was."""
-    was, now = ([t.bandwidth_gbps for t in usable(side) if t.bandwidth_gbps] for side in (old, new))
-    medians = {name: float(np.median(values)) if values else None for name, values in (("old", was), ("new", now))}
-    return {**medians, "ratio": medians["new"] / medians["old"] if was and now else None}
+    was, now = (summary.median([t.bandwidth_gbps for t in side if t.bandwidth_gbps]) for side in (old, new))
+    return {"old": was, "new": now, "ratio": now / was if was and now else None}
+
+
+# In lines -------------------------------------------------------------------------------------------------------------
 
 
 def listed(names: Iterable[str]) -> str:
@@ -204,22 +179,18 @@ def listed(names: Iterable[str]) -> str:
 
 def lines(result: dict) -> list[str]:
     """The comparison for people, one line each."""
-
-    def said(ratio: dict, what: str) -> str:
-        counts = f"n = {ratio['n_old']} and {ratio['n_new']}" + ("" if ratio["processes"] > 1 else ", one process")
-        return f"{what} x {ratio['value']:.3f} {interval(ratio, '.3f')} ({counts}): {ratio['verdict']}"
-
     speed = result["bandwidth_gbps"]
-    found = [f"{result['new']} over {result['old']}"]
-    found += [f"differs: {line}" for line in result["differences"]] + [f"changed: {line}" for line in result["changed"]]
+    told = [f"{result['new']} over {result['old']}"]
+    told += [f"differs: {line}" for line in result["differences"]] + [f"changed: {line}" for line in result["changed"]]
     if speed["ratio"]:
-        found.append(
-            f"bandwidth of the machine: {speed['old']:.1f} GB/s, then {speed['new']:.1f} (x {speed['ratio']:.3f})"
-        )
-    for s in result["subjects"]:
-        found.append(f"{s['name']}: {said(s['rate'], 'rate')}")
-        if s["to_baseline"]:
-            found.append(f"{s['name']}: {said(s['to_baseline'], 'to the baseline')}")
-    return found + [
+        change = f"{speed['old']:.1f} GB/s, then {speed['new']:.1f} (x {speed['ratio']:.3f})"
+        told.append(f"bandwidth of the machine: {change}")
+    for entry in result["subjects"]:
+        for key, what in (("rate", "rate"), ("to_baseline", "to the baseline")):
+            if ratio := entry[key]:
+                counts = f"n = {ratio['n_old']} and {ratio['n_new']}" + ", one process" * (ratio["processes"] <= 1)
+                words = f"{what} x {ratio['value']:.3f} {interval(ratio, '.3f')} ({counts}): {ratio['verdict']}"
+                told.append(f"{entry['name']}: {words}")
+    return told + [
         f"only in {result[side]}: {listed(result[f'only_{side}'])}" for side in ("old", "new") if result[f"only_{side}"]
     ]

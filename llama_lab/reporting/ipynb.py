@@ -96,8 +96,14 @@ def read_finding(executed: Path) -> str:
     return "".join(text for text in said if isinstance(text, str)).strip()
 
 
-def label(cell) -> str:
-    """What a cell is about: its first comment or line."""
+def title(nb: nbformat.NotebookNode) -> str:
+    """The first heading of a notebook, without its marks."""
+    lines = (line for cell in nb.cells if cell.cell_type == "markdown" for line in cell.source.splitlines())
+    return next((line.removeprefix("# ").replace("`", "") for line in lines if line.startswith("# ")), "")
+
+
+def label(cell, room: int = 70) -> str:
+    """What a cell is about: its first comment or line, at most `room` characters of it."""
     tags = {"parameters": "parameters", "injected-parameters": "parameters of this run"}
     first = next((line for line in cell.source.splitlines() if line.strip()), "")
-    return next((tags[t] for t in cell.metadata.get("tags", []) if t in tags), first.lstrip("# ").strip()[:70])
+    return next((tags[t] for t in cell.metadata.get("tags", []) if t in tags), first.lstrip("# ").strip()[:room])

@@ -229,10 +229,9 @@ def run_one(
     ):
         error = f"it ended without writing {', '.join(missing)}"
     if not error:
-        from llama_lab.reporting import forge, pages  # here: those who only look for notebooks draw nothing
+        from llama_lab.reporting import pages  # here: those who only look for notebooks draw nothing
 
         pages.write(executed, out_dir)
-        forge.write(executed, out_dir)
     return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)
 
 

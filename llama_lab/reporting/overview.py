@@ -12,19 +12,30 @@ from pathlib import Path
 from llama_lab.bench import AGAIN, SAMPLED, record, standings, statistics, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.job import whole
-from llama_lab.bench.numbers import within
 from llama_lab.bench.record import Row, Trial
 from llama_lab.bench.statistics import Ratio, Summary
-from llama_lab.experiments.time_to_first_token import table as ttft_table
+from llama_lab.experiments.time_to_first_token import table as first_tokens
 from llama_lab.reporting import notebooks
+from llama_lab.reporting.document import Number
 
-RATE, FIRST = "tokens/s", "ms to the first token"
+JOINTS = {"faster": " than ", "slower": " than ", "equal within 2 %": " of "}  # of a verdict with its baseline
+
+
+@dataclass(frozen=True)
+class Group:
+    """Warm rows of one table that were timed side by side. setting: beside model and lengths. first: their time is that
+    of the first token, not of those that follow."""
+
+    setting: str
+    model: str
+    first: bool
+    rows: list[Row]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One subject in one setting. middle: Summary of `unit`. void: warm trials that did not count. weights: as they are
-    kept.
+    """One subject in one setting. middle: of tokens/s; where `first`, of ms to the first token. void: warm trials that
+    did not count. weights: as they are kept.
 
     share: of the limit that the bandwidth allows; None where that is not known.
     baseline: what ran twice beside it; "" where nothing did. ratio: speed over the baseline's, above 1 is faster; None
@@ -37,7 +48,7 @@ class Line:
     lengths: str
     subject: str
     weights: str
-    unit: str
+    first: bool
     middle: Summary
     share: float | None
     void: int
@@ -49,9 +60,11 @@ class Line:
         """`faster than step`, `baseline`, `inconclusive`, …; "" where there is no baseline."""
         if self.ratio is None:
             return "baseline" if self.subject == self.baseline else ""
-        joint = {"faster": " than ", "slower": " than ", "equal within 2 %": " of "}.get(self.ratio.verdict)
-        said = self.ratio.verdict.replace("equal within 2 %", "within 2 %") + (joint + self.baseline if joint else "")
-        return f"A/A control: {self.ratio.verdict}" if self.subject == self.baseline + AGAIN else said
+        verdict = self.ratio.verdict
+        if self.subject == self.baseline + AGAIN:
+            return f"A/A control: {verdict}"
+        joint = JOINTS.get(verdict)
+        return verdict.replace("equal within 2 %", "within 2 %") + (joint + self.baseline if joint else "")
 
 
 def kind_of(name: str) -> type[Row] | None:
@@ -76,38 +89,21 @@ def about(path: Path) -> dict:
     return record.read_meta(path)
 
 
-def lines(path: Path, meta: dict, seed: int = 0) -> list[Line]:
-    """The lines of one table, by setting and subject; none for a table of another kind of row, or of those left out.
-
-    meta: what `about` gives. Raises UserError where the table cannot be read.
-    """
-    found = groups(path, meta)
-    return [
-        line
-        for key in sorted(found, key=lambda key: natural(key[0]))
-        for line in group_lines(path.stem, key, found[key], meta, seed)
-    ]
-
-
-def groups(path: Path, meta: dict) -> dict[tuple[str, str, bool], list[Row]]:
-    """The warm rows of one table that were timed side by side, by (setting, model, whether they are first tokens)."""
+def groups(path: Path, meta: dict) -> list[Group]:
+    """The warm rows of one table by setting, model and kind of time; none for a table of another kind of row, or of
+    those left out. Raises UserError where the table cannot be read."""
     kind = kind_of(meta.get("kind", Trial.__name__))
     if kind is None or path.stem.split("-")[0] in left_out():
-        return {}
+        return []
     rows, _ = record.read(path, kind=kind)
-    found: dict[tuple[str, str, bool], list[Row]] = {}
     made_for_first = path.stem in notebooks.saying("first_tokens")  # though their answers have a second token
+    grouped: dict[tuple[str, str, bool], list[Row]] = {}
     for row in rows if issubclass(kind, Trial) else whole(rows):
         if row.phase == "warm":
             first = made_for_first or getattr(row, "new_tokens", 0) == 1
             words = f"first token {row.prompt_tokens}" if first else setting(row)
-            found.setdefault((words, row.model, first), []).append(row)
-    return found
-
-
-def natural(words: str) -> list:
-    """A key that sorts `context 256` before `context 1024`."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", words)]
+            grouped.setdefault((words, row.model, first), []).append(row)
+    return [Group(*key, members) for key, members in grouped.items()]
 
 
 def setting(row: Row) -> str:
@@ -118,67 +114,63 @@ def setting(row: Row) -> str:
     return " · ".join(filter(None, ["" if words in ("main", "warm") else words, "" if drawn == "greedy" else drawn]))
 
 
-def named(group: Sequence[Row]) -> list[str]:
-    """Subjects that have a valid row, by name, the baseline's twin right after it."""
-    return sorted({row.subject for row in group if row.valid}, key=lambda name: (name.removesuffix(AGAIN), name))
-
-
-def baseline_of(group: Sequence[Row], meta: dict) -> str:
-    """The subject that ran twice in each block; else the one that the table names, where it is here; else none."""
-    twins = [row.subject.removesuffix(AGAIN) for row in group if row.subject.endswith(AGAIN)]
-    known = meta.get("baseline", "")
-    subjects = {row.subject for row in group}
-    return twins[0] if twins else next((name for name in (known, known + SAMPLED) if name in subjects), "")
-
-
-def group_lines(table: str, key: tuple, group: Sequence[Row], meta: dict, seed: int) -> list[Line]:
-    """The lines of subjects that were timed side by side."""
-    setting_words, model, first = key
-    words = " · ".join(filter(None, ["first token" if first else setting_words, size(group[0])]))
-    base, found = baseline_of(group, meta), []
-    once, both = (ttft_table.rates, ttft_table.both_rates) if first else (summary.rates, summary.both_rates)
-    extra = (group[0].prompt_tokens,) if first else ()
-    control = summary.over(once(group, base + AGAIN, *extra), once(group, base, *extra), seed)
-    for name in named(group):
-        good, every = summary.warm(group, name), summary.warm(group, name, valid=False)
-        middle = statistics.summarise(
-            [1e3 * row.ttft if first else row.tg for row in good], seed, [row.process for row in good]
-        )
-        ratio = control if name == base + AGAIN else None
-        if base and name not in (base, base + AGAIN):
-            ratio = statistics.with_floor(
-                summary.over(both(group, name, *extra), both(group, base, *extra), seed), control
-            )
-        found.append(
-            Line(
-                table=table,
-                words=words,
-                model=model,
-                lengths=lengths(good),
-                subject=name,
-                weights=weights(good[0]),
-                unit=FIRST if first else RATE,
-                middle=middle,
-                share=None if first else share(good),
-                void=len(every) - len(good),
-                baseline=base,
-                ratio=ratio,
-            )
-        )
+def lines(path: Path, meta: dict, seed: int = 0) -> list[Line]:
+    """The lines of one table, by setting and subject, the baseline's twin right after it. meta: what `about` gives."""
+    found = []
+    for group in sorted(groups(path, meta), key=lambda group: natural(group.setting)):
+        subjects = {row.subject for row in group.rows if row.valid}
+        for name in sorted(subjects, key=lambda name: (name.removesuffix(AGAIN), name)):
+            found.append(line_of(path.stem, group, name, baseline_of(group.rows, meta), seed))
     return found
 
 
-def size(row: Row) -> str:
-    """What tells a model of other sizes from its like."""
-    return (
-        f"{row.weights_bytes / 1e6:.3g} MB of weights"
-        if "," in row.model and getattr(row, "weights_bytes", None)
-        else ""
+def natural(words: str) -> list:
+    """A key that sorts `context 256` before `context 1024`."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", words)]
+
+
+def baseline_of(rows: Sequence[Row], meta: dict) -> str:
+    """The subject that ran twice in each block; else the one that the table names, where it is here; else none."""
+    subjects = dict.fromkeys(row.subject for row in rows)
+    twins = [name.removesuffix(AGAIN) for name in subjects if name.endswith(AGAIN)]
+    known = meta.get("baseline", "")
+    return twins[0] if twins else next((name for name in (known, known + SAMPLED) if name in subjects), "")
+
+
+def line_of(table: str, group: Group, name: str, baseline: str, seed: int) -> Line:
+    """The line of one subject of a group."""
+    valid, every = (summary.warm(group.rows, name, valid) for valid in (True, False))
+    values = [1e3 * row.ttft if group.first else row.tg for row in valid]
+    size = f"{group.rows[0].weights_bytes / 1e6:.3g} MB of weights" if resized(group.rows[0]) else ""
+    return Line(
+        table=table,
+        words=" · ".join(filter(None, ["first token" if group.first else group.setting, size])),
+        model=group.model,
+        lengths=lengths(valid),
+        subject=name,
+        weights=standings.weights(valid[0]) if isinstance(valid[0], Trial) else valid[0].dtype,
+        first=group.first,
+        middle=statistics.summarise(values, seed, [row.process for row in valid]),
+        share=None if group.first else share(valid),
+        void=len(every) - len(valid),
+        baseline=baseline,
+        ratio=None if baseline in ("", name) else ratio(group, name, baseline, seed),
     )
 
 
-def weights(row: Row) -> str:
-    return standings.weights(row) if isinstance(row, Trial) else row.dtype
+def resized(row: Row) -> bool:
+    """Whether a row's model is one of other sizes than its preset's."""
+    return "," in row.model and bool(getattr(row, "weights_bytes", None))
+
+
+def ratio(group: Group, name: str, baseline: str, seed: int) -> Ratio:
+    """Speed of a subject over the baseline's in the same blocks, judged against the A/A control."""
+    if not group.first:
+        return summary.paired_ratio(group.rows, name, baseline, seed)
+    tokens = group.rows[0].prompt_tokens
+    if name != baseline + AGAIN:
+        return first_tokens.times_as_long(group.rows, baseline, name, tokens, seed)
+    return summary.over(*(first_tokens.rates(group.rows, side, tokens) for side in (name, baseline)), seed)
 
 
 def lengths(rows: Sequence[Row]) -> str:
@@ -195,13 +187,11 @@ def share(rows: Sequence[Row]) -> float | None:
     return summary.median([row.mbu for row in rows if isinstance(row, Trial) and row.mbu == row.mbu])
 
 
-def value(middle: float, found) -> dict:
-    """{value, words, interval} of a summary's or a ratio's number; no interval where a single trial has none."""
-    return dict(value=f"{middle:.6g}", words=short(middle), interval=within(found, short).strip())
+def ratio_cell(ratio: Ratio | None) -> Number | None:
+    """A ratio in a table; None where there is none."""
+    return Number.within(ratio.value, ratio) if ratio is not None and ratio.n else None
 
 
-def short(number: float) -> str:
-    """A positive number in three digits or so, without powers: 0.052, 5.24, 35.3, 772, 22,322."""
-    if number >= 100:
-        return f"{number:,.0f}"
-    return f"{number:.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.3f}"
+def share_cell(share: float | None) -> Number | None:
+    """A share of the limit in a table; None where it is not known."""
+    return Number(f"{share:.6g}", f"{share:.0%}") if share else None

@@ -8,13 +8,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from markupsafe import Markup
+
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import environment, wording
 from llama_lab.bench.wording import clipped, opening
 from llama_lab.figures import model_label, read_manifest
-from llama_lab.reporting import machines, notebooks, overview, pages, readme
-from llama_lab.reporting.overview import Line, value
+from llama_lab.reporting import document, machines, notebooks, overview, pages, readme
+from llama_lab.reporting.document import Number, Table
+from llama_lab.reporting.readme import Behind
 from llama_lab.sharing import contribution
 
 CAPTION = 320  # characters that are shown of a figure's results; the rest opens
@@ -29,40 +32,47 @@ def sections(out_dir: Path) -> list[dict]:
     manifest, home = read_manifest(out_dir), Path(out_dir)
     if not manifest["notebooks"]:
         raise UserError(f"No figures are recorded in {home / 'figures'}: run `llama-jax run` first.")
-    found, read = [], [path.stem for path in notebooks.sources()]
-    order = sorted(manifest["notebooks"], key=lambda name: (read.index(name) if name in read else len(read), name))
-    for name, about in ((name, manifest["notebooks"][name]) for name in order):
-        mine = {key: entry for key, entry in manifest["figures"].items() if entry["notebook"] == name}
-        figures = [figure(key, mine[key], home / "figures" / f"{key}.svg") for key in in_order(name, list(mine))]
-        data = [path.name for path in sorted((home / "data").glob(f"{name}*.csv"))]
-        page = pages.path_of(name, home).relative_to(home / "docs") if pages.path_of(name, home).is_file() else None
-        found.append(dict(name=name, number=name.split("-")[0], figures=figures, data=data, page=page, **about))
-    return found
+    made, read = [], [path.stem for path in notebooks.sources()]
+    for name in sorted(manifest["notebooks"], key=lambda name: (read.index(name) if name in read else len(read), name)):
+        drawn = [key for key, entry in manifest["figures"].items() if entry["notebook"] == name]
+        page = pages.path_of(name, home)
+        made.append(
+            dict(
+                name=name,
+                number=name.split("-")[0],
+                figures=[figure(key, manifest["figures"][key], home) for key in in_order(name, drawn)],
+                data=[path.name for path in sorted((home / "data").glob(f"{name}*.csv"))],
+                page=page.relative_to(home / "docs") if page.is_file() else None,
+                **manifest["notebooks"][name],
+            )
+        )
+    return made
 
 
-def figure(name: str, entry: dict, image: Path) -> dict:
+def figure(name: str, entry: dict, home: Path) -> dict:
     """A figure of the manifest as the page shows it: what it shows, and what came out, in short where it is long."""
-    width, height = size(image)
-    said = clipped(entry["alt"], CAPTION)
-    return dict(name=name, width=width, height=height, caption=caption(entry["alt"]), said=said, **entry)
+    width, height = size(home / "figures" / f"{name}.svg")
+    shown = clipped(entry["alt"], CAPTION)
+    return dict(name=name, width=width, height=height, caption=caption(entry["alt"]), shown=shown, **entry)
 
 
-def others(out_dir: Path, found: Sequence[dict]) -> list[dict]:
+def others(out_dir: Path, known: Sequence[dict]) -> list[dict]:
     """Pages of notebooks that answer no question and so have no section: {number, page, title}."""
-    home, known = Path(out_dir) / "docs", {s["name"] for s in found}
-    here = [path for path in sorted((home / "notebooks").glob("*.html")) if path.stem not in known]
-    return [
-        dict(number=path.stem.split("-")[0], page=path.relative_to(home), title=pages.heading(path)) for path in here
-    ]
+    home, found = Path(out_dir) / "docs", []
+    for path in sorted({*(home / "notebooks").glob("*.html")} - {home / s["page"] for s in known if s["page"]}):
+        heading = re.search(r"<h1>(.*?)</h1>", path.read_text(encoding="utf-8"), re.S)
+        title = Markup(heading[1]).striptags() if heading else path.stem
+        found.append(dict(number=path.stem.split("-")[0], page=path.relative_to(home), title=title))
+    return found
 
 
 def in_order(notebook: str, figures: list[str]) -> list[str]:
     """A notebook's figures in the order in which it names its artifacts, the one that answers its question first;
     others by name."""
     source = notebooks.FOLDER / f"{notebook}.ipynb"
-    named = notebooks.about(source).artifacts if source.is_file() else []
-    told = [Path(artifact).stem for artifact in named if artifact.endswith(".svg")]  # a table may have a figure's name
-    return sorted(figures, key=lambda name: (told.index(name) if name in told else len(told), name))
+    artifacts = notebooks.about(source).artifacts if source.is_file() else []
+    named = [Path(artifact).stem for artifact in artifacts if artifact.endswith(".svg")]  # a table may have that name
+    return sorted(figures, key=lambda name: (named.index(name) if name in named else len(named), name))
 
 
 def caption(alt: str) -> str:
@@ -74,23 +84,23 @@ def size(image: Path) -> tuple[int, int]:
     """Width and height of an SVG file in points, for the room that the page keeps. Raises UserError where there is
     none."""
     try:
-        found = re.search(r'<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"', boundary.content(image).decode())
+        box = re.search(r'<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"', boundary.content(image).decode())
     except FileNotFoundError:
         raise UserError(f"{image} is listed in manifest.json but missing: run `llama-jax run` again.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{image} is damaged ({error}): run `llama-jax run` again.") from None
-    if not found:
+    if not box:
         raise UserError(f"{image} is damaged (an SVG without viewBox): run `llama-jax run` again.")
-    return round(float(found[1])), round(float(found[2]))
+    return round(float(box[1])), round(float(box[2]))
 
 
-def cards(found: Sequence[dict]) -> list[dict]:
+def cards(known: Sequence[dict]) -> list[dict]:
     """What the page begins with: the headline and the findings `in_readme`, each with how it begins, its first number
     and its first figure."""
     shown = [contribution.HEADLINE, *notebooks.saying("in_readme")]
     return [
         dict(s, begins=opening(s["finding"]), key=key_number(opening(s["finding"])), picture=s["figures"][0]["name"])
-        for s in found
+        for s in known
         if s["name"] in shown and s["figures"]
     ]
 
@@ -98,92 +108,84 @@ def cards(found: Sequence[dict]) -> list[dict]:
 def key_number(text: str) -> str:
     """The first number of a sentence that has a unit, with it: `8.48x`, `54%`, `328.6 tokens/s`; "" where there is
     none."""
-    found = NUMBER.search(text)
-    return found[0] if found else ""
+    number = NUMBER.search(text)
+    return number[0] if number else ""
 
 
 def terms() -> list[dict]:
     """{id, term, meaning} of each point of docs/statistics.md; none outside a clone, where there is no such file."""
     path = paths.ROOT / "docs" / "statistics.md"
-    found = POINT.findall(path.read_text(encoding="utf-8")) if path.is_file() else []
-    return [dict(id=pages.anchor(term), term=term, meaning=pages.inline(meaning)) for term, meaning in found]
+    points = POINT.findall(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return [dict(id=document.anchor(term), term=term, meaning=document.inline(meaning)) for term, meaning in points]
 
 
-def tables(out_dir: Path, found: Sequence[dict]) -> list[tuple[dict, Path, dict]]:
-    """(section, table, its meta) of each table behind the sections, from OUT, or from the repository where OUT has
-    none."""
-    known = []
-    for s in found:
-        homes = [Path(home) / "data" for home in (paths.ROOT, out_dir)]
-        # OUT's own replace the others
-        here = {path.name: path for home in homes for path in overview.tables(home, s["name"])}
-        known += [(s, here[name], overview.about(here[name])) for name in sorted(here)]
-    return known
+def tables(out_dir: Path, known: Sequence[dict]) -> Behind:
+    """Each table behind the sections, from OUT, or from the repository where OUT has none."""
+    homes, behind = [Path(home) / "data" for home in (paths.ROOT, out_dir)], []
+    for s in known:
+        here = {path.name: path for home in homes for path in overview.tables(home, s["name"])}  # OUT's own come last
+        behind += [(s, here[name], overview.about(here[name])) for name in sorted(here)]
+    return behind
 
 
-def told(s: dict, line: Line) -> dict:
-    """A line of the table of all subjects as words, numbers beside those that are sorted by."""
-    setting = " · ".join(filter(None, [model_label(line.model), line.words]))
-    middle = value(line.middle.median, line.middle)
-    ratio = line.ratio and line.ratio.n and value(line.ratio.value, line.ratio)
-    return dict(
-        number=s["number"],
-        question=s["question"],
-        subject=line.subject,
-        weights=line.weights,
-        setting=setting,
-        lengths=line.lengths,
-        rate=middle if line.unit == overview.RATE else None,
-        first=middle if line.unit == overview.FIRST else None,
-        ratio=ratio,
-        verdict=line.verdict,
-        n=line.middle.n,
-        void=line.void,
-    )
+def subjects(behind: Behind) -> Table:
+    """All subjects that were timed side by side, a line each."""
+    heads = ("Subject", "Notebook", "Weights", "Model and setting", "Prompt + answer", "n", "Tokens/s",
+             "First token, ms", "× baseline", "Verdict")  # fmt: skip
+    rows = []
+    for section, path, meta in behind:
+        title = Markup('<a href="#n{}" title="{}">{}</a>').format(
+            *(section[k] for k in ("number", "question", "number"))
+        )
+        for line in overview.lines(path, meta):
+            setting = " · ".join(filter(None, [model_label(line.model), line.words]))
+            n = Number(str(line.middle.n), str(line.middle.n), f"+ {line.void} void" if line.void else "")
+            middle = Number.within(line.middle.median, line.middle)
+            times = (None, middle) if line.first else (middle, None)
+            ratio = overview.ratio_cell(line.ratio)
+            rows.append((line.subject, title, line.weights, setting, line.lengths, n, *times, ratio, line.verdict))
+    return Table(heads, rows, frozenset(range(5, 9)))
 
 
-def machine(path: Path, meta: dict, out_dir: Path) -> dict:
-    """Where and with what a table was measured."""
-    env = meta["environment"]
-    commit, system = (env.get("git") or {}).get("commit"), f"{env['os'].partition('-with-')[0]}, Python {env['python']}"
-    return dict(
-        table=path.stem,
-        here=path.is_relative_to(out_dir),
-        created=meta["created"],
-        commit=(commit or "unknown")[:10],
-        machine=environment.machine_line(env).partition(" · jax")[0],
-        system=system,
-        packages={p: env["packages"].get(p) for p in PACKAGES},
-    )
+def versions(behind: Behind, out_dir: Path) -> Table:
+    """Where and with what each table was measured."""
+    known = [name for name in PACKAGES if any(meta["environment"]["packages"].get(name) for _, _, meta in behind)]
+    rows = []
+    for _, path, meta in behind:
+        env, name = meta["environment"], path.stem
+        link = Markup('<a href="../data/{0}.meta.json">{0}</a>').format(name)
+        commit = Markup("<code>{}</code>").format(((env.get("git") or {}).get("commit") or "unknown")[:10])
+        machine = environment.machine_line(env).partition(" · jax")[0]
+        system = f"{env['os'].partition('-with-')[0]}, Python {env['python']}"
+        packages = [env["packages"].get(package) or "" for package in known]
+        here = path.is_relative_to(out_dir)
+        rows.append((link if here else name, meta["created"], commit, machine, system, *packages))
+    return Table(("Table", "Measured", "Commit", "Machine", "System", *known), rows)
 
 
-def unplain(found: Sequence[dict]) -> list[str]:
+def unplain(known: Sequence[dict]) -> list[str]:
     """`03-jit-placement's finding: its first sentence has 31 words, more than 20`, a line a complaint."""
-    said = ((s["name"], s["finding"]) for s in found if s["finding"])
-    return [f"{name}'s finding: {complaint}" for name, finding in said for complaint in wording.complaints(finding)]
+    return [f"{s['name']}'s finding: {complaint}" for s in known if s["finding"]
+            for complaint in wording.complaints(s["finding"])]  # fmt: skip
 
 
 def write(out_dir: Path) -> Path:
     """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md; a finding
     that does not begin in plain words is told on standard error."""
-    found = sections(out_dir)
-    for line in unplain(found):
+    known = sections(out_dir)
+    for line in unplain(known):
         print(line, file=sys.stderr)
-    behind = tables(out_dir, found)
-    subjects = [told(s, line) for s, path, meta in behind for line in overview.lines(path, meta)]
-    measured = [machine(path, meta, Path(out_dir)) for _, path, meta in behind]
-    packages = [name for name in PACKAGES if any(m["packages"][name] for m in measured)]
-    page = pages.render(
+    behind = tables(out_dir, known)
+    page = document.render(
         "report.html",
-        sections=found,
-        others=others(out_dir, found),
-        cards=cards(found),
-        subjects=subjects,
+        sections=known,
+        others=others(out_dir, known),
+        cards=cards(known),
+        subjects=subjects(behind),
         terms=terms(),
-        machines=measured,
-        packages=packages,
+        machines=versions(behind, Path(out_dir)),
         left_out=" and ".join(overview.left_out()),
     )
-    readme.refresh(out_dir, found, behind)
+    readme.refresh(out_dir, known, behind)
     machines.write(out_dir)
     return files.write(Path(out_dir) / "docs" / "index.html", page)

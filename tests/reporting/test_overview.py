@@ -42,7 +42,7 @@ def test_the_ladder_is_notebook_threes():
             )
             assert line.ratio.verdict == ratio["verdict"]
             assert line.ratio.verdict in line.verdict
-        assert (line.unit, line.weights, line.baseline) == (overview.RATE, "float32", meta["baseline"])
+        assert (line.first, line.weights, line.baseline) == (False, "float32", meta["baseline"])
 
 
 def test_drawn_answers_are_compared_with_the_baselines_drawn_answers(tmp_path):
@@ -79,7 +79,7 @@ def test_first_tokens_are_notebook_nines():
                 entry["low"],
                 entry["high"],
             )
-            assert (line.unit, line.middle.n) == (overview.FIRST, entry["n"])
+            assert (line.first, line.middle.n) == (True, entry["n"])
             if name != meta["baseline"]:
                 assert line.ratio == table.times_as_long(starts, meta["baseline"], name, n)
 

@@ -1,9 +1,10 @@
-"""An executed notebook as a page: whole, the same for the same data, and without what only one machine or one run
-has."""
+"""An executed notebook as a page and as Markdown: whole, the same for the same data, and without what only one machine
+or one run has."""
 
 import base64
 import hashlib
 import re
+from html.parser import HTMLParser
 
 import nbformat
 import pytest
@@ -14,15 +15,40 @@ from llama_lab import figures
 from llama_lab.reporting import pages
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # one point
+TITLE = new_markdown_cell("# Is `it` so?")
+VOID = ("img", "meta", "link", "input", "br", "hr")
+
+
+class Outline(HTMLParser):
+    """Tags of a page; fails where one is closed that is not open."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.images = [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "img":
+            self.images.append(dict(attributes))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, self.getpos()
 
 
 def output(kind="execute_result", **data):
     return new_output(kind, data={k.replace("_", "/"): v for k, v in data.items()})
 
 
+def code(source, *outputs, **metadata):
+    return new_code_cell(source, outputs=list(outputs), metadata=metadata)
+
+
 @pytest.fixture
-def page(tmp_path):
-    """A notebook of these cells, executed elsewhere, as a page."""
+def written(tmp_path):
+    """A notebook of these cells, executed elsewhere, as (page, Markdown)."""
 
     def made(*cells, times=("2026-01-01", 1)):
         nb = new_notebook(cells=list(cells))
@@ -33,161 +59,167 @@ def page(tmp_path):
         nb.metadata["papermill"] = {"output_path": str(tmp_path), "start_time": times[0]}
         executed = tmp_path / "out" / "notebooks" / "77-made.ipynb"
         files.write(executed, nbformat.writes(nb))
-        written = pages.write(executed, tmp_path)
-        assert written == pages.path_of("77-made", tmp_path)
-        return written.read_text()
+        page = pages.write(executed, tmp_path)
+        assert page == pages.path_of("77-made", tmp_path)
+        text = page.read_text()
+        outline = Outline(text)
+        assert outline.open == []
+        assert all(image["alt"] for image in outline.images)
+        return text, page.with_suffix(".md").read_text()
 
     return made
 
 
-def test_text_code_and_outputs_stand_in_their_order(page):
-    text = page(
-        new_markdown_cell("# Is `it` so?\n\nSome *text*."),
-        new_code_cell("# Add\n1 + 1", outputs=[new_output("stream", text="two\n"), output(text_plain="2 < 3")]),
-        new_markdown_cell("## The answer\n\n| a | b |\n|---|---|\n| 1 | 2 |"),
-    )
-    order = [
-        text.index(part)
-        for part in (
-            "<h1>Is it so?</h1>",
-            "Some <em>text</em>",
-            "# Add",
-            "two</pre>",
-            "2 &lt; 3</pre>",
-            '<h2 id="the-answer">The answer</h2>',
-            "<td>1</td>",
-        )
-    ]
-    assert order == sorted(order)
-    assert '<a href="#the-answer">The answer</a>' in text
-    assert "../index.html#n77" not in text  # the report has no such section
-    assert text.count("<h1") == 1
+def in_order(text, *parts):
+    places = [text.index(part) for part in parts]
+    return places == sorted(places)
 
 
-def test_neither_time_nor_machine_nor_run_leaves_a_trace(page, tmp_path):
+def test_text_code_and_outputs_stand_in_their_order(written, tmp_path):
     cells = [
-        new_markdown_cell("# Is it so?"),
-        new_code_cell(f'# Parameters\nout_dir = "{tmp_path}"', metadata={"tags": ["injected-parameters"]}),
-        new_code_cell("show()", outputs=[
+        new_markdown_cell("# Is `it` so?\n\nSome *text*."),
+        code("# Add\n1 + 1", new_output("stream", text="two\n"), output(text_plain="2 < 3")),
+        new_markdown_cell("## The answer\n\n| a | b |\n|---|---|\n| 1 | 2 |"),
+    ]
+    page, text = written(*cells)
+    heading = '<h2 id="the-answer">The answer</h2>'
+    assert in_order(
+        page, "<h1>Is it so?</h1>", "<em>text</em>", "# Add", "two</pre>", "2 &lt; 3</pre>", heading, "<td>1</td>"
+    )
+    assert '<a href="#the-answer">The answer</a>' in page
+    assert page.count("<h1") == 1
+    fences = ("```python\n# Add\n1 + 1\n```", "```text\ntwo\n```", "```text\n2 < 3\n```")
+    assert in_order(text, "# Is it so?", "Some *text*.", *fences, "## The answer\n\n| a |")
+    assert "../index.html#n77" not in page + text  # the report has no such section
+    figures.conclude("77-made", "Is it?", "It is 2x [1, 3]. So.", None, tmp_path)
+    page, text = written(*cells)
+    assert in_order(page, '<a href="../index.html#n77">', "<h1>Is it?</h1>", "It is 2x [1, 3].")
+    assert in_order(
+        text, "[in the report](../index.html#n77)", "[as a page](77-made.html)", "> It is 2x [1, 3].\n>\n> - So\n"
+    )
+    assert written(code("1"))[1].startswith("# Is it?\n\n")
+
+
+def test_neither_time_nor_machine_nor_run_leaves_a_trace(written, tmp_path):
+    cells = [
+        TITLE,
+        code(f'# Parameters\nout_dir = "{tmp_path}"', tags=["injected-parameters"]),
+        code(
+            "show()",
             output(text_plain=f"<Thing at 0x7f1234 of {paths.ROOT}/data/x.csv and {tmp_path}/figures>"),
             new_output("stream", name="stderr", text=f"{tmp_path}: a warning"),
             new_output("stream", text="\x1b[31mred\x1b[0m"),
-        ]),
-    ]  # fmt: skip
-    text = page(*cells)
-    assert "&lt;Thing of data/x.csv and figures&gt;" in text
-    assert ">red</pre>" in text
-    assert not re.search(r"0x7f|a warning|out_dir|2026-01-01|\x1b", text)
-    assert str(tmp_path) not in text
-    assert page(*[new_markdown_cell("# Is it so?"), cells[1], cells[2]], times=("2027-02-02", 9)) == text
+        ),
+        code("clock()", new_output("stream", text="12:34"), tags=[pages.LIVE]),
+    ]
+    both = page, text = written(*cells)
+    assert "&lt;Thing of data/x.csv and figures&gt;" in page
+    assert "<Thing of data/x.csv and figures>" in text
+    for shown in both:
+        assert not re.search(r"0x7f|a warning|out_dir|2026-01-01|\x1b|12:34", shown)
+        assert str(tmp_path) not in shown
+        assert pages.ASK in shown
+    assert written(*cells, times=("2027-02-02", 9)) == both
 
 
-def test_a_figure_of_the_manifest_is_shown_from_where_it_lies(page, tmp_path):
+def test_a_figure_of_the_manifest_is_shown_from_where_it_lies(written, tmp_path):
+    picture = code("# Draw\ndraw()", output("display_data", image_png=PNG, text_plain="<Image>"))
+    page, text = written(TITLE, picture)
+    assert f'<img src="data:image/png;base64,{PNG}" alt="Draw">' in page
+    assert "see [the page](77-made.html)" in text
     sha = hashlib.sha256(base64.b64decode(PNG)).hexdigest()
     entry = dict(
-        notebook="77-made", parameters={}, data_sha256="", sha256=dict(png=sha, svg=""), alt='What is "seen" & said.'
+        notebook="77-made", parameters={}, data_sha256="", sha256=dict(png=sha, svg=""), alt='"Seen" & [1, 2].'
     )
     figures.update_manifest(tmp_path, "figures", "77-made-topic", entry)
-    picture = output("display_data", image_png=PNG, text_plain="<Image>")
-    text = page(new_markdown_cell("# Is it so?"), new_code_cell("# Draw\ndraw()", outputs=[picture]))
-    assert '<img src="../../figures/77-made-topic.svg" alt="What is &#34;seen&#34; &amp; said.">' in text
-    assert "base64" not in text
-    figures.conclude("77-made", "Is it?", "It is.", None, tmp_path)
-    figures.update_manifest(tmp_path, "figures", "77-made-topic", entry | dict(sha256=dict(png="another", svg="")))
-    other = page(new_code_cell("# Draw\ndraw()", outputs=[picture]))
-    assert f'<img src="data:image/png;base64,{PNG}" alt="Draw">' in other
-    assert "<h1>Is it?</h1>" in other
-    assert '<a href="../index.html#n77">' in other
+    page, text = written(TITLE, picture)
+    assert '<img src="../../figures/77-made-topic.svg" alt="&#34;Seen&#34; &amp; [1, 2].">' in page
+    assert '!["Seen" & [1, 2].](../../figures/77-made-topic.svg)' in text
+    assert "base64" not in page + text
 
 
-def test_a_data_frame_is_a_plain_table(page):
-    head = '<thead>\n<tr style="text-align: right;"><th></th><th>a</th></tr></thead>'
-    frame = f'<div>\n<style scoped>\n.x {{ }}\n</style>\n<table border="1" class="dataframe">{head}</table></div>'
-    text = page(new_code_cell("# Table: all\nt", outputs=[output(text_html=frame, text_plain="a")]))
-    assert '<table class="dataframe"><thead><tr><td></td><th>a</th></tr></thead></table>' in text
-    assert 'aria-label="Table: all"' in text
-    assert "scoped" not in text
+def frame(rows="<tr><td>1</td></tr>"):
+    head = '<thead>\n\n<tr style="text-align: right;"><th></th></tr>\n</thead>'
+    return f'<div>\n<style scoped>\n.x {{ }}\n</style>\n<table border="1" class="dataframe">{head}{rows}</table></div>'
 
 
-def test_a_styled_table_is_the_same_each_time(page):
+def test_a_data_frame_is_a_plain_table(written):
+    page, text = written(code("# Table: all\nt", output(text_html=frame(), text_plain="a")))
+    table = '<table class="dataframe"><thead><tr><td></td></tr></thead><tr><td>1</td></tr></table>'
+    assert table in page
+    assert 'aria-label="Table: all"' in page
+    assert [line for line in text.splitlines() if "<table" in line] == [f"<div>{table}</div>"]
+    for shown in written(code("gaps", output(text_html=frame(""), text_plain="Empty DataFrame"))):
+        assert pages.EMPTY in shown
+
+
+def test_a_styled_table_is_the_same_each_time(written):
     import pandas as pd
 
-    frame = pd.DataFrame({"a": [1.0]}, index=pd.Index(["x"], name="who")).style.set_properties(**{"text-align": "left"})
-    first, second = (
-        page(new_code_cell("t", outputs=[output(text_html=frame._repr_html_(), text_plain="<Styler>")]))
-        for _ in range(2)
-    )
-    other = pd.DataFrame({"a": [1.0]}, index=pd.Index(["x"], name="who")).style
-    assert (
-        first
-        == second
-        == page(new_code_cell("t", outputs=[output(text_html=other._repr_html_(), text_plain="<Styler>")]))
-    )
-    assert "1.000000" in first
-    assert 'id="T_' not in first
+    index = pd.Index(["x"], name="who")
+    plain, styled = (pd.DataFrame({"a": [1.0]}, index=index).style for _ in range(2))
+    styled.set_properties(**{"text-align": "left"})
+    shown = [
+        written(code("t", output(text_html=one._repr_html_(), text_plain="<Styler>")))
+        for one in (styled, styled, plain)
+    ]
+    assert shown[0] == shown[1] == shown[2]
+    assert "1.000000" in shown[0][0]
+    assert 'id="T_' not in shown[0][0]
 
 
-def test_markdown_that_a_cell_made_is_text(page):
-    text = page(
-        new_code_cell(
-            "map()", outputs=[output(text_markdown="*See* [03](03-jit-placement.ipynb).", text_plain="<Markdown>")]
-        )
-    )
-    assert '<em>See</em> <a href="03-jit-placement.html">03</a>.' in text
-    assert "Markdown&gt;" not in text
-
-
-def test_what_is_live_is_not_frozen(page):
+def test_a_widget_is_not_frozen(written):
     widget = output("display_data", text_plain="VBox()")
     widget.data[pages.WIDGET] = {"model_id": "abc123"}
-    lively = new_code_cell(
-        "# Now\nclock()", outputs=[new_output("stream", text="12:34")], metadata={"tags": [pages.LIVE]}
-    )
-    text = page(lively, new_code_cell("# Play\nplay()", outputs=[widget]))
-    assert text.count(pages.ASK) == 2
-    assert "12:34" not in text
-    assert "abc123" not in text
-    assert "clock" in text
+    for shown in written(code("# Play\nplay()", widget)):
+        assert pages.ASK in shown
+        assert "abc123" not in shown
 
 
 @pytest.mark.parametrize(
     ("target", "leads_to"),
     [
-        ("03-jit-placement.ipynb", "03-jit-placement.html"),
-        ("03-jit-placement.ipynb#the-answer", "03-jit-placement.html#the-answer"),
+        ("03-jit-placement.ipynb", "03-jit-placement.SUFFIX"),
+        ("03-jit-placement.ipynb#the-answer", "03-jit-placement.SUFFIX#the-answer"),
         ("../docs/xla-cpu.md", "../../docs/xla-cpu.md"),
         ("https://jax.dev/x.ipynb", "https://jax.dev/x.ipynb"),
         ("#here", "#here"),
         ("pictures/a.svg", "../../notebooks/pictures/a.svg"),
     ],
 )
-def test_links_of_a_notebook_lead_to_the_same_place_from_its_page(target, leads_to):
-    text, _ = pages.markdown(f"[there]({target})")
-    assert f'href="{leads_to}"' in text
+def test_links_of_a_notebook_lead_to_the_same_place_from_its_page(written, target, leads_to):
+    made = code("m()", output(text_markdown=f"*Made*: [c]({target})", text_plain="<Markdown>"))
+    page, text = written(TITLE, new_markdown_cell(f"[there]({target})\n\n```\n[in code]({target})\n```"), made)
+    assert page.count(f'href="{leads_to.replace("SUFFIX", "html")}"') >= 2
+    assert f"[there]({leads_to.replace('SUFFIX', 'md')})" in text
+    assert f"[c]({leads_to.replace('SUFFIX', 'md')})" in text
+    assert f"[in code]({target})" in text
+    assert "<em>Made</em>" in page
+    assert "Markdown&gt;" not in page
 
 
-def test_a_page_does_not_lead_to_itself(page):
+def test_a_page_does_not_lead_to_itself(written):
     line = f"{pages.EXECUTED}as a page](../docs/notebooks/77-made.md)."
-    text = page(new_markdown_cell(f"# Is it so?\n\nWords.\n\n{line}\n\n[next](78-x.ipynb)"))
-    assert "Executed, with" not in text
-    assert "<p>Words.</p>" in text
-    assert 'href="78-x.html"' in text
-    assert '<a href="77-made.md">' in text  # for forges, among the facts
+    page, text = written(new_markdown_cell(f"# Is it so?\n\nWords.\n\n{line}\n\n[next](78-x.ipynb)"))
+    assert "Executed, with" not in page + text
+    assert "<p>Words.</p>" in page
+    assert '<a href="77-made.md">' in page  # for forges, among the facts
 
 
-def test_markup_in_a_notebook_is_text(page):
-    text = page(
+def test_markup_in_a_notebook_is_text_and_nothing_within_code_ends_it(written):
+    page, text = written(
         new_markdown_cell("# Is it so?\n\n<script>alert(1)</script>"),
-        new_code_cell("'<script>'", outputs=[output(text_plain="'<script>'")]),
+        code("'<script>'", output(text_plain="'<script>'"), new_output("stream", text="````\n# no heading\n")),
     )
-    assert "<script" not in text
+    assert "<script" not in page
+    assert "`````text\n````\n# no heading\n`````" in text
 
 
-def test_committed_pages_are_small_and_name_no_place_on_a_machine():
-    found = sorted((paths.ROOT / "docs" / "notebooks").glob("*.html"))
-    assert {path.stem for path in found} == {
-        path.stem for path in (paths.ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")
-    }
+@pytest.mark.parametrize("suffix", ["html", "md"])
+def test_committed_pages_are_small_and_name_no_place_on_a_machine(suffix):
+    found = sorted((paths.ROOT / "docs" / "notebooks").glob(f"*.{suffix}"))
+    sources = (paths.ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")
+    assert {path.stem for path in found} == {path.stem for path in sources}
     for path in found:
         text = path.read_text(encoding="utf-8")
         assert len(text) < 200_000, path.name
@@ -196,8 +228,3 @@ def test_committed_pages_are_small_and_name_no_place_on_a_machine():
         assert not re.search(r"base64|/tmp/|/home/|/root/| at 0x", text), path.name
         assert str(paths.ROOT) not in text, path.name
         assert not re.search(r"https?://(?!www\.w3\.org)[^\s\"'<>)]*\.(?:css|js|woff2?)", text), path.name
-
-
-def test_an_empty_table_says_so(page):
-    frame = '<div><table border="1" class="dataframe"><thead><tr><th></th></tr></thead><tbody></tbody></table></div>'
-    assert pages.EMPTY in page(new_code_cell("gaps", outputs=[output(text_html=frame, text_plain="Empty DataFrame")]))

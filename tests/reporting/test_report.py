@@ -6,7 +6,6 @@ from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
 from llama_lab.bench import record
-from llama_lab.bench.statistics import Ratio
 from llama_lab.reporting import notebooks, overview, report
 
 LARGEST = 2_000_000  # bytes of a page that opens at once; its figures lie beside it
@@ -132,29 +131,6 @@ def test_every_picture_has_words():
         assert "\n" not in entry["alt"], name
 
 
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (0.0523, "0.052"),
-        (0.5, "0.50"),
-        (5.236, "5.24"),
-        (35.34, "35.3"),
-        (99.96, "100.0"),
-        (771.6, "772"),
-        (22322.1, "22,322"),
-    ],
-)
-def test_numbers_are_short_and_never_powers(number, words):
-    assert overview.short(number) == words
-
-
-def test_a_number_of_one_trial_has_no_interval():
-    assert overview.value(35.34, Ratio(35.34, float("nan"), float("nan"), 1)) == dict(
-        value="35.34", words="35.3", interval=""
-    )
-    assert overview.value(5.236, Ratio(5.236, 4.62, 5.95, 6))["interval"] == "[4.62, 5.95]"
-
-
 def test_a_table_of_ones_own_replaces_the_recorded_one(tmp_path):
     found = [section("06-compile-time")]
     names = [path.stem for _, path, _ in report.tables(tmp_path, found)]
@@ -167,24 +143,29 @@ def test_a_table_of_ones_own_replaces_the_recorded_one(tmp_path):
 
 def test_a_line_names_its_setting_and_sorts_by_its_number():
     path = paths.ROOT / "data" / "07-host-loop.csv"
-    lines = [report.told(section("07-host-loop"), line) for line in overview.lines(path, overview.about(path))]
-    # also where models differ in size alone
-    assert len({(s["subject"], s["setting"], s["lengths"]) for s in lines}) == len(lines)
-    fast = next(s for s in lines if s["rate"]["words"].count(",") and s["ratio"])
-    assert float(fast["rate"]["value"]) >= 1000
-    assert fast["first"] is None
+    rows = report.subjects([(section("07-host-loop"), path, overview.about(path))]).rows
+    assert len({(row[0], *row[3:5]) for row in rows}) == len(rows)  # also where models differ in size alone
+    fast = next(row for row in rows if "," in row[6].words)
+    assert float(fast[6].value) >= 1000
+    assert fast[7] is None
+    assert fast[1] == '<a href="#n07" title="Is it so?">07</a>'
 
 
 def test_machine_and_versions_are_those_of_the_meta_file(tmp_path):
     path = paths.ROOT / "data" / "08-fewer-bits.csv"
     meta = overview.about(path)
-    found = report.machine(path, meta, paths.ROOT)
-    assert (found["table"], found["here"], found["created"]) == (path.stem, True, meta["created"])
-    assert meta["environment"]["git"]["commit"].startswith(found["commit"])
-    assert {name: meta["environment"]["packages"].get(name) for name in report.PACKAGES} == found["packages"]
-    assert not report.machine(path, meta, tmp_path)["here"]
-    bare = {**meta, "environment": {**meta["environment"], "git": None}}
-    assert report.machine(path, bare, tmp_path)["commit"] == "unknown"
+
+    def row(meta=meta, out_dir=paths.ROOT):
+        table = report.versions([({}, path, meta)], out_dir)
+        return dict(zip(table.heads, table.rows[0], strict=True))
+
+    here = row()
+    assert f">{path.stem}</a>" in here["Table"]
+    assert here["Measured"] == meta["created"]
+    assert meta["environment"]["git"]["commit"].startswith(here["Commit"].striptags())
+    assert all(here[name] == meta["environment"]["packages"].get(name, "") for name in here if name in report.PACKAGES)
+    assert row(out_dir=tmp_path)["Table"] == path.stem
+    assert "unknown" in row({**meta, "environment": {**meta["environment"], "git": None}})["Commit"]
 
 
 def test_a_notebook_without_a_question_is_reached_from_the_contents(tmp_path):
