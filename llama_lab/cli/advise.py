@@ -49,7 +49,7 @@ class Advise:
             raise UserError("--data is what was measured, --measure measures; choose one.")
         tables = self.measured() if self.measure else advice.recorded(self.data or ())
         advised = advice.consult(tables, self.model, wish, self.seed)
-        answer(advice.told(advised, wish), advised, self.json)
+        answer(advice.lines(advised, wish), advised, self.json)
 
     def measured(self) -> list[tuple[str, list, dict]]:
         """As `advice.recorded`, of a measurement made now."""

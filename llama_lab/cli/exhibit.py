@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -42,7 +43,7 @@ class Figures:
         from llama_lab.reporting.remaining import Remaining
 
         steps = {HEADLINE: 240.0} if self.headline else {}
-        with Remaining({**steps, DRAW: 180.0, REPORT: 10.0}, tell).told() as rest:
+        with Remaining({**steps, DRAW: 180.0, REPORT: 10.0}, tell).spoken() as rest:
             measured = None
             if self.headline:
                 rest.begin(HEADLINE)
@@ -86,6 +87,6 @@ class Measure:
         for r in results:
             tell(f"{r.name}: {'ok' if r.ok else 'FAILED'} in {r.seconds} s. {r.finding or r.error}")
         if self.json:
-            emit({"steps": campaign.as_json(steps), "failed": [r.name for r in results if not r.ok]})
+            emit({"steps": [asdict(step) for step in steps], "failed": [r.name for r in results if not r.ok]})
         if not all(r.ok for r in results):
             raise typer.Exit(1)

@@ -19,7 +19,7 @@ import numpy as np
 from llama_jax.generate import bucket
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, SAMPLED, environment, record, statistics
+from llama_lab.bench import AGAIN, SAMPLED, environment, record, statistics, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import times
 from llama_lab.reporting import notebooks
@@ -91,66 +91,53 @@ def buckets(wish: Wish) -> int:
 def candidates(tables: Iterable[tuple[str, Sequence[Trial]]], wish: Wish) -> list[Candidate]:
     """One candidate a placement, from the greedy run whose context is nearest to the wish. tables: (name, trials)
     each."""
-    found: dict[str, Candidate] = {}
+    nearest: dict[str, Candidate] = {}
     for table, trials in tables:
-        starts = [t for t in trials if t.phase == "cold" and t.valid and t.backend == "jax" and t.batch == 1]
-        warm = [
-            t
-            for t in trials
-            if t.phase == "warm" and t.valid and t.backend == "jax" and t.batch == 1 and len(t.token_times_ns) > 1
-            if not t.subject.endswith(SAMPLED)
-        ]
-        for run, name in dict.fromkeys((t.run, t.subject.removesuffix(AGAIN)) for t in warm):
-            mine = [t for t in warm if (t.run, t.subject) == (run, name)]
-            made = (
-                candidate(name, f"{table} ({run})", mine, [t for t in starts if t.subject == name], wish)
-                if mine
-                else None
-            )
-            if made and (name not in found or made.distance < found[name].distance):
-                found[name] = made
-    return list(found.values())
+        cold: dict[str, list[Trial]] = {}
+        warm: dict[tuple[str, str], list[Trial]] = {}
+        for t in trials:
+            if not t.valid or t.backend != "jax" or t.batch != 1 or t.subject.endswith((SAMPLED, AGAIN)):
+                continue
+            if t.phase == "cold":
+                cold.setdefault(t.subject, []).append(t)
+            elif t.phase == "warm" and len(t.token_times_ns) > 1:
+                warm.setdefault((t.run, t.subject), []).append(t)
+        for (run, name), answers in warm.items():
+            made = candidate(name, f"{table} ({run})", answers, cold.get(name, []), wish)
+            if name not in nearest or made.distance < nearest[name].distance:
+                nearest[name] = made
+    return list(nearest.values())
 
 
 def candidate(name: str, where: str, warm: Sequence[Trial], starts: Sequence[Trial], wish: Wish) -> Candidate:
-    longer = [
-        t.seconds - median([w.ttft for w in warm]) - (len(t.token_times_ns) - 1) * median([w.tpot for w in warm])
-        for t in starts
-    ]
-    compiled = [(t.trace_ns + t.lower_ns + t.backend_ns) / 1e9 / t.compiled for t in starts if t.compiled]
-    prompt, new = median([t.prompt_tokens for t in warm]), median([len(t.token_times_ns) for t in warm])
+    first, gap = (float(np.median([getattr(t, key) for t in warm])) for key in ("ttft", "tpot"))
+    prompt = float(np.median([t.prompt_tokens for t in warm]))
+    new = float(np.median([len(t.token_times_ns) for t in warm]))
+    longer = [t.seconds - first - (len(t.token_times_ns) - 1) * gap for t in starts]
+    compiled = [summary.compile_seconds(t) / t.compiled for t in starts if t.compiled]
+    sizes = ((wish.prompt_tokens, prompt), (wish.new_tokens, new))
     return Candidate(
         name=name,
         where=where,
         seconds={
             (t.process, t.block): t.ttft * wish.prompt_tokens / prompt + (wish.new_tokens - 1) * t.tpot for t in warm
         },
-        start=max(median(longer), 0.0) if starts else math.nan,
-        program=median(compiled) if compiled else 0.0,
-        gap=gap(warm, wish),
+        start=max(float(np.median(longer)), 0.0) if starts else math.nan,
+        program=float(np.median(compiled)) if compiled else 0.0,
+        gap=gap * together(warm[0], wish),
         peak=max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
         exact=all((t.dtype, t.quantisation) == ("float32", "none") for t in warm),
         starts=len(starts),
         processes=len({t.process for t in warm}),
-        distance=max(factor(wish.prompt_tokens, prompt), factor(wish.new_tokens, new)),
+        distance=max(max(wished / measured, measured / wished) for wished, measured in sizes),
     )
 
 
-def median(values: Sequence[float]) -> float:
-    return float(np.median(values))
-
-
-def factor(a: float, b: float) -> float:
-    return max(a / b, b / a)
-
-
-def gap(warm: Sequence[Trial], wish: Wish) -> float:
-    """Seconds between two arrivals: tokens that a call makes arrive together. Who handed over a whole answer will do so
-    again."""
-    times = warm[0].token_times_ns[1:]
-    together = max(times.count(at) for at in dict.fromkeys(times))
-    together = wish.new_tokens - 1 if together == len(times) and together > 1 else together
-    return together * median([t.tpot for t in warm])
+def together(answer: Trial, wish: Wish) -> int:
+    """Tokens that arrive at the same time: those of one call, of which a whole answer is one again."""
+    times = answer.token_times_ns[1:]
+    most = max(times.count(at) for at in dict.fromkeys(times))
+    return wish.new_tokens - 1 if most == len(times) > 1 else most
 
 
 def refusal(c: Candidate, wish: Wish) -> str:
@@ -166,9 +153,9 @@ def refusal(c: Candidate, wish: Wish) -> str:
     return ""
 
 
-def ranked(found: Sequence[Candidate], wish: Wish) -> list[Candidate]:
+def ranked(known: Sequence[Candidate], wish: Wish) -> list[Candidate]:
     """Those that do what is wished, the quickest first."""
-    return sorted((c for c in found if not refusal(c, wish)), key=lambda c: c.total(wish))
+    return sorted((c for c in known if not refusal(c, wish)), key=lambda c: c.total(wish))
 
 
 def compare(slower: Candidate, quicker: Candidate, wish: Wish, seed: int = 0) -> statistics.Ratio | None:
@@ -188,23 +175,22 @@ def break_even(a: Candidate, b: Candidate, wish: Wish) -> float | None:
 
 def thin(c: Candidate, wish: Wish) -> list[str]:
     """Why not to lean too hard on what is known of a candidate."""
-    found = []
-    if len(c.seconds) < FEW:
-        found.append(f"{c.name} was timed {counted(len(c.seconds), 'time')}")
-    if not wish.warm and c.starts < FEW_STARTS:
-        found.append(f"{counted(c.starts, 'cold start')} of {c.name}")
-    if c.processes < 2:
-        found.append(f"{c.name} was timed in one process, whose luck is in no interval")
-    if c.distance > BEYOND:
-        found.append(f"prompt or answer are {c.distance:.1f} times as long or as short as what was timed of {c.name}")
-    return found
+    doubts = {
+        f"{c.name} was timed {counted(len(c.seconds), 'time')}": len(c.seconds) < FEW,
+        f"{counted(c.starts, 'cold start')} of {c.name}": not wish.warm and c.starts < FEW_STARTS,
+        f"{c.name} was timed in one process, whose luck is in no interval": c.processes < 2,
+        f"prompt or answer are {c.distance:.1f} times as long or as short as what was timed of {c.name}": (
+            c.distance > BEYOND
+        ),
+    }
+    return [words for words, holds in doubts.items() if holds]
 
 
 def counted(n: int, what: str) -> str:
     return f"{n} {what}" + ("" if n == 1 else "es" if what.endswith("s") else "s")
 
 
-def changes(found: Sequence[Candidate], wish: Wish, best: Candidate) -> list[dict]:
+def changes(known: Sequence[Candidate], wish: Wish, best: Candidate) -> list[dict]:
     """{wish, then}: other wishes for which another placement would be recommended."""
     others = {
         "tokens are wanted as they come": replace(wish, streaming=True),
@@ -216,9 +202,9 @@ def changes(found: Sequence[Candidate], wish: Wish, best: Candidate) -> list[dic
         "each start serves one request": replace(wish, requests=1),
         "each start serves 1,000 requests": replace(wish, requests=1000),
     }
-    answers = {words: ranked(found, other) for words, other in others.items() if other != wish}
+    then = {words: ranked(known, other) for words, other in others.items() if other != wish}
     return [
-        dict(wish=words, then=order[0].name) for words, order in answers.items() if order and order[0].name != best.name
+        dict(wish=words, then=order[0].name) for words, order in then.items() if order and order[0].name != best.name
     ]
 
 
@@ -231,9 +217,9 @@ def advise(
     doubts: what else speaks against the evidence, such as another machine. Raises UserError where nothing recorded does
     what is wished.
     """
-    found = candidates(tables, wish)
-    order = ranked(found, wish)
-    refused = [dict(name=c.name, reason=why) for c in found if (why := refusal(c, wish))]
+    known = candidates(tables, wish)
+    order = ranked(known, wish)
+    refused = [dict(name=c.name, reason=why) for c in known if (why := refusal(c, wish))]
     if not order:
         reasons = "; ".join(f"{r['name']}: {r['reason']}" for r in refused) or "there are no warm trials of placements"
         raise UserError(f"No recorded placement does what you wish ({reasons}); wish for less, or measure (--measure).")
@@ -246,7 +232,7 @@ def advise(
         evidence=dict(where=best.where, trials=len(best.seconds), processes=best.processes, cold_starts=best.starts),
         thin=[*doubts, *thin(best, wish)],
         runner_up=second and beside(second, best, wish, seed),
-        changes=changes(found, wish, best),
+        changes=changes(known, wish, best),
         refused=refused,
         ranking=[dict(name=c.name, seconds=c.total(wish), request_seconds=c.request, where=c.where) for c in order],
     )
@@ -267,13 +253,10 @@ def consult(tables: Sequence[tuple[str, Sequence[Trial], dict]], model: str, wis
     and as it does."""
     mine = [(name, [t for t in trials if t.model == model], meta) for name, trials, meta in tables]
     if not any(trials for _, trials, _ in mine):
-        known = sorted({t.model for _, trials, _ in tables for t in trials})
-        raise UserError(
-            f"Nothing was recorded of {model} (but of {', '.join(known) or 'nothing else'}); measure it with --measure."
-        )
-    return advise(
-        [(name, trials) for name, trials, _ in mine], wish, doubts([meta for _, trials, meta in mine if trials]), seed
-    )
+        known = ", ".join(sorted({t.model for _, trials, _ in tables for t in trials})) or "nothing else"
+        raise UserError(f"Nothing was recorded of {model} (but of {known}); measure it with --measure.")
+    metas = [meta for _, trials, meta in mine if trials]
+    return advise([(name, trials) for name, trials, _ in mine], wish, doubts(metas), seed)
 
 
 def recorded(paths_: Sequence[Path] = ()) -> list[tuple[str, list, dict]]:
@@ -284,37 +267,29 @@ def recorded(paths_: Sequence[Path] = ()) -> list[tuple[str, list, dict]]:
 
 def doubts(metas: Sequence[dict]) -> list[str]:
     """Where the trials were made on another machine than this."""
-    here, found = environment.capture(), []
-    for meta in metas:
-        there = meta.get("environment", {})
-        if (there.get("cpu"), there.get("cores")) != (here["cpu"], here["cores"]):
-            found.append(f"it was measured on another machine ({there.get('cpu')}, {there.get('cores')} cores)")
-    return list(dict.fromkeys(found))
+    here = environment.capture()
+    places = [[env.get(key) for key in ("cpu", "cores")] for env in (meta.get("environment", {}) for meta in metas)]
+    others = [place for place in places if place != [here["cpu"], here["cores"]]]
+    return list(dict.fromkeys(f"it was measured on another machine ({cpu}, {cores} cores)" for cpu, cores in others))
 
 
-def told(found: dict, wish: Wish) -> list[str]:
-    """The recommendation in lines."""
-    about, second = found["evidence"], found["runner_up"]
-    start = "" if wish.warm else f" a start of {found['start_seconds']:.2f} s and"
+def lines(advice: dict, wish: Wish) -> list[str]:
+    """The recommendation for people, one line each."""
+    placement, evidence, second = advice["placement"], advice["evidence"], advice["runner_up"]
+    start = "" if wish.warm else f" a start of {advice['start_seconds']:.2f} s and"
     many = "each request" if wish.requests > 1 else "one request"
-    seen = (
-        counted(about[key], what)
-        for key, what in (("trials", "trial"), ("processes", "process"), ("cold_starts", "cold start"))
-    )
-    lines = [
-        f"{found['placement']}: {found['seconds']:.2f} s,{start} {many} {found['request_seconds']:.2f} s",
-        f"by {', '.join(seen)}: {about['where']}",
+    kinds = (("trials", "trial"), ("processes", "process"), ("cold_starts", "cold start"))
+    words = [
+        f"{placement}: {advice['seconds']:.2f} s,{start} {many} {advice['request_seconds']:.2f} s",
+        f"by {', '.join(counted(evidence[key], what) for key, what in kinds)}: {evidence['where']}",
     ]
     if second:
         longer = f", {times(second['ratio'])} as long" if second["ratio"] else ""
-        lines.append(f"next: {second['name']}, {second['seconds']:.2f} s{longer} ({second['verdict']})")
+        words.append(f"next: {second['name']}, {second['seconds']:.2f} s{longer} ({second['verdict']})")
         if turn := second["break_even_requests"]:
-            first, later = (
-                (found["placement"], second["name"]) if wish.requests < turn else (second["name"], found["placement"])
-            )
-            lines.append(
-                f"up to {counted(int(turn), 'request')} a start {first} is ahead of the two, beyond that {later}"
-            )
-    lines += [f"if {change['wish']}: {change['then']}" for change in found["changes"]]
-    lines += [f"not {refused['name']}: {refused['reason']}" for refused in found["refused"]]
-    return lines + [f"thin: {doubt}" for doubt in found["thin"]]
+            first, later = (placement, second["name"])[:: 1 if wish.requests < turn else -1]
+            few = counted(int(turn), "request")
+            words.append(f"up to {few} a start {first} is ahead of the two, beyond that {later}")
+    words += [f"if {change['wish']}: {change['then']}" for change in advice["changes"]]
+    words += [f"not {refused['name']}: {refused['reason']}" for refused in advice["refused"]]
+    return words + [f"thin: {doubt}" for doubt in advice["thin"]]

@@ -9,11 +9,10 @@ goes on from its journal.
 from __future__ import annotations
 
 import csv
-import io
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax.plumbing import files, paths
@@ -53,16 +52,13 @@ def steps(only: Sequence[str], profile: str, out_dir: Path) -> list[Step]:
 
 def chosen(only: Sequence[str], known: Sequence[str]) -> list[str]:
     """Those that are named, by number or name; all for none."""
-    found = {name: [k for k in known if k == name or k.split("-")[0] == name.zfill(2)] for name in only}
-    for name, hits in found.items():
+    wanted = {name: notebooks.matching(name, known) for name in only}
+    for name, hits in wanted.items():
         if not hits:
-            raise UserError(
-                f"Nothing of the name {name!r} is measured here: `make gpu` records 12 and `make releases` 15."
-                if name.split("-")[0] in ("12", "15")
-                else f"Nothing of the name {name!r} is measured.{near(name, known)}"
-            )
-    wanted = {hit for hits in found.values() for hit in hits}
-    return [name for name in known if name in wanted or not only]
+            elsewhere = name.split("-")[0] in ("12", "15")
+            hint = " here: `make gpu` records 12 and `make releases` 15." if elsewhere else f".{near(name, known)}"
+            raise UserError(f"Nothing of the name {name!r} is measured{hint}")
+    return [name for name in known if not only or any(name in hits for hits in wanted.values())]
 
 
 def timed(home: Path) -> dict[tuple[str, str], float]:
@@ -77,30 +73,26 @@ def timed(home: Path) -> dict[tuple[str, str], float]:
 def keep_time(home: Path, name: str, profile: str, spent: float) -> None:
     """Write down how many minutes a step took."""
     known = timed(home) | {(name, profile): round(spent, 1)}
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerows([("name", "profile", "minutes"), *((*key, known[key]) for key in sorted(known))])
-    files.write(Path(home) / MINUTES, text.getvalue())
+    lines = ["name,profile,minutes", *(f"{name},{profile},{known[name, profile]}" for name, profile in sorted(known))]
+    files.write(Path(home) / MINUTES, "".join(f"{line}\n" for line in lines))
 
 
 # What is done --------------------------------------------------------------------------------------------------------
 
 
-def asked(name: str, profile: str, out_dir: Path) -> dict:
+def parameters_of(name: str, profile: str, out_dir: Path) -> dict:
     """The parameters of a step."""
     if name == headline.NAME:
         return headline.measure.parameters(AMOUNTS[profile])
     (path,) = notebooks.find([name])
-    found = notebooks.defaults(path) | notebooks.parameters(path, profile, {}, "measure", out_dir)
-    return {key: value for key, value in found.items() if key not in ("source", "out_dir")}
+    values = notebooks.defaults(path) | notebooks.parameters(path, profile, {}, "measure", out_dir)
+    return {key: value for key, value in values.items() if key not in ("source", "out_dir")}
 
 
 def tables_of(name: str, out_dir: Path = paths.ROOT) -> list[Path]:
     """The tables that a step leaves."""
-    if name == headline.NAME:
-        return [Path(out_dir) / "data" / f"{name}.csv"]
-    (path,) = notebooks.find([name])
-    return [Path(out_dir) / a for a in about(path).artifacts if a.startswith("data/") and a.endswith(".csv")]
+    artifacts = [f"data/{name}.csv"] if name == headline.NAME else about(*notebooks.find([name])).artifacts
+    return [Path(out_dir) / a for a in artifacts if a.startswith("data/") and a.endswith(".csv")]
 
 
 def mark(name: str, out_dir: Path) -> Path:
@@ -110,7 +102,7 @@ def mark(name: str, out_dir: Path) -> Path:
 def proof(name: str, profile: str, out_dir: Path) -> dict | None:
     """What is true of a step that is done: its parameters, machine and tables; None where a table is not there or is
     of other code."""
-    found = {}
+    tables = {}
     for path in tables_of(name, out_dir):
         if not record.meta_path(path).is_file():
             if path.is_file():  # a small one without rows of its own
@@ -119,9 +111,9 @@ def proof(name: str, profile: str, out_dir: Path) -> dict | None:
         meta = record.read_meta(path)
         if provenance.changed(meta) != []:
             return None
-        found[path.stem] = meta["sha256"]
-    about_it = dict(parameters=asked(name, profile, out_dir), cpu=environment.cpu_model(), tables=found)
-    return json.loads(json.dumps(about_it))
+        tables[path.stem] = meta["sha256"]
+    parameters = parameters_of(name, profile, out_dir)
+    return json.loads(json.dumps(dict(parameters=parameters, cpu=environment.cpu_model(), tables=tables)))
 
 
 def done(name: str, profile: str, out_dir: Path) -> str:
@@ -136,24 +128,25 @@ def done(name: str, profile: str, out_dir: Path) -> str:
 # Doing it ------------------------------------------------------------------------------------------------------------
 
 
-def lines(found: Sequence[Step]) -> list[str]:
+def lines(steps: Sequence[Step]) -> list[str]:
     """The plan in words: how long all of it takes, then a line a step."""
-    due = [step for step in found if not step.done]
+    due = [step for step in steps if not step.done]
     total = minutes(60 * sum(step.minutes for step in due))
-    said = [f"about {total} for {len(due)} of {len(found)} parts; each keeps what it has when it is interrupted"]
-    for step in found:
-        words = f"measured {step.done}" if step.done else f"about {minutes(60 * step.minutes)}"
-        said.append(f"  {step.name}: {words}")
-    return said if due else [f"all {len(found)} parts are measured, with this code, on this machine", *said[1:]]
+    first = f"all {len(steps)} parts are measured, with this code, on this machine"
+    if due:
+        parts = f"{len(due)} of {len(steps)} parts"
+        first = f"about {total} for {parts}; each keeps what it has when it is interrupted"
+    states = [f"measured {step.done}" if step.done else f"about {minutes(60 * step.minutes)}" for step in steps]
+    return [first, *(f"  {step.name}: {state}" for step, state in zip(steps, states, strict=True))]
 
 
-def run(found: Sequence[Step], profile: str, out_dir: Path, tell: Callable[[str], None]) -> list[Result]:
+def run(steps: Sequence[Step], profile: str, out_dir: Path, tell: Callable[[str], None]) -> list[Result]:
     """Measure what is due, one after the other; a failure does not stop the rest."""
-    due = [step for step in found if not step.done]
+    due = [step for step in steps if not step.done]
     if not due:
         return []
     results = []
-    with Remaining({step.name: 60 * step.minutes for step in due}, tell).told() as rest:
+    with Remaining({step.name: 60 * step.minutes for step in due}, tell).spoken() as rest:
         for step in due:
             rest.begin(step.name)
             began = time.monotonic()
@@ -176,23 +169,14 @@ def spent(tables: Sequence[Path]) -> float:
 
 def measure(name: str, profile: str, out_dir: Path, rest: Remaining) -> Result:
     """One step."""
-    if name != headline.NAME:
-        return notebooks.run([name], source="measure", profile=profile, out_dir=out_dir, progress=heard(rest))[0]
-    began = time.monotonic()
-    found = headline.obtain(AMOUNTS[profile], out_dir, rest.progress)
-    headline.draw(*found, out_dir)
-    seconds = round(time.monotonic() - began, 1)
-    return Result(name, True, seconds, [*map(str, tables_of(name, out_dir))], headline.finding.headline(found[0]), "")
 
-
-def heard(rest: Remaining) -> Callable[[str], None]:
-    """A runner's lines, such as `05-kv-cache: block 3: step (12/40) (31 s)`, as what is being done."""
-
-    def hear(line: str) -> None:
+    def hear(line: str) -> None:  # `05-kv-cache: block 3: step (12/40) (31 s)`
         rest.what = line.partition(": ")[2]
 
-    return hear
-
-
-def as_json(found: Sequence[Step]) -> list[dict]:
-    return [asdict(step) for step in found]
+    if name != headline.NAME:
+        return notebooks.run([name], source="measure", profile=profile, out_dir=out_dir, progress=hear)[0]
+    began = time.monotonic()
+    trials, meta = headline.obtain(AMOUNTS[profile], out_dir, rest.progress)
+    headline.draw(trials, meta, out_dir)
+    seconds = round(time.monotonic() - began, 1)
+    return Result(name, True, seconds, [*map(str, tables_of(name, out_dir))], headline.finding.headline(trials), "")

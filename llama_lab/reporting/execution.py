@@ -18,7 +18,6 @@ import psutil
 from llama_lab.bench import parent
 from llama_lab.bench.progress import VARIABLE as PROGRESS
 
-FAILED = "failed"
 EVERY_S = 10.0  # between two lines about one long cell
 CELL_S = 7200  # for one cell; the whole has its own limit
 
@@ -28,52 +27,37 @@ def run(spec: dict, name: str, progress: Callable[[str], None], limit: float, ch
 
     spec: `source`, `executed` (two paths) and `parameters`. limit: seconds.
     """
-    began = time.time()
+    began, expired = time.time(), threading.Event()
+
+    def tell(line: str) -> None:
+        progress(f"{name}: {line} ({time.time() - began:.0f} s)")
+
     # files: nobody need read them at once
-    with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as said:
-        told = {"TQDM_DISABLE": "1", PROGRESS: said.name}
+    with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as announced:
         child = subprocess.Popen(
             [sys.executable, "-m", "llama_lab.reporting.execution", json.dumps(spec), str(os.getpid())],
             stdout=subprocess.PIPE,
             stderr=complaints,
             text=True,
             start_new_session=True,
-            env={**os.environ, **told},
+            env={**os.environ, "TQDM_DISABLE": "1", PROGRESS: announced.name},
         )
         children.append(child)
-
-        def tell(line: str) -> None:
-            progress(f"{name}: {line} ({time.time() - began:.0f} s)")
-
+        late = threading.Timer(limit, lambda: (expired.set(), stop(child)))
+        late.start()
         try:
-            with listening(Path(said.name), tell):
-                error = follow(child, tell, limit)
+            with listening(Path(announced.name), tell):
+                for line in child.stdout:
+                    tell(line.rstrip())
+                code = child.wait()
         finally:
+            late.cancel()
             stop(child)
         complaints.seek(0)
         last = complaints.read().strip().splitlines()[-1:]
-    return error if error != FAILED else (last[0] if last else f"exit code {child.returncode}")
-
-
-def follow(child: subprocess.Popen, tell: Callable[[str], None], limit: float) -> str:
-    """Pass the child's progress on until it ends; returns why it did not end well, or nothing."""
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        stop(child)
-
-    late = threading.Timer(limit, expire)
-    late.start()
-    try:
-        for line in child.stdout:
-            tell(line.rstrip())
-        code = child.wait()
-    finally:
-        late.cancel()
     if expired.is_set():
         return f"stopped after {limit:.0f} s"
-    return FAILED if code else ""
+    return (last[0] if last else f"exit code {code}") if code else ""
 
 
 @contextlib.contextmanager

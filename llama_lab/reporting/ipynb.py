@@ -97,9 +97,9 @@ def read_finding(executed: Path) -> str:
 
 
 def title(nb: nbformat.NotebookNode) -> str:
-    """The first heading of a notebook, without its marks."""
+    """The first heading of a notebook; "" for none."""
     lines = (line for cell in nb.cells if cell.cell_type == "markdown" for line in cell.source.splitlines())
-    return next((line.removeprefix("# ").replace("`", "") for line in lines if line.startswith("# ")), "")
+    return next((line.removeprefix("# ").strip() for line in lines if line.startswith("# ")), "")
 
 
 def label(cell, room: int = 70) -> str:

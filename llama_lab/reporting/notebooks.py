@@ -12,10 +12,11 @@ the kinds of row of its own, `module:Class` each.
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -45,21 +46,17 @@ class Result:
 
 
 def sources() -> list[Path]:
-    """All notebooks, in the order in which they are read; none outside a clone of the repository."""
-    found = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
-    for path in found[:]:
+    """All notebooks, in the order in which they are read; none outside a clone of the repository. Raises UserError for
+    one that is read after a notebook that is not there."""
+    ordered = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
+    for path in ordered[:]:
         if after := about(path).after:
-            found.remove(path)
-            found.insert(place(after, found, path), path)
-    return found
-
-
-def place(after: str, found: Sequence[Path], path: Path) -> int:
-    """Where in a list comes what is read after that notebook. Raises UserError where it is not there."""
-    stems = [one.stem for one in found]
-    if after not in stems:
-        raise UserError(f"{path.name}: after is {after!r}, which is no notebook.{near(after, stems)}")
-    return stems.index(after) + 1
+            ordered.remove(path)
+            stems = [other.stem for other in ordered]
+            if after not in stems:
+                raise UserError(f"{path.name}: after is {after!r}, which is no notebook.{near(after, stems)}")
+            ordered.insert(stems.index(after) + 1, path)
+    return ordered
 
 
 def find(selected: Sequence[str] = ()) -> list[Path]:
@@ -68,20 +65,22 @@ def find(selected: Sequence[str] = ()) -> list[Path]:
     known = {path.stem: path for path in sources()}
     if not known:
         raise UserError(f"There are no notebooks in {FOLDER}; run from a clone of the repository.")
-    if not selected:
-        return list(known.values())
-    found = []
-    for name in selected:
-        hits = [path for stem, path in known.items() if stem == name or stem.split("-")[0] == name.zfill(2)]
-        if not hits:
+    matches = {name: matching(name, known) for name in selected}
+    for name, stems in matches.items():
+        if not stems:
             raise UserError(f"No such notebook: {name!r}.{near(name, known)}")
-        found += hits
-    return list(dict.fromkeys(found))
+    chosen = [stem for stems in matches.values() for stem in stems] if selected else known
+    return [known[stem] for stem in dict.fromkeys(chosen)]
+
+
+def matching(name: str, known: Iterable[str]) -> list[str]:
+    """Names of notebooks that a number or a name stands for."""
+    return [stem for stem in known if stem == name or stem.split("-")[0] == name.zfill(2)]
 
 
 def saying(key: str) -> dict[str, object]:
     """What notebooks say under a key of their metadata, by name; those that say nothing are left out."""
-    return {path.stem: found for path in sources() if (found := getattr(about(path), key))}
+    return {path.stem: value for path in sources() if (value := getattr(about(path), key))}
 
 
 def promised(path: Path, out_dir: Path) -> list[str]:
@@ -97,37 +96,32 @@ def defaults(path: Path) -> dict:
     cells = [c for c in read(path).cells if "parameters" in c.metadata.get("tags", [])]
     if len(cells) != 1:
         raise UserError(f"{path.name}: {len(cells)} cells are tagged 'parameters'; exactly one must be.")
-    found = {}
     try:
-        for statement in ast.parse(cells[0].source).body:
-            if isinstance(statement, ast.AnnAssign) and statement.value is not None:
-                found[statement.target.id] = ast.literal_eval(statement.value)
+        statements = [
+            s for s in ast.parse(cells[0].source).body if isinstance(s, ast.AnnAssign) and s.value is not None
+        ]
+        return {statement.target.id: ast.literal_eval(statement.value) for statement in statements}
     except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError) as error:  # what `ast` says of it
         raise UserError(
             f"{path.name}: its cell of parameters cannot be read ({str(error)[:100]}); write NAME: TYPE = VALUE lines."
         ) from None
-    return found
 
 
 def check(path: Path, given: dict[str, object]) -> dict:
     """The given parameters in the types of their defaults. Raises UserError for an unknown or mistyped one."""
     known = defaults(path)
-    checked = {}
-    for name, value in given.items():
+    for name in given:
         if name not in known:
             raise UserError(f"{path.stem} has no parameter {name!r}.{near(name, known)}")
-        checked[name] = convert(path.stem, name, value, known[name])
-    return checked
+    return {name: convert(path.stem, name, value, known[name]) for name, value in given.items()}
 
 
 def convert(notebook: str, name: str, value: object, default: object):
     """`value`, perhaps text from a command line, as the type of `default`."""
     kind = type(default)
     if isinstance(value, str) and kind is not str:
-        try:
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(value)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            pass
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
@@ -162,36 +156,37 @@ def run(
     A parameter must be known to at least one selected notebook, and goes to those that know it. out_dir: folder for
     data, figures and pages; by default `machine.home` of the source.
     """
-    sources, given = find(selected), given or {}
+    given = given or {}
+    known = {path: defaults(path) for path in find(selected)}
     out_dir = Path(out_dir or given.get("out_dir") or machine.home(given.get("source", source))).resolve()
     for name in given:
-        if not any(name in defaults(path) for path in sources):
-            check(sources[0], {name: given[name]})
-    jobs = [
-        (path, parameters(path, profile, {k: v for k, v in given.items() if k in defaults(path)}, source, out_dir))
-        for path in sources
-    ]
-    for path, chosen in jobs:
-        ignored = sorted(set(given) & set(defaults(path)) - {"source", "out_dir", "seed"})
+        if not any(name in values for values in known.values()):
+            check(next(iter(known)), {name: given[name]})
+    jobs = []
+    for path, values in known.items():
+        mine = {name: value for name, value in given.items() if name in values}
+        chosen = parameters(path, profile, mine, source, out_dir)
+        ignored = sorted(mine.keys() - {"source", "out_dir", "seed"})
         if chosen["source"] == "recorded" and ignored:
             raise UserError(
                 f"{path.stem}: {ignored[0]} changes what is measured, and recorded data are only redrawn; add"
                 " --measure."
             )
+        jobs.append((path, chosen))
     progress(f"into {out_dir}")
     jobs.sort(key=lambda job: about(job[0]).last)  # what sums up the others comes after them
+    execute = partial(run_one, out_dir=out_dir, progress=progress, limit=limit or LIMIT_S[profile])
+    if any(chosen["source"] != "recorded" for _, chosen in jobs):
+        return [execute(*job) for job in jobs]
     groups = [[*group] for _, group in itertools.groupby(jobs, lambda job: about(job[0]).last)]
-    one = partial(run_one, out_dir=out_dir, progress=progress, limit=limit or LIMIT_S[profile])
-    if all(chosen["source"] == "recorded" for _, chosen in jobs):
-        return [result for group in groups for result in side_by_side(one, group)]
-    return [one(*job) for job in jobs]
+    return [result for group in groups for result in side_by_side(execute, group)]
 
 
-def side_by_side(one: Callable[..., Result], jobs: Sequence[tuple[Path, dict]]) -> list[Result]:
+def side_by_side(execute: Callable[..., Result], jobs: Sequence[tuple[Path, dict]]) -> list[Result]:
     """AT_ONCE of these at a time; where we are interrupted, what has begun is stopped."""
     children: list[subprocess.Popen] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        results = [pool.submit(one, *job, children=children) for job in jobs]
+        results = [pool.submit(execute, *job, children=children) for job in jobs]
         try:
             return [result.result() for result in results]
         except BaseException:

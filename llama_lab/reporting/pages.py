@@ -54,7 +54,7 @@ def write(executed: Path, out_dir: str | Path) -> Path:
     shown from OUT/figures, not put in again."""
     name, nb, manifest = executed.stem, ipynb.read(executed), read_manifest(out_dir)
     reported = manifest["notebooks"].get(name)
-    about = dict(NOTHING, question=ipynb.title(nb) or name, name=name, number=name.split("-")[0])
+    about = dict(NOTHING, question=ipynb.title(nb).replace("`", "") or name, name=name, number=name.split("-")[0])
     about |= dict(reported or {}, reported=reported is not None)
     known = {entry["sha256"]["png"]: (figure, entry["alt"]) for figure, entry in manifest["figures"].items()}
     parts = parts_of(nb, known, [out_dir, paths.ROOT])

@@ -12,7 +12,7 @@ ENOUGH = 0.15  # share of a step after which its own pace says more than what wa
 
 
 class Remaining:
-    """`with Remaining(steps, tell).told() as rest:`, in it `rest.begin(step)` and `rest.progress(what, done, total)`.
+    """`with Remaining(steps, tell).spoken() as rest:`, in it `rest.begin(step)` and `rest.progress(what, done, total)`.
 
     steps: name → seconds that it is expected to take, in the order in which they come.
     """
@@ -40,7 +40,7 @@ class Remaining:
         return f"{(now - self.start) / 60:.0f} min: {self.step}{what}; about {minutes(left)} left{then}"
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[Remaining]:
+    def spoken(self) -> Iterator[Remaining]:
         """Say the line every minute until the block ends."""
         ended = threading.Event()
 

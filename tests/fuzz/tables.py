@@ -56,7 +56,7 @@ def table(example, base: Path, folder: Path) -> str:
     result = comparison.compare(base / "tables" / "table.csv", read, anyway=True)
     comparison.lines(result)
     wish = advice.Wish(prompt_tokens=8, new_tokens=3)
-    return str(len(advice.told(advice.consult(advice.recorded([read]), "tiny", wish), wish)))
+    return str(len(advice.lines(advice.consult(advice.recorded([read]), "tiny", wish), wish)))
 
 
 @st.composite

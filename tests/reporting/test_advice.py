@@ -12,6 +12,7 @@ from llama_lab.reporting.advice import Wish
 from tests.bench.test_record import trial
 
 WISH = Wish(prompt_tokens=4, new_tokens=11)
+WARM, SEVEN, MANY = replace(WISH, warm=True), replace(WISH, requests=7), replace(WISH, requests=50)
 
 
 def times(first, gap, n=11, at_once=False):
@@ -48,99 +49,78 @@ def both(**more):
 
 @pytest.mark.parametrize(("requests", "best"), [(1, "ops"), (7, "ops"), (9, "loop"), (1000, "loop")])
 def test_the_answer_turns_where_the_sums_say(requests, best):
-    found = advice.advise(both(), replace(WISH, requests=requests))
-    assert found["placement"] == best
-    assert found["runner_up"]["break_even_requests"] == pytest.approx(8, rel=0.02)
+    advised = advice.advise(both(), replace(WISH, requests=requests))
+    assert advised["placement"] == best
+    assert advised["runner_up"]["break_even_requests"] == pytest.approx(8, rel=0.02)
     expected = {"ops": 1 + requests * 1.0, "loop": 5 + requests * 0.5}
-    assert found["seconds"] == pytest.approx(expected[best], rel=0.02)
-    assert [r["name"] for r in found["ranking"]] == sorted(expected, key=expected.get)
-    assert found["runner_up"]["seconds"] == pytest.approx(max(expected.values()), rel=0.02)
+    assert advised["seconds"] == pytest.approx(expected[best], rel=0.02)
+    assert [r["name"] for r in advised["ranking"]] == sorted(expected, key=expected.get)
+    assert advised["runner_up"]["seconds"] == pytest.approx(max(expected.values()), rel=0.02)
 
 
 def test_the_runner_up_is_compared_side_by_side():
-    found = advice.advise(both(), replace(WISH, warm=True))
-    assert (found["placement"], found["start_seconds"]) == ("loop", 0)
-    second = found["runner_up"]
+    advised = advice.advise(both(), WARM)
+    assert (advised["placement"], advised["start_seconds"]) == ("loop", 0)
+    second = advised["runner_up"]
     assert second["ratio"]["value"] == pytest.approx(2, rel=0.01)
     assert second["ratio"]["low"] > 1.9
     assert second["verdict"] == "slower"
     assert second["break_even_requests"] is None
-    apart = advice.advise(
-        [("one", list(subject(*QUICK_START))), ("two", list(subject(*QUICK_TOKENS)))], replace(WISH, warm=True)
-    )
+    apart = advice.advise([("one", list(subject(*QUICK_START))), ("two", list(subject(*QUICK_TOKENS)))], WARM)
     assert (apart["runner_up"]["ratio"], apart["runner_up"]["verdict"]) == (None, "not measured side by side")
-    alone = advice.advise(tables(subject(*QUICK_START)), WISH)
-    assert alone["runner_up"] is None
-
-
-def test_a_sampled_half_is_no_candidate():
-    found = advice.advise(tables(subject(*QUICK_START), subject("loop, sampled", 1, 1)), WISH)
-    assert [r["name"] for r in found["ranking"]] == ["ops"]
-    assert "sampled" not in str(found)
-
-
-def test_a_tie_is_no_win():
-    found = advice.advise(tables(subject("step", 1000, 90), subject("step+donate", 1000, 90)), WISH)
-    assert found["runner_up"]["verdict"].startswith("equal")
+    assert advice.advise(tables(subject(*QUICK_START)), WISH)["runner_up"] is None
+    tie = advice.advise(tables(subject("step", 1000, 90), subject("step+donate", 1000, 90)), WISH)
+    assert tie["runner_up"]["verdict"].startswith("equal")
 
 
 def test_what_is_wished_rules_placements_out():
     slow = [*subject("chunk8", 3000, 60, dtype="bfloat16"), *subject("loop", 2000, 40, at_once=True, peak=900)]
     trials = [("made", [*slow, *subject("step", 4000, 50, peak=700)])]
-    many = replace(WISH, requests=50)
 
     def best(**changes):
-        return advice.advise(trials, replace(many, **changes))
+        return advice.advise(trials, replace(MANY, **changes))
 
     assert best()["placement"] == "loop"
     assert best(streaming=True)["placement"] == "step"
     assert best(streaming=True)["refused"] == [dict(name="loop", reason="tokens would come every 0.4 s")]
     assert best(memory=600 * 10**6)["placement"] == "chunk8"
     assert best(memory=800 * 10**6, exact=True)["placement"] == "step"
-    with pytest.raises(
-        UserError, match=r"No recorded placement does what you wish \(.*chunk8: it took 500 MB.*--measure"
-    ):
-        best(memory=10**6)
-    with pytest.raises(
-        UserError, match=r"chunk8: its tokens are not float32's; loop: tokens would come .*; step: it took 700 MB"
-    ):
-        best(memory=600 * 10**6, exact=True, streaming=True)
-    with pytest.raises(UserError, match="there are no warm trials of placements"):
-        advice.advise([("made", [])], WISH)
     assert dict(wish="tokens are wanted as they come", then="step") in best()["changes"]
     assert not [c for c in best()["changes"] if c["then"] == "loop"]
+    for wish, words in (
+        (dict(memory=10**6), r"No recorded placement does what you wish \(.*chunk8: it took 500 MB.*--measure"),
+        (dict(memory=600 * 10**6, exact=True, streaming=True), r"chunk8: .*float32's; loop: .*; step: it took 700 MB"),
+    ):
+        with pytest.raises(UserError, match=words):
+            best(**wish)
+    with pytest.raises(UserError, match="there are no warm trials of placements"):
+        advice.advise([("made", [])], WISH)
 
 
 def test_a_placement_whose_start_was_never_timed_is_for_those_that_run_already():
     trials = tables(subject("loop", 1000, 40, starts=0), subject("step", 1000, 50))
     assert advice.advise(trials, WISH)["placement"] == "step"
     assert advice.advise(trials, WISH)["refused"][0]["reason"] == "no cold start of it was recorded"
-    assert advice.advise(trials, replace(WISH, warm=True))["placement"] == "loop"
+    assert advice.advise(trials, WARM)["placement"] == "loop"
     assert advice.refusal(advice.candidates(trials, WISH)[0], replace(WISH, memory=1)) == "its memory was not recorded"
 
 
 def test_thin_evidence_says_why():
-    assert advice.advise(both(), replace(WISH, requests=50))["thin"] == []
-    found = advice.advise(both(blocks=3, processes=1, starts=1), replace(WISH, requests=50, new_tokens=44))
-    assert found["thin"] == [
-        "loop was timed 3 times",
-        "1 cold start of loop",
-        "loop was timed in one process, whose luck is in no interval",
-        "prompt or answer are 4.0 times as long or as short as what was timed of loop",
-    ]
-    assert advice.advise(both(), replace(WISH, requests=50), ["another machine"])["thin"] == ["another machine"]
+    assert advice.advise(both(), MANY)["thin"] == []
+    doubts = advice.advise(both(blocks=3, processes=1, starts=1), replace(MANY, new_tokens=44))["thin"]
+    for words, doubt in zip(("3 times", "1 cold start of loop", "one process", "4.0 times"), doubts, strict=True):
+        assert words in doubt
+    assert advice.advise(both(), MANY, ["another machine"])["thin"] == ["another machine"]
 
 
 def test_sizes_scale_and_the_nearest_run_is_taken():
-    (found,) = advice.candidates(tables(subject("step", 1000, 50)), replace(WISH, prompt_tokens=8, new_tokens=21))
-    assert found.request == pytest.approx(0.2 + 20 * 0.05, rel=0.01)
+    (step,) = advice.candidates(tables(subject("step", 1000, 50)), replace(WISH, prompt_tokens=8, new_tokens=21))
+    assert step.request == pytest.approx(0.2 + 20 * 0.05, rel=0.01)
     for prompt, run in ((4, "context 15"), (300, "context 400")):
-        near, far = (
-            subject("step", 1000, 50, run="context 15"),
-            subject("step", 1000, 80, run="context 400", prompt_tokens=389),
-        )
-        (found,) = advice.candidates(tables(near, far), replace(WISH, prompt_tokens=prompt))
-        assert found.where == f"made ({run})"
+        near = subject("step", 1000, 50, run="context 15")
+        far = subject("step", 1000, 80, run="context 400", prompt_tokens=389)
+        (step,) = advice.candidates(tables(near, far), replace(WISH, prompt_tokens=prompt))
+        assert step.where == f"made ({run})"
 
 
 def test_several_prompt_lengths_cost_programs():
@@ -148,24 +128,25 @@ def test_several_prompt_lengths_cost_programs():
     assert advice.buckets(wish) == 9  # 16, 24, 32, 48, 64, 96, 128, 192, 256
     assert advice.buckets(replace(wish, lengths=2)) == 2
     assert advice.buckets(replace(wish, prompt_tokens=3)) == 1
-    (found,) = advice.candidates(tables(subject("step", 1000, 50)), wish)
-    assert found.program == pytest.approx(0.25)  # two programs in half a second
-    assert found.before(wish) == pytest.approx(1.0 + 8 * 0.25, rel=0.05)
-    assert found.before(replace(wish, warm=True)) == 0
+    (step,) = advice.candidates(tables(subject("step", 1000, 50)), wish)
+    assert step.program == pytest.approx(0.25)  # two programs in half a second
+    assert step.before(wish) == pytest.approx(1.0 + 8 * 0.25, rel=0.05)
+    assert step.before(replace(wish, warm=True)) == 0
 
 
-def test_void_wrong_and_peers_trials_are_no_evidence():
-    trials = [
-        *subject("step", 1000, 50),
-        *subject("loop", 10, 1, valid=False),
-        *subject("llamacpp", 10, 1, backend="llama.cpp"),
-    ]
-    assert [c.name for c in advice.candidates([("made", trials)], WISH)] == ["step"]
-
-
-def test_the_baselines_second_appearance_is_no_placement():
-    trials = [*subject("step", 1000, 50), *subject("step (again)", 1000, 50, starts=0)]
-    assert [c.name for c in advice.candidates([("made", trials)], WISH)] == ["step"]
+@pytest.mark.parametrize(
+    "other",
+    [
+        [*subject("loop", 10, 1, valid=False)],
+        [*subject("llamacpp", 10, 1, backend="llama.cpp")],
+        [*subject("loop", 10, 1, batch=2)],
+        [*subject("step (again)", 1000, 50, starts=0)],
+        [*subject("loop, sampled", 1, 1)],
+    ],
+    ids=["void", "a peer", "a batch", "the control", "sampled"],
+)
+def test_what_is_no_evidence_of_a_placement_is_left_out(other):
+    assert [c.name for c in advice.candidates(tables(subject("step", 1000, 50), other), WISH)] == ["step"]
 
 
 @pytest.mark.parametrize("name", ["prompt_tokens", "new_tokens", "requests", "lengths"])
@@ -180,9 +161,6 @@ def test_a_single_placement_that_never_turns_has_no_break_even():
     assert math.isfinite(advice.break_even(*advice.candidates(both(), WISH), WISH))
 
 
-SEVEN = replace(WISH, requests=7)
-
-
 def recorded(**changes):
     """The tables of `both` with a meta file of this machine, or of another."""
     ((name, trials),) = both()
@@ -190,29 +168,23 @@ def recorded(**changes):
 
 
 def test_the_lines_say_who_by_what_and_from_when_on_another():
-    found = advice.consult(recorded(), "m", SEVEN)
-    lines = advice.told(found, SEVEN)
-    assert lines[0].startswith(f"ops: {found['seconds']:.2f} s, a start of 1.00 s and each request 1.00 s")
+    advised = advice.consult(recorded(), "m", SEVEN)
+    lines = advice.lines(advised, SEVEN)
+    assert lines[0].startswith(f"ops: {advised['seconds']:.2f} s, a start of 1.00 s and each request 1.00 s")
     assert lines[1] == "by 8 trials, 2 processes, 3 cold starts: made (main)"
     assert lines[2].startswith("next: loop, 8.5")
-    assert (
-        lines[3] == f"up to {int(found['runner_up']['break_even_requests'])} requests a start ops is ahead of the two,"
-        " beyond that loop"
-    )
+    turn = int(advised["runner_up"]["break_even_requests"])
+    assert lines[3].startswith(f"up to {turn} requests a start ops")
+    assert lines[3].endswith("beyond that loop")
     assert "if the process runs already: loop" in lines
     assert not [line for line in lines if line.startswith("thin: ")]
-
-
-def test_a_warm_process_has_no_start():
-    warm = Wish(prompt_tokens=4, new_tokens=11, warm=True)
-    lines = advice.told(advice.consult(recorded(), "m", warm), warm)
+    lines = advice.lines(advice.consult(recorded(), "m", WARM), WARM)
     assert lines[0].startswith("loop: ")
-    assert "a start of" not in lines[0]
-    assert not [line for line in lines if line.startswith("up to")]
+    assert not [line for line in lines if "a start" in line and not line.startswith("if ")]  # it runs already
 
 
 def test_another_machine_is_a_doubt():
-    lines = advice.told(advice.consult(recorded(cpu="abacus"), "m", SEVEN), SEVEN)
+    lines = advice.lines(advice.consult(recorded(cpu="abacus"), "m", SEVEN), SEVEN)
     assert [line for line in lines if line.startswith("thin: it was measured on another machine (abacus")]
 
 

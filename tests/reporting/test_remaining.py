@@ -33,7 +33,7 @@ def test_the_line_says_what_is_done_and_what_is_left():
 
 def test_it_speaks_without_being_asked_and_then_falls_silent():
     heard = threading.Event()
-    with Remaining(STEPS, lambda line: heard.set(), every_s=0.01).told():
+    with Remaining(STEPS, lambda line: heard.set(), every_s=0.01).spoken():
         assert heard.wait(30)
     assert not [t for t in threading.enumerate() if t.name.endswith("(speak)")]
 

@@ -6,7 +6,7 @@ from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
 from llama_lab.bench import record
-from llama_lab.reporting import notebooks, overview, report
+from llama_lab.reporting import overview, report
 
 LARGEST = 2_000_000  # bytes of a page that opens at once; its figures lie beside it
 
@@ -106,10 +106,6 @@ def test_cards_are_the_findings_of_the_readme():
     (card,) = report.cards(found)
     assert (card["number"], card["key"], card["picture"]) == ("03", "2.5x", "first")
     assert card["begins"] == "It is 2.5x [2, 3] of it."
-
-
-def test_five_findings_are_shown_first():
-    assert len(notebooks.saying("in_readme")) == 5
 
 
 def test_terms_are_those_of_the_document():
