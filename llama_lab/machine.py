@@ -23,6 +23,12 @@ def slug(cpu: str, isa: str, cores: int) -> str:
     return f"{'-'.join(words)[:ROOM].strip('-') or 'unknown'}-{isa}-{cores}-cores"
 
 
+def name_of(environment: dict) -> str:
+    """The name of the machine whose environment this is, see `environment.capture`."""
+    isa = environment["kernels"]
+    return slug(environment["cpu"], "no-kernels" if isa == "none" else isa, environment["cores"])
+
+
 def name() -> str:
     """This machine's. Its GPU is not asked for: whoever runs the measuring processes must leave that to them."""
     isa = "no-kernels"

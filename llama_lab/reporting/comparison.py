@@ -180,17 +180,17 @@ def listed(names: Iterable[str]) -> str:
 def lines(result: dict) -> list[str]:
     """The comparison for people, one line each."""
     speed = result["bandwidth_gbps"]
-    told = [f"{result['new']} over {result['old']}"]
-    told += [f"differs: {line}" for line in result["differences"]] + [f"changed: {line}" for line in result["changed"]]
+    parts = [f"{result['new']} over {result['old']}"]
+    parts += [f"differs: {line}" for line in result["differences"]] + [f"changed: {line}" for line in result["changed"]]
     if speed["ratio"]:
         change = f"{speed['old']:.1f} GB/s, then {speed['new']:.1f} (x {speed['ratio']:.3f})"
-        told.append(f"bandwidth of the machine: {change}")
+        parts.append(f"bandwidth of the machine: {change}")
     for entry in result["subjects"]:
         for key, what in (("rate", "rate"), ("to_baseline", "to the baseline")):
             if ratio := entry[key]:
                 counts = f"n = {ratio['n_old']} and {ratio['n_new']}" + ", one process" * (ratio["processes"] <= 1)
                 words = f"{what} x {ratio['value']:.3f} {interval(ratio, '.3f')} ({counts}): {ratio['verdict']}"
-                told.append(f"{entry['name']}: {words}")
-    return told + [
+                parts.append(f"{entry['name']}: {words}")
+    return parts + [
         f"only in {result[side]}: {listed(result[f'only_{side}'])}" for side in ("old", "new") if result[f"only_{side}"]
     ]

@@ -39,13 +39,13 @@ def draw(trials: list, meta: dict, out_dir: Path) -> list[str]:
     """The figure and the answer of a headline, into OUT's manifest, the published one beside it; returns the answer's
     `lines`."""
     table, theirs = summary.table(trials, meta["baseline"], meta["subjects"]), published(meta)
-    said = lines(trials, meta, table, theirs)
-    words = " ".join(said)
+    answer = lines(trials, meta, table, theirs)
+    words = " ".join(answer)
     note = ", ".join(filter(None, [figures.model_label(meta["parameters"]["model"]), summary.disturbed(table)]))
     figure = chart.rates(trials, table, theirs)
     figures.save(figure, f"{NAME}-rates", NAME, meta, meta["parameters"], words, out_dir, note)
     figures.conclude(NAME, QUESTION, words, meta, out_dir)
-    return said
+    return answer
 
 
 def lines(trials: list, meta: dict, table: Sequence[dict], theirs: Sequence[dict]) -> list[str]:

@@ -67,11 +67,11 @@ def read(path: Path) -> nbformat.NotebookNode:
     """A notebook. Raises UserError for a file that is none."""
     remedy = "Bring it back: `git checkout` it."
     try:
-        found = boundary.load(path, remedy=remedy)
+        content = boundary.load(path, remedy=remedy)
     except FileNotFoundError:
         raise UserError(f"No such notebook: {path}.") from None
-    boundary.read(Notebook, found, str(path), remedy)
-    return rejoin_lines(nbformat.from_dict(found))
+    boundary.read(Notebook, content, str(path), remedy)
+    return rejoin_lines(nbformat.from_dict(content))
 
 
 def about(path: Path) -> Own:
@@ -92,8 +92,8 @@ def own(path: Path, *state: int) -> Own:
 def read_finding(executed: Path) -> str:
     """The text that the last code cell printed."""
     cells = [c for c in read(executed).cells if c.cell_type == "code"]
-    said = [o.get("text") for o in (cells[-1].get("outputs", []) if cells else []) if o.get("name") == "stdout"]
-    return "".join(text for text in said if isinstance(text, str)).strip()
+    printed = [o.get("text") for o in (cells[-1].get("outputs", []) if cells else []) if o.get("name") == "stdout"]
+    return "".join(text for text in printed if isinstance(text, str)).strip()
 
 
 def title(nb: nbformat.NotebookNode) -> str:

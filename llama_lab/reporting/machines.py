@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax.plumbing import files, paths
+from llama_lab import machine
 from llama_lab.bench import AGAIN, environment, record, summary
 from llama_lab.bench.record import Trial
 from llama_lab.reporting import document, overview
@@ -67,7 +68,7 @@ def here(out_dir: Path) -> list[Machine]:
     trials, meta = record.read(path)
     env = meta["environment"]
     about = dict(
-        machine=contribution.named(env),
+        machine=machine.name_of(env),
         version=contribution.version(env["packages"]),
         measured=meta["created"],
         environment=env,

@@ -116,12 +116,12 @@ def setting(row: Row) -> str:
 
 def lines(path: Path, meta: dict, seed: int = 0) -> list[Line]:
     """The lines of one table, by setting and subject, the baseline's twin right after it. meta: what `about` gives."""
-    found = []
+    made = []
     for group in sorted(groups(path, meta), key=lambda group: natural(group.setting)):
         subjects = {row.subject for row in group.rows if row.valid}
         for name in sorted(subjects, key=lambda name: (name.removesuffix(AGAIN), name)):
-            found.append(line_of(path.stem, group, name, baseline_of(group.rows, meta), seed))
-    return found
+            made.append(line_of(path.stem, group, name, baseline_of(group.rows, meta), seed))
+    return made
 
 
 def natural(words: str) -> list:

@@ -189,14 +189,14 @@ def block(
     """All of it as Markdown: claim, picture, table, then a line for each finding `in_readme`, and the other
     questions. scopes: what stands behind a section's line. others: machines that the same was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose findings the claim tells
-    told = [s for s in sections if s["name"] in {*notebooks.saying("in_readme")} - {*main}]
+    shown = [s for s in sections if s["name"] in {*notebooks.saying("in_readme")} - {*main}]
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     parts = [claim(measured, home), *(f"![{figure['caption']}](figures/{figure['name']}.svg)" for figure in pictures)]
     if measured:
         parts += [table(measured[0]).markdown(), about(measured[0]), elsewhere(measured[0], others)]
     links = {s["name"]: f"[{s['question']}]({page(s, home)})" for s in sections}
-    lines = [f"- {links[s['name']]} {opening(s['finding'])}{scopes.get(s['name'], '')}" for s in told]
-    asked = [links[s["name"]] for s in sections if s not in told and s["name"] != contribution.HEADLINE]
+    lines = [f"- {links[s['name']]} {opening(s['finding'])}{scopes.get(s['name'], '')}" for s in shown]
+    asked = [links[s["name"]] for s in sections if s not in shown and s["name"] != contribution.HEADLINE]
     parts += ["\n".join(lines), f"Asked as well: {' · '.join(asked)}" if asked else ""]
     return "\n\n".join(filter(None, parts))
 

@@ -58,12 +58,12 @@ def figure(name: str, entry: dict, home: Path) -> dict:
 
 def others(out_dir: Path, known: Sequence[dict]) -> list[dict]:
     """Pages of notebooks that answer no question and so have no section: {number, page, title}."""
-    home, found = Path(out_dir) / "docs", []
+    home, listed = Path(out_dir) / "docs", []
     for path in sorted({*(home / "notebooks").glob("*.html")} - {home / s["page"] for s in known if s["page"]}):
         heading = re.search(r"<h1>(.*?)</h1>", path.read_text(encoding="utf-8"), re.S)
         title = Markup(heading[1]).striptags() if heading else path.stem
-        found.append(dict(number=path.stem.split("-")[0], page=path.relative_to(home), title=title))
-    return found
+        listed.append(dict(number=path.stem.split("-")[0], page=path.relative_to(home), title=title))
+    return listed
 
 
 def in_order(notebook: str, figures: list[str]) -> list[str]:

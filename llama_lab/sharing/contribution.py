@@ -35,16 +35,14 @@ VOCABULARY = ("cpu", "devices", "packages", "python", "kernels", "runtime", "git
 
 @dataclass(frozen=True)
 class Contribution:
-    """machine, version: what the file is called. about: its meta. rows: lines. text: the file."""
+    """about: the meta of the file. rows: its lines. text: the file."""
 
-    machine: str
-    version: str
     about: dict
     rows: tuple[str, ...]
 
     @property
     def path(self) -> Path:
-        return FOLDER / f"{self.machine}-{self.version}.jsonl"
+        return FOLDER / f"{self.about['machine']}-{self.about['version']}.jsonl"
 
     @property
     def text(self) -> str:
@@ -56,12 +54,6 @@ def version(packages: dict) -> str:
     changes = (paths.ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     first = next(line.removeprefix("## ").strip() for line in changes.splitlines() if line.startswith("## "))
     return f"{packages.get('llama-jax')}{UNRELEASED if first == 'Unreleased' else ''}"
-
-
-def named(environment: dict) -> str:
-    """The machine's name that an environment gives."""
-    isa = environment["kernels"]
-    return machine.slug(environment["cpu"], "no-kernels" if isa == "none" else isa, environment["cores"])
 
 
 def digest_of(rows: tuple[str, ...]) -> str:
@@ -76,7 +68,7 @@ def build(folder: Path, examined: dict | None = None, features: tuple[str, ...] 
     """
     trials, meta = record.read(Path(folder) / "data" / f"{HEADLINE}.csv", as_probed=True)
     environment = meta["environment"]
-    if (own := named(environment)) != (here := machine.name()) and examined is None:
+    if (own := machine.name_of(environment)) != (here := machine.name()) and examined is None:
         raise UserError(f"{folder} was measured on {own}, and this is {here}: contribute it there.")
     if strange := sorted({t.model for t in trials} - {checkpoint.DEFAULT}):
         raise UserError(f"The headline is of {strange[0]}; every machine measures {checkpoint.DEFAULT}: measure again.")
@@ -95,7 +87,7 @@ def build(folder: Path, examined: dict | None = None, features: tuple[str, ...] 
         rows=len(rows),
         rows_sha256=digest_of(rows),
     )
-    return Contribution(own, about["version"], sealed(about), rows)
+    return Contribution(sealed(about), rows)
 
 
 def clean(trial: Trial) -> Trial:
@@ -111,10 +103,10 @@ def shown(environment: dict) -> dict:
     return {**kept, "settings": scrub.value(settings)}
 
 
-def examination(found: dict) -> dict:
+def examination(examined: dict) -> dict:
     """Doctor's output without the places of weights and of programs."""
-    kept = {k: v if k in ("packages", "devices") else scrub.value(v) for k, v in found.items() if k in EXAMINED}
-    return {**kept, "machine": {**kept.get("machine", {}), "cpu": found.get("machine", {}).get("cpu")}}
+    kept = {k: v if k in ("packages", "devices") else scrub.value(v) for k, v in examined.items() if k in EXAMINED}
+    return {**kept, "machine": {**kept.get("machine", {}), "cpu": examined.get("machine", {}).get("cpu")}}
 
 
 def processor() -> tuple[str, ...]:
@@ -125,8 +117,6 @@ def processor() -> tuple[str, ...]:
         from llama_jax.kernels import isa
     except ImportError:
         return ()
-    here, decide = (
-        llvm.get_host_cpu_features(),
-        {name for lists in isa.NEEDS.values() for each in lists for name in each},
-    )
-    return tuple(sorted(name for name in decide if here.get(name)))
+    here = llvm.get_host_cpu_features()
+    decisive = {name for alternatives in isa.NEEDS.values() for needed in alternatives for name in needed}
+    return tuple(sorted(name for name in decisive if here.get(name)))

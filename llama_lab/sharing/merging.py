@@ -15,10 +15,10 @@ from typing import Any
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.boundary import Declared
 from llama_jax.plumbing.errors import UserError
+from llama_lab import machine
 from llama_lab.bench import gate, record
 from llama_lab.bench.record import Trial
-from llama_lab.sharing.contribution import named
-from llama_lab.sharing.verification import Environment, of_one_run
+from llama_lab.sharing.verification import Environment, mixed_runs
 
 SAME = ("model", "prompt_tokens", "new_tokens", "batch", "seed", "sampler", "baseline", "dtype")  # of what was asked
 
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def machine(self) -> str:
-        return named(self.about["environment"])
+        return machine.name_of(self.about["environment"])
 
 
 def read(path: Path) -> Run:
@@ -65,7 +65,7 @@ def read(path: Path) -> Run:
     boundary.read(About, about, f"{path}, line 1")
     if not trials:
         raise UserError(f"{path} holds no trial.")
-    for reason in of_one_run(trials, about):
+    for reason in mixed_runs(trials, about):
         raise UserError(f"{path} cannot be merged: {reason}.")
     return Run(path, trials, about)
 
@@ -74,21 +74,21 @@ def facts(run: Run) -> dict[str, object]:
     """What must be the same in all runs, by name: what was asked, weights, versions, code, and the tokens of each
     subject that has the reference's."""
     plan = run.about["plan"]
-    found = {name: plan["parameters"].get(name) for name in SAME}
-    found |= {"weights": run.trials[0].weights_hash, "the package's own code": plan["source"]}
-    found |= {f"version of {name}": version for name, version in plan["packages"].items()}
+    known = {name: plan["parameters"].get(name) for name in SAME}
+    known |= {"weights": run.trials[0].weights_hash, "the package's own code": plan["source"]}
+    known |= {f"version of {name}": version for name, version in plan["packages"].items()}
     for t in run.trials:
         if t.valid and not gate.approximate(t.quantisation) and "near-tie" not in t.reason:
-            found.setdefault(f"tokens of {t.subject}, prompt {t.prompt}", t.tokens_sha256[:12])
-    return found
+            known.setdefault(f"tokens of {t.subject}, prompt {t.prompt}", t.tokens_sha256[:12])
+    return known
 
 
-def differing(one: Run, other: Run) -> str:
+def differing(run: Run, other: Run) -> str:
     """The first fact that both have and that is not the same, as words; "" where there is none."""
-    mine, theirs = facts(one), facts(other)
+    mine, theirs = facts(run), facts(other)
     for name in mine:
         if name in theirs and mine[name] != theirs[name]:
-            return f"{name} is {mine[name]} in {one.path} and {theirs[name]} in {other.path}"
+            return f"{name} is {mine[name]} in {run.path} and {theirs[name]} in {other.path}"
     return ""
 
 
@@ -102,8 +102,8 @@ def merge(files: Sequence[Path], out: Path) -> list[Run]:
         for before in runs[:at]:
             if [t.token_times_ns for t in run.trials] == [t.token_times_ns for t in before.trials]:
                 raise UserError(f"{before.path} and {run.path} hold the same run.")
-            if said := differing(before, run):
-                raise UserError(f"{before.path} and {run.path} cannot be merged: {said}.")
+            if difference := differing(before, run):
+                raise UserError(f"{before.path} and {run.path} cannot be merged: {difference}.")
     names, rows, machines = Counter(), [], {}
     for run in runs:
         names[run.machine] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import platform
@@ -32,13 +33,11 @@ SHORT = 4  # a name of fewer letters is taken out where it is a word of its own
 
 def owners() -> list[str]:
     """Names of this user and this host, longest first."""
-    found = {os.environ.get(name, "") for name in VARIABLES} | {platform.node(), Path(home()).name}
-    try:
-        found.add(getpass.getuser())
-    except (OSError, KeyError, ImportError):  # nobody: the system does not know this user
-        pass
-    found |= {name.partition(".")[0] for name in found}
-    return sorted((name for name in found if len(name) > 1), key=len, reverse=True)
+    names = {os.environ.get(name, "") for name in VARIABLES} | {platform.node(), Path(home()).name}
+    with contextlib.suppress(OSError, KeyError, ImportError):  # nobody: the system does not know this user
+        names.add(getpass.getuser())
+    names |= {name.partition(".")[0] for name in names}
+    return sorted((name for name in names if len(name) > 1), key=len, reverse=True)
 
 
 def home() -> str:
@@ -47,36 +46,36 @@ def home() -> str:
 
 def places() -> list[str]:
     """Folders whose names may hold spaces, longest first."""
-    found = {home(), os.getcwd(), str(paths.ROOT), tempfile.gettempdir(), os.environ.get("LLAMA_JAX_CACHE", "")}
-    return sorted((place for place in found if len(place) > 1 and place.startswith("/")), key=len, reverse=True)
+    known = {home(), os.getcwd(), str(paths.ROOT), tempfile.gettempdir(), os.environ.get("LLAMA_JAX_CACHE", "")}
+    return sorted((place for place in known if len(place) > 1 and place.startswith("/")), key=len, reverse=True)
 
 
-def text(said: str, names: Iterable[str], folders: Iterable[str]) -> str:
-    """`said` with these taken out, and whatever looks like a path or an address."""
+def text(words: str, names: Iterable[str], folders: Iterable[str]) -> str:
+    """A text with these taken out, and whatever looks like a path or an address."""
     for folder in folders:
-        said = said.replace(folder, "/" + GONE)
-    said = PATH.sub(GONE, ADDRESS.sub(GONE, said))
+        words = words.replace(folder, "/" + GONE)
+    words = PATH.sub(GONE, ADDRESS.sub(GONE, words))
     for name in names:
         bound = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])" if len(name) < SHORT else "{}"
-        said = re.sub(bound.format(re.escape(name)), GONE, said, flags=re.I)
-    return said
+        words = re.sub(bound.format(re.escape(name)), GONE, words, flags=re.I)
+    return words
 
 
-def value(found, names: Iterable[str] | None = None, folders: Iterable[str] | None = None):
+def value(plain, names: Iterable[str] | None = None, folders: Iterable[str] | None = None):
     """JSON values, each text and each key without what says whose machine it is."""
     names, folders = owners() if names is None else names, places() if folders is None else folders
-    if isinstance(found, dict):
-        return {text(str(k), names, folders): value(v, names, folders) for k, v in found.items()}
-    if isinstance(found, list | tuple):
-        return [value(v, names, folders) for v in found]
-    return text(found, names, folders) if isinstance(found, str) else found
+    if isinstance(plain, dict):
+        return {text(str(k), names, folders): value(v, names, folders) for k, v in plain.items()}
+    if isinstance(plain, list | tuple):
+        return [value(v, names, folders) for v in plain]
+    return text(plain, names, folders) if isinstance(plain, str) else plain
 
 
-def shows(found) -> str:
+def shows(plain) -> str:
     """The first path or address in JSON values; "" where there is none."""
-    if isinstance(found, dict):
-        return next(filter(None, map(shows, (*found, *found.values()))), "")
-    if isinstance(found, list | tuple):
-        return next(filter(None, map(shows, found)), "")
-    hit = isinstance(found, str) and (ADDRESS.search(found) or PATH.search(found))
+    if isinstance(plain, dict):
+        return next(filter(None, map(shows, (*plain, *plain.values()))), "")
+    if isinstance(plain, list | tuple):
+        return next(filter(None, map(shows, plain)), "")
+    hit = isinstance(plain, str) and (ADDRESS.search(plain) or PATH.search(plain))
     return hit[0] if hit else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +15,12 @@ from llama_jax import checkpoint, placement
 from llama_jax.plumbing import boundary, files, runtime
 from llama_jax.plumbing.boundary import Declared
 from llama_jax.plumbing.errors import UserError
-from llama_lab import peers
+from llama_lab import machine, peers
 from llama_lab.bench import AGAIN, gate, record, roofline, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import NARROW
 from llama_lab.sharing import scrub
-from llama_lab.sharing.contribution import Contribution, digest_of, named
+from llama_lab.sharing.contribution import Contribution, digest_of
 
 BASELINE = "step"  # of every machine's headline
 Name = Annotated[str, Field(pattern=r"^[\w.+-]{1,120}$")]
@@ -34,9 +33,9 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a file was found to be. machine: "" where it could not be read; about, trials: as it holds them, the
-    bandwidth that of the run."""
+class Checked:
+    """A file and its problems. machine: "" where it could not be read; about, trials: as it holds them, the bandwidth
+    that of the run."""
 
     machine: str
     trials: list[Trial]
@@ -72,7 +71,7 @@ class Meta(Declared):
     rows_sha256: str
 
 
-def check(path: Path) -> Found:
+def check(path: Path) -> Checked:
     """See `CHECKS`. Raises UserError where there is no file; what is in it that should not be is a problem."""
     path = Path(path)
     if not path.is_file():
@@ -81,43 +80,43 @@ def check(path: Path) -> Found:
         trials, about, _ = record.read_jsonl(path, whole=True)
         boundary.read(Meta, about, f"{path}, line 1")
     except UserError as error:
-        return Found("", [], {}, [Problem(path.name, str(error).replace(f"{path}", path.name))])
+        return Checked("", [], {}, [Problem(path.name, str(error).replace(f"{path}", path.name))])
     lines = path.read_text(encoding="utf-8").splitlines()[1:]
-    said = [*of_lines(lines, about), *of_name(path, about)]
-    said += itertools.chain.from_iterable(one(trials, about) for one in CHECKS)
-    return Found(about["machine"], roofline.of_runs(trials), about, [Problem(path.name, reason) for reason in said])
+    reasons = [*other_rows(lines, about), *misnamed(path, about)]
+    reasons += [reason for complaints in CHECKS for reason in complaints(trials, about)]
+    return Checked(about["machine"], roofline.of_runs(trials), about, [Problem(path.name, r) for r in reasons])
 
 
-def staged(made: Contribution) -> Found:
+def staged(made: Contribution) -> Checked:
     """`check` of a file that is not yet written."""
     with tempfile.TemporaryDirectory() as folder:
         return check(files.write(Path(folder) / made.path.name, made.text))
 
 
-def of_lines(lines: Sequence[str], about: dict) -> Iterator[str]:
+def other_rows(lines: Sequence[str], about: dict) -> Iterator[str]:
     """Rows that are missing, doubled or in another order."""
     if (len(lines), digest_of(tuple(lines))) != (about["rows"], about["rows_sha256"]):
         yield f"its {len(lines)} rows are not the {about['rows']} that were written"
 
 
-def of_name(path: Path, about: dict) -> Iterator[str]:
+def misnamed(path: Path, about: dict) -> Iterator[str]:
     expected = f"{about['machine']}-{about['version']}.jsonl"
-    if (about["machine"], path.name) != (named(about["environment"]), expected):
+    if (about["machine"], path.name) != (machine.name_of(about["environment"]), expected):
         yield f"its name or its machine ({about['machine']}) is not what its environment gives ({expected})"
 
 
-def of_one_run(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+def mixed_runs(trials: Sequence[Trial], about: dict) -> Iterator[str]:
     """Rows of more than one run, or of the same trial twice."""
     for name in ("run", "model", "weights_hash", "batch", "seed"):
-        if len(found := sorted({str(getattr(t, name)) for t in trials})) > 1:
-            yield f"it mixes runs: {name.replace('_', ' ')} is {found[0]} and {found[1]}"
+        if len(values := sorted({str(getattr(t, name)) for t in trials})) > 1:
+            yield f"it mixes runs: {name.replace('_', ' ')} is {values[0]} and {values[1]}"
     places = [(t.run, t.phase, t.process, t.block, t.subject, t.sampling) for t in trials]
     if len(places) > len(set(places)):
         twice = next(place for i, place in enumerate(places) if place in places[:i])
         yield f"it mixes runs: {twice[4]} stands twice in block {twice[3]} of process {twice[2]}"
 
 
-def of_subjects(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+def foreign_subjects(trials: Sequence[Trial], about: dict) -> Iterator[str]:
     """Another model, another baseline, or subjects that nobody else can measure."""
     if strange := sorted({t.model for t in trials} - {checkpoint.DEFAULT}):
         yield f"it is of {strange[0]}, every machine measures {checkpoint.DEFAULT}"
@@ -132,7 +131,7 @@ def of_subjects(trials: Sequence[Trial], about: dict) -> Iterator[str]:
             yield f"its subject {name} is none: {error}"
 
 
-def of_gate(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+def ungated(trials: Sequence[Trial], about: dict) -> Iterator[str]:
     """Times that count though their tokens are not the reference's, or that no answer has."""
     answers: dict[tuple, set[str]] = {}
     for t in trials:
@@ -142,7 +141,7 @@ def of_gate(trials: Sequence[Trial], about: dict) -> Iterator[str]:
         if t.wrong or t.died or t.reason.startswith("failed"):
             yield f"{where}: it counts though {t.reason}"
         times = [0, *t.token_times_ns]
-        if len(t.token_times_ns) != t.new_tokens or any(b < a for a, b in itertools.pairwise(times)) or not times[-1]:
+        if len(t.token_times_ns) != t.new_tokens or sorted(times) != times or not times[-1]:
             yield f"{where}: its {len(t.token_times_ns)} times are not those of {t.new_tokens} tokens"
         if not gate.approximate(t.quantisation) and "near-tie" not in t.reason:
             key = (t.prompt, t.dtype, t.quantisation, t.sampling, t.new_tokens)
@@ -152,41 +151,41 @@ def of_gate(trials: Sequence[Trial], about: dict) -> Iterator[str]:
                 answers[key].discard(t.tokens_sha256)
 
 
-def of_guard(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+def unguarded(trials: Sequence[Trial], about: dict) -> Iterator[str]:
     """Warm times that count though something was compiled in them."""
     for t in trials:
         if t.valid and t.phase == "warm" and (t.compiled or t.lowered or t.cause):
             yield f"{t.subject}, block {t.block}: it counts though {t.compiled or t.lowered} programs were made in it"
 
 
-def of_control(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+def unquiet(trials: Sequence[Trial], about: dict) -> Iterator[str]:
     """A baseline that is not there twice, or whose two runs differ: the machine was not quiet. One that merely spreads
     is none of this: intervals say so."""
     both = (about["baseline"], about["baseline"] + AGAIN)
-    found = summary.paired_ratio([t for t in trials if t.tg > 0], both[1], both[0])
-    if found.n < 2:
-        yield f"{found.n} of its blocks have the baseline twice ({both[1]}): there is no A/A control"
-    elif found.excludes_one and found.effect > math.log1p(NARROW):
-        yield f"the machine was not quiet, measure again: A/A control {found.words}"
+    control = summary.paired_ratio([t for t in trials if t.tg > 0], both[1], both[0])
+    if control.n < 2:
+        yield f"{control.n} of its blocks have the baseline twice ({both[1]}): there is no A/A control"
+    elif control.excludes_one and control.effect > math.log1p(NARROW):
+        yield f"the machine was not quiet, measure again: A/A control {control.words}"
 
 
-def of_runtime(trials: Sequence[Trial], about: dict) -> Iterator[str]:
-    if said := runtime.complaint(about["environment"]["runtime"]):
-        yield f"{said}: {runtime.REMEDY}"
+def wrong_runtime(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+    if complaint := runtime.complaint(about["environment"]["runtime"]):
+        yield f"{complaint}: {runtime.REMEDY}"
 
 
-def of_owner(trials: Sequence[Trial], about: dict) -> Iterator[str]:
+def identifying(trials: Sequence[Trial], about: dict) -> Iterator[str]:
     texts = [about, *((t.reason, t.cause, t.subject, t.run, t.backend, t.placement) for t in trials)]
-    if said := next(filter(None, map(scrub.shows, texts)), ""):
-        yield f"it shows a place or an address: {said[:60]}"
+    if shown := next(filter(None, map(scrub.shows, texts)), ""):
+        yield f"it shows a place or an address: {shown[:60]}"
 
 
 CHECKS: tuple[Callable[[Sequence[Trial], dict], Iterator[str]], ...] = (
-    of_one_run,
-    of_subjects,
-    of_gate,
-    of_guard,
-    of_control,
-    of_runtime,
-    of_owner,
+    mixed_runs,
+    foreign_subjects,
+    ungated,
+    unguarded,
+    unquiet,
+    wrong_runtime,
+    identifying,
 )

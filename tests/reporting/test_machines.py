@@ -8,13 +8,14 @@ from llama_jax.plumbing import paths
 from llama_lab import figures
 from llama_lab.bench import record
 from llama_lab.reporting import machines, report
+from tests.reporting import markup
 from tests.sharing import made
 
 NAMES = ["eager", "step", "loop", "loop+fused", "llamacpp"]
 
 
 def page(tmp_path, folder):
-    return machines.write(tmp_path / "out", folder).read_text()
+    return markup.checked(machines.write(tmp_path / "out", folder).read_text())
 
 
 def column(table, head):

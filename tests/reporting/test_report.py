@@ -7,74 +7,64 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
 from llama_lab.bench import record
 from llama_lab.reporting import overview, report
+from tests.reporting import markup
 
 LARGEST = 2_000_000  # bytes of a page that opens at once; its figures lie beside it
-
-
-def test_the_page_stays_small():
-    assert (paths.ROOT / "docs" / "index.html").stat().st_size < LARGEST
-
-
-@pytest.mark.parametrize(("text", "expected"), [("<svg width='1'></svg>", "without viewBox"), (b"\xff\xfe", "damaged")])
-def test_a_damaged_picture_is_named(tmp_path, text, expected):
-    path = tmp_path / "a.svg"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UserError, match=expected):
-        report.size(path)
-    path.write_text('<svg xmlns:xlink="x" width="794.3pt" viewBox="0 0 794.34 492.6" version="1.1">')
-    assert report.size(path) == (794, 493)
-
-
-def test_a_missing_picture_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"gone.svg is listed in manifest.json but missing"):
-        report.size(tmp_path / "gone.svg")
-
-
-def test_a_notebook_shows_first_what_it_names_first():
-    assert report.in_order(
-        "09-time-to-first-token", ["09-time-to-first-token-cold", "mine", "09-time-to-first-token-lengths", "also"]
-    ) == ["09-time-to-first-token-lengths", "09-time-to-first-token-cold", "also", "mine"]
-    assert (
-        report.in_order("06-compile-time", ["06-compile-time-starts", "06-compile-time-stages"])[0]
-        == "06-compile-time-stages"
-    )
-    assert report.in_order("no-such-notebook", ["b", "a"]) == ["a", "b"]
+SVG = '<svg xmlns:xlink="x" width="9pt" viewBox="0 0 90.34 45.6" version="1.1">'
 
 
 def section(name="03-jit-placement", **more):
-    return (
-        dict(
-            name=name,
-            number=name[:2],
-            question="Is it so?",
-            finding="It is.",
-            machine="a machine",
-            created="2026-01-01T00:00:00Z",
-        )
-        | more
-    )
+    about = dict(name=name, number=name[:2], question="Is it so?", finding="It is.", machine="a machine", figures=[])
+    return about | dict(created="2026-01-01T00:00:00Z") | more
 
 
-def test_a_caption_is_the_first_sentence_of_a_description():
-    assert (
-        report.caption("Seconds against depth, over llama.cpp's. step 61 ms.")
-        == "Seconds against depth, over llama.cpp's."
-    )
-    assert report.caption("Rate 5.24x [4.62, 5.95].") == "Rate 5.24x [4.62, 5.95]."
+def drawn(folder, *alts):
+    """A manifest with one question and a figure of each description."""
+    for at, alt in enumerate(alts):
+        entry = dict(notebook="77-made", parameters={}, data_sha256="", sha256=dict(png="", svg=""), alt=alt)
+        figures.update_manifest(folder, "figures", f"77-made-{at}", entry)
+        (folder / "figures" / f"77-made-{at}.svg").write_text(SVG)
+    figures.conclude("77-made", "Is it so?", "It is.", None, folder)
+
+
+def test_the_page_stays_small_and_whole():
+    page = paths.ROOT / "docs" / "index.html"
+    assert page.stat().st_size < LARGEST
+    markup.checked(page.read_text())
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [(b"<svg width='1'></svg>", "without viewBox"), (b"\xff\xfe", "damaged"), (None, "manifest.json but missing")],
+)
+def test_a_damaged_or_missing_picture_is_named(tmp_path, image, words):
+    drawn(tmp_path, "Rates, tokens/s.")
+    path = tmp_path / "figures" / "77-made-0.svg"
+    assert report.size(path) == (90, 46)
+    path.unlink() if image is None else path.write_bytes(image)
+    with pytest.raises(UserError, match=rf"77-made-0.svg is .*{words}.*run `llama-jax run` again"):
+        report.write(tmp_path)
+
+
+def test_a_notebook_shows_first_what_it_names_first():
+    name = "09-time-to-first-token"
+    named = [f"{name}-cold", "mine", f"{name}-lengths", "also"]
+    assert report.in_order(name, named) == [f"{name}-lengths", f"{name}-cold", "also", "mine"]
+    assert report.in_order("no-such-notebook", ["b", "a"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("rest", ["", " step 61 ms."])
+@pytest.mark.parametrize("first", ["Seconds against depth, over llama.cpp's.", "Rate 5.24x [4.62, 5.95]."])
+def test_a_caption_is_the_first_sentence_of_a_description(first, rest):
+    assert report.caption(first + rest) == first
 
 
 def test_results_are_the_caption_and_long_ones_open(tmp_path):
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "77-made-a.svg").write_text('<svg width="9pt" viewBox="0 0 90 45">')
     long = "Rates of many. " + "; ".join(f"subject {i} makes {i}.5 tokens/s [1, 2]" for i in range(20)) + "."
-    for name, alt in (("77-made-a", "Rates, tokens/s. With a <b> it is 2x [1, 3]."), ("77-made-b", long)):
-        (tmp_path / "figures" / f"{name}.svg").write_text('<svg width="9pt" viewBox="0 0 90 45">')
-        entry = dict(notebook="77-made", parameters={}, data_sha256="", sha256=dict(png="", svg=""), alt=alt)
-        figures.update_manifest(tmp_path, "figures", name, entry)
-    figures.conclude("77-made", "Is it so?", "It is.", None, tmp_path)
-    page = report.write(tmp_path).read_text()
+    drawn(tmp_path, "Rates, tokens/s. With a <b> it is 2x [1, 3].", long)
+    page = markup.checked(report.write(tmp_path).read_text())
     assert "Rates, tokens/s. With a &lt;b&gt; it is 2x [1, 3].\n" in page
-    assert 'width="90" height="45" alt="Rates, tokens/s."' in page
+    assert 'width="90" height="46" alt="Rates, tokens/s."' in page
     assert page.count("<details>") == 1
     shown = page.partition("Rates of many. ")[2].partition("<details>")[0]
     assert shown.endswith(" …")
@@ -98,12 +88,8 @@ def test_a_card_shows_the_first_number_that_has_a_unit(text, number):
 
 def test_cards_are_the_findings_of_the_readme():
     pictures = [dict(name="first"), dict(name="second")]
-    found = [
-        section(figures=pictures, finding="It is 2.5x [2, 3] of it. And so on."),
-        section("06-compile-time", figures=pictures),
-        section("08-fewer-bits", figures=[]),
-    ]
-    (card,) = report.cards(found)
+    told = section(figures=pictures, finding="It is 2.5x [2, 3] of it. And so on.")
+    (card,) = report.cards([told, section("06-compile-time", figures=pictures), section("08-fewer-bits")])
     assert (card["number"], card["key"], card["picture"]) == ("03", "2.5x", "first")
     assert card["begins"] == "It is 2.5x [2, 3] of it."
 
@@ -169,7 +155,7 @@ def test_a_notebook_without_a_question_is_reached_from_the_contents(tmp_path):
     page.parent.mkdir(parents=True)
     page.write_text("<h1>Start <code>here</code> &amp; now</h1>")
     (page.parent / "77-made.html").write_text("<h1>Is it so?</h1>")
-    figures.conclude("77-made", "Is it so?", "It is.", None, tmp_path)
+    drawn(tmp_path)
     text = report.write(tmp_path).read_text()
     assert '<a href="notebooks/00-start-here.html">Start here &amp; now</a>' in text
     assert text.count("notebooks/77-made.html") == 1  # in its section
