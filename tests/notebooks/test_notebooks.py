@@ -24,6 +24,7 @@ from llama_lab.reporting import execution, headline, notebooks, pages, readme, r
 from tests.reporting import markup
 
 SOURCES = notebooks.find()
+OURS = ("llama_jax", "llama_lab")
 
 
 @pytest.fixture(scope="session")
@@ -166,7 +167,7 @@ def test_sources_are_clean(path):
 
 
 def missing(code: str) -> list[str]:
-    """Names that this code takes from the package and that are not there, in branches too that nothing runs."""
+    """Names that this code takes from our packages and that are not there, in branches too that nothing runs."""
     known, absent = {}, []
 
     def value(node):
@@ -176,12 +177,12 @@ def missing(code: str) -> list[str]:
             if not hasattr(owner, node.attr):
                 absent.append(f"{owner.__name__}.{node.attr}")
             owner = getattr(owner, node.attr, None)
-        return owner if getattr(owner, "__package__", "").startswith("llama_jax") else None
+        return owner if getattr(owner, "__package__", "").startswith(OURS) else None
 
     for node in ast.walk(ast.parse(code)):
         for alias in getattr(node, "names", ()):
             name = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
-            if name.startswith("llama_jax"):
+            if name.startswith(OURS):
                 try:
                     known[alias.asname or alias.name] = pkgutil.resolve_name(name)
                 except (ImportError, AttributeError):
@@ -198,8 +199,8 @@ def test_what_a_notebook_takes_from_the_package_is_there(path):
 
 def test_a_name_that_is_gone_is_found():
     code = "import llama_jax as ll\nfrom llama_lab import bench, gone\n"
-    code += "if False:\n    ll.bench.Gone(bench.guard.lost, bench.Guard)"
-    assert missing(code) == ["llama_lab.bench.Gone", "llama_lab.bench.guard.lost", "llama_jax.gone"]
+    code += "if False:\n    ll.model.Gone(bench.guard.lost, bench.Guard)"
+    assert missing(code) == ["llama_jax.model.Gone", "llama_lab.bench.guard.lost", "llama_lab.gone"]
 
 
 def test_artifacts_that_notebooks_promise_are_recorded():

@@ -45,7 +45,6 @@ def test_the_claim_is_five_ratios_of_one_run(tmp_path):
     claim = readme.claim([run()], tmp_path)
     ratios = re.findall(r"([\d.]+) times \[([\d.]+), ([\d.]+)\]", claim)
     assert ratios == [(value,) * 3 for value in ("8.00", "1.05", "4.75", "2.00", "1.60")]
-    assert claim.count(".") - sum(group.count(".") for ratio in ratios for group in ratio) == 5 + 2  # two llama.cpp
     assert "adds little to jitting one token" in claim
 
 

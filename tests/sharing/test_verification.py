@@ -87,49 +87,34 @@ def test_rewriting_alone_is_no_fault(tmp_path):
     assert reasons(made.rewritten(made.contributed(tmp_path))) == []
 
 
-def edit(path, at, **changes):
-    lines = path.read_text().splitlines()
-    lines[at] = json.dumps({**json.loads(lines[at]), **changes})
-    path.write_text("".join(f"{line}\n" for line in lines))
+def edited(at, change):
+    """Lines of which one is another JSON document."""
+
+    def damage(lines):
+        row = json.loads(lines[at])
+        change(row)
+        return [*lines[:at], json.dumps(row), *lines[at + 1 :]]
+
+    return damage
 
 
-def test_an_edited_row_is_named(tmp_path):
+DAMAGE = {
+    "a row edited": (edited(3, lambda row: row.update(tokenize_ns=1)), "line 4 changed since it was written."),
+    "a row without its digest": (edited(2, lambda row: row.pop("row_sha256")), "line 3 changed since it was written"),
+    "the meta edited": (lambda lines: [lines[0].replace('"avx2"', '"avx512vnni"'), *lines[1:]], "is not as it was"),
+    "torn": (lambda lines: [*lines[:-1], lines[-1][:-40]], "line 37 cannot be read"),
+    "torn in its first line": (lambda lines: [lines[0][:50]], "line 1 does not say what the file holds"),
+    "a row gone": (lambda lines: lines[:-1], "rows are not the 36 that were written"),
+    "a row doubled": (lambda lines: [*lines, lines[1]], "rows are not the 36 that were written"),
+    "rows moved": (lambda lines: [lines[0], *lines[:0:-1]], "rows are not the 36 that were written"),
+}
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGE.values(), ids=DAMAGE)
+def test_what_changed_since_it_was_written_is_noticed(tmp_path, damage, words):
     path = made.contributed(tmp_path)
-    edit(path, 3, tokenize_ns=1)
-    assert reasons(path) == [f"{path.name}: line 4 changed since it was written."]
-
-
-def test_an_edited_meta_is_seen(tmp_path):
-    path = made.contributed(tmp_path)
-    first, *rest = path.read_text().splitlines(keepends=True)
-    path.write_text(first.replace('"avx2"', '"avx512vnni"') + "".join(rest))
-    assert "is not as it was written" in reasons(path)[0]
-
-
-def test_a_torn_file_is_named(tmp_path):
-    path = made.contributed(tmp_path)
-    path.write_bytes(path.read_bytes()[:-40])
-    assert "line 37 cannot be read" in reasons(path)[0]
-    path.write_bytes(path.read_bytes()[:50])
-    assert "line 1 does not say what the file holds" in reasons(path)[0]
-
-
-@pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: [*rows, rows[0]], lambda rows: rows[::-1]])
-def test_rows_that_are_gone_doubled_or_moved_are_noticed(tmp_path, change):
-    path = made.contributed(tmp_path)
-    first, *rest = path.read_text().splitlines(keepends=True)
-    path.write_text(first + "".join(change(rest)))
-    assert "rows are not the 36 that were written" in reasons(path)[0]
-
-
-def test_a_row_without_a_digest_is_none(tmp_path):
-    path = made.contributed(tmp_path)
-    lines = path.read_text().splitlines()
-    row = json.loads(lines[2])
-    del row["row_sha256"]
-    lines[2] = json.dumps(row)
-    path.write_text("".join(f"{line}\n" for line in lines))
-    assert "line 3 changed since it was written" in reasons(path)[0]
+    path.write_text("".join(f"{line}\n" for line in damage(path.read_text().splitlines())))
+    assert words in reasons(path)[0]
 
 
 def test_another_name_is_noticed_and_no_file_is_one_line(tmp_path):
