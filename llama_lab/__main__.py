@@ -39,10 +39,6 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> int | None:
     """The verb that is asked for; returns its exit code."""
     from llama_lab import cli
-    from llama_lab.cli import suite
-
-    if suite.asked(arguments):
-        return suite.main(arguments)
     from llama_lab.cli.common import join_pairs
 
     # a verb may start itself again, in several processes

@@ -1,8 +1,6 @@
 """The verbs of `llama-jax`, a module for those that belong together. Heavy imports wait until a verb runs, so that
 `--help` is quick.
-
-Nothing is imported here: a GPU machine, which starts a suite through `cli.suite`, need not have what the other verbs
-want.
+A GPU machine, which runs `bench --suite gpu`, need not have what the other verbs want.
 """
 
 import importlib

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 import typer
 
-from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.errors import UserError, near
 from llama_jax.plumbing.values import number
 from llama_lab.cli import options
 from llama_lab.cli.common import answer, bars_shown, emit, split, tell
 from llama_lab.cli.options import ROWS, TOKENS, Sampling, argument, flag, option, verb
 
+SUITES = ("gpu",)
 BLOCKS, PROCESSES = 100_000, 1_000  # at most
 SILENCE_S = 1e6  # at most: eleven days
 
@@ -49,12 +51,11 @@ class Bench:
     any_device: bool = flag("Rehearse the suite on tiny shapes, GPU or not.")
     self_test: bool = flag("Check the guard and the statistics instead of measuring.")
     json: bool = options.as_json()
+    context: typer.Context
 
     def run(self) -> None:
         if self.suite is not None or self.any_device:
-            from llama_lab.cli import suite
-
-            return suite.run(self.suite, self.out or (), self.any_device)
+            return self.run_suite()
         if self.self_test:
             return check_harness(self.json)
         settings = self.settings()
@@ -66,6 +67,21 @@ class Bench:
         profiles = run.profile(settings, self.profile, tell)
         if self.json:
             emit({"profiles": profiles})
+
+    def run_suite(self) -> None:
+        """Raises UserError for an unknown suite, for options that a suite has not, and for records without a folder."""
+        if self.suite is None:
+            raise UserError("--any-device belongs to a suite; give --suite gpu.")
+        if self.suite not in SUITES:
+            raise UserError(f"No such suite: {self.suite!r}.{near(self.suite, SUITES)}")
+        if other := options.given(self.context, besides=("suite", "any_device", "out")):
+            raise UserError(f"--suite {self.suite} measures a fixed programme; leave {other[0]} away.")
+        folders = self.out or []
+        if len(folders) != 1 or folders[0].suffix or folders[0].is_file():
+            raise UserError(f"--suite {self.suite} needs one folder for its records, such as --out out/{self.suite}.")
+        from llama_lab.experiments.gpu import measure
+
+        print(measure.run(folders[0], self.any_device, lambda line: print(line, file=sys.stderr, flush=True)))
 
     def settings(self):
         """What is to be measured. Raises UserError for a number out of range."""

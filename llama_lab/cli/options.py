@@ -16,7 +16,7 @@ declared here, once.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar, dataclass_transform, get_type_hints
 
@@ -73,6 +73,12 @@ def build(kind: type[T], values: dict[str, Any]) -> T:
             for each in fields(kind)
         }
     )
+
+
+def given(context: typer.Context, besides: Collection[str] = ()) -> list[str]:
+    """Names of the options that the command line gives, whatever their values."""
+    sources = {name: context.get_parameter_source(name) for name in context.params if name not in besides}
+    return [f"--{name.replace('_', '-')}" for name, source in sources.items() if source.name == "COMMANDLINE"]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, argument, flag))

@@ -16,13 +16,10 @@ from llama_lab.__main__ import main
 from llama_lab.experiments.gpu import data
 from llama_lab.reporting import notebooks, report
 
-# What a GPU machine is not promised to have. jax, torch, transformers, numpy, pandas, scipy and what these need are
-# there.
+# What a GPU machine is not promised to have. What requirements-gpu.txt names is there.
 ABSENT = [
-    "pydantic",
     "gguf",
     "jaxtyping",
-    "psutil",
     "threadpoolctl",
     "pyarrow",
     "matplotlib",
@@ -40,7 +37,7 @@ ABSENT = [
     "IPython",
     "ipykernel",
 ]
-BARE = f"""
+SITE = f"""
 import sys
 from importlib.machinery import PathFinder
 class Present(PathFinder):
@@ -48,18 +45,18 @@ class Present(PathFinder):
     def find_spec(cls, name, path=None, target=None):
         return None if name.partition(".")[0] in {ABSENT!r} else super().find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Present
-import runpy
-sys.argv = ["llama_jax", *sys.argv[1:]]
-runpy.run_module("llama_jax", run_name="__main__")
 """
 
 
 def bare(folder, *arguments, **options):
-    """The suite in a process that finds nothing but what a GPU machine has."""
-    command = [sys.executable, "-c", BARE, "bench", "--suite", "gpu", "--out", str(folder), *arguments]
+    """The suite in processes that find nothing but what a GPU machine has."""
+    site = folder.parent / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SITE)
+    command = [sys.executable, "-m", "llama_lab", "bench", "--suite", "gpu", "--out", str(folder), *arguments]
     places = {
         "TMPDIR": str(folder.parent),
-        "PYTHONPATH": str(paths.ROOT),
+        "PYTHONPATH": os.pathsep.join([str(site), str(paths.ROOT)]),
         "JAX_PLATFORMS": "cpu",
         "CUDA_VISIBLE_DEVICES": "",
     }
@@ -76,10 +73,11 @@ def bare(folder, *arguments, **options):
         (("--suite", "gpu", "--out", "x", "--out", "y"), "needs one folder"),
         (("--suite", "gpu", "--out", "x.csv"), "needs one folder"),
         (("--suite", "gpu", "--out", "x", "--blocks", "5"), "leave --blocks away"),
-        (("--suite", "gpu", "--out", "x", "-m", "smollm2-135m-instruct"), "leave -m away"),
+        (("--suite", "gpu", "--out", "x", "-m", "random:tiny"), "leave --model away"),
+        (("--suite", "gpu", "--out", "x", "--top-k", "4"), "leave --top-k away"),
         (("--suite", "gpu", "--out", "x", "--self-test"), "leave --self-test away"),
         (("--any-device",), "give --suite gpu"),
-        (("--suite",), "expected one argument"),
+        (("--suite",), "requires an argument"),
     ],
 )
 def test_what_does_not_fit_a_suite_is_one_line(capsys, arguments, message):
