@@ -58,26 +58,27 @@ def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) ->
 
 
 def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) -> list[dict]:
-    """One entry a subject: {name, backend, dtype, peak: bytes of each process, libraries: bytes held before the model
-    (median), weights,
-    kv: bytes as predicted}. notes: of the measuring processes, as the meta file keeps them."""
-    held, found = {}, []
+    """One entry a subject that was measured: {name, backend, dtype, peak: bytes of each process, libraries: bytes held
+    before the model (median), weights, kv: bytes as predicted}. notes: of the measuring processes, as the meta file
+    keeps them."""
+    held: dict[str, list[int]] = {}
     for note in notes:
         if "libraries_rss_bytes" in note:
             held.setdefault(note["subject"], []).append(note["libraries_rss_bytes"])
-    for name in names:
-        mine = [t for t in of(trials, MEMORY) if t.subject == name and t.valid and t.peak_rss_bytes]
-        if mine:
-            t = mine[0]
-            found.append(
-                dict(
-                    name=name,
-                    backend=t.backend,
-                    dtype=weights(t),
-                    peak=[t.peak_rss_bytes for t in mine],
-                    libraries=summary.median(held.get(name, [])),
-                    weights=t.weights_bytes,
-                    kv=t.kv_bytes,
-                )
-            )
-    return found
+    known: dict[str, list[Trial]] = {name: [] for name in names}
+    for t in of(trials, MEMORY):
+        if t.subject in known and t.valid and t.peak_rss_bytes:
+            known[t.subject].append(t)
+    return [
+        dict(
+            name=name,
+            backend=mine[0].backend,
+            dtype=weights(mine[0]),
+            peak=[t.peak_rss_bytes for t in mine],
+            libraries=summary.median(held.get(name, [])),
+            weights=mine[0].weights_bytes,
+            kv=mine[0].kv_bytes,
+        )
+        for name, mine in known.items()
+        if mine
+    ]

@@ -18,7 +18,7 @@ from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import available, passages, phases, statistics
+from llama_lab.bench import available, frames, intervals, passages, phases
 from llama_lab.bench.job import Job, check, opened, watched, whole
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Row
@@ -312,30 +312,24 @@ def mean_with_interval(values: np.ndarray, groups: Sequence, seed: int) -> tuple
     """(mean, low, high) with neighbouring positions resampled together; (None, NaN, NaN) for no values."""
     if not len(values):
         return None, float("nan"), float("nan")
-    low, high = statistics.mean_interval([statistics.gather(values, groups)], seed)
+    low, high = intervals.mean_interval([intervals.gather(values, groups)], seed)
     return float(values.mean()), low, high
 
 
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        [
-            {
-                "arithmetic": e["subject"],
-                "backend": e["backend"],
-                "mean KL, nats": e["kl"],
-                "low": e["kl_low"],
-                "high": e["kl_high"],
-                "median KL": e["median"],
-                "worst KL": e["worst"],
-                "top-1": e["top1"],
-                "top-1 low": e["top1_low"],
-                "top-1 high": e["top1_high"],
-                "tokens": e["tokens"],
-                "same model": "yes" if e["valid"] else "NO: " + "; ".join(e["reasons"]),
-            }
-            for e in entries
-        ]
-    ).set_index("arithmetic")
+COLUMNS = frames.Columns(
+    {
+        "arithmetic": "subject",
+        "backend": "backend",
+        "mean KL, nats": "kl",
+        "low": "kl_low",
+        "high": "kl_high",
+        "median KL": "median",
+        "worst KL": "worst",
+        "top-1": "top1",
+        "top-1 low": "top1_low",
+        "top-1 high": "top1_high",
+        "tokens": "tokens",
+        "same model": frames.same_model,
+    },
+    index="arithmetic",
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from llama_jax.quantise import FORMS
-from llama_lab.bench import quality, statistics, summary
+from llama_lab.bench import quality, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
 
@@ -21,30 +21,27 @@ def of(trials: Sequence[Trial], run: str = MAIN) -> list[Trial]:
     return [t for t in trials if t.run == run or t.run.startswith(f"{run} ")]
 
 
+RATES = dict(decode="tg", prefill="pp", ttft=lambda trial: trial.ttft * 1e3)
+
+
 def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: str = MAIN) -> list[dict]:
-    """One entry a subject, in the order given: {name, backend, dtype (as `weights` says it), arithmetic, decode,
-    prefill (tokens/s) and ttft (ms): Summary each, points: the same three raw, limit: tokens/s that the bandwidth
-    allows for its bytes, void, reasons}."""
-    main, found = of(trials, run), []
-    for name in names:
-        good, every = summary.warm(main, name), summary.warm(main, name, valid=False)
-        points = dict(decode=[t.tg for t in good], prefill=[t.pp for t in good], ttft=[t.ttft * 1e3 for t in good])
-        known = next(iter(good or every), None)
-        found.append(
-            dict(
-                name=name,
-                backend=known and known.backend,
-                dtype=known and weights(known),
-                points=points,
-                void=len(every) - len(good),
-                arithmetic=known and quality.arithmetic(known.backend, known.dtype, known.quantisation, name),
-                **{k: statistics.summarise(v, seed, [t.process for t in good]) for k, v in points.items()},
-                limit=summary.limit(main, name) if any(t.bandwidth_gbps and t.bytes_per_token for t in good) else None,
-                wrong=any(t.wrong for t in every),
-                reasons=sorted({t.reason for t in every if t.reason and not t.valid}),
-            )
+    """One entry a subject, in the order given, of `summary.tally`: {name, decode, prefill (tokens/s) and ttft (ms), …},
+    and {backend, dtype (as `weights` says it), arithmetic, limit: tokens/s that the bandwidth allows for its bytes};
+    None where nothing is known."""
+    main = [t for t in of(trials, run) if t.phase == "warm"]
+    entries = summary.tally(main, dict(name="subject"), RATES, seed=seed, order=[(name,) for name in names]).to_dict(
+        "records"
+    )
+    for e in entries:
+        known = e["first"]
+        probed = any(t.bandwidth_gbps and t.bytes_per_token for t in e["rows"])
+        e |= dict(
+            backend=known and known.backend,
+            dtype=known and weights(known),
+            arithmetic=known and quality.arithmetic(known.backend, known.dtype, known.quantisation, e["name"]),
+            limit=summary.limit(main, e["name"]) if probed else None,
         )
-    return found
+    return entries
 
 
 def weights(trial: Trial) -> str:

@@ -2,57 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from operator import attrgetter
 
 import numpy as np
 
-from llama_lab.bench import AGAIN, WRONG, gate, memory, statistics
-from llama_lab.bench.record import Trial
+from llama_lab.bench import AGAIN, WRONG, frames, gate, memory, statistics
+from llama_lab.bench.record import Row, Trial
+from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
 from llama_lab.bench.wording import times
 
 NAN = float("nan")
+BASELINE = "baseline"  # in place of a verdict
+SIZES = ("weights", "kv", "argument", "output", "temp", "alias", "device_peak")  # of a trial, each with `_bytes`
+
+Rows = Sequence[Row]
+Where = str | Callable  # an attribute of a row, or a function of it
 
 
-def subjects(trials: Sequence[Trial]) -> list[str]:
+def subjects(trials: Rows) -> list[str]:
     """Names in order of first appearance, the baseline's second one included."""
     return list(dict.fromkeys(t.subject for t in trials))
 
 
-def warm(trials: Sequence[Trial], subject: str, valid: bool = True) -> list[Trial]:
+def warm(trials: Rows, subject: str, valid: bool = True) -> list[Trial]:
     """A subject's warm trials, void ones left out unless asked for."""
     return [t for t in trials if t.subject == subject and t.phase == "warm" and (t.valid or not valid)]
 
 
-def rates(trials: Sequence[Trial], subject: str) -> dict[tuple[int, int], float]:
-    """Decode rate of a subject's valid warm trials by (process, block): what stood side by side."""
-    return {(t.process, t.block): t.tg for t in warm(trials, subject)}
+def in_block(trial: Trial) -> tuple[int, int]:
+    """(process, block): trials with the same were measured side by side."""
+    return trial.process, trial.block
 
 
-def paired_ratio(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -> statistics.Ratio:
-    """Decode rate of a subject over the baseline's, paired by process and block, judged against the run's A/A control.
+def rates(trials: Rows, subject: str, value: Where = "tg", place: Callable = in_block) -> dict[tuple, float]:
+    """A subject's valid warm trials by where they stood side by side with others. value: the decode rate, unless told
+    otherwise. place: (process, …) of a trial."""
+    get = getter(value)
+    return {place(t): get(t) for t in warm(trials, subject)}
+
+
+def both_rates(trials: Rows, subject: str, value: Where = "tg", place: Callable = in_block) -> dict[tuple, float]:
+    """As `rates`, of a subject that may have run twice in a block: the geometric mean of the two."""
+    first, again = (rates(trials, name, value, place) for name in (subject, subject + AGAIN))
+    return {k: float(statistics.pair_baseline([first.get(k, NAN)], [again.get(k, NAN)])[0]) for k in {*first, *again}}
+
+
+def over(above: dict, below: dict, seed: int = 0) -> Ratio:
+    """Ratio of two sets of rates over the (process, …) that both have; processes resampled as wholes."""
+    pairs = sorted(set(above) & set(below))
+    return statistics.ratio(
+        [above[p] for p in pairs], [below[p] for p in pairs], seed, [process for process, *_ in pairs]
+    )
+
+
+def control(trials: Rows, seed: int = 0, value: Where = "tg", place: Callable = in_block) -> Ratio:
+    """The A/A control: the second run in a block of the subject that ran twice over its first; n = 0 where none did."""
+    twice = next((t.subject for t in trials if t.subject.endswith(AGAIN)), "")
+    return over(*(rates(trials, name, value, place) for name in (twice, twice.removesuffix(AGAIN))), seed)
+
+
+def paired_ratio(
+    trials: Rows, subject: str, baseline: str, seed: int = 0, value: Where = "tg", place: Callable = in_block
+) -> Ratio:
+    """A subject's rate over the baseline's, paired by process and block, judged against the run's A/A control.
 
     Any other subject may stand for the baseline. The one that ran twice in a block counts with both its rates
     (geometric mean); the control is its second over its first. Blocks where either side is void are left out.
     """
     if subject in (baseline, baseline + AGAIN):
-        return over(rates(trials, subject), rates(trials, baseline), seed)
-    found = over(both_rates(trials, subject), both_rates(trials, baseline), seed)
-    twice = next((t.subject for t in trials if t.subject.endswith(AGAIN)), "")
-    return statistics.with_floor(found, over(rates(trials, twice), rates(trials, twice.removesuffix(AGAIN)), seed))
+        return over(*(rates(trials, name, value, place) for name in (subject, baseline)), seed)
+    found = over(*(both_rates(trials, name, value, place) for name in (subject, baseline)), seed)
+    return statistics.with_floor(found, control(trials, seed, value, place))
 
 
-def both_rates(trials: Sequence[Trial], subject: str) -> dict[tuple[int, int], float]:
-    """As `rates`, of a subject that may have run twice in a block."""
-    first, again = rates(trials, subject), rates(trials, subject + AGAIN)
-    return {k: float(statistics.pair_baseline([first.get(k, NAN)], [again.get(k, NAN)])[0]) for k in {*first, *again}}
+def tally(
+    rows: Rows,
+    by: Mapping[str, Where] | Sequence[str],
+    value: Mapping[str, Where] | Sequence[str],
+    quantiles: Sequence[int] = (),
+    against: str = "",
+    seed: int = 0,
+    clusters: Where | None = "process",
+    order: Sequence[tuple] | None = None,
+):
+    """One line a group of rows, a pandas.DataFrame.
+
+    by: columns that name a group → an attribute of a row, or a function of it; or attributes alone. value: columns of
+    Summaries → likewise, what is taken of each valid row. quantiles: percentiles of the first value, such as `p95`;
+    None where there are too few. against: a baseline; `ratio` is then the decode rate of each line's subject over its,
+    among the rows that differ in their subject alone. clusters: what is resampled as a whole; None resamples rows.
+    order: the groups wanted, those without a row included; by default as they come.
+
+    Further columns: `n` valid rows, `void` ones, `reasons` why, `wrong` (whether any row made other tokens), `points`
+    (value's name → as measured), `rows` (the valid ones), `first` (one of them, else a void one, else None).
+    """
+    import pandas as pd
+
+    keys, values = getters(by), getters(value)
+    groups: dict[tuple, list] = {key: [] for key in order or ()}
+    for row in rows:
+        key = tuple(get(row) for get in keys.values())
+        if order is None or key in groups:
+            groups.setdefault(key, []).append(row)
+    lines = []
+    for key, every in groups.items():
+        line = dict(zip(keys, key, strict=True)) | counted(every)
+        points = {name: [get(row) for row in line["rows"]] for name, get in values.items()}
+        labels = [getter(clusters)(row) for row in line["rows"]] if clusters else None
+        line |= dict(points=points) | statistics.percentiles(next(iter(points.values())), quantiles)
+        line |= {name: statistics.summarise(sample, seed, labels) for name, sample in points.items()}
+        if against:
+            setting = {name: get for name, get in keys.items() if name != "subject"}
+            beside = [row for row in rows if all(get(row) == line[name] for name, get in setting.items())]
+            line["ratio"] = paired_ratio(beside, line["subject"], against, seed)
+        lines.append(line)
+    return pd.DataFrame(lines, dtype=object)
 
 
-def over(above: dict, below: dict, seed: int) -> statistics.Ratio:
-    """Ratio of two sets of rates over the (process, block) that both have; processes resampled as wholes."""
-    pairs = sorted(set(above) & set(below))
-    return statistics.ratio(
-        [above[p] for p in pairs], [below[p] for p in pairs], seed, [process for process, _ in pairs]
+def counted(every: Rows) -> dict:
+    """What a group holds: its valid rows, how many they are and how many are void, and why."""
+    good = [row for row in every if row.valid]
+    return dict(
+        n=len(good),
+        void=len(every) - len(good),
+        reasons=sorted({row.reason for row in every if row.reason and not row.valid}),
+        wrong=any(row.wrong for row in every),
+        rows=good,
+        first=next(iter(good or every), None),
     )
+
+
+def getters(columns: Mapping[str, Where] | Sequence[str]) -> dict[str, Callable]:
+    """Column → what takes its value of a row."""
+    named = columns if isinstance(columns, Mapping) else dict(zip(columns, columns, strict=True))
+    return {name: getter(where) for name, where in named.items()}
+
+
+def getter(where: Where) -> Callable:
+    """What takes a value of a row."""
+    return where if callable(where) else attrgetter(where)
 
 
 def itl_pooled(trials: Sequence[Trial]) -> np.ndarray:
@@ -62,50 +152,43 @@ def itl_pooled(trials: Sequence[Trial]) -> np.ndarray:
 
 def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -> dict:
     """One subject's line."""
-    good, everything = warm(trials, subject), warm(trials, subject, valid=False)
-    starts = {
-        phase: [t for t in trials if t.subject == subject and t.phase == phase and t.valid]
-        for phase in ("cold", "cached")
-    }
+    mine = [t for t in trials if t.subject == subject]
+    good, everything = warm(mine, subject), warm(mine, subject, valid=False)
+    cold, cached = ([t for t in mine if t.phase == phase and t.valid] for phase in ("cold", "cached"))
     rate = statistics.summarise([t.tg for t in good], seed, [t.process for t in good])
     answered = [t for t in everything if t.token_times_ns]
-    failed = [t for t in trials if t.subject == subject and not t.valid]
-    ratio = paired_ratio(trials, subject, baseline, seed)
+    failed = {f"{t.phase}: {t.reason}" for t in mine if not t.valid and t.phase != "warm"}
+    ratio, own = paired_ratio(trials, subject, baseline, seed), subject == baseline
     gaps = itl_pooled(good) * 1e3
-    drift = statistics.drift([t.tg for t in sorted(good, key=lambda t: (t.process, t.block))])
+    drift = statistics.drift([t.tg for t in sorted(good, key=in_block)])
     return {
         "name": subject,
         "kind": "peer" if any(t.backend != "jax" for t in everything) else "placement",
-        "tokens_per_second": {"median": rate.median, "iqr": rate.iqr, "n": rate.n, "low": rate.low, "high": rate.high},
+        "tokens_per_second": {key: getattr(rate, key) for key in ("median", "iqr", "n", "low", "high")},
         "unstable": rate.unstable,
-        "drift": {"change": drift.change, "significant": drift.significant},
+        "drift": asdict(drift),
         "pp": median([t.pp for t in good]),
         "ttft_ms": median([t.ttft * 1e3 for t in good]),
         "tpot_ms": median([t.tpot * 1e3 for t in good]),
         "itl_ms": {**statistics.percentiles(gaps), "n": len(gaps), "note": statistics.percentile_note(len(gaps))},
-        "compile": first_request(starts["cold"]),
-        "cached": first_request(starts["cached"]),
-        "ratio_to_baseline": {
-            "value": ratio.value,
-            "low": ratio.low,
-            "high": ratio.high,
-            "n": ratio.n,
+        "compile": first_request(cold),
+        "cached": first_request(cached),
+        "ratio_to_baseline": {key: getattr(ratio, key) for key in ("value", "low", "high", "n")}
+        | {
             "processes": ratio.clusters,
             "floor": ratio.floor,
-            "verdict": "baseline" if subject == baseline else ratio.verdict,
-            "more_blocks": 0 if subject == baseline else statistics.more_blocks(ratio),
+            "verdict": BASELINE if own else ratio.verdict,
+            "more_blocks": 0 if own else statistics.more_blocks(ratio),
         },
         "mbu": median([t.mbu for t in good]),
-        "peak_rss_bytes": max((t.peak_rss_bytes for t in starts["cold"] if t.peak_rss_bytes), default=None),
-        "memory": sizes(starts["cold"] or good),
+        "peak_rss_bytes": max((t.peak_rss_bytes for t in cold if t.peak_rss_bytes), default=None),
+        "memory": sizes(cold or good),
         "leaked_buffers": memory.leak(everything),
         "tokens_equal": bool(answered) and not any(t.wrong or gate.PARTS in t.reason for t in answered),
         "approximate": any(gate.approximate(t.quantisation) for t in everything),
         "valid_trials": len(good),
         "voided_trials": len(everything) - len(good),
-        "reasons": sorted(
-            {t.reason for t in everything if t.reason} | {f"{t.phase}: {t.reason}" for t in failed if t.phase != "warm"}
-        ),
+        "reasons": sorted({t.reason for t in everything if t.reason} | failed),
         "causes": sorted({t.cause for t in everything if t.cause}),
     }
 
@@ -126,15 +209,7 @@ def first_request(starts: Sequence[Trial]) -> dict | None:
 
 def sizes(trials: Sequence[Trial]) -> dict:
     """Bytes of weights and cache (predicted) and of the compiled decode program (as XLA says), where they are known."""
-    names = (
-        "weights_bytes",
-        "kv_bytes",
-        "argument_bytes",
-        "output_bytes",
-        "temp_bytes",
-        "alias_bytes",
-        "device_peak_bytes",
-    )
+    names = [f"{name}_bytes" for name in SIZES]
     return {
         name: max((getattr(t, name) for t in trials if getattr(t, name) is not None), default=None) for name in names
     }
@@ -156,41 +231,9 @@ def disturbed(table: Sequence[dict]) -> str:
     """A short phrase for a figure where the run's own A/A control says that it was not quiet; "" where it was."""
     for e in table:
         ratio = e["ratio_to_baseline"]
-        if e["name"].endswith(AGAIN) and ratio["verdict"] in ("faster", "slower", "unstable"):
+        if e["name"].endswith(AGAIN) and ratio["verdict"] in (*DIFFERENT, Verdict.UNSTABLE):
             return f"A/A control {ratio['verdict']}: {times(ratio)}"
     return ""
-
-
-def as_frame(entries: list[dict]):
-    """The table for a notebook, a pandas.DataFrame: one row a subject, rounded for reading."""
-    import pandas as pd
-
-    return (
-        pd.DataFrame(
-            [
-                {
-                    "placement": e["name"],
-                    "tokens/s": e["tokens_per_second"]["median"],
-                    "IQR": e["tokens_per_second"]["iqr"],
-                    "ratio": e["ratio_to_baseline"]["value"],
-                    "low": e["ratio_to_baseline"]["low"],
-                    "high": e["ratio_to_baseline"]["high"],
-                    "verdict": e["ratio_to_baseline"]["verdict"],
-                    "MBU": e["mbu"],
-                    "TTFT ms": e["ttft_ms"],
-                    "compilations": e["compile"] and e["compile"]["n"],
-                    "compile s": e["compile"] and e["compile"]["seconds"],
-                    "peak RSS GB": e["peak_rss_bytes"] and e["peak_rss_bytes"] / 1e9,
-                    "valid": e["valid_trials"],
-                    "void": e["voided_trials"],
-                    "tokens": tokens_word(e),
-                }
-                for e in entries
-            ]
-        )
-        .set_index("placement")
-        .round(3)
-    )
 
 
 def tokens_word(e: dict) -> str:
@@ -204,6 +247,29 @@ def tokens_word(e: dict) -> str:
     return "WRONG" if judged else "none"
 
 
+COLUMNS = frames.Columns(
+    {
+        "placement": "name",
+        "tokens/s": "tokens_per_second.median",
+        "IQR": "tokens_per_second.iqr",
+        "ratio": "ratio_to_baseline.value",
+        "low": "ratio_to_baseline.low",
+        "high": "ratio_to_baseline.high",
+        "verdict": "ratio_to_baseline.verdict",
+        "MBU": "mbu",
+        "TTFT ms": "ttft_ms",
+        "compilations": "compile.n",
+        "compile s": "compile.seconds",
+        "peak RSS GB": frames.scaled("peak_rss_bytes", 1e9),
+        "valid": "valid_trials",
+        "void": "voided_trials",
+        "tokens": tokens_word,
+    },
+    index="placement",
+    digits=3,
+)
+
+
 def median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if len(values) else None
 
@@ -215,7 +281,7 @@ def compile_seconds(trial: Trial) -> float:
 
 def baseline_of(table: Sequence[dict]) -> str:
     """The baseline's name in a table."""
-    return next(e["name"] for e in table if e["ratio_to_baseline"]["verdict"] == "baseline")
+    return next(e["name"] for e in table if e["ratio_to_baseline"]["verdict"] == BASELINE)
 
 
 def limit(trials: Sequence[Trial], subject: str) -> float:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 
 from llama_lab.bench.numbers import interval, round_ratio
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import UNDECIDED, Ratio, Verdict
 
 ROOM = 180  # characters of what a finding or a caption begins with
 SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z“])")  # a number may follow a point, a name in small letters a comma
@@ -16,7 +16,6 @@ PART = re.compile(r"(?<=;) (?![^\[\](]*[\])])")
 CLAUSE = re.compile(r"(?<=[;:,.]) (?![^\[\](]*[\])])")
 WORDS, NUMBERS = 20, 2  # of a finding's first sentence, at the most
 NUMBER = re.compile(r"(?<![\w+.,-])\d[\d.,]*")  # not the 8 of chunk8, nor the 2 of GPT-2
-UNDECIDED = ("inconclusive", "unstable")
 APART = 1.2  # fastest probe over the median one: from here on they are said to differ
 WIDEST = 2.0  # high over low: a wider interval is not named first
 
@@ -55,7 +54,7 @@ def standing(found: Ratio, label: str, other: dict) -> str:
     kind = "" if other["dtype"] == "float32" else f" on {weights(other['dtype'])}"
     words = f"{found.words} of {label} ({other['name']}{kind})"
     blocks = f"n = {found.n} block{'s' * (found.n > 1)}"
-    if found.verdict == "unstable":
+    if found.verdict == Verdict.UNSTABLE:
         return f"{words}, unstable over {blocks}"
     return words + f", which {blocks} do{'es' * (found.n == 1)} not decide" * (found.verdict in UNDECIDED)
 
@@ -101,7 +100,7 @@ def first_before(races: Sequence[dict]) -> str:
     """`step+fused makes the first token before llamacpp and ik-llamacpp at 5 of 5 prompt lengths`; "" without a
     race."""
     known, others = raced(races)
-    ahead = sum(race["ratio"].verdict == "slower" for race in known)  # the ratio is one of times
+    ahead = sum(race["ratio"].verdict == Verdict.FASTER for race in known)
     if not known:
         return ""
     return f"{known[0]['name']} makes the first token before {others} at {ahead} of {len(known)} prompt lengths"

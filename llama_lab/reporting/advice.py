@@ -158,13 +158,14 @@ def ranked(known: Sequence[Candidate], wish: Wish) -> list[Candidate]:
     return sorted((c for c in known if not refusal(c, wish)), key=lambda c: c.total(wish))
 
 
-def compare(slower: Candidate, quicker: Candidate, wish: Wish, seed: int = 0) -> statistics.Ratio | None:
-    """Total seconds of one over the other's, paired by block; None where they did not run side by side."""
-    both = sorted(set(slower.seconds) & set(quicker.seconds)) if slower.where == quicker.where else []
+def compare(one: Candidate, other: Candidate, wish: Wish, seed: int = 0) -> statistics.Ratio | None:
+    """Total seconds of one over the other's, paired by block, the verdict about the one; None where they did not run
+    side by side."""
+    both = sorted(set(one.seconds) & set(other.seconds)) if one.where == other.where else []
     if not both:
         return None
-    above, below = ([c.before(wish) + wish.requests * c.seconds[pair] for pair in both] for c in (slower, quicker))
-    return statistics.ratio(above, below, seed, [process for process, _ in both])
+    above, below = ([c.before(wish) + wish.requests * c.seconds[pair] for pair in both] for c in (one, other))
+    return statistics.of_times(statistics.ratio(above, below, seed, [process for process, _ in both]))
 
 
 def break_even(a: Candidate, b: Candidate, wish: Wish) -> float | None:
@@ -242,7 +243,7 @@ def beside(second: Candidate, best: Candidate, wish: Wish, seed: int) -> dict:
     """The runner-up: {name, seconds, ratio, verdict, break_even_requests}. The ratio is None where the two did not run
     side by side."""
     ratio = compare(second, best, wish, seed)
-    verdict = "not measured side by side" if ratio is None else {"faster": "slower"}.get(ratio.verdict, ratio.verdict)
+    verdict = "not measured side by side" if ratio is None else ratio.verdict
     turn = None if wish.warm else break_even(best, second, wish)
     sides = ratio and dict(value=ratio.value, low=ratio.low, high=ratio.high, n=ratio.n)
     return dict(name=second.name, seconds=second.total(wish), ratio=sides, verdict=verdict, break_even_requests=turn)

@@ -13,12 +13,12 @@ from llama_lab.bench import AGAIN, SAMPLED, record, standings, statistics, summa
 from llama_lab.bench.cold import Start
 from llama_lab.bench.job import whole
 from llama_lab.bench.record import Row, Trial
-from llama_lab.bench.statistics import Ratio, Summary
+from llama_lab.bench.statistics import Ratio, Summary, Verdict
 from llama_lab.experiments.time_to_first_token import table as first_tokens
 from llama_lab.reporting import notebooks
 from llama_lab.reporting.document import Number
 
-JOINTS = {"faster": " than ", "slower": " than ", "equal within 2 %": " of "}  # of a verdict with its baseline
+JOINTS = {Verdict.FASTER: " than ", Verdict.SLOWER: " than ", Verdict.EQUAL: " of "}  # of a verdict with its baseline
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Line:
         if self.subject == self.baseline + AGAIN:
             return f"A/A control: {verdict}"
         joint = JOINTS.get(verdict)
-        return verdict.replace("equal within 2 %", "within 2 %") + (joint + self.baseline if joint else "")
+        return verdict.removeprefix("equal ") + (joint + self.baseline if joint else "")
 
 
 def kind_of(name: str) -> type[Row] | None:
@@ -164,13 +164,8 @@ def resized(row: Row) -> bool:
 
 
 def ratio(group: Group, name: str, baseline: str, seed: int) -> Ratio:
-    """Speed of a subject over the baseline's in the same blocks, judged against the A/A control."""
-    if not group.first:
-        return summary.paired_ratio(group.rows, name, baseline, seed)
-    tokens = group.rows[0].prompt_tokens
-    if name != baseline + AGAIN:
-        return first_tokens.times_as_long(group.rows, baseline, name, tokens, seed)
-    return summary.over(*(first_tokens.rates(group.rows, side, tokens) for side in (name, baseline)), seed)
+    """Speed of a subject over the baseline's, paired by where they stood side by side."""
+    return summary.paired_ratio(group.rows, name, baseline, seed, **(first_tokens.FIRST if group.first else {}))
 
 
 def lengths(rows: Sequence[Row]) -> str:

@@ -11,8 +11,8 @@ from llama_jax.plumbing import files
 from llama_lab.bench import AGAIN, environment, summary
 from llama_lab.bench.numbers import interval, within
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import Ratio
-from llama_lab.bench.wording import UNDECIDED, instructions, listed, opening, probed, settled, weights
+from llama_lab.bench.statistics import DIFFERENT, UNDECIDED, Ratio, Verdict
+from llama_lab.bench.wording import instructions, listed, opening, probed, settled, weights
 from llama_lab.reporting import machines, notebooks, overview
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine
@@ -94,7 +94,7 @@ def claim(known: Sequence[Run], home: Path) -> str:
 
 def compared(what: str, than: str, ratio: Ratio) -> str:
     """One ratio in plain words; a number only where the trials decide and the interval is narrow enough."""
-    if ratio.verdict == "equal within 2 %":
+    if ratio.verdict == Verdict.EQUAL:
         return f"{what} is as fast as {than}, within 2 %"
     if ratio.verdict in UNDECIDED:
         return f"whether {what} is faster than {than} these trials do not decide"
@@ -122,7 +122,7 @@ def row(run: Run, name: str, what: str) -> tuple[str, ...]:
         return f"`{name}`", what, "", "not in this run", "", ""
     line, times = overview.line_of(run.table.stem, run.group, name, run.baseline, 0), "1"
     if line.ratio is not None:
-        decided = line.ratio.verdict in ("faster", "slower", "equal within 2 %")
+        decided = line.ratio.verdict not in UNDECIDED
         times = f"{line.ratio.value:.2f}{within(line.ratio)}" + ("" if decided else f", {line.ratio.verdict}")
     rate, kept = f"{line.middle.median:.1f}{within(line.middle, '.1f')}", weights(line.weights).removesuffix(" weights")
     return f"`{name}`", what, kept, rate, times, f"{line.share:.0%}".replace("%", " %") if line.share else ""
@@ -136,7 +136,7 @@ def about(run: Run) -> str:
         f" in {len({t.process for t in good})} processes, everybody in turn within each block"
     ]
     control = summary.paired_ratio(run.trials, baseline + AGAIN, baseline)
-    differs = f", {control.verdict}" if control.verdict in ("faster", "slower", "unstable") else ""
+    differs = f", {control.verdict}" if control.verdict in (*DIFFERENT, Verdict.UNSTABLE) else ""
     clauses += [f"`{baseline}` against itself {control.value:.2f} {interval(control)}{differs}"] * (control.n > 1)
     trials = "; ".join(filter(None, [*clauses, environment.busy(around)]))
     gaps = [f"`{name}`" for name in SUBJECTS if name not in run.known]

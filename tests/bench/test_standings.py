@@ -3,6 +3,7 @@
 import pytest
 
 from llama_lab.bench import AGAIN, footprints, quality, standings
+from llama_lab.bench.frames import show
 from llama_lab.experiments.ollama import finding, measure, table
 from tests.bench.test_quality import rows
 from tests.bench.test_record import trial
@@ -123,7 +124,7 @@ def test_footprints_take_what_stood_before_the_model_from_the_notes():
 
 def test_the_frame_has_a_row_a_subject():
     made = contest()
-    frame = table.as_frame(standings.ladder(made, list(RATES)), made)
+    frame = show(table.under_ours(standings.ladder(made, list(RATES)), made), table.COLUMNS)
     assert list(frame.index) == list(RATES)
     assert frame.loc["transformers", "fastest of ours over it"] == pytest.approx(3, rel=0.02)
     assert frame.loc["loop", "verdict"] == ""

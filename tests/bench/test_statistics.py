@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from llama_lab.bench import statistics
+from llama_lab.bench import intervals, statistics
 from llama_lab.bench.statistics import Ratio
 
 
@@ -31,10 +31,10 @@ def test_summary_equals_numpy():
 
 def test_the_medians_interval_is_scipys_bca():
     expected = stats.bootstrap(
-        (logs(),), np.median, n_resamples=statistics.RESAMPLES, method="BCa", rng=np.random.default_rng(0)
+        (logs(),), np.median, n_resamples=intervals.RESAMPLES, method="BCa", rng=np.random.default_rng(0)
     )
-    assert statistics.interval(logs(), np.median, 0) == pytest.approx(tuple(expected.confidence_interval))
-    assert statistics.interval(np.ones(5), np.median, 0) == (1, 1)
+    assert intervals.interval(logs(), np.median, 0) == pytest.approx(tuple(expected.confidence_interval))
+    assert intervals.interval(np.ones(5), np.median, 0) == (1, 1)
 
 
 def test_ratio_is_the_geometric_mean_of_pairs():
@@ -47,11 +47,11 @@ def test_ratio_is_the_geometric_mean_of_pairs():
 
 @pytest.mark.parametrize("clusters", [None, ["only"] * 20, range(20)])
 def test_the_interval_of_independent_pairs_is_scipys_at_hesterbergs_level(clusters):
-    level = statistics.expanded_level(20)
+    level = intervals.expanded_level(20)
     expected = stats.bootstrap(
         (logs(),),
         np.mean,
-        n_resamples=statistics.RESAMPLES,
+        n_resamples=intervals.RESAMPLES,
         method="percentile",
         confidence_level=level,
         rng=np.random.default_rng(0),
@@ -62,8 +62,8 @@ def test_the_interval_of_independent_pairs_is_scipys_at_hesterbergs_level(cluste
 
 
 def test_hesterbergs_level():
-    assert statistics.expanded_level(20) == pytest.approx(0.9682, abs=1e-4)  # 2 Phi(sqrt(20/19) 2.0930) - 1
-    assert statistics.expanded_level(10**6) == pytest.approx(0.95, abs=1e-5)
+    assert intervals.expanded_level(20) == pytest.approx(0.9682, abs=1e-4)  # 2 Phi(sqrt(20/19) 2.0930) - 1
+    assert intervals.expanded_level(10**6) == pytest.approx(0.95, abs=1e-5)
 
 
 def test_clusters_are_resampled_as_wholes():
@@ -72,7 +72,7 @@ def test_clusters_are_resampled_as_wholes():
     values = logs() + 0.05 * np.random.default_rng(3).normal(size=8)[labels]
     rng = np.random.default_rng(4)
     means = [np.concatenate([values[labels == c] for c in rng.integers(0, 8, 8)]).mean() for _ in range(20_000)]
-    tail = 50 * (1 - statistics.expanded_level(8))
+    tail = 50 * (1 - intervals.expanded_level(8))
     r = of(values, labels.tolist())
     assert np.log([r.low, r.high]) == pytest.approx(np.percentile(means, [tail, 100 - tail]), abs=0.003)
     assert r.clusters == 8
@@ -255,7 +255,7 @@ def test_of_few_values_the_interval_is_students_of_logarithms():
     expected = np.exp(stats.ttest_1samp(np.log(values), 0).confidence_interval())
     found = statistics.summarise(values)
     assert (found.low, found.high) == pytest.approx(tuple(expected))
-    assert statistics.centre([-1.0, 0.0, 1.0]) == pytest.approx(
+    assert intervals.centre([-1.0, 0.0, 1.0]) == pytest.approx(
         tuple(stats.ttest_1samp([-1.0, 0.0, 1.0], 0).confidence_interval())
     )
     one = statistics.summarise([3.0])
@@ -274,4 +274,4 @@ def test_a_median_of_processes_is_resampled_alike_whether_they_are_of_one_size_o
     labels = [i for i, n in enumerate(sizes) for _ in range(n)]
     picks = np.random.default_rng(1).integers(len(groups), size=(500, len(groups)))
     expected = np.percentile([np.median(np.concatenate([groups[i] for i in pick])) for pick in picks], [2.5, 97.5])
-    assert statistics.median_interval(np.concatenate(groups), labels, 1, 500) == tuple(map(float, expected))
+    assert intervals.median_interval(np.concatenate(groups), labels, 1, 500) == tuple(map(float, expected))

@@ -137,9 +137,9 @@ def test_a_ratio_that_decides_nothing_says_which_way(found, said):
 
 
 def test_a_race_names_all_who_ran_and_counts_where_it_was_won():
-    won = Ratio(0.5, 0.4, 0.6, 8)
+    won = Ratio(0.5, 0.4, 0.6, 8, times=True)
     races = [dict(name="a", tokens=n, others=others, ratio=won) for n, others in ((10, ["b"]), (20, ["b", "c"]))]
-    races.append(dict(name="a", tokens=30, others=["b"], ratio=Ratio(1.5, 1.4, 1.6, 8)))
+    races.append(dict(name="a", tokens=30, others=["b"], ratio=Ratio(1.5, 1.4, 1.6, 8, times=True)))
     races.append(dict(name="a", tokens=40, others=[], ratio=None))
     assert wording.first_before(races) == "a makes the first token before b and c at 2 of 3 prompt lengths"
     assert wording.first_before(races[3:]) == ""

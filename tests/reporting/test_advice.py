@@ -66,6 +66,8 @@ def test_the_runner_up_is_compared_side_by_side():
     assert second["ratio"]["low"] > 1.9
     assert second["verdict"] == "slower"
     assert second["break_even_requests"] is None
+    quick, slow = sorted(advice.candidates(both(), WISH), key=lambda candidate: candidate.request)
+    assert [advice.beside(*pair, WARM, 0)["verdict"] for pair in ((quick, slow), (slow, quick))] == ["faster", "slower"]
     apart = advice.advise([("one", list(subject(*QUICK_START))), ("two", list(subject(*QUICK_TOKENS)))], WARM)
     assert (apart["runner_up"]["ratio"], apart["runner_up"]["verdict"]) == (None, "not measured side by side")
     assert advice.advise(tables(subject(*QUICK_START)), WISH)["runner_up"] is None

@@ -67,21 +67,13 @@ def test_drawn_answers_are_compared_with_the_baselines_drawn_answers(tmp_path):
 def test_first_tokens_are_notebook_nines():
     starts, meta = record.read(DATA / "09-time-to-first-token.csv", kind=Start)
     found = {(line.subject, line.lengths.partition(" ")[0]): line for line in read("09-time-to-first-token")}
-    for n in table.lengths(starts):
-        for name in table.placements(starts) + table.rivals(starts):
-            entry = table.entry(starts, name, n)
-            if not entry["n"]:  # not everybody is asked at every length
-                assert (name, str(n)) not in found
-                continue
-            line = found[name, str(n)]
-            assert (line.middle.median, line.middle.low, line.middle.high) == (
-                entry["p50"],
-                entry["low"],
-                entry["high"],
-            )
-            assert (line.first, line.middle.n) == (True, entry["n"])
-            if name != meta["baseline"]:
-                assert line.ratio == table.times_as_long(starts, meta["baseline"], name, n)
+    for e in table.table(starts):
+        if not e["n"]:  # void throughout
+            continue
+        line = found[e["subject"], str(e["tokens"])]
+        assert (line.middle, line.first) == (e["ms"], True)
+        if e["subject"] != meta["baseline"]:
+            assert line.ratio == table.sooner(starts, e["subject"], meta["baseline"], e["tokens"])
 
 
 def test_rates_at_a_context_are_notebook_eights():

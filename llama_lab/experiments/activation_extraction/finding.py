@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench.numbers import round_ratio, within
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import DIFFERENT, UNDECIDED, Ratio, Verdict
 from llama_lab.bench.wording import listed, with_n
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction import workers_table
@@ -50,7 +50,7 @@ def claim(rows: Sequence[Extraction], seed: int = 0) -> str:
     """How many times as fast `extract` is as others that keep the same layers; what is undecided is left out."""
     found = {"a careful first version": extraction_table.like_for_like(rows, seed)}
     found["transformers"] = extraction_table.rivals(rows, seed).get(CUT)
-    decided = {who: r for who, r in found.items() if r and r.n and r.verdict in ("faster", "slower")}
+    decided = {who: r for who, r in found.items() if r and r.n and r.verdict in DIFFERENT}
     if not decided:
         return (
             "Whether `extract` writes the same layers faster than a careful first version, these passes do not decide."
@@ -63,18 +63,16 @@ def claim(rows: Sequence[Extraction], seed: int = 0) -> str:
 
 def over(found: Ratio, of: str) -> str:
     """One ratio in words; one that these passes do not decide is said to be so."""
-    return f"{with_n(found)} {of}" + (
-        ", which these passes do not decide" if found.verdict in ("inconclusive", "unstable") else ""
-    )
+    return f"{with_n(found)} {of}" + (", which these passes do not decide" if found.verdict in UNDECIDED else "")
 
 
 def steps(rows: Sequence[Extraction], seed: int) -> list[str]:
     """What the additions are worth: those that gain, and those that do not."""
     found = extraction_table.gains(rows, seed)
-    better = {name: r for name, r in found.items() if r.n and r.verdict == "faster"}
-    worse = {name: r for name, r in found.items() if r.n and r.verdict == "slower"}
-    same = [f"“{name}”" for name, r in found.items() if r.n and r.verdict == "equal within 2 %"]
-    open_ = [f"“{name}”" for name, r in found.items() if r.n and r.verdict in ("inconclusive", "unstable")]
+    better = {name: r for name, r in found.items() if r.n and r.verdict == Verdict.FASTER}
+    worse = {name: r for name, r in found.items() if r.n and r.verdict == Verdict.SLOWER}
+    same = [f"“{name}”" for name, r in found.items() if r.n and r.verdict == Verdict.EQUAL]
+    open_ = [f"“{name}”" for name, r in found.items() if r.n and r.verdict in UNDECIDED]
     said = [f"what gains: {', '.join(f'“{name}” {r.words}' for name, r in better.items())}"] if better else []
     said += [f"{', '.join(f'“{name}” {r.words}' for name, r in worse.items())} alone costs time"] if worse else []
     said += [f"{listed(same)} {'gains' if len(same) == 1 else 'gain'} nothing here"] if same else []

@@ -21,7 +21,7 @@ import numpy as np
 
 from llama_jax.tokenizer import Tokenizer
 from llama_lab.activations.spec import Site
-from llama_lab.bench import statistics
+from llama_lab.bench import intervals
 from llama_lab.bench.numbers import interval
 
 FOLDS = 5
@@ -92,7 +92,7 @@ def one_layer(features: np.ndarray, truth: np.ndarray, examples: np.ndarray, see
         scores = ridge(wide[~inside], targets[~inside], wide[inside])
         found[fold] = [auc(scores[:, k], targets[inside, k]) for k in range(targets.shape[1])]
     real = found[np.isfinite(found[:, 0]), 0]
-    low, high = np.clip(statistics.mean_interval([statistics.gather(real, None)], seed), 0, 1).tolist()
+    low, high = np.clip(intervals.mean_interval([intervals.gather(real, None)], seed), 0, 1).tolist()
     null = np.nanmean(found[:, 1:], axis=0)
     control_low, control_high = np.nanpercentile(null, [2.5, 97.5])
     return dict(auc=float(real.mean()), low=low, high=high, folds=real.tolist(), control=float(np.nanmean(null)),

@@ -4,13 +4,14 @@ ceilings are."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
-from llama_lab.bench import AGAIN, statistics, summary
+from llama_lab.bench import frames, summary
 from llama_lab.bench.job import whole
 from llama_lab.bench.published import figure_of
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import UNDECIDED, Ratio, Verdict
 from llama_lab.experiments.activation_extraction.plan import LADDER, SCALING, Extraction
 from llama_lab.experiments.activation_extraction.rungs import (
     BASE,
@@ -25,7 +26,7 @@ from llama_lab.experiments.activation_extraction.rungs import (
 )
 
 # verdicts by which nothing was gained, or nothing that these data show
-NOTHING = ("equal within 2 %", "inconclusive", "unstable")
+NOTHING = (Verdict.EQUAL, *UNDECIDED)
 
 
 def ladder(rows: Sequence[Extraction], run: str = LADDER) -> list[Extraction]:
@@ -40,40 +41,28 @@ def measured(rows: Sequence[Extraction]) -> list[str]:
 
 
 def table(rows: Sequence[Extraction], seed: int = 0, run: str = LADDER) -> list[dict]:
-    """One entry a rung, in the ladder's order: {subject, backend, rate: Summary of tokens/s, values, ratio: Ratio to
-    N1, void, reasons, programs and compile_s of its first pass (median of the processes), fill, batches, depth, sites,
-    tokens, bytes_per_token, error}."""
-    rows, found = ladder(rows, run), []
-    for name in measured(rows):
-        warm, first = (
-            summary.warm(rows, name, valid=False),
-            [row for row in rows if row.subject == name and row.phase == "cold"],
+    """One entry a rung, in the ladder's order, of `summary.tally`: {subject, rate: Summary of tokens/s, ratio: Ratio to
+    N1, …}, and {backend, programs and compile_s of its first pass (median of the processes), fill, batches, depth,
+    sites, tokens, bytes_per_token, error}. Its reasons are those of its first passes too."""
+    rows = ladder(rows, run)
+    warm, order = [row for row in rows if row.phase == "warm"], [(name,) for name in measured(rows)]
+    frame = summary.tally(warm, ["subject"], dict(rate="tg"), against=BASE, seed=seed, order=order)
+    entries = frame.to_dict("records")
+    for e in entries:
+        every = [row for row in rows if row.subject == e["subject"] and row.phase in ("warm", "cold")]
+        first = [row for row in every if row.phase == "cold"]
+        about = e["first"] or first[0]
+        e |= {name: getattr(about, name) for name in ("backend", "fill", "batches", "depth", "sites", "tokens")}
+        e |= dict(
+            values=e["points"]["rate"],
+            wrong=any(row.wrong for row in every),
+            reasons=sorted({row.reason for row in every if row.reason}),
+            programs=middle([r.compiled for r in first]),
+            compile_s=middle([r.compile_seconds for r in first]),
+            bytes_per_token=about.bytes / about.tokens,
+            error=max((r.error for r in every if r.error is not None), default=None),
         )
-        good = [row for row in warm if row.valid]
-        any_row = (warm + first)[0]
-        values = [row.tg for row in good]
-        found.append(
-            dict(
-                subject=name,
-                backend=any_row.backend,
-                values=values,
-                rate=statistics.summarise(values, seed, [r.process for r in good]),
-                ratio=summary.paired_ratio(rows, name, BASE, seed),
-                void=len(warm) - len(good),
-                wrong=any(row.wrong for row in warm + first),
-                reasons=sorted({row.reason for row in warm + first if row.reason}),
-                programs=middle([r.compiled for r in first]),
-                compile_s=middle([r.compile_seconds for r in first]),
-                fill=any_row.fill,
-                batches=any_row.batches,
-                depth=any_row.depth,
-                sites=any_row.sites,
-                tokens=any_row.tokens,
-                bytes_per_token=any_row.bytes / any_row.tokens,
-                error=max((r.error for r in warm + first if r.error is not None), default=None),
-            )
-        )
-    return found
+    return entries
 
 
 def middle(values: Sequence[float]) -> float:
@@ -91,11 +80,23 @@ def gains(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
     return {name: ratio(rows, name, before, seed) for name, before in STEPS if {name, before} <= set(here)}
 
 
+def additions(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
+    """{addition, to, ratio, says: its verdict} of each of `gains`, and of the A/A control."""
+    added_to = dict(STEPS)
+    found = [dict(addition=name, to=added_to[name], ratio=r, says=r.verdict) for name, r in gains(rows, seed).items()]
+    return [*found, dict(addition="A/A control", to="itself", ratio=twin_is_equal(rows, seed), says="control")]
+
+
+ADDITIONS = frames.Columns(
+    {"addition": "addition", "to": "to", **frames.RATIO, "pairs": "ratio.n", "says": "says"}, digits=3
+)
+
+
 def gained(found: Ratio) -> str:
     """`1.62x [1.51, 1.73]`, and in words where that is nothing, or a loss, or undecided."""
     if not found.n:
         return "no pair of valid passes"
-    if found.verdict == "equal within 2 %":
+    if found.verdict == Verdict.EQUAL:
         return f"gains nothing: {found.words}"
     if found.verdict in NOTHING:
         return f"not decided: {found.words}"
@@ -130,11 +131,9 @@ PROMISED = {"six changes": ("gain, least", "gain, most"), "total potential": ("p
 
 def beside_the_promises(rows: Sequence[Extraction], seed: int = 0):
     """The gains that were promised of a careful first version, beside those measured: a pandas.DataFrame."""
-    import pandas as pd
-
     here = ladder(rows)
     lines = [
-        {"what": what, "promised": " to ".join(f"{figure_of('extraction', name):g}x" for name in names), "measured": ""}
+        (what, " to ".join(f"{figure_of('extraction', name):g}x" for name in names), "")
         for what, names in PROMISED.items()
     ]
     for words, other in (
@@ -143,10 +142,12 @@ def beside_the_promises(rows: Sequence[Extraction], seed: int = 0):
         ("everything, over a loop of copies", COPIES),
     ):
         found = summary.paired_ratio(here, PRODUCT, other, seed)
-        lines.append({"what": words, "promised": "", "measured": found.words if found.n else "not measured here"})
-    for name, found in gains(rows, seed).items():
-        lines.append({"what": f"{name} alone", "promised": "", "measured": gained(found)})
-    return pd.DataFrame(lines).set_index("what")
+        lines.append((words, "", found.words if found.n else "not measured here"))
+    lines += [(f"{name} alone", "", gained(found)) for name, found in gains(rows, seed).items()]
+    return frames.show(lines, BESIDE)
+
+
+BESIDE = frames.Columns({"what": itemgetter(0), "promised": itemgetter(1), "measured": itemgetter(2)}, index="what")
 
 
 def budget(meta: dict) -> list[dict[str, float]]:
@@ -155,64 +156,46 @@ def budget(meta: dict) -> list[dict[str, float]]:
 
 
 def scaled(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
-    """One entry a number of processes, ascending: {workers, values, rate: Summary, ratio: Ratio to the fewest, in pairs
-    of a block}."""
-    rows = [row for row in rows if row.run.startswith(SCALING) and row.valid]
-    rates = {
-        n: {(0, row.block): row.tg for row in rows if row.workers == n} for n in sorted({row.workers for row in rows})
-    }
+    """One entry a number of processes, ascending, of `summary.tally`: {workers, rate: Summary of tokens/s, …, ratio:
+    Ratio to the fewest, in pairs of a block}."""
+    rows = sorted((row for row in rows if row.run.startswith(SCALING) and row.valid), key=lambda row: row.workers)
+    entries = summary.tally(rows, ["workers"], dict(rate="tg"), seed=seed, clusters=None).to_dict("records")
+    rates = [{(0, row.block): row.tg for row in e["rows"]} for e in entries]
     return [
-        dict(
-            workers=n,
-            values=list(at.values()),
-            rate=statistics.summarise(list(at.values()), seed),
-            ratio=summary.over(at, next(iter(rates.values())), seed),
-        )
-        for n, at in rates.items()
+        e | dict(values=list(at.values()), ratio=summary.over(at, rates[0], seed))
+        for e, at in zip(entries, rates, strict=True)
     ]
 
 
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame, rounded for reading."""
-    import pandas as pd
-
-    return (
-        pd.DataFrame(
-            [
-                {
-                    "rung": e["subject"],
-                    "tokens/s": e["rate"].median,
-                    "low": e["rate"].low,
-                    "high": e["rate"].high,
-                    "x N1": e["ratio"].value,
-                    "x low": e["ratio"].low,
-                    "x high": e["ratio"].high,
-                    "n": e["rate"].n,
-                    "void": e["void"],
-                    "programs": e["programs"],
-                    "compile s": e["compile_s"],
-                    "batches": e["batches"],
-                    "not padding": e["fill"],
-                    "layers run": e["depth"],
-                    "sites": e["sites"],
-                    "bytes/token": e["bytes_per_token"],
-                    "tokens": e["tokens"],
-                    "error": e["error"],
-                }
-                for e in entries
-            ]
-        )
-        .set_index("rung")
-        .round(
-            {"error": 6}
-            | dict.fromkeys(
-                ("tokens/s", "low", "high", "x N1", "x low", "x high", "compile s", "not padding", "bytes/token"), 2
-            )
-        )
+COLUMNS = frames.Columns(
+    {
+        "rung": "subject",
+        "tokens/s": "rate.median",
+        "low": "rate.low",
+        "high": "rate.high",
+        "x N1": "ratio.value",
+        "x low": "ratio.low",
+        "x high": "ratio.high",
+        "n": "rate.n",
+        "void": "void",
+        "programs": "programs",
+        "compile s": "compile_s",
+        "batches": "batches",
+        "not padding": "fill",
+        "layers run": "depth",
+        "sites": "sites",
+        "bytes/token": "bytes_per_token",
+        "tokens": "tokens",
+        "error": "error",
+    },
+    index="rung",
+    digits=dict.fromkeys(
+        ("tokens/s", "low", "high", "x N1", "x low", "x high", "compile s", "not padding", "bytes/token"), 2
     )
+    | {"error": 6},
+)
 
 
 def twin_is_equal(rows: Sequence[Extraction], seed: int = 0) -> Ratio:
     """The A/A control: the denominator's second pass in a block over its first."""
-    rows = ladder(rows)
-    return summary.over(summary.rates(rows, BASE + AGAIN), summary.rates(rows, BASE), seed)
+    return summary.control(ladder(rows), seed)

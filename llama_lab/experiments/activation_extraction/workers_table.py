@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_lab.bench import statistics, summary
+from llama_lab.bench import frames, statistics, summary
 from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import Ratio, Summary
 from llama_lab.experiments.activation_extraction.simulation import Fleet, simulate, useful
@@ -43,14 +43,17 @@ class Scaled:
 def scaled(rows: Sequence[Run], seed: int = 0) -> list[Scaled]:
     """Each engine by number of workers, one process first."""
     rows = [row for row in rows if row.run == SCALING and row.valid]
-    base, found = {(0, row.block): row.tg for row in rows if row.subject == ONE}, []
-    for subject in SUBJECTS:
-        for workers in sorted({row.workers for row in rows if row.subject == subject}):
-            at = {(0, row.block): row.tg for row in rows if (row.subject, row.workers) == (subject, workers)}
-            values = list(at.values())
-            ratio = summary.over(at, base, seed)
-            found.append(Scaled(subject, workers, values, statistics.summarise(values, seed), ratio))
-    return found
+    rows = sorted(rows, key=lambda row: (SUBJECTS.index(row.subject), row.workers))
+    by = ("subject", "workers")
+    entries = summary.tally(rows, by, dict(rate="tg"), seed=seed, clusters=None).to_dict("records")
+    one, *each = (
+        {(0, row.block): row.tg for row in some}
+        for some in ([row for row in rows if row.subject == ONE], *(e["rows"] for e in entries))
+    )
+    return [
+        Scaled(e["subject"], e["workers"], e["points"]["rate"], e["rate"], summary.over(at, one, seed))
+        for e, at in zip(entries, each, strict=True)
+    ]
 
 
 def overheads(rows: Sequence[Run], seed: int = 0) -> dict[str, Summary]:
@@ -121,21 +124,24 @@ def fleets(rows: Sequence[Run], seed: int = 0) -> list[dict]:
     return found
 
 
-def as_frame(rows: Sequence[Run], seed: int = 0):
-    """The table for a notebook, a pandas.DataFrame."""
-    import pandas as pd
-
+def with_costs(rows: Sequence[Run], seed: int = 0) -> list[dict]:
+    """{scaled: of `scaled`, start: median seconds of its commands beside their work, unit: of `overheads`, or None}."""
     began, costs = starts(rows), overheads(rows, seed)
-    lines = [
-        {
-            "engine": e.subject,
-            "workers": e.workers,
-            "tokens/s": round(e.rate.median),
-            "x one process": e.ratio.words if e.ratio.n else "",
-            "n": e.rate.n,
-            "start s": round(float(np.median(began[e.subject, e.workers])), 1),
-            "a unit ms": round(1e3 * costs[e.subject].median, 1) if e.subject in costs else float("nan"),
-        }
+    return [
+        dict(scaled=e, start=float(np.median(began[e.subject, e.workers])), unit=costs.get(e.subject))
         for e in scaled(rows, seed)
     ]
-    return pd.DataFrame(lines, columns=["engine", "workers", "tokens/s", "x one process", "n", "start s", "a unit ms"])
+
+
+COLUMNS = frames.Columns(
+    {
+        "engine": "scaled.subject",
+        "workers": "scaled.workers",
+        "tokens/s": lambda e: round(e["scaled"].rate.median),
+        "x one process": lambda e: e["scaled"].ratio.words if e["scaled"].ratio.n else "",
+        "n": "scaled.rate.n",
+        "start s": "start",
+        "a unit ms": lambda e: 1e3 * e["unit"].median if e["unit"] else float("nan"),
+    },
+    digits=1,
+)

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.numbers import within
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
@@ -305,7 +305,10 @@ def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed
     rates(right, trials, list(LINES), seed)
     ratio = summary.paired_ratio(trials, "step+scan", "step", seed)
     said = "Scanning over layers copies a layer's weights at every step"
-    sentences = {"slower": f" and decodes at {ratio.value:.2f} times the rate", "faster": " and is faster all the same"}
+    sentences = {
+        Verdict.SLOWER: f" and decodes at {ratio.value:.2f} times the rate",
+        Verdict.FASTER: " and is faster all the same",
+    }
     headline(figure, said + (sentences.get(ratio.verdict, "; what that costs is undecided") if ratio.n else ""))
     return figure
 
@@ -323,7 +326,7 @@ def bfloat16(trials: Sequence[Start], seed: int = 0) -> Figure:
 
 def halved(gains: dict[str, Ratio]) -> str:
     """What half the bytes a weight do to the decode rate. gains: placement → the rate over float32's."""
-    known = {name: ratio for name, ratio in gains.items() if ratio.n and ratio.verdict in ("faster", "slower")}
+    known = {name: ratio for name, ratio in gains.items() if ratio.n and ratio.verdict in DIFFERENT}
     if not known:
         return f"Whether half the bytes a weight decode faster under {' or '.join(gains)} is not decided"
     said = ", ".join(f"{ratio.value:.2f} times as fast under {name}" for name, ratio in known.items())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_lab.bench import statistics, summary
+from llama_lab.bench import intervals, statistics, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.job import whole
 from llama_lab.bench.statistics import Ratio
@@ -125,19 +125,22 @@ def whole_starts(trials: Sequence[Start], placement: str) -> str:
 def start_ratio(
     trials: Sequence[Start], placement: str, way: str, other: str, value: Callable[[Start], float], seed: int = 0
 ) -> Ratio:
-    """A value of starts one way over that of starts another way, paired by block: each start is a process."""
-    above, below = (of_start(trials, placement, w) for w in (way, other))
-    blocks = sorted(set(above) & set(below))
-    return statistics.ratio([value(above[b]) for b in blocks], [value(below[b]) for b in blocks], seed)
+    """A time of starts one way over that of starts another way, paired by block: each start is a process."""
+    return over(*(of_start(trials, placement, w) for w in (way, other)), value, seed)
 
 
 def placement_ratio(
     trials: Sequence[Start], placement: str, other: str, value: Callable[[Start], float], seed: int = 0
 ) -> Ratio:
-    """A value of one placement's cold starts over another's, paired by block."""
-    above, below = (of_start(trials, name, "cold") for name in (placement, other))
+    """A time of one placement's cold starts over another's, paired by block."""
+    return over(*(of_start(trials, name, "cold") for name in (placement, other)), value, seed)
+
+
+def over(above: dict[int, Start], below: dict[int, Start], value: Callable[[Start], float], seed: int = 0) -> Ratio:
+    """A time of starts over that of others, by the blocks that both have."""
     blocks = sorted(set(above) & set(below))
-    return statistics.ratio([value(above[b]) for b in blocks], [value(below[b]) for b in blocks], seed)
+    sides = ([value(side[block]) for block in blocks] for side in (above, below))
+    return statistics.of_times(statistics.ratio(*sides, seed))
 
 
 # Break-even -----------------------------------------------------------------------------------------------------------
@@ -180,8 +183,8 @@ def break_even(trials: Sequence[Start], ours: tuple[str, str], other: tuple[str,
     made = next(t.new_tokens for t in of_start(trials, *ours).values())
     gains = np.array([1 / rates[1][p] - 1 / rates[0][p] for p in pairs])
     extra, gain = float(np.mean(above) - np.mean(below)), float(gains.mean())
-    extras = statistics.mean_interval([statistics.gather(np.array(side), None) for side in (above, below)], seed)
-    gained = statistics.mean_interval([statistics.gather(gains, [process for process, _ in pairs])], seed)
+    extras = intervals.mean_interval([intervals.gather(np.array(side), None) for side in (above, below)], seed)
+    gained = intervals.mean_interval([intervals.gather(gains, [process for process, _ in pairs])], seed)
     corners = [crossing(e, g, made) for e, g in itertools.product(extras, gained)]
     low, high = (NAN, NAN) if any(map(math.isnan, corners)) else (min(corners), max(corners))
     return BreakEven(crossing(extra, gain, made), low, high, extra, gain, min(len(above), len(below)), len(pairs))

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from llama_lab.bench import standings
 from llama_lab.bench.numbers import within
-from llama_lab.bench.wording import UNDECIDED, first_before, listed, raced
+from llama_lab.bench.statistics import DIFFERENT, UNDECIDED, Verdict
+from llama_lab.bench.wording import first_before, listed, raced
 from llama_lab.experiments.compiled_kernels import rows, scaling, size_table, where
 
-WORDS = {"faster": "sooner at", "slower": "later at", "": "undecided at"}
+WORDS = {Verdict.FASTER: "sooner at", Verdict.SLOWER: "later at", "": "undecided at"}
 
 
 def compiled_kernels(
@@ -49,7 +50,7 @@ def claim(by_size: Sequence[dict], what: str = size_table.DECODE) -> str:
     if not mine:
         return ""
     verdicts = [e["ratio"].verdict for e in mine]
-    ahead, open_ = verdicts.count("faster"), sum(v in UNDECIDED for v in verdicts)
+    ahead, open_ = verdicts.count(Verdict.FASTER), sum(v in UNDECIDED for v in verdicts)
     left = ", undecided on the rest" if open_ == len(mine) - ahead > 0 else ""
     verb = (
         "After short texts compiled kernels decode"
@@ -66,8 +67,8 @@ def sooner(races: Sequence[dict]) -> list[str]:
     known, others = raced(races)
     by: dict[str, list[str]] = {}
     for race in known:
-        verdict = {"faster": "slower", "slower": "faster"}.get(race["ratio"].verdict, "")  # the ratio is one of times
-        by.setdefault(verdict, []).append(str(race["tokens"]))
+        verdict = race["ratio"].verdict
+        by.setdefault(verdict if verdict in DIFFERENT else "", []).append(str(race["tokens"]))
     if not by:
         return []
     words = ", ".join(f"{WORDS[verdict]} {listed(by[verdict])}" for verdict in WORDS if verdict in by)
@@ -124,7 +125,7 @@ def led(by_size: Sequence[dict], what: str) -> str:
     ratios = [e["ratio"].value for e in mine if e["name"] == name and e["ratio"].verdict not in UNDECIDED]
     for tokens in sorted({e["tokens"] for e in mine}):
         here = [e["ratio"] for e in mine if e["name"] == name and e["tokens"] == tokens]
-        counts.append(f"{sum(r.verdict == 'faster' for r in here)} of {len(here)} at {tokens:,} tokens")
+        counts.append(f"{sum(r.verdict == Verdict.FASTER for r in here)} of {len(here)} at {tokens:,} tokens")
     verb = "decodes at" if what == size_table.DECODE else "takes prompts at"
     between = f"{min(ratios):.2f} to {max(ratios):.2f} times" if ratios else "an undecided multiple of"
     decided = f" where that is decided, n = {min(e['ratio'].n for e in mine)}" if ratios else ""

@@ -20,7 +20,7 @@ import numpy as np
 from llama_jax import checkpoint, generate, transforms
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, passages, phases, statistics
+from llama_lab.bench import available, frames, passages, phases, statistics
 from llama_lab.bench.footprints import LIBRARIES
 from llama_lab.bench.job import Job, check, watched, whole
 from llama_lab.bench.journal import Journal
@@ -174,19 +174,22 @@ def table(found: Sequence[Pass], seed: int = 0) -> list[dict]:
                 context=context,
                 rows=rows,
                 ms=statistics.summarise([t for t, _ in times], seed, [c for _, c in times]),
-                ratio=statistics.ratio([a for a, _ in pairs], [b for _, b in pairs], seed),
+                ratio=statistics.of_times(statistics.ratio([a for a, _ in pairs], [b for _, b in pairs], seed)),
             )
         )
     return entries
 
 
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame."""
-    import pandas as pd
-
-    lines = [
-        (e["engine"], e["kind"], e["context"], e["rows"], e["ms"].median, e["ms"].n, e["ratio"].words, e["ratio"].n)
-        for e in entries
-    ]
-    columns = ["engine", "rows of a", "context", "rows", "ms", "passes", "over one row", "processes"]
-    return pd.DataFrame(lines, columns=columns).round(3)
+COLUMNS = frames.Columns(
+    {
+        "engine": "engine",
+        "rows of a": "kind",
+        "context": "context",
+        "rows": "rows",
+        "ms": "ms.median",
+        "passes": "ms.n",
+        "over one row": "ratio.words",
+        "processes": "ratio.n",
+    },
+    digits=3,
+)

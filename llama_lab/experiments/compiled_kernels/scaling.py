@@ -11,19 +11,22 @@ import random
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
+import numpy as np
+
 from llama_jax import checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import (
     available,
     footprints,
+    frames,
     gate,
     passages,
     phases,
     process,
     protocol,
     roofline,
-    statistics,
+    summary,
 )
 from llama_lab.bench.job import Job, check, opened, watched, whole
 from llama_lab.bench.journal import Journal
@@ -90,20 +93,6 @@ def record(
     return rows, dict(missing=phases.missing(journal))
 
 
-def as_frame(grown: dict[str, dict[str, list[dict]]]):
-    """Every point as a pandas.DataFrame. grown: axis → `axis_of`."""
-    import pandas as pd
-
-    columns = ["axis", "subject", "value", "rate", "low", "high", "MBU", "n"]
-    lines = [
-        (axis, name, p["value"], p["rate"].median, p["rate"].low, p["rate"].high, p["mbu"], p["rate"].n)
-        for axis, found in grown.items()
-        for name, points in found.items()
-        for p in points
-    ]
-    return pd.DataFrame(lines, columns=columns).round(3)
-
-
 def check_axes(model: str, names: Sequence[str], axes: dict, base: int, new_tokens: int) -> None:
     """Raises UserError for an axis, a value or a subject that does not exist."""
     from llama_lab import peers
@@ -166,24 +155,33 @@ def judging(loaded: checkpoint.Checkpoint, work) -> Callable:
 def axis_of(trials: Sequence[Trial], axis: str, seed: int = 0) -> dict[str, list[dict]]:
     """Subject → its points in the order of their size: {value, rate: Summary of tokens/s, points: each answer's, limit:
     tokens/s that the bandwidth allows, mbu}. Subjects without a valid answer are left out."""
-    found: dict[str, dict[str, list[Trial]]] = {}
-    for t in whole(trials):
-        kind, value, name = t.run.split(" ", 2)
-        if kind == axis and t.valid:
-            found.setdefault(name, {}).setdefault(value, []).append(t)
-    return {
-        name: [
-            dict(
-                value=value,
-                points=[t.tg for t in mine],
-                rate=statistics.summarise([t.tg for t in mine], seed, [t.process for t in mine]),
-                limit=float(statistics.summarise([t.limit for t in mine]).median),
-                mbu=float(statistics.summarise([t.mbu for t in mine]).median),
-            )
-            for value, mine in sorted(values.items(), key=lambda item: int(item[0]))
-        ]
-        for name, values in found.items()
-    }
+    rows = [t for t in whole(trials) if t.valid and t.run.split(" ", 2)[0] == axis]
+    by = dict(value=lambda t: t.run.split(" ", 2)[1], name=lambda t: t.run.split(" ", 2)[2])
+    found: dict[str, list[dict]] = {}
+    for e in summary.tally(rows, by, dict(rate="tg"), seed=seed).to_dict("records"):
+        limit, share = (float(np.median([getattr(t, name) for t in e["rows"]])) for name in ("limit", "mbu"))
+        found.setdefault(e["name"], []).append(e | dict(points=e["points"]["rate"], limit=limit, mbu=share))
+    return {name: sorted(points, key=lambda point: int(point["value"])) for name, points in found.items()}
+
+
+def all_points(grown: dict[str, dict[str, list[dict]]]) -> list[dict]:
+    """The points of all axes and subjects, each with its `axis`. grown: axis → `axis_of`."""
+    return [p | dict(axis=axis) for axis, found in grown.items() for points in found.values() for p in points]
+
+
+COLUMNS = frames.Columns(
+    {
+        "axis": "axis",
+        "subject": "name",
+        "value": "value",
+        "rate": "rate.median",
+        "low": "rate.low",
+        "high": "rate.high",
+        "MBU": "mbu",
+        "n": "rate.n",
+    },
+    digits=3,
+)
 
 
 def kept(points: Sequence[dict]) -> float:

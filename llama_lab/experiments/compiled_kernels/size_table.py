@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_lab.bench import standings, statistics, summary
+import numpy as np
+
+from llama_lab.bench import frames, standings, summary
 from llama_lab.bench.job import whole
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.compiled_kernels.sizes import PROMPT
@@ -25,38 +27,35 @@ def table(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     bytes: that a token reads, rate: Summary of tokens/s (of a prompt: its tokens until the next one is there), mbu:
     median share of the limit, nan of a prompt's, best: the peer with the highest median rate there, ratio: over that
     peer, None without one, void: answers that do not count}."""
-    groups: dict[tuple, dict[str, list[Trial]]] = {}
-    for t in whole(trials):
-        if not t.valid and not t.new_tokens:
-            continue  # it failed, so that nobody knows at what
-        groups.setdefault((t.run, *shape_of(t)), {}).setdefault(t.subject, []).append(t)
-    found = []
-    for (file, what, tokens), by in groups.items():
-        rates = {name: rates_of(rows, what) for name, rows in by.items()}
-        entries = [entry_of(by[name], what, list(rates[name].values()), seed) for name in by if rates[name]]
-        best = standings.best([dict(e, decode=e["rate"]) for e in entries], lambda e: e["backend"] != standings.JAX)
-        for e in entries:
-            over = summary.over(rates[e["name"]], rates[best["name"]], seed) if best else None
-            found.append(dict(file=file, what=what, tokens=tokens, **e, best=best and best["name"], ratio=over))
-    return sorted(found, key=lambda e: (e["what"], e["tokens"], e["bytes"], e["file"]))
+    rows = [t for t in whole(trials) if t.valid or t.new_tokens]  # of one that failed nobody knows at what
+    by = dict(file="run", what=lambda t: shape_of(t)[0], tokens=lambda t: shape_of(t)[1], name="subject")
+    frame = summary.tally(rows, by, dict(rate=rate_of), seed=seed, clusters=None)
+    entries = [
+        e | dict(backend=e["first"].backend, bytes=e["first"].bytes_per_token, mbu=share_of_limit(e))
+        for e in frame.to_dict("records")
+        if e["n"]
+    ]
+    for e in entries:
+        peers = [other for other in entries if shape(other) == shape(e) and other["backend"] != standings.JAX]
+        best = max(peers, key=lambda peer: peer["rate"].median, default=None)
+        sides = [{summary.in_block(t): rate_of(t) for t in side["rows"]} for side in (e, best) if side]
+        e |= dict(best=best and best["name"], ratio=summary.over(*sides, seed) if best else None)
+    return sorted(entries, key=lambda e: (e["what"], e["tokens"], e["bytes"], e["file"]))
 
 
-def rates_of(rows: Sequence[Trial], what: str) -> dict[tuple[int, int], float]:
-    """Tokens/s of the valid answers by (process, block)."""
-    return {(t.process, t.block): t.tg if what == DECODE else t.pp for t in rows if t.valid}
+def shape(entry: dict) -> tuple[str, str, int]:
+    """What engines are compared within."""
+    return entry["file"], entry["what"], entry["tokens"]
 
 
-def entry_of(rows: Sequence[Trial], what: str, rates: Sequence[float], seed: int) -> dict:
-    good = [t for t in rows if t.valid]
-    share = statistics.summarise([t.mbu for t in good]).median if what == DECODE else float("nan")
-    return dict(
-        name=good[0].subject,
-        backend=good[0].backend,
-        bytes=good[0].bytes_per_token,
-        rate=statistics.summarise(rates, seed),
-        mbu=float(share),
-        void=len(rows) - len(good),
-    )
+def rate_of(trial: Trial) -> float:
+    """Tokens/s: of the answer, or of the prompt."""
+    return trial.tg if shape_of(trial)[0] == DECODE else trial.pp
+
+
+def share_of_limit(entry: dict) -> float:
+    """The median of the answers' shares of the limit, nan of a prompt's."""
+    return float(np.median([t.mbu for t in entry["rows"]])) if entry["what"] == DECODE else float("nan")
 
 
 def ours(entries: Sequence[dict]) -> list[dict]:
@@ -64,27 +63,21 @@ def ours(entries: Sequence[dict]) -> list[dict]:
     return [e for e in entries if e["backend"] == standings.JAX and e["ratio"] is not None and e["ratio"].n]
 
 
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        [
-            {
-                "file": e["file"],
-                "what": e["what"],
-                "tokens": e["tokens"],
-                "subject": e["name"],
-                "MB a token": round(e["bytes"] / 1e6, 1),
-                "tokens/s": round(e["rate"].median, 1),
-                "share of the limit": round(e["mbu"], 3),
-                "best peer": e["best"],
-                "over it": round(e["ratio"].value, 2) if e["ratio"] else None,
-                "low": round(e["ratio"].low, 2) if e["ratio"] else None,
-                "high": round(e["ratio"].high, 2) if e["ratio"] else None,
-                "n": e["rate"].n,
-                "void": e["void"],
-            }
-            for e in entries
-        ]
-    )
+COLUMNS = frames.Columns(
+    {
+        "file": "file",
+        "what": "what",
+        "tokens": "tokens",
+        "subject": "name",
+        "MB a token": frames.scaled("bytes", 1e6),
+        "tokens/s": "rate.median",
+        "share of the limit": "mbu",
+        "best peer": "best",
+        "over it": "ratio.value",
+        "low": "ratio.low",
+        "high": "ratio.high",
+        "n": "rate.n",
+        "void": "void",
+    },
+    digits={"MB a token": 1, "tokens/s": 1, "share of the limit": 3, "over it": 2, "low": 2, "high": 2},
+)

@@ -18,7 +18,7 @@ from llama_jax import checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, passages, phases, protocol, roofline, statistics
+from llama_lab.bench import available, frames, intervals, passages, phases, protocol, roofline
 from llama_lab.bench.job import Job, check, watched, whole
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.order import shuffled
@@ -192,14 +192,11 @@ def table(trials: Sequence[Trial], model: str, short: int, long: int, seed: int 
         )
         for part in PARTS:
             values = np.array([each[part] for each in split])
-            low, high = statistics.mean_interval([statistics.gather(values, None)], seed)
+            low, high = intervals.mean_interval([intervals.gather(values, None)], seed)
             entry |= {part: float(values.mean()), f"{part}_low": low, f"{part}_high": high}
         found.append(entry)
     return found
 
 
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame, in ms."""
-    import pandas as pd
-
-    return pd.DataFrame(entries).set_index("name").round(3)
+SHOWN = ("name", "dtype", "n", "total", "limit", *(f"{part}{end}" for part in PARTS for end in ("", "_low", "_high")))
+COLUMNS = frames.Columns({name: name for name in SHOWN}, index="name", digits=3)

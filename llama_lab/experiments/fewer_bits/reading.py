@@ -16,7 +16,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab import corpus
-from llama_lab.bench import passages, phases, quality, standings, statistics
+from llama_lab.bench import intervals, passages, phases, quality, standings, statistics
 from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.quality import PICO, POSITIONS, REFERENCE, Window
@@ -154,9 +154,9 @@ def over(rows: Sequence[Reading], above: str, below: str, what: str, seed: int =
         return statistics.Ratio(*[float("nan")] * 3, 0)
     read = {"kl": lambda r: r.kl, "top1": lambda r: np.asarray(r.agree, float), "ppl": lambda r: r.nll}[what]
     labels = groups(sides[0])
-    sums = np.stack([statistics.gather(np.concatenate([read(r) for r in side]), labels)[:, 0] for side in sides])
-    counts = statistics.gather(np.zeros(len(labels)), labels)[:, 1]
-    picked = np.random.default_rng(seed).integers(sums.shape[1], size=(statistics.RESAMPLES, sums.shape[1]))
+    sums = np.stack([intervals.gather(np.concatenate([read(r) for r in side]), labels)[:, 0] for side in sides])
+    counts = intervals.gather(np.zeros(len(labels)), labels)[:, 1]
+    picked = np.random.default_rng(seed).integers(sums.shape[1], size=(intervals.RESAMPLES, sums.shape[1]))
     totals, number = sums[:, picked].sum(-1), counts[picked].sum(-1)
     drawn = np.exp((totals[0] - totals[1]) / number) if what == "ppl" else totals[0] / np.maximum(totals[1], 1e-300)
     a, b = sums.sum(1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from llama_lab.bench import footprints, roofline, standings, statistics, summary
+from llama_lab.bench import footprints, frames, roofline, standings, statistics, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.fewer_bits import reading
-from llama_lab.experiments.fewer_bits.reading import ALL, Reading, read_as
+from llama_lab.experiments.fewer_bits.reading import ALL, read_as
 
 
 def run_of(context: int) -> str:
@@ -26,10 +26,10 @@ def ladder(
     """The entries of `standings.ladder` at one context, each with {mbu: Summary, bytes and flops: of a token, peak:
     bytes of each process,
     distance: text → entry of `reading.table`, {} where it was not read}."""
-    found, run = standings.ladder(trials, names, seed, run_of(context)), run_of(context)
-    peaks = {f["name"]: f["peak"] for f in footprints.table(trials, notes, names)}
-    for e in found:
-        good = [t for t in summary.warm(standings.of(trials, run), e["name"]) if t.bytes_per_token and t.bandwidth_gbps]
+    run, peaks = run_of(context), {f["name"]: f["peak"] for f in footprints.table(trials, notes, names)}
+    entries = standings.ladder(trials, names, seed, run)
+    for e in entries:
+        good = [t for t in e["rows"] if t.bytes_per_token and t.bandwidth_gbps]
         e |= dict(
             mbu=statistics.summarise([t.mbu for t in good], seed, [t.process for t in good]),
             bytes=good[0].bytes_per_token if good else None,
@@ -37,7 +37,7 @@ def ladder(
             peak=peaks.get(e["name"], []),
             distance={d["text"]: d for d in distances if d["subject"] == read_as(e["name"])},
         )
-    return found
+    return entries
 
 
 def probes(meta: dict, trials: Sequence[Trial], context: int) -> dict:
@@ -63,51 +63,62 @@ def ratio(trials: Sequence[Trial], above: str, below: str, context: int, seed: i
     return standings.ratio(trials, above, below, seed, run_of(context))
 
 
-def as_frame(entries: Sequence[dict], trials: Sequence[Trial], context: int, seed: int = 0):
-    """The ladder for a notebook, a pandas.DataFrame: one row a subject, the ratio that over llama.cpp's fastest mode of
-    the same file."""
-    import pandas as pd
+def over_llamacpp(entries: Sequence[dict], trials: Sequence[Trial], context: int, seed: int = 0) -> list[dict]:
+    """The entries at a context, each with `over`: its decode rate over that of llama.cpp's fastest mode of the same
+    file."""
+    other = rival(entries, True)
 
-    other, rows = rival(entries, True), []
-    for e in entries:
-        over = (
-            ratio(trials, e["name"], other["name"], context, seed)
-            if other and e["decode"].n
-            else Ratio(*[float("nan")] * 3, 0)
-        )
-        known, far = e["distance"], e["distance"].get(ALL, {})
-        rows.append(
-            {
-                "subject": e["name"],
-                "weights": e["dtype"],
-                "tok/s": e["decode"].median,
-                "low": e["decode"].low,
-                "high": e["decode"].high,
-                "over llama.cpp": over.value,
-                "ratio low": over.low,
-                "ratio high": over.high,
-                "MBU": e["mbu"].median,
-                "MB a token": e["bytes"] and e["bytes"] / 1e6,
-                "peak MB": summary.median(e["peak"]) / 1e6 if e["peak"] else None,
-                "KL": far.get("kl"),
-                "KL low": far.get("kl_low"),
-                "KL high": far.get("kl_high"),
-                "top-1": far.get("top1"),
-                **{f"perplexity, {text}": known.get(text, {}).get("ppl") for text in reading.TEXTS},
-                "valid": e["decode"].n,
-                "void": e["void"],
-            }
-        )
-    return pd.DataFrame(rows).set_index("subject").round(4)
+    def over(e: dict) -> Ratio:
+        known = other and e["decode"].n
+        return ratio(trials, e["name"], other["name"], context, seed) if known else statistics.NO_RATIO
+
+    return [e | dict(over=over(e)) for e in entries]
 
 
-def distance_frame(rows: Sequence[Reading], seed: int = 0):
-    """Every subject and text for a notebook, a pandas.DataFrame."""
-    import pandas as pd
+def far(what: str, text: str = ALL) -> Callable:
+    """A column of the distance from float32 on a text; None where it was not read."""
+    return lambda e: e["distance"].get(text, {}).get(what)
 
-    return pd.DataFrame([{
-        "subject": e["subject"], "text": e["text"], "KL, nats": e["kl"], "KL low": e["kl_low"], "KL high": e["kl_high"],
-        "top-1": e["top1"], "top-1 low": e["top1_low"], "top-1 high": e["top1_high"],
-        "perplexity": e["ppl"], "ppl low": e["ppl_low"], "ppl high": e["ppl_high"],
-        "tokens": e["tokens"], "same model": "yes" if e["valid"] else "NO: " + "; ".join(e["reasons"]),
-    } for e in reading.table(rows, seed)]).set_index(["subject", "text"])  # fmt: skip
+
+COLUMNS = frames.Columns(
+    {
+        "subject": "name",
+        "weights": "dtype",
+        "tok/s": "decode.median",
+        "low": "decode.low",
+        "high": "decode.high",
+        "over llama.cpp": "over.value",
+        "ratio low": "over.low",
+        "ratio high": "over.high",
+        "MBU": "mbu.median",
+        "MB a token": frames.scaled("bytes", 1e6),
+        "peak MB": lambda e: summary.median(e["peak"]) / 1e6 if e["peak"] else None,
+        "KL": far("kl"),
+        "KL low": far("kl_low"),
+        "KL high": far("kl_high"),
+        "top-1": far("top1"),
+        **{f"perplexity, {text}": far("ppl", text) for text in reading.TEXTS},
+        "valid": "decode.n",
+        "void": "void",
+    },
+    index="subject",
+    digits=4,
+)
+TEXTS = frames.Columns(
+    {
+        "subject": "subject",
+        "text": "text",
+        "KL, nats": "kl",
+        "KL low": "kl_low",
+        "KL high": "kl_high",
+        "top-1": "top1",
+        "top-1 low": "top1_low",
+        "top-1 high": "top1_high",
+        "perplexity": "ppl",
+        "ppl low": "ppl_low",
+        "ppl high": "ppl_high",
+        "tokens": "tokens",
+        "same model": frames.same_model,
+    },
+    index=("subject", "text"),
+)

@@ -15,7 +15,7 @@ import numpy as np
 
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import AGAIN, record, statistics, summary
+from llama_lab.bench import AGAIN, frames, record, statistics, summary
 from llama_lab.experiments.gpu.device import NO_GPU
 from llama_lab.experiments.gpu.suite import BASELINE, NAME, GpuTrial
 
@@ -96,21 +96,25 @@ def subjects(rows: Sequence[GpuTrial]) -> list[str]:
 
 
 def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
-    """A line a subject of one model, fastest first: rate (Summary, tokens/s), values, ratio to the baseline, mbu,
-    limit, void trials."""
-    warm, found = of(rows, model, DECODE), []
-    for name in subjects(rows):
-        own = [row for row in warm if row.subject == name]
-        good = [row for row in own if row.valid]
-        if not good:
-            continue
-        found.append(dict(
-            subject=name, backend=own[0].backend, model=model, trials=warm, values=[row.tg for row in good],
-            rate=statistics.summarise([row.tg for row in good], seed),
-            ratio=summary.paired_ratio(warm, name, BASELINE, seed), mbu=float(np.median([row.mbu for row in good])),
-            limit=float(np.median([row.limit for row in good])), void=len(own) - len(good),
-            agreed=min(row.agreed for row in good), tokens=good[0].new_tokens,
-        ))  # fmt: skip
+    """A line a subject of one model that has valid trials, fastest first, of `summary.tally`: {subject, rate: Summary
+    of tokens/s, ratio: to the baseline, void, …}, and {values, backend, model, mbu, limit, agreed, tokens, trials}."""
+    warm, order = of(rows, model, DECODE), [(name,) for name in subjects(rows)]
+    frame = summary.tally(warm, ["subject"], dict(rate="tg"), against=BASELINE, seed=seed, clusters=None, order=order)
+    found = [
+        e
+        | dict(
+            backend=e["first"].backend,
+            model=model,
+            trials=warm,
+            values=e["points"]["rate"],
+            mbu=float(np.median([row.mbu for row in e["rows"]])),
+            limit=float(np.median([row.limit for row in e["rows"]])),
+            agreed=min(row.agreed for row in e["rows"]),
+            tokens=e["first"].new_tokens,
+        )
+        for e in frame.to_dict("records")
+        if e["n"]
+    ]
     return sorted(found, key=lambda r: -r["rate"].median)
 
 
@@ -152,28 +156,29 @@ def is_gpu(rows: Sequence[GpuTrial]) -> bool:
 
 def table(rows: Sequence[GpuTrial], seed: int = 0):
     """For reading, a pandas.DataFrame: a line a model and subject."""
-    import pandas as pd
+    begun = {(model, s["subject"]): s["seconds"] for model in models(rows) for s in starts(rows, model)}
+    lines = [
+        r | dict(start=begun.get((model, r["subject"]))) for model in models(rows) for r in rates(rows, model, seed)
+    ]
+    return frames.show(lines, COLUMNS)
 
-    lines = []
-    for model in models(rows):
-        first = {s["subject"]: s for s in starts(rows, model)}
-        lines += [
-            {
-                "model": model.removeprefix("random:"),
-                "subject": r["subject"],
-                "tokens/s": r["rate"].median,
-                "low": r["rate"].low,
-                "high": r["rate"].high,
-                "ratio to step": r["ratio"].value,
-                "MBU": r["mbu"],
-                "n": r["rate"].n,
-                "void": r["void"],
-                "start s": first.get(r["subject"], {}).get("seconds"),
-                "parts from step at": r["agreed"] if r["agreed"] < r["tokens"] else None,
-            }
-            for r in rates(rows, model, seed)
-        ]
-    return pd.DataFrame(lines).round(3)
+
+COLUMNS = frames.Columns(
+    {
+        "model": lambda r: r["model"].removeprefix("random:"),
+        "subject": "subject",
+        "tokens/s": "rate.median",
+        "low": "rate.low",
+        "high": "rate.high",
+        "ratio to step": "ratio.value",
+        "MBU": "mbu",
+        "n": "rate.n",
+        "void": "void",
+        "start s": "start",
+        "parts from step at": lambda r: r["agreed"] if r["agreed"] < r["tokens"] else None,
+    },
+    digits=3,
+)
 
 
 def left_out(meta: dict | None):

@@ -16,7 +16,7 @@ from llama_jax import checkpoint, generate
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, passages, protocol, roofline
+from llama_lab.bench import available, frames, passages, protocol, roofline
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Run, Trial
@@ -206,17 +206,24 @@ def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> 
     return sorted(found, key=lambda e: e["weights_bytes"] if axis == "model" else int(e["value"]))
 
 
-def as_frame(points: dict[str, Sequence[dict]]):
-    """All points as a pandas.DataFrame: milliseconds a step beside both limits. points: axis → `axis_of`."""
-    import pandas as pd
+def all_points(points: dict[str, Sequence[dict]]) -> list[dict]:
+    """The points of all axes, each with its `axis`. points: axis → `axis_of`."""
+    return [p | dict(axis=axis) for axis, found in points.items() for p in found]
 
-    lines = [
-        dict(axis=axis, value=p["value"], ms=p["median"], bytes_ms=p["bytes_ms"], flops_ms=p["flops_ms"])
-        | dict(MB=p["bytes"] / 1e6, n=p["n"])
-        for axis, found in points.items()
-        for p in found
-    ]
-    return pd.DataFrame(lines).set_index(["axis", "value"]).round(2)
+
+COLUMNS = frames.Columns(
+    {
+        "axis": "axis",
+        "value": "value",
+        "ms": "median",
+        "bytes_ms": "bytes_ms",
+        "flops_ms": "flops_ms",
+        "MB": frames.scaled("bytes", 1e6),
+        "n": "n",
+    },
+    index=("axis", "value"),
+    digits=2,
+)
 
 
 def crossing(points: Sequence[dict]) -> float:

@@ -26,7 +26,7 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
             hollow = dict(markerfacecolor="none", color=colour(name))
             axes.plot(medians[name], heights[name], "D", markersize=8, zorder=5, **hollow)
         if rate["n"]:
-            over = "baseline" if ratio["verdict"] == "baseline" else times(ratio)
+            over = "baseline" if ratio["verdict"] == summary.BASELINE else times(ratio)
             words = f"{rate['median']:.1f} tok/s · {over}, n = {rate['n']}"
             rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, heights[name], words, seed)
     axes.set_xscale("log")

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from llama_lab.bench import statistics
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench import intervals, statistics
+from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
 
 COVERAGE = 0.93  # least share of 95 % intervals that must hold the true ratio
 FALSE_POSITIVES = 0.06  # greatest share of runs in which two identical subjects may be called faster or slower
@@ -38,7 +38,7 @@ class Scenario:
     blocks: int = 20
     processes: int = 20
     effect: float = 0.03  # the subject is faster by this
-    method: str = statistics.MEANS  # the bootstrap's
+    method: str = intervals.MEANS  # the bootstrap's
 
     @property
     def true(self) -> float:
@@ -75,12 +75,12 @@ def simulate(scenario: Scenario, runs: int, seed: int = 0, protocol: str = "ours
     measure, rng = {"ours": ours, "naive": naive}[protocol], np.random.default_rng(seed)
     found = [measure(scenario, rng) for _ in range(runs)]
     same = [measure(replace(scenario, effect=0.0), rng) for _ in range(runs)]
-    right = "faster" if scenario.effect > 0 else "slower"
+    right = Verdict.FASTER if scenario.effect > 0 else Verdict.SLOWER
     return Result(
         protocol,
         runs,
         coverage=share(r.low <= scenario.true <= r.high for r in found),
-        aa_false_positive_rate=share(r.verdict in ("faster", "slower") for r in same),
+        aa_false_positive_rate=share(r.verdict in DIFFERENT for r in same),
         power=share(r.verdict == right for r in found),
         half_width=float(np.median([math.log(r.high / r.low) / 2 for r in found])),
     )

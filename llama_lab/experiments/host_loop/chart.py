@@ -86,7 +86,7 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
     interval_bar(axes, rate["low"], rate["median"], rate["high"], height)
     words = (
         f"baseline, n = {rate['n']}"
-        if ratio["verdict"] == "baseline"
+        if ratio["verdict"] == summary.BASELINE
         else f"{times(ratio)}\n{ratio['verdict']}, n = {ratio['n']}"
     )
     axes.text(1.01, height, words, va="center", fontsize=8.5, linespacing=0.95, transform=axes.get_yaxis_transform())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from llama_lab.bench import AGAIN
 from llama_lab.bench.job import whole
 from llama_lab.bench.numbers import within
+from llama_lab.bench.statistics import DIFFERENT, Verdict
 from llama_lab.bench.wording import times
 from llama_lab.experiments.host_loop import flax_twin as flaxtwin
 from llama_lab.experiments.host_loop import measure
@@ -36,7 +37,7 @@ def host_loop(points: Sequence[dict], tables: dict[str, list[dict]], served: Seq
     names = [p["model"] for p in points]
     for model in dict.fromkeys([names[0], *(name for name in names if not name.startswith("random:")), names[-1]]):
         sentence += f"; {gain(tables[model], measure.short(model))}"
-    decided = [s for s in served if s["ratio"].verdict in ("faster", "slower")]
+    decided = [s for s in served if s["ratio"].verdict in DIFFERENT]
     words = [f"{s['ratio'].words} on {measure.short(s['model'])}" for s in decided]
     if served:
         sentence += (
@@ -58,7 +59,7 @@ def claim(points: Sequence[dict]) -> str:
 def gain(table: Sequence[dict], model: str) -> str:
     """The fastest strategy of one model that is told apart from the synchronous host, or that there is none."""
     ratios = {r["name"]: r["ratio_to_baseline"] for r in table if r["valid_trials"] and not r["name"].endswith(AGAIN)}
-    faster = {name: ratio for name, ratio in ratios.items() if ratio["verdict"] == "faster"}
+    faster = {name: ratio for name, ratio in ratios.items() if ratio["verdict"] == Verdict.FASTER}
     if not faster:
         return f"on {model} no strategy is told apart as faster than token by token"
     name, ratio = max(faster.items(), key=lambda item: item[1]["value"])

@@ -19,7 +19,7 @@ import numpy as np
 from llama_jax import checkpoint, generate, prompts, transforms
 from llama_jax.decoding.steps import new_draw
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import gate, memory, passages, roofline, statistics
+from llama_lab.bench import frames, gate, intervals, memory, passages, roofline, statistics, summary
 from llama_lab.bench.gate import tokens_hash
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.job import Job, check, opened, watched, whole
@@ -282,8 +282,10 @@ def times_as_long(
 ) -> statistics.Ratio:
     """Time of a call until its token, over another way's: medians of bursts in pairs, processes resampled as wholes."""
     found = pairs(rows, model, subject, other)
-    return statistics.ratio(
-        [a.complete_us for a, _ in found], [b.complete_us for _, b in found], seed, [a.process for a, _ in found]
+    return statistics.of_times(
+        statistics.ratio(
+            [a.complete_us for a, _ in found], [b.complete_us for _, b in found], seed, [a.process for a, _ in found]
+        )
     )
 
 
@@ -307,72 +309,46 @@ def dispatch_difference(rows: Sequence[CallRow], model: str, subject: str, other
     apart = np.array([a.dispatch_us - b.dispatch_us for a, b in found])
     if not len(apart):
         return Difference(*[float("nan")] * 3, 0)
-    low, high = statistics.mean_interval([statistics.gather(apart, [a.process for a, _ in found])], seed)
+    low, high = intervals.mean_interval([intervals.gather(apart, [a.process for a, _ in found])], seed)
     return Difference(float(apart.mean()), low, high, len(apart))
 
 
 def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
-    """One entry a model and way, models by size: {model, layers, width, parameters, subject, dispatch_us and
-    complete_us (Summary of the bursts' medians, and the medians themselves as points), dispatches, output_bytes,
-    over_step: Ratio, limit_us, void, reasons}."""
-    rows = whole(rows)
-    found = []
-    for model in sorted(
-        {r.model for r in rows}, key=lambda m: next((r.parameters, r.layers) for r in rows if r.model == m)
-    ):
-        for subject in sorted({r.subject for r in rows if r.model == model}, key=WAYS.index):
-            mine = [r for r in rows if r.model == model and r.subject == subject]
-            good = [r for r in mine if r.valid]
-            sample = {
-                name: statistics.summarise([getattr(r, name) for r in good], seed, [r.process for r in good])
-                for name in ("dispatch_us", "complete_us")
-            }
-            found.append(
-                dict(
-                    model=model,
-                    layers=mine[0].layers,
-                    width=mine[0].width,
-                    parameters=mine[0].parameters,
-                    subject=subject,
-                    **sample,
-                    points=[(r.dispatch_us, r.complete_us) for r in good],
-                    dispatches=mine[0].dispatches,
-                    output_bytes=mine[0].output_bytes,
-                    calls=len(mine[0].dispatch_ns),
-                    over_step=times_as_long(rows, model, subject, STEP, seed),
-                    limit_us=float(np.median([r.limit_us for r in mine])),
-                    void=len(mine) - len(good),
-                    reasons=sorted({r.reason for r in mine if r.reason}),
-                )
-            )
-    return found
-
-
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame: one row a model and way, rounded for reading."""
-    import pandas as pd
-
-    return (
-        pd.DataFrame(
-            [
-                {
-                    "model": e["model"].split(",")[0],
-                    "layers": e["layers"],
-                    "width": e["width"],
-                    "way": e["subject"],
-                    "dispatches": e["dispatches"],
-                    "hands back MB": e["output_bytes"] and e["output_bytes"] / 1e6,
-                    "returns after ms": e["dispatch_us"].median / 1e3,
-                    "token after ms": e["complete_us"].median / 1e3,
-                    "x step": e["over_step"].value,
-                    "low": e["over_step"].low,
-                    "high": e["over_step"].high,
-                    "bursts": e["complete_us"].n,
-                    "void": e["void"],
-                }
-                for e in entries
-            ]
+    """One entry a model and way, models by size, of `summary.tally`: {model, subject, dispatch_us and complete_us:
+    Summaries of the bursts' medians, …}, and {layers, width, parameters, dispatches, output_bytes, calls, over_step:
+    Ratio, limit_us}."""
+    rows = sorted(whole(rows), key=lambda r: (r.parameters, r.layers, r.model, WAYS.index(r.subject)))
+    frame = summary.tally(rows, ("model", "subject"), ("dispatch_us", "complete_us"), seed=seed)
+    entries = frame.to_dict("records")
+    for e in entries:
+        every = [r for r in rows if (r.model, r.subject) == (e["model"], e["subject"])]
+        about = ("layers", "width", "parameters", "dispatches", "output_bytes")
+        e |= {name: getattr(every[0], name) for name in about}
+        e |= dict(
+            points=list(zip(*e["points"].values(), strict=True)),
+            calls=len(every[0].dispatch_ns),
+            over_step=times_as_long(rows, e["model"], e["subject"], STEP, seed),
+            limit_us=float(np.median([r.limit_us for r in every])),
         )
-        .set_index(["model", "layers", "width", "way"])
-        .round(3)
-    )
+    return entries
+
+
+COLUMNS = frames.Columns(
+    {
+        "model": lambda e: e["model"].split(",")[0],
+        "layers": "layers",
+        "width": "width",
+        "way": "subject",
+        "dispatches": "dispatches",
+        "hands back MB": frames.scaled("output_bytes", 1e6),
+        "returns after ms": frames.scaled("dispatch_us.median", 1e3),
+        "token after ms": frames.scaled("complete_us.median", 1e3),
+        "x step": "over_step.value",
+        "low": "over_step.low",
+        "high": "over_step.high",
+        "bursts": "complete_us.n",
+        "void": "void",
+    },
+    index=("model", "layers", "width", "way"),
+    digits=3,
+)

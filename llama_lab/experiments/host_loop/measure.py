@@ -18,7 +18,7 @@ import numpy as np
 from llama_jax import checkpoint
 from llama_jax import prompts as science
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import AGAIN, gate, passages, protocol, roofline, statistics, summary
+from llama_lab.bench import AGAIN, frames, gate, passages, protocol, roofline, statistics, summary
 from llama_lab.bench.job import Job, check, opened, watched, whole
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.order import shuffled
@@ -238,38 +238,29 @@ def spent(trials: Sequence[HostTrial]) -> dict:
     )
 
 
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame: one row a strategy, rounded for reading."""
-    import pandas as pd
-
-    return (
-        pd.DataFrame(
-            [
-                {
-                    "strategy": e["name"],
-                    "tokens/s": e["tokens_per_second"]["median"],
-                    "ratio": e["ratio_to_baseline"]["value"],
-                    "low": e["ratio_to_baseline"]["low"],
-                    "high": e["ratio_to_baseline"]["high"],
-                    "verdict": e["ratio_to_baseline"]["verdict"],
-                    "TTFT ms": e["ttft_ms"],
-                    "gap p50 ms": e["itl_ms"]["p50"],
-                    "gap p95 ms": e["itl_ms"]["p95"],
-                    "calls": e["calls"],
-                    "dispatch us/token": e["dispatch_us"],
-                    "wait us/token": e["fetch_us"],
-                    "text us/token": e["text_us"],
-                    "cores busy": e["cores"],
-                    "reader's thread": e["reader_cores"],
-                    "valid": e["valid_trials"],
-                    "void": e["voided_trials"],
-                }
-                for e in entries
-            ]
-        )
-        .set_index("strategy")
-        .round(3)
-    )
+COLUMNS = frames.Columns(
+    {
+        "strategy": "name",
+        "tokens/s": "tokens_per_second.median",
+        "ratio": "ratio_to_baseline.value",
+        "low": "ratio_to_baseline.low",
+        "high": "ratio_to_baseline.high",
+        "verdict": "ratio_to_baseline.verdict",
+        "TTFT ms": "ttft_ms",
+        "gap p50 ms": "itl_ms.p50",
+        "gap p95 ms": "itl_ms.p95",
+        "calls": "calls",
+        "dispatch us/token": "dispatch_us",
+        "wait us/token": "fetch_us",
+        "text us/token": "text_us",
+        "cores busy": "cores",
+        "reader's thread": "reader_cores",
+        "valid": "valid_trials",
+        "void": "voided_trials",
+    },
+    index="strategy",
+    digits=3,
+)
 
 
 def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
@@ -303,14 +294,19 @@ def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
 
 def ratios_frame(points: Sequence[dict]):
     """Each strategy's ratio to token by token, as a pandas.DataFrame by model. points: of `by_size`."""
-    import pandas as pd
+    names = dict.fromkeys(name for p in points for name in p["ratios"])
+    shown = {"model": lambda p: short(p["model"]), "weights": "weights"}
+    return frames.show(points, frames.Columns(shown | {name: said(name) for name in names}, index="model"))
 
-    lines = [
-        dict(model=short(p["model"]), weights=p["weights"])
-        | {name: f"{r.words} {r.verdict}" for name, r in p["ratios"].items()}
-        for p in points
-    ]
-    return pd.DataFrame(lines).set_index("model")
+
+def said(name: str) -> Callable:
+    """A column: the ratio and the verdict of a strategy."""
+
+    def words(point: dict) -> str | None:
+        ratio = point["ratios"].get(name)
+        return ratio and f"{ratio.words} {ratio.verdict}"
+
+    return words
 
 
 def crossover(points: Sequence[dict]) -> float | None:
@@ -349,15 +345,15 @@ def served(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
     return found
 
 
-def served_frame(entries: Sequence[dict]):
-    """One thread against three, as a pandas.DataFrame by model. entries: of `served`."""
-    import pandas as pd
-
-    lines = [
-        dict(model=short(s["model"]))
-        | {f"tokens/s, {way}": rate for way, rate in s["rates"].items()}
-        | {f"cores, {way}": busy for way, busy in s["cores"].items()}
-        | {"threads / one": s["ratio"].words, "verdict": s["ratio"].verdict, "runs": s["ratio"].n}
-        for s in entries
-    ]
-    return pd.DataFrame(lines).set_index("model").round(2)
+SERVED = frames.Columns(
+    {
+        "model": lambda e: short(e["model"]),
+        **{f"tokens/s, {way}": f"rates.{way}" for way in (THREADS, ONE_THREAD)},
+        **{f"cores, {way}": f"cores.{way}" for way in (THREADS, ONE_THREAD)},
+        "threads / one": "ratio.words",
+        "verdict": "ratio.verdict",
+        "runs": "ratio.n",
+    },
+    index="model",
+    digits=2,
+)

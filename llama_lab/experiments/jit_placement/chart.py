@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import AGAIN, statistics, summary
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import times
 from llama_lab.experiments.jit_placement import finding
 from llama_lab.experiments.jit_placement.table import Cost
@@ -49,7 +50,9 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
 def ratio_words(line: dict) -> str:
     """`46.1 tok/s · 1.02x [1.00, 1.03], n = 20`, over the baseline."""
     rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
-    known = f"baseline, n = {rate['n']}" if ratio["verdict"] == "baseline" else f"{times(ratio)}, n = {ratio['n']}"
+    known = (
+        f"baseline, n = {rate['n']}" if ratio["verdict"] == summary.BASELINE else f"{times(ratio)}, n = {ratio['n']}"
+    )
     return f"{rate['median']:.1f} tok/s · {known}" + " · rate scatters" * line["unstable"]
 
 
@@ -73,8 +76,8 @@ def pipelines(trials: Sequence[Trial], names: dict[str, str], seed: int = 0) -> 
     right.axvline(1, color=GREY, linewidth=0.9)
     right.locator_params(axis="x", nbins=4)
     right.set(yticks=[], ylim=(-1, 1), xlabel=f"{other} over {base} in the same block\n(n = {ratio.n} blocks)")
-    words = {"faster": "is faster than its first", "slower": "is slower than its first"}.get(ratio.verdict)
-    words = words or ("is as fast as" if ratio.verdict.startswith("equal") else "is not told apart from") + " its first"
+    words = {Verdict.FASTER: "is faster than its first", Verdict.SLOWER: "is slower than its first"}.get(ratio.verdict)
+    words = words or ("is as fast as" if ratio.verdict == Verdict.EQUAL else "is not told apart from") + " its first"
     headline(figure, f"The original's second pipeline ({other}) {words}: {ratio.words}")
     return figure
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from llama_lab.bench import AGAIN, summary
 from llama_lab.bench.numbers import interval, round_ratio
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.jit_placement.table import Cost
 
@@ -31,7 +32,9 @@ def placements(trials: Sequence[Trial], table: list[dict]) -> str:
         sentence += f", {summary.paired_ratio(trials, best['name'], name).words} of {name}"
     if slowest is not best and best["compile"] and slowest["compile"]:
         sentence += pays(summary.break_even(best, slowest), slowest["name"])
-    undecided = [r["name"] for r in rivals if summary.paired_ratio(trials, best["name"], r["name"]).verdict != "faster"]
+    undecided = [
+        r["name"] for r in rivals if summary.paired_ratio(trials, best["name"], r["name"]).verdict != Verdict.FASTER
+    ]
     if undecided:
         sentence += f"; against {', '.join(undecided)} the pairs do not decide"
     wrong = [r["name"] for r in table if summary.tokens_word(r) == "WRONG"]
@@ -45,14 +48,14 @@ def claim(trials: Sequence[Trial], table: list[dict]) -> str:
         best = max(valid, key=valid.get, default=None)
         return f"The model decodes fastest under {best}." if best else "No placement has a valid trial."
     gain = summary.paired_ratio(trials, "step", "eager")
-    if gain.verdict != "faster":
+    if gain.verdict != Verdict.FASTER:
         return "These trials do not decide whether compiling a token as one program makes the model faster."
     said = f"Compiling each token as one program makes the model {round_ratio(gain.value)} times as fast"
     several = [name for name in valid if name == "loop" or name.startswith("chunk")]
     if not several:
         return said + "."
     more = summary.paired_ratio(trials, max(several, key=valid.get), "step")
-    adds = {"faster": f"adds {more.value - 1:.0%}", "slower": f"loses {1 - more.value:.0%}"}
+    adds = {Verdict.FASTER: f"adds {more.value - 1:.0%}", Verdict.SLOWER: f"loses {1 - more.value:.0%}"}
     return f"{said}; compiling several at once {adds.get(more.verdict, 'adds nothing sure')}."
 
 

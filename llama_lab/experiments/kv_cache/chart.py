@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.kv_cache.measure import COMBINATIONS, TYPES
 from llama_lab.figures import notes, rows
@@ -179,7 +180,7 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
     right.set_xlabel(f"KL divergence from float32,\nnats a token ({quality[0]['tokens'] if quality else 0} tokens)")
     right.xaxis.set_major_locator(MaxNLocator(3))
     right.xaxis.set_major_formatter("{x:.0e}")
-    faster = [timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == "faster"]
+    faster = [timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == Verdict.FASTER]
     said = f"{listed(faster)} caches decode faster" if faster else "No smaller cache is shown to decode faster"
     small = min((e for e in quality if e["kv"] != "f32"), key=lambda e: e["top1"], default=None)
     kept = f"; {small['kv']} keeps {small['top1']:.1%} of the best tokens" if small else ""

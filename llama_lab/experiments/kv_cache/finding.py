@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from llama_lab.bench import statistics
 from llama_lab.bench.numbers import round_ratio
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Verdict
 from llama_lab.experiments.kv_cache import measure
 
 
@@ -39,7 +40,7 @@ def claim(contexts: dict[int, statistics.Ratio]) -> str:
     if not known:
         return "What a KV cache gains was not measured."
     first, last = known[min(known)], known[max(known)]
-    if any(r.verdict != "faster" for r in (first, last)):
+    if any(r.verdict != Verdict.FASTER for r in (first, last)):
         return "These trials do not decide at every length of text what a KV cache gains."
     said = f"With a KV cache a token comes {round_ratio(first.value)} times as fast"
     return said + (f" in a short text, {round_ratio(last.value)} times in a long." if last is not first else ".")

@@ -13,7 +13,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, passages, run, statistics, summary
+from llama_lab.bench import AGAIN, frames, passages, run, statistics, summary
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.published import figure_of
@@ -35,7 +35,6 @@ TYPES = {
 }
 WEIGHTS = {"step": "float32", "step+bf16": "bfloat16", "step+int8": "int8"}
 IN_TYPES = "weights in types"  # a run's name
-SIZES = ("weights", "MB", "tokens/s", "low", "high", "over float32", "n")  # columns of `by_weights`
 FIFTEEN, PROMPT, NEW = "fifteen tokens", 4, 15  # the case that was published: 15 tokens after a prompt of 4
 PIECE = 16  # tokens that go through the cache together where its quality is measured
 
@@ -125,16 +124,14 @@ def record(
 # What the trials say --------------------------------------------------------------------------------------------------
 
 
+def answer_rate(trial: Trial) -> float:
+    """Tokens over seconds of a whole answer, first token included, as the original counted."""
+    return trial.new_tokens / trial.seconds
+
+
 def answer_rates(trials: Sequence[Trial], run: str, subject: str) -> dict[tuple[int, int], float]:
-    """Tokens over seconds of whole answers, first token included, as the original counted; by (process, block)."""
-    good = [t for t in trials if t.run == run and t.phase == "warm" and t.valid]
-    first, again = (
-        {(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == n}
-        for n in (subject, subject + AGAIN)
-    )
-    return {
-        k: float(statistics.pair_baseline([first.get(k, np.nan)], [again.get(k, np.nan)])[0]) for k in {*first, *again}
-    }
+    """A subject's `answer_rate` by (process, block)."""
+    return summary.both_rates([t for t in trials if t.run == run], subject, answer_rate)
 
 
 def gain(trials: Sequence[Trial], run: str, above: str, below: str, seed: int = 0) -> statistics.Ratio:
@@ -173,16 +170,27 @@ def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[f
 
 
 def by_weights(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
-    """What smaller weights do to size and speed: an entry of `SIZES` a type."""
-    found = []
-    for name, kind in WEIGHTS.items():
-        here = [t for t in trials if t.run == IN_TYPES]
-        if rates := list(summary.rates(here, name).values()):
-            rate, bytes_ = statistics.summarise(rates, seed), next(t.weights_bytes for t in here if t.subject == name)
-            gain = summary.paired_ratio(here, name, "step", seed)
-            line = (kind, bytes_ / 1e6, rate.median, rate.low, rate.high, gain.words, rate.n)
-            found.append(dict(zip(SIZES, line, strict=True)))
-    return found
+    """What smaller weights do to size and speed: an entry a type that was measured, of `summary.tally`, with the ratio
+    of its decode rate to that of float32."""
+    here = [t for t in trials if t.run == IN_TYPES and t.phase == "warm"]
+    order = [(name,) for name in WEIGHTS]
+    frame = summary.tally(here, ["subject"], dict(rate="tg"), against="step", seed=seed, clusters=None, order=order)
+    return [e for e in frame.to_dict("records") if e["n"]]
+
+
+BY_WEIGHTS = frames.Columns(
+    {
+        "weights": lambda e: WEIGHTS[e["subject"]],
+        "MB": frames.scaled("first.weights_bytes", 1e6),
+        "tokens/s": "rate.median",
+        "low": "rate.low",
+        "high": "rate.high",
+        "over float32": "ratio.words",
+        "n": "rate.n",
+    },
+    index="weights",
+    digits=1,
+)
 
 
 def saving(trials: Sequence[Trial], model: str, context: int, seed: int = 0) -> statistics.Ratio:

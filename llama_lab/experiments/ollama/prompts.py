@@ -93,7 +93,7 @@ def together(one: str, other: str) -> tuple[int, int]:
     return alike, max(len(mine), len(theirs))
 
 
-def as_frame(made: Made) -> pd.DataFrame:
+def both_answers(made: Made) -> pd.DataFrame:
     """A row a prompt: both answers, and how many of the words are the same from the start on."""
     alike = [together(*both) for both in zip(made.answers, made.ours, strict=True)]
     return pd.DataFrame(

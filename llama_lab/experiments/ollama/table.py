@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_lab.bench import quality, statistics, summary
+from llama_lab.bench import frames, quality, statistics, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import JAX, OLLAMA, best, fastest, of, ratio
-from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.ollama.kept import KEPT
 from llama_lab.experiments.ollama.measure import CHAT
 
@@ -51,7 +50,7 @@ def talks(
             found[name] = dict(
                 turns=turns,
                 total=statistics.summarise(list(totals[name].values()), seed),
-                ratio=summary.over(totals[name], totals[reference], seed),
+                ratio=statistics.of_times(summary.over(totals[name], totals[reference], seed)),
             )
     return found
 
@@ -86,33 +85,33 @@ def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
     return pd.DataFrame(rows, columns=["server", "turn", "kept, s", "read again, s", "n"]).round(3)
 
 
-def as_frame(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0):
-    """The ladder for a notebook, a pandas.DataFrame: one row a subject, the ratio that of the fastest placement over
-    it."""
-    import pandas as pd
-
-    mine, rows = fastest(entries), []
+def under_ours(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """The entries, each with `over`: the decode rate of the fastest placement over its, and the `verdict` of that."""
+    mine, found = fastest(entries), []
     for e in entries:
-        found = (
-            ratio(trials, mine["name"], e["name"], seed) if mine and e["decode"].n else Ratio(*[float("nan")] * 3, 0)
-        )
-        rows.append(
-            {
-                "subject": e["name"],
-                "backend": e["backend"],
-                "weights": e["dtype"],
-                "decode tok/s": e["decode"].median,
-                "low": e["decode"].low,
-                "high": e["decode"].high,
-                "prefill tok/s": e["prefill"].median,
-                "TTFT ms": e["ttft"].median,
-                "limit tok/s": e["limit"],
-                "fastest of ours over it": found.value,
-                "ratio low": found.low,
-                "ratio high": found.high,
-                "verdict": found.verdict if found.n and mine is not e else "",
-                "valid": e["decode"].n,
-                "void": e["void"],
-            }
-        )
-    return pd.DataFrame(rows).set_index("subject").round(3)
+        over = ratio(trials, mine["name"], e["name"], seed) if mine and e["decode"].n else statistics.NO_RATIO
+        found.append(e | dict(over=over, verdict=over.verdict if over.n and mine is not e else ""))
+    return found
+
+
+COLUMNS = frames.Columns(
+    {
+        "subject": "name",
+        "backend": "backend",
+        "weights": "dtype",
+        "decode tok/s": "decode.median",
+        "low": "decode.low",
+        "high": "decode.high",
+        "prefill tok/s": "prefill.median",
+        "TTFT ms": "ttft.median",
+        "limit tok/s": "limit",
+        "fastest of ours over it": "over.value",
+        "ratio low": "over.low",
+        "ratio high": "over.high",
+        "verdict": "verdict",
+        "valid": "decode.n",
+        "void": "void",
+    },
+    index="subject",
+    digits=3,
+)

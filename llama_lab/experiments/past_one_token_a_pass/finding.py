@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from llama_lab.bench import standings
 from llama_lab.bench.numbers import round_ratio
-from llama_lab.bench.wording import UNDECIDED, listed, settled
+from llama_lab.bench.statistics import UNDECIDED, Verdict
+from llama_lab.bench.wording import listed, settled
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
 
 NOUNS = {"open": "open questions", "copy": "a copy", "edit": "a copy with a word replaced"}
@@ -55,5 +56,5 @@ def gained(ratio) -> str:
     if ratio.verdict in UNDECIDED:
         return "may gain or lose"
     if not settled(ratio):
-        return "gain" if ratio.verdict == "faster" else "lose"
-    return "gain nothing" if ratio.verdict.startswith("equal") else f"make {round_ratio(ratio.value)} times the rate"
+        return "gain" if ratio.verdict == Verdict.FASTER else "lose"
+    return "gain nothing" if ratio.verdict == Verdict.EQUAL else f"make {round_ratio(ratio.value)} times the rate"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_lab.bench import AGAIN, standings, summary
+from llama_lab.bench import AGAIN, frames, standings, summary
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
 
@@ -69,27 +69,21 @@ def taken(rows: Sequence[dict], tasks: Sequence[str], name: str, task: str) -> d
     )
 
 
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame: one row a task and subject."""
-    import pandas as pd
-
-    rows = []
-    for e in entries:
-        ratio, passes = e["ratio"], e["passes"] or {}
-        rows.append(
-            {
-                "task": e["task"],
-                "subject": e["name"],
-                "tokens/s": e["decode"].median,
-                "low": e["decode"].low,
-                "high": e["decode"].high,
-                "n": e["decode"].n,
-                "without drafts": ratio.words if ratio else "",
-                "same tokens": {True: "yes", False: "NO"}.get(e["equal"], ""),
-                "tokens a pass": passes.get("tokens_a_pass"),
-                "passes with drafts": passes.get("drafted"),
-                "drafts accepted": passes.get("accepted"),
-                "void": e["void"],
-            }
-        )
-    return pd.DataFrame(rows).set_index(["task", "subject"]).round(3)
+COLUMNS = frames.Columns(
+    {
+        "task": "task",
+        "subject": "name",
+        "tokens/s": "decode.median",
+        "low": "decode.low",
+        "high": "decode.high",
+        "n": "decode.n",
+        "without drafts": lambda e: e["ratio"].words if e["ratio"] else "",
+        "same tokens": lambda e: {True: "yes", False: "NO"}.get(e["equal"], ""),
+        "tokens a pass": "passes.tokens_a_pass",
+        "passes with drafts": "passes.drafted",
+        "drafts accepted": "passes.accepted",
+        "void": "void",
+    },
+    index=("task", "subject"),
+    digits=3,
+)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llama_lab.bench import compile_causes, statistics, summary, workload
+from llama_lab.bench import compile_causes, frames, statistics, summary, workload
 from llama_lab.experiments.shapes_and_recompilation import measure
 from llama_lab.experiments.shapes_and_recompilation.measure import Served
 
@@ -139,7 +139,7 @@ def ratio(a: Account, b: Account, seed: int = 0, of: str = "total") -> statistic
     below = dict(zip(b.blocks, getattr(b, of), strict=True))
     pairs = [(x, below.get(block, NAN)) for block, x in zip(a.blocks, getattr(a, of), strict=True)]
     known = [pair for pair in pairs if np.isfinite(pair).all()]
-    return statistics.ratio([x for x, _ in known], [y for _, y in known], seed)
+    return statistics.of_times(statistics.ratio([x for x, _ in known], [y for _, y in known], seed))
 
 
 def ratios(found: Sequence[Account], seed: int = 0) -> dict[str, statistics.Ratio]:
@@ -228,32 +228,23 @@ def draws_words(rows: Sequence[Served]) -> str:
     return f"{same} of {len(drawn)} drawn answers have the same tokens under static and traced settings"
 
 
-def frame(found: Sequence[Account]):
-    """The accounts for a notebook, a pandas.DataFrame: one row a subject, rounded for reading."""
-    import pandas as pd
-
-    return (
-        pd.DataFrame(
-            [
-                {
-                    "subject": a.subject,
-                    "programs": a.programs,
-                    "after the first request": a.surprises,
-                    "lost to compiling, s": middle(a.lost),
-                    "served in, s": middle(a.total),
-                    "warm, s": middle(a.warm),
-                    "warm tokens/s": a.rate,
-                    "padding": f"{a.padding:.0%}",
-                    "processes": len(a.blocks),
-                    "tokens": "wrong" if a.wrong else "equal",
-                    "warm rows void": a.void,
-                }
-                for a in found
-            ]
-        )
-        .set_index("subject")
-        .round(2)
-    )
+COLUMNS = frames.Columns(
+    {
+        "subject": "subject",
+        "programs": "programs",
+        "after the first request": "surprises",
+        "lost to compiling, s": lambda a: middle(a.lost),
+        "served in, s": lambda a: middle(a.total),
+        "warm, s": lambda a: middle(a.warm),
+        "warm tokens/s": "rate",
+        "padding": lambda a: f"{a.padding:.0%}",
+        "processes": lambda a: len(a.blocks),
+        "tokens": lambda a: "wrong" if a.wrong else "equal",
+        "warm rows void": "void",
+    },
+    index="subject",
+    digits=2,
+)
 
 
 def cause_frame(rows: Sequence[Served], width: int = 300):

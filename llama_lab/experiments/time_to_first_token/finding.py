@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llama_lab.bench import standings
 from llama_lab.bench.cold import Start
+from llama_lab.bench.statistics import DIFFERENT, Verdict
 from llama_lab.bench.wording import weights, with_n
 from llama_lab.experiments.time_to_first_token import table
 
@@ -23,8 +24,8 @@ def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int 
     at: dict[int, list[dict]] = {}
     for r in ratios:
         at.setdefault(r["tokens"], []).append(r)
-    ahead = [n for n, here in at.items() if all(r["ratio"].verdict == "faster" for r in here)]
-    behind = [n for n, here in at.items() if any(r["ratio"].verdict == "slower" for r in here)]
+    ahead = [n for n, here in at.items() if all(r["ratio"].verdict == Verdict.FASTER for r in here)]
+    behind = [n for n, here in at.items() if any(r["ratio"].verdict == Verdict.SLOWER for r in here)]
     unclear = [n for n in at if n not in ahead + behind]
     peers = dict.fromkeys(r["peer"] for r in ratios)
     mine = f"the best {kinds(trials)} placement's first token"
@@ -32,7 +33,9 @@ def first_token(trials: Sequence[Start], missing: Sequence[str] = (), seed: int 
     sentence += f"At {tokens(ahead)} {mine} comes" if ahead else f"At no length does {mine} come"
     sentence += f" before that of every peer ({len(peers)} were measured)"
     if behind:
-        quicker = {n: ", ".join(named(trials, r) for r in at[n] if r["ratio"].verdict == "slower") for n in behind}
+        quicker = {
+            n: ", ".join(named(trials, r) for r in at[n] if r["ratio"].verdict == Verdict.SLOWER) for n in behind
+        }
         sentence += "; " + "; ".join(f"at {n} that of {names} comes before it" for n, names in quicker.items())
     if unclear:
         sentence += f"; these trials do not decide it at {tokens(unclear)}"
@@ -56,8 +59,8 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> str:
     alike = [r for r in ratios if not fewer(trials, r["peer"])]
     ratios, others = alike or ratios, f"other {kinds(trials)} runtime" if alike else "other runtime"
     verdicts = {n: [r["ratio"].verdict for r in ratios if r["tokens"] == n] for n in {r["tokens"] for r in ratios}}
-    behind = sum("slower" in here for here in verdicts.values())
-    ahead = sum(set(here) == {"faster"} for here in verdicts.values())
+    behind = sum(Verdict.SLOWER in here for here in verdicts.values())
+    ahead = sum(set(here) == {Verdict.FASTER} for here in verdicts.values())
     mine, of = f"the best {kinds(trials)} placement", f"of {len(verdicts)} prompt lengths"
     if behind:
         return f"An{others} makes the first token before {mine} at {behind} {of}."
@@ -94,9 +97,7 @@ def scripting(found: Sequence[dict]) -> str:
     parts = []
     for what, here in kinds.items():
         values = [e["ratio"].value for e in here]
-        sooner, later = (
-            [e["tokens"] for e in here if e["ratio"].verdict == verdict] for verdict in ("faster", "slower")
-        )
+        sooner, later = ([e["tokens"] for e in here if e["ratio"].verdict == verdict] for verdict in DIFFERENT)
         words = f"{what}: without that, PyTorch's first token takes {min(values):.2f}x to {max(values):.2f}x as long"
         decided = [f"it gains at {tokens(sooner)}"] * bool(sooner) + [f"it loses at {tokens(later)}"] * bool(later)
         parts.append(f"{words} ({', '.join(decided) or f'undecided at all {len(here)} lengths'})")

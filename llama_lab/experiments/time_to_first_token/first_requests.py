@@ -4,10 +4,11 @@ ones."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
-from llama_lab.bench import statistics
+from llama_lab.bench import frames, statistics
 from llama_lab.bench.cold import Start
 from llama_lab.bench.published import COLD_LOOP, figure_of
 from llama_lab.experiments.time_to_first_token.plan import TAIL
@@ -59,25 +60,24 @@ def cold_lengths(trials: Sequence[Start]) -> list[int]:
 
 def cold_frame(trials: Sequence[Start], at: Sequence[int], seed: int = 0):
     """First requests at these lengths, as a pandas.DataFrame: seconds, their parts, and the process's peak memory."""
-    import pandas as pd
+    return frames.show([e for n in at for e in cold(trials, n, seed)], COLUMNS)
 
-    columns = [
-        "tokens",
-        "subject",
-        "processes",
-        "cold s",
-        "compile s",
-        "other, once s",
-        "warm s",
-        "load s",
-        "peak GB",
-    ]
-    lines = [
-        (n, e["subject"], e["n"], e["median"] / 1e3, e["compile_ms"] / 1e3, e["once_ms"] / 1e3, e["warm_ms"] / 1e3,
-         e["load_s"], (e["peak_rss_bytes"] or 0) / 1e9)
-        for n in at for e in cold(trials, n, seed)
-    ]  # fmt: skip
-    return pd.DataFrame(lines, columns=columns).set_index(["tokens", "subject"]).round(3)
+
+COLUMNS = frames.Columns(
+    {
+        "tokens": "tokens",
+        "subject": "subject",
+        "processes": "n",
+        "cold s": frames.scaled("median", 1e3),
+        "compile s": frames.scaled("compile_ms", 1e3),
+        "other, once s": frames.scaled("once_ms", 1e3),
+        "warm s": frames.scaled("warm_ms", 1e3),
+        "load s": "load_s",
+        "peak GB": lambda e: (e["peak_rss_bytes"] or 0) / 1e9,
+    },
+    index=("tokens", "subject"),
+    digits=3,
+)
 
 
 def mixing(trials: Sequence[Start], at: int) -> list[dict]:
@@ -114,29 +114,25 @@ def originals() -> dict[str, tuple[float, float, float]]:
 def beside_the_original(trials: Sequence[Start], at: int):
     """The published means and P99, and the same two numbers made the same wrong way from our own trials: a
     pandas.DataFrame, ms."""
-    import pandas as pd
+    cases = [
+        (f"published: {case}", mean, p99, f"P99 {p99:.2f} of 100 warm", without)
+        for case, (mean, p99, without) in originals().items()
+    ] + [
+        (f"here: {e['subject']}", e["mixed"], e["largest"], f"largest {e['largest']:.2f} of {e['n']} warm", e["warm"])
+        for e in mixing(trials, at)
+    ]
+    return frames.show(cases, BESIDE)
 
-    rows = []
-    for case, (mean, p99, without) in originals().items():
-        rows.append(
-            {
-                "case": f"published: {case}",
-                "mean": mean,
-                "beside it": f"P99 {p99:.2f} of 100 warm",
-                "mean over it": mean / p99,
-                "mean without the cold row": without,
-                "mean over that": mean / without,
-            }
-        )
-    for e in mixing(trials, at):
-        rows.append(
-            {
-                "case": f"here: {e['subject']}",
-                "mean": e["mixed"],
-                "beside it": f"largest {e['largest']:.2f} of {e['n']} warm",
-                "mean over it": e["mixed"] / e["largest"],
-                "mean without the cold row": e["warm"],
-                "mean over that": e["mixed"] / e["warm"],
-            }
-        )
-    return pd.DataFrame(rows).set_index("case").round(2)
+
+BESIDE = frames.Columns(
+    {
+        "case": itemgetter(0),
+        "mean": itemgetter(1),
+        "beside it": itemgetter(3),
+        "mean over it": lambda case: case[1] / case[2],
+        "mean without the cold row": itemgetter(4),
+        "mean over that": lambda case: case[1] / case[4],
+    },
+    index="case",
+    digits=2,
+)

@@ -12,13 +12,13 @@ import math
 from collections.abc import Sequence
 
 from llama_jax import checkpoint
-from llama_lab.bench import AGAIN, available, phases
+from llama_lab.bench import AGAIN, available, frames, phases
 from llama_lab.bench.available import peer_names
 from llama_lab.bench.cold import Start
 from llama_lab.bench.job import Job, whole
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.standings import SAME_FILE
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import NO_RATIO, Ratio, of_times
 from llama_lab.experiments.time_to_first_token import measure as ttft
 from llama_lab.experiments.time_to_first_token import table
 from llama_lab.experiments.time_to_first_token.plan import Plan, check_plan, workloads
@@ -88,7 +88,7 @@ def over(trials: Sequence[Start], name: str, n: int, seed: int = 0, names: Seque
     other = rival(trials, n, names)
     if not other or not table.warm(trials, name, n):
         return None
-    return table.times_as_long(trials, name, other, n, seed)
+    return of_times(table.sooner(trials, other, name, n, seed))
 
 
 def races(trials: Sequence[Start], seed: int = 0) -> list[dict]:
@@ -119,38 +119,25 @@ def reading(trials: Sequence[Start], about: dict) -> dict[str, float]:
     return {} if math.isnan(ms) else {KERNELS: ms}
 
 
-def as_frame(trials: Sequence[Start], seed: int = 0):
-    """Every subject at every length for a notebook, a pandas.DataFrame in ms; the ratio is over llama.cpp's fastest
-    mode of the file."""
-    import pandas as pd
+def over_llamacpp(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """The entries of `table.table`, each with `ratio`: its time over that of llama.cpp's fastest mode of the file."""
+    entries = table.table(trials, seed)
+    return [e | dict(ratio=over(trials, e["subject"], e["tokens"], seed) or NO_RATIO) for e in entries]
 
-    rows = []
-    for e in table.table(trials, seed):
-        ratio = over(trials, e["subject"], e["tokens"], seed) or Ratio(*[float("nan")] * 3, 0)
-        rows.append(
-            {
-                "tokens": e["tokens"],
-                "subject": e["subject"],
-                "P50, ms": e["p50"],
-                "low": e["low"],
-                "high": e["high"],
-                "over llama.cpp": ratio.value,
-                "ratio low": ratio.low,
-                "ratio high": ratio.high,
-                "valid": e["n"],
-                "void": e["void"],
-            }
-        )
-    columns = [
-        "tokens",
-        "subject",
-        "P50, ms",
-        "low",
-        "high",
-        "over llama.cpp",
-        "ratio low",
-        "ratio high",
-        "valid",
-        "void",
-    ]
-    return pd.DataFrame(rows, columns=columns).set_index(["tokens", "subject"]).round(2)
+
+COLUMNS = frames.Columns(
+    {
+        "tokens": "tokens",
+        "subject": "subject",
+        "P50, ms": "p50",
+        "low": "low",
+        "high": "high",
+        "over llama.cpp": "ratio.value",
+        "ratio low": "ratio.low",
+        "ratio high": "ratio.high",
+        "valid": "n",
+        "void": "void",
+    },
+    index=("tokens", "subject"),
+    digits=2,
+)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from llama_jax.config import ModelConfig
-from llama_lab.bench import AGAIN, roofline, statistics, summary
+from llama_lab.bench import AGAIN, frames, roofline, summary
 from llama_lab.bench.cold import Start
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import Ratio, Summary
 from llama_lab.experiments.time_to_first_token.plan import WARM
 from llama_lab.peers import PEERS
 
@@ -39,11 +39,20 @@ def rivals(trials: Sequence[Start]) -> list[str]:
 
 def warm(trials: Sequence[Start], subject: str, n: int) -> list[Start]:
     """A subject's valid warm trials at one length, those of the tail included."""
-    return [t for t in summary.warm(trials, subject) if t.prompt_tokens == n]
+    return summary.warm(at_length(trials, n), subject)
+
+
+def at_length(trials: Sequence[Start], n: int) -> list[Start]:
+    return [t for t in trials if t.prompt_tokens == n]
+
+
+def first_ms(trial: Start) -> float:
+    """Milliseconds from request to first token."""
+    return 1e3 * trial.ttft
 
 
 def milliseconds(trials: Sequence[Start]) -> list[float]:
-    return [1e3 * t.ttft for t in trials]
+    return [first_ms(t) for t in trials]
 
 
 def middle(trials: Sequence[Start], subject: str, n: int) -> float:
@@ -52,76 +61,57 @@ def middle(trials: Sequence[Start], subject: str, n: int) -> float:
     return float(np.median(found)) if found else NAN
 
 
-def entry(trials: Sequence[Start], subject: str, n: int, seed: int = 0) -> dict:
-    """One subject at one length, in ms. p95 and p99 are None where the sample cannot hold them; `p99_note` then says
-    what the latter would need."""
-    good, every = (
-        warm(trials, subject, n),
-        [t for t in summary.warm(trials, subject, valid=False) if t.prompt_tokens == n],
+def table(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """One entry a length and subject that was asked at it, of `summary.tally`, in ms: {tokens, subject, n, mean, sd,
+    min, max, p50, its interval low and high, p95 and p99: None where the sample cannot hold them, void, reasons}."""
+    names = placements(trials) + rivals(trials)
+    frame = summary.tally(
+        [t for t in trials if t.phase == "warm"],
+        by=dict(tokens="prompt_tokens", subject="subject"),
+        value=dict(ms=first_ms),
+        quantiles=(95, 99),
+        seed=seed,
+        order=[(n, name) for n in lengths(trials) for name in names],
     )
-    values = milliseconds(good)
-    found = statistics.summarise(values, seed, [t.process for t in good])
+    return [e | described(e["ms"], e["points"]["ms"]) for e in frame.to_dict("records") if e["n"] + e["void"]]
+
+
+def described(middle: Summary, values: Sequence[float]) -> dict:
+    """Mean, standard deviation and ends of a sample, and its median with its interval."""
     return dict(
-        subject=subject,
-        tokens=n,
-        n=len(values),
         mean=float(np.mean(values)) if values else NAN,
         sd=float(np.std(values, ddof=1)) if len(values) > 1 else NAN,
         min=min(values, default=NAN),
         max=max(values, default=NAN),
-        p50=found.median,
-        low=found.low,
-        high=found.high,
-        **statistics.percentiles(values, (95, 99)),
-        p99_note=statistics.percentile_note(len(values), (99,)),
-        void=len(every) - len(good),
-        reasons=sorted({t.reason for t in every if t.reason}),
+        p50=middle.median,
+        low=middle.low,
+        high=middle.high,
     )
 
 
-def table(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """`entry` of every subject at every length that it was asked at."""
-    names = placements(trials) + rivals(trials)
-    entries = (entry(trials, name, n, seed) for n in lengths(trials) for name in names)
-    return [e for e in entries if e["n"] + e["void"]]
-
-
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame in ms; a P99 that the sample cannot hold is said to need more, never
-    given."""
-    import pandas as pd
-
-    def percentile(e: dict, p: int) -> str:
-        return f"{e[f'p{p}']:.1f}" if e[f"p{p}"] is not None else f"needs n ≥ {statistics.enough(p):,}"
-
-    return (
-        pd.DataFrame(
-            [
-                {
-                    "tokens": e["tokens"],
-                    "subject": e["subject"],
-                    "mean": e["mean"],
-                    "sd": e["sd"],
-                    "min": e["min"],
-                    "max": e["max"],
-                    "P50": e["p50"],
-                    "P50 low": e["low"],
-                    "P50 high": e["high"],
-                    "P95": percentile(e, 95),
-                    "P99": percentile(e, 99),
-                    "n": e["n"],
-                    "void": e["void"],
-                }
-                for e in entries
-            ]
-        )
-        .set_index(["tokens", "subject"])
-        .round(1)
-    )
+COLUMNS = frames.Columns(
+    {
+        "tokens": "tokens",
+        "subject": "subject",
+        "mean": "mean",
+        "sd": "sd",
+        "min": "min",
+        "max": "max",
+        "P50": "p50",
+        "P50 low": "low",
+        "P50 high": "high",
+        "P95": frames.percentile(95, "p95"),
+        "P99": frames.percentile(99, "p99"),
+        "n": "n",
+        "void": "void",
+    },
+    index=("tokens", "subject"),
+    digits=1,
+)
 
 
 def tails(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """`entry`, at all its lengths, of every subject whose requests are enough for a P95 at one of them."""
+    """The entries, at all its lengths, of every subject whose requests are enough for a P95 at one of them."""
     entries = [e for e in table(trials, seed) if e["n"]]
     long = {e["subject"] for e in entries if e["p95"] is not None}
     return [e for e in entries if e["subject"] in long]
@@ -139,27 +129,14 @@ def tails_words(entries: Sequence[dict]) -> str:
 # Ratios ---------------------------------------------------------------------------------------------------------------
 
 
-def rates(trials: Sequence[Start], subject: str, n: int) -> dict[tuple[int, tuple[str, int]], float]:
-    """First tokens a second, 1 / TTFT, by (process, (run, block)): what stood side by side on the same passage."""
-    return {(t.process, (t.run, t.block)): 1 / t.ttft for t in warm(trials, subject, n)}
+# What pairs first tokens: first tokens a second, and who was asked the same passage in the same process.
+FIRST = dict(value=lambda trial: 1 / trial.ttft, place=lambda trial: (trial.process, (trial.run, trial.block)))
 
 
-def both_rates(trials: Sequence[Start], subject: str, n: int) -> dict:
-    """As `rates`, of a subject that may have run twice in a block (geometric mean)."""
-    first, again = rates(trials, subject, n), rates(trials, subject + AGAIN, n)
-    return {k: float(statistics.pair_baseline([first.get(k, NAN)], [again.get(k, NAN)])[0]) for k in {*first, *again}}
-
-
-def times_as_long(trials: Sequence[Start], other: str, subject: str, n: int, seed: int = 0) -> Ratio:
-    """TTFT of `other` over that of `subject` at one length, paired by passage and process, judged against the run's A/A
-    control.
-
-    Above 1 the subject is sooner, and the verdict "faster" is about the subject.
-    """
-    found = summary.over(both_rates(trials, subject, n), both_rates(trials, other, n), seed)
-    twice = next((t.subject for t in trials if t.subject.endswith(AGAIN)), "")
-    control = summary.over(rates(trials, twice, n), rates(trials, twice.removesuffix(AGAIN), n), seed)
-    return statistics.with_floor(found, control)
+def sooner(trials: Sequence[Start], subject: str, other: str, n: int, seed: int = 0) -> Ratio:
+    """First tokens a second of a subject over those of another at one length: how many times as long the other takes.
+    Paired by passage and process, judged against the run's A/A control."""
+    return summary.paired_ratio(at_length(trials, n), subject, other, seed, **FIRST)
 
 
 def best(trials: Sequence[Start], names: Sequence[str], n: int) -> str | None:
@@ -195,9 +172,22 @@ def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     for n in lengths(trials):
         ours = best(trials, placements(trials), n)
         for peer in rivals(trials) if ours else ():
-            if (ratio := times_as_long(trials, peer, ours, n, seed)).n:
+            if (ratio := sooner(trials, ours, peer, n, seed)).n:
                 found.append(dict(tokens=n, best=ours, peer=peer, ratio=ratio))
     return found
+
+
+RATIOS = frames.Columns(
+    {
+        "tokens": "tokens",
+        "peer": "peer",
+        "best": "best",
+        **frames.RATIO,
+        "pairs": "ratio.n",
+        "verdict": "ratio.verdict",
+    },
+    digits=3,
+)
 
 
 SCRIPTED = {  # what is made of the dynamic operations, and of the rest: a peer, and the same without
@@ -212,9 +202,21 @@ def scripting(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     found = []
     for what, (peer, plain) in SCRIPTED.items():
         for n in lengths(trials):
-            if (ratio := times_as_long(trials, plain, peer, n, seed)).n:
+            if (ratio := sooner(trials, peer, plain, n, seed)).n:
                 found.append(dict(what=what, tokens=n, ratio=ratio))
     return found
+
+
+SCRIPTING = frames.Columns(
+    {
+        "what": "what",
+        "tokens": "tokens",
+        "ratio": "ratio.words",
+        "verdict": "ratio.verdict",
+        "pairs": "ratio.n",
+    },
+    index=("what", "tokens"),
+)
 
 
 def unmeasured(trials: Sequence[Start], gaps: Sequence[dict]) -> dict[str, str]:

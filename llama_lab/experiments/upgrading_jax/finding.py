@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llama_lab.bench.numbers import round_ratio
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import UNDECIDED, Verdict
 from llama_lab.bench.wording import listed, with_n
 from llama_lab.experiments.upgrading_jax import environments, table
 
@@ -43,7 +44,7 @@ def upgrading(trials: Sequence[Trial], meta: dict | None) -> str:
 def beside(trials: Sequence[Trial], name: str, locked: str) -> str:
     """`: 1.31x [1.22, 1.40] (n = 6) of the locked one's rate`, and whether that is decided."""
     ratio = table.ratio(trials, PLACEMENT, name, locked)
-    undecided = ratio.verdict in ("inconclusive", "unstable")
+    undecided = ratio.verdict in UNDECIDED
     return f": {with_n(ratio)} of the locked one's rate" + ", which these trials do not decide" * undecided
 
 
@@ -56,7 +57,7 @@ def claim(trials: Sequence[Trial], meta: dict) -> str:
     bad = len(names) - len(right)
     err = f"; {bad} compute{'s' * (bad == 1)} wrongly or crash{'es' * (bad == 1)}" if bad else ""
     ratio = table.ratio(trials, PLACEMENT, fast, slow)
-    if ratio.verdict != "faster":
+    if ratio.verdict != Verdict.FASTER:
         return f"Whether JAX releases differ in speed, these trials do not decide{err}."
     which = "JAX release that computes rightly" if bad else "JAX release"
     return f"The fastest {which} decodes {round_ratio(ratio.value)} times as fast as the slowest{err}."

@@ -82,7 +82,7 @@ def compile_seconds(trials: Sequence[Trial], release: str, placement: str) -> fl
     return float(np.median([summary.compile_seconds(t) for t in cold])) if cold else float("nan")
 
 
-def as_frame(trials: Sequence[Trial], meta: dict):
+def by_release(trials: Sequence[Trial], meta: dict):
     """For reading, a pandas.DataFrame: a line a release, those that could not be had included."""
     import pandas as pd
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_lab.bench import standings, statistics
+from llama_lab.bench import frames, standings, statistics
 from llama_lab.experiments.what_serving_needs.measure import BUCKETS, REFUSED, Request
 from llama_lab.experiments.what_serving_needs.servers import SHAPES
 from llama_lab.serve.stepper import padded
@@ -113,39 +113,30 @@ def tail_of(entries: Sequence[dict]) -> int | None:
     return max((p for p in TAILS if any(e["tail"][f"p{p}"] is not None for e in entries)), default=None)
 
 
-def as_frame(entries: Sequence[dict]):
-    """The table for a notebook, a pandas.DataFrame in ms; a percentile that the sample cannot hold is said to need
-    more."""
-    import pandas as pd
-
-    def percentile(known: dict, p: int) -> str:
-        value = known[f"p{p}"]
-        return f"{value:.1f}" if value is not None else f"needs n ≥ {statistics.enough(p):,}"
-
-    lines = [
-        {
-            "server": e["server"],
-            "slots": e["slots"],
-            "shapes": e["shapes"],
-            "rate": e["rate"],
-            "n": e["n"],
-            "refused": e["refused"],
-            "void": e["void"],
-            "gated": e["gated"],
-            "first P50": e["first"].median,
-            **{f"first P{p}": percentile(e["tail"], p) for p in TAILS},
-            "gaps": e["gaps"],
-            "gap P50": e["gap"]["p50"],
-            "gap P99": percentile(e["gap"], 99),
-            "tokens/s": e["tokens_s"],
-            "offered": e["offered"],
-            "padding": e["padding"],
-            "compiled before": e["programs"],
-            "in s": e["warm_s"],
-            "in service": e["compiled"],
-            "sent late by": e["late"],
-            "why void": "; ".join(e["reasons"]),
-        }
-        for e in entries
-    ]
-    return pd.DataFrame(lines).set_index(["server", "slots", "shapes", "rate"]).round(2) if lines else pd.DataFrame()
+COLUMNS = frames.Columns(
+    {
+        "server": "server",
+        "slots": "slots",
+        "shapes": "shapes",
+        "rate": "rate",
+        "n": "n",
+        "refused": "refused",
+        "void": "void",
+        "gated": "gated",
+        "first P50": "first.median",
+        **{f"first P{p}": frames.percentile(p, f"tail.p{p}") for p in TAILS},
+        "gaps": "gaps",
+        "gap P50": "gap.p50",
+        "gap P99": frames.percentile(99, "gap.p99"),
+        "tokens/s": "tokens_s",
+        "offered": "offered",
+        "padding": "padding",
+        "compiled before": "programs",
+        "in s": "warm_s",
+        "in service": "compiled",
+        "sent late by": "late",
+        "why void": lambda e: "; ".join(e["reasons"]),
+    },
+    index=("server", "slots", "shapes", "rate"),
+    digits=2,
+)

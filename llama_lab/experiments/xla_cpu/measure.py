@@ -26,7 +26,7 @@ from llama_lab.bench.journal import Journal
 from llama_lab.bench.order import shuffled
 from llama_lab.bench.process import Interpreter
 from llama_lab.bench.record import Row
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.experiments.xla_cpu.cases import FINDINGS, Finding, Program
 
 RUN = "xla"
@@ -203,9 +203,8 @@ def told(rows: Sequence[Compared], seed: int = 0) -> list[Told]:
             n: float(np.mean([mine[b, n].page_faults / len(mine[b, n].unit_ns) for b in blocks])) for n in (SLOW, FAST)
         }
         pairs = statistics.pair_baseline(medians[FAST], medians[CONTROL])
-        ratio = statistics.with_floor(
-            statistics.ratio(medians[SLOW], pairs, seed), statistics.ratio(medians[CONTROL], medians[FAST], seed)
-        )
+        control = statistics.ratio(medians[CONTROL], medians[FAST], seed)
+        ratio = statistics.of_times(statistics.with_floor(statistics.ratio(medians[SLOW], pairs, seed), control))
         shown = {name: {mine[b, name].evidence for b in blocks} for name in (SLOW, FAST)}
         ms = tuple(float(np.median(values)) / 1e6 if len(values) else float("nan") for values in (medians[SLOW], pairs))
         found.append(
@@ -227,8 +226,7 @@ def told(rows: Sequence[Compared], seed: int = 0) -> list[Told]:
 def sentence(found: Sequence[Told], versions: str = "") -> str:
     """What the findings come to, computed. versions: such as `jaxlib 0.10.2`."""
     standing = [t for t in found if t.holds]
-    # more time: the ratio is above 1
-    slower = sorted((t for t in standing if t.ratio.verdict == "faster"), key=lambda t: -t.ratio.value)
+    slower = sorted((t for t in standing if t.ratio.verdict == Verdict.SLOWER), key=lambda t: -t.ratio.value)
     if not found:
         return "No finding about XLA:CPU was measured."
     head = f"{len(standing)} of {len(found)} findings about XLA:CPU show in the compiled programs" + (

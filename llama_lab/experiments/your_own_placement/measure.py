@@ -18,11 +18,12 @@ from llama_jax import prompts as science
 from llama_jax.checkpoint import Checkpoint, load
 from llama_jax.placement import LADDER, Placement, parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, COMPILED, WRONG, compile_causes, passages, protocol, summary
+from llama_lab.bench import AGAIN, COMPILED, WRONG, compile_causes, frames, passages, protocol, summary
 from llama_lab.bench.job import Job, check, opened, watched, whole
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import UNDECIDED
 from llama_lab.bench.wording import times
 from llama_lab.bench.workload import Subject, Workload
 
@@ -196,7 +197,7 @@ def fate(entry: dict) -> Fate:
     if not entry["valid_trials"]:
         reason = "; ".join(entry["reasons"])
         return Fate(name, GUARD if COMPILED in reason else FAILED, reason)
-    caught = INTERVAL if ratio["verdict"] in ("inconclusive", "unstable") else ""
+    caught = INTERVAL if ratio["verdict"] in UNDECIDED else ""
     return Fate(name, caught, f"{interval(ratio)}: {ratio['verdict']}" + (more(ratio) if caught else ""))
 
 
@@ -215,32 +216,29 @@ def more(ratio: dict) -> str:
 
 
 def ladder_frame(entries: Sequence[dict]):
-    """`summary.as_frame` without what is not measured here; a subject without a time has no verdict either, but whom it
-    owes that to."""
-    frame = summary.as_frame(entries).drop(columns=["compilations", "compile s", "peak RSS GB"])
+    """`summary.COLUMNS` without what is not measured here. A subject without a time has no verdict: who is to blame
+    stands in its place."""
+    frame = frames.show(entries, summary.COLUMNS).drop(columns=["compilations", "compile s", "peak RSS GB"])
     for entry in entries:
         if not entry["valid_trials"]:
             frame.loc[entry["name"], "verdict"] = f"none: {fate(entry).caught}"
     return frame
 
 
-def as_frame(entries: Sequence[dict]):
-    """The subjects that must not pass, a pandas.DataFrame: what each is, who caught it, in which words, how many of its
-    trials count."""
-    import pandas as pd
+def specimens(entries: Sequence[dict]) -> list[dict]:
+    """The entries of the subjects that must not pass, in their order."""
+    found = {e["name"]: e for e in entries}
+    return [found[name] for name in WHAT if name in found]
 
-    found = {e["name"]: (e, fate(e)) for e in entries if e["name"] in WHAT}
-    return pd.DataFrame(
-        [
-            {
-                "subject": name,
-                "what it is": WHAT[name],
-                "caught by": found[name][1].caught or "nobody",
-                "reason": found[name][1].why,
-                "valid": found[name][0]["valid_trials"],
-                "void": found[name][0]["voided_trials"],
-            }
-            for name in WHAT
-            if name in found
-        ]
-    ).set_index("subject")
+
+COLUMNS = frames.Columns(
+    {
+        "subject": "name",
+        "what it is": lambda e: WHAT[e["name"]],
+        "caught by": lambda e: fate(e).caught or "nobody",
+        "reason": lambda e: fate(e).why,
+        "valid": "valid_trials",
+        "void": "voided_trials",
+    },
+    index="subject",
+)

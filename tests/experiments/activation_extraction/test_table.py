@@ -141,7 +141,6 @@ def test_ratios_are_to_n1_and_steps_to_the_rung_before():
     assert extraction_table.overlap(rows).value == pytest.approx(0.85 / 0.9, rel=0.02)
     assert extraction_table.overlap(rows).n == 8
     assert extraction_table.twin_is_equal(rows).verdict == "equal within 2 %"
-    assert len(extraction_table.as_frame(list(table.values()))) == len(table)
 
 
 def test_the_slower_ceiling_counts_block_by_block():

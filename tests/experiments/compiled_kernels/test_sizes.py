@@ -64,8 +64,7 @@ def test_each_is_held_against_the_best_peer_on_its_file_and_shape():
     assert found["large/q4_0", "decode", 64, "loop"]["best"] == "llamacpp"
     assert found["small/q4_0", "decode", 64, "openvino"]["ratio"].value == pytest.approx(1)
     assert [e["bytes"] for e in size_table.table(made) if e["what"] == "decode"] == sorted([1e8] * 3 + [1e9] * 3)
-    frame = size_table.as_frame(size_table.table(made))
-    assert set(frame["best peer"]) == {"openvino", "llamacpp"}
+    assert {e["best"] for e in size_table.table(made)} == {"openvino", "llamacpp"}
 
 
 def test_void_answers_do_not_count_and_without_a_peer_there_is_no_ratio():

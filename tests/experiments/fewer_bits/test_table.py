@@ -2,10 +2,10 @@
 
 import pytest
 
+from llama_lab.bench.frames import show
 from llama_lab.experiments.fewer_bits import finding, reading, table
 from llama_lab.experiments.fewer_bits.reading import ALL, PROSE
 from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
-from tests.experiments.fewer_bits.test_reading import readings
 
 
 def test_an_entry_joins_rate_bandwidth_memory_and_quality():
@@ -32,12 +32,11 @@ def test_who_is_compared_with_whom():
 
 def test_the_tables_hold_every_subject():
     made = race()
-    frame = table.as_frame(entries_of(made)[256], made, 256)
+    frame = show(table.over_llamacpp(entries_of(made)[256], made, 256), table.COLUMNS)
     assert list(frame.index) == NAMES
     assert frame.loc["loop+fused", "over llama.cpp"] == pytest.approx(3.0, rel=0.02)
     assert frame.loc["loop", "KL"] == 0
-    assert len(table.distance_frame(readings())) == 7 * 3
-    without = table.as_frame(entries_of(made, read=False)[256], made, 256)
+    without = show(table.over_llamacpp(entries_of(made, read=False)[256], made, 256), table.COLUMNS)
     assert without["KL"].isna().all()
 
 

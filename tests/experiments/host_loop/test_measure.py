@@ -11,6 +11,7 @@ from llama_jax import generate, pipeline
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, job, protocol, record
+from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.host_loop import clock as hostclock
@@ -110,7 +111,7 @@ def test_the_table_tells_where_the_time_went_and_void_trials_do_not_count():
     none = [t.model_copy(update=dict(valid=False, reason="wrong: token 1")) if t.subject == "loop" else t for t in made]
     assert {r["name"]: r for r in measure.table(none, "m")}["loop"]["dispatch_us"] is None
     assert measure.by_size(none) == []
-    assert list(measure.as_frame(measure.table(none, "m")).index) == list(table)
+    assert list(show(measure.table(none, "m"), measure.COLUMNS).index) == list(table)
 
 
 def serving(threads=2.0):

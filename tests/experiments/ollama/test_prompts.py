@@ -38,7 +38,7 @@ def test_what_is_kept_says_how_it_was_made(tmp_path, monkeypatch, packaged):
     assert (made.prompts, made.answers, made.ollama) == (["Why?", "How?"], ["So.", "So."], "0.24.0")
     assert len(made.ours) == 2
     assert all(len(packaged.tokenizer.encode(text)) >= 12 for text in made.ours)  # 24 tokens, or to a stop before
-    frame = prompts.as_frame(made)
+    frame = prompts.both_answers(made)
     assert list(frame.columns) == ["question", "Ollama", "loop+fused", "same words"]
     assert list(frame["same words"]) == [f"0 of {len(text.split())}" for text in made.ours]
     assert made.weights_hash == packaged.weights_hash

@@ -2,6 +2,7 @@
 
 import pytest
 
+from llama_lab.bench.frames import show
 from llama_lab.experiments.past_one_token_a_pass import finding, table
 from tests.experiments.past_one_token_a_pass.race import META, NAMES, race
 
@@ -27,7 +28,7 @@ def test_what_passes_took_of_their_drafts():
     passes = found["open", "loop+lookup"]["passes"]
     assert (passes["accepted"], passes["drafted"]) == (1 / 4, 1 / 4)
     assert found["open", "llamacpp"]["passes"] is None
-    frame = table.as_frame(list(found.values()))
+    frame = show(found.values(), table.COLUMNS)
     assert frame.loc[("copy", "loop+lookup"), "tokens a pass"] == 4.75
     assert frame.loc[("copy", "loop+lookup"), "same tokens"] == "yes"
 

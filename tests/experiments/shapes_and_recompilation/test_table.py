@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from llama_lab.bench import compile_causes, workload
+from llama_lab.bench.frames import show
 from llama_lab.experiments.shapes_and_recompilation import finding, measure, table
 from llama_lab.experiments.shapes_and_recompilation.measure import Served
 from tests.bench.test_record import trial
@@ -192,7 +193,7 @@ def test_lanes_are_medians_by_request():
 
 def test_tables_for_people():
     rows = everything()
-    frame = table.frame(table.accounts(rows, measure.SHAPES))
+    frame = show(table.accounts(rows, measure.SHAPES), table.COLUMNS)
     assert list(frame.index) == list(workload.POLICIES)
     assert list(frame["programs"]) == [9, 6, 4, 3, 2]
     why = table.cause_frame(rows).set_index(["run", "cause"])

@@ -10,6 +10,7 @@ from llama_jax import checkpoint, config, kernels
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, phases, protocol, roofline
 from llama_lab.bench.cold import Start
+from llama_lab.bench.frames import show
 from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.time_to_first_token import measure, same_file, table
@@ -84,11 +85,10 @@ def test_a_race_is_with_every_peer_on_the_file_and_the_panel_with_llama_cpps():
 
 
 def test_the_table_and_the_limits():
-    frame = same_file.as_frame(firsts())
+    frame = show(same_file.over_llamacpp(firsts()), same_file.COLUMNS)
     assert frame.loc[(100, "step+fused"), "over llama.cpp"] == pytest.approx(108 / 155, abs=0.02)
     assert frame.loc[(10, "step"), "valid"] == 8
-    assert same_file.as_frame(firsts(("step", "step+fused")))["over llama.cpp"].isna().all()
-    assert same_file.as_frame([]).empty
+    assert {e["ratio"].n for e in same_file.over_llamacpp(firsts(("step", "step+fused")))} == {0}
     cfg = config.tiny()
     about, share = table.floor(cfg, LENGTHS), cfg.weights_read_per_token / cfg.num_parameters
     # the arithmetic of 100 tokens takes 100 ms times the share

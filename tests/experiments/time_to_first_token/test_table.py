@@ -6,6 +6,7 @@ import pytest
 from llama_jax import config
 from llama_lab.bench import roofline
 from llama_lab.bench.cold import Start
+from llama_lab.bench.frames import show
 from llama_lab.experiments.time_to_first_token import finding, table
 from tests.bench.test_record import trial
 
@@ -54,8 +55,12 @@ def changed(trials, subject, n, block=None, **update):
     ]
 
 
+def entry(trials, subject, n):
+    return next(e for e in table.table(trials) if (e["subject"], e["tokens"]) == (subject, n))
+
+
 def test_an_entry_has_the_statistics_of_its_own_length_and_never_a_p99_that_cannot_be():
-    found = table.entry(everything(), "torch", 50)
+    found = entry(everything(), "torch", 50)
     values = 90 * (1 + 0.001 * np.arange(6))
     assert (found["n"], found["void"]) == (6, 0)
     for key, value in (
@@ -68,27 +73,26 @@ def test_an_entry_has_the_statistics_of_its_own_length_and_never_a_p99_that_cann
         assert found[key] == pytest.approx(value), key
     assert found["low"] <= found["p50"] <= found["high"]
     assert found["p99"] is None
-    assert found["p99_note"] == "p99 needs 1,000 values, there are 6"
-    frame = table.as_frame([found])
+    frame = show([found], table.COLUMNS)
     assert frame.loc[(50, "torch"), "P99"] == "needs n ≥ 1,000"
 
 
 def test_a_thousand_requests_have_a_p99():
-    found = table.entry(everything(tail=1000), "torch", AT)
+    found = entry(everything(tail=1000), "torch", AT)
     assert found["n"] == 1006
     assert found["p99"] == pytest.approx(
         np.percentile([t.ttft * 1e3 for t in table.warm(everything(tail=1000), "torch", AT)], 99)
     )
-    assert table.as_frame([found]).loc[(AT, "torch"), "P99"] == f"{found['p99']:.1f}"
+    assert show([found], table.COLUMNS).loc[(AT, "torch"), "P99"] == f"{found['p99']:.1f}"
 
 
 def test_void_and_cold_requests_are_in_no_statistic():
     spoilt = changed(everything(), "torch", 50, 2, valid=False, reason="wrong: token 0 is 1, the reference has 2")
-    found = table.entry(spoilt, "torch", 50)
+    found = entry(spoilt, "torch", 50)
     assert (found["n"], found["void"]) == (5, 1)
     assert found["reasons"] == ["wrong: token 0 is 1, the reference has 2"]
     assert found["max"] < 140  # the cold one
-    nothing = table.entry(changed(everything(), "torch", 50, valid=False), "torch", 50)
+    nothing = entry(changed(everything(), "torch", 50, valid=False), "torch", 50)
     assert nothing["n"] == 0
     assert np.isnan(nothing["mean"])
 
@@ -113,7 +117,7 @@ def test_ratios_pair_the_same_passage_and_have_the_best_placement_of_each_length
 
 def test_a_block_without_its_pair_is_in_no_ratio():
     spoilt = changed(everything(), "torch", 50, 2, valid=False)
-    assert table.times_as_long(spoilt, "torch", "step exact", 50).n == 5
+    assert table.sooner(spoilt, "step exact", "torch", 50).n == 5
 
 
 def test_a_noisy_control_takes_the_verdict_away():
@@ -123,7 +127,7 @@ def test_a_noisy_control_takes_the_verdict_away():
         else t
         for t in everything()
     ]
-    assert table.times_as_long(noisy, "torch", "step exact", 50).verdict == "unstable"
+    assert table.sooner(noisy, "step exact", "torch", 50).verdict == "unstable"
 
 
 def test_what_is_highlighted_is_the_best_of_each_kind():

@@ -127,7 +127,7 @@ def test_releases_are_measured_interrupted_and_gone_on_with(tmp_path, monkeypatc
             assert len(table.first_tokens(trials, release, n)) == 1
     again, about = measure.obtain("recorded", tmp_path)
     assert (len(again), about["facts"]) == (len(trials), meta["facts"])
-    frame = table.as_frame(again, about)
+    frame = table.by_release(again, about)
     assert frame.loc["9.9.9", "wrong"].startswith("could not be had: No matching distribution")
     assert "8.8.8" in frame.index
     paths = figures.save(chart.releases(again, about), "15-x", "15", about, {}, "alt", tmp_path)
@@ -168,7 +168,7 @@ def test_rates_and_ratios_in_pairs_of_a_round():
     assert table.rate(trials, "0.2.0", "step").median == pytest.approx(20)
     assert table.ratio(trials, "step", "0.2.0", "0.1.0").value == pytest.approx(2)
     assert table.ratio(trials, "step", "0.2.0", "0.1.0").n == 3
-    assert table.as_frame(trials, meta).loc["0.2.0", "step tok/s"] == 20.0
+    assert table.by_release(trials, meta).loc["0.2.0", "step tok/s"] == 20.0
     said = finding.upgrading(trials, meta)
     assert "decodes fastest under 0.2.0: 1.33x" in said
     assert "decodes slowest under 0.1.0: 0.67x" in said

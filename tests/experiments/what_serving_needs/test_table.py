@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from llama_lab.bench.frames import show
 from llama_lab.experiments.what_serving_needs import finding, table
 from tests.experiments.what_serving_needs.made import META, NOTES, campaign, request, voided
 
@@ -61,10 +62,9 @@ def test_loads_find_their_places():
     assert [e["padding"] for e in shapes[:3]] == [pytest.approx(1 - 20 / 256), pytest.approx(1 - 20 / 32), 0]
     assert by(entries)["ollama", 4, "buckets", 1.0]["padding"] is None
     assert [e["slots"] for e in table.by_slots(entries, META)] == [1, 4, 8, 4]  # the second has its own alone
-    frame = table.as_frame(entries)
+    frame = show(entries, table.COLUMNS)
     assert frame.loc[("step+donate", 4, "buckets", 4.0), "refused"] == 2
     assert frame.loc[("ollama", 4, "buckets", 1.0), "first P99"] == "needs n ≥ 1,000"
-    assert table.as_frame([]).empty
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_the_ratio_is_of_medians_block_by_block():
     (found,) = measure.told(blocks(faults=30))
     assert found.pairs == pytest.approx([(10 + b / 10) / 2 for b in range(6)])
     assert found.ratio.value == pytest.approx(statistics.ratio(found.pairs, [1] * 6).value)
-    assert (found.ratio.verdict, found.ratio.n, found.holds, found.wrong) == ("faster", 6, True, 0)
+    assert (found.ratio.verdict, found.ratio.n, found.holds, found.wrong) == ("slower", 6, True, 0)
     assert (found.slow, found.fast, found.faults) == (100, 0, (10, 10))
 
 

@@ -17,6 +17,7 @@ from llama_jax.placement import LADDER, TREE, Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
 from llama_lab.bench import AGAIN, protocol, record, summary
+from llama_lab.bench.frames import show
 from llama_lab.bench.guard import Region
 from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
@@ -210,7 +211,7 @@ def test_the_sentence_and_the_tables_are_computed():
         measure.table(made(nested=30), ["step", "mine", NESTED.name]), "mine", measure.line(MINE)
     )
     assert f"“{NESTED.name}”, meant as one too close to call, has a verdict here (1.50x" in decided
-    frame = measure.as_frame(table)
+    frame = show(measure.specimens(table), measure.COLUMNS)
     assert [*frame["caught by"]] == [GATE, GUARD, INTERVAL]
     assert [*frame["void"]] == [8, 8, 0]
     ladder = measure.ladder_frame(table)["verdict"]
