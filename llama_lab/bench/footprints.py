@@ -12,7 +12,7 @@ from llama_lab.bench.available import backend_of, bare, built, loaded_as
 from llama_lab.bench.cold import as_first
 from llama_lab.bench.job import Job, opened, watched
 from llama_lab.bench.record import Trial
-from llama_lab.bench.standings import of, weights
+from llama_lab.bench.standings import of_run, weights
 
 MEMORY = "memory"
 READS_FILE = ("llama.cpp", "ik_llama.cpp", "openvino", "ollama")  # backends that need none of the checkpoint's arrays
@@ -66,7 +66,7 @@ def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) 
         if "libraries_rss_bytes" in note:
             held.setdefault(note["subject"], []).append(note["libraries_rss_bytes"])
     known: dict[str, list[Trial]] = {name: [] for name in names}
-    for t in of(trials, MEMORY):
+    for t in of_run(trials, MEMORY):
         if t.subject in known and t.valid and t.peak_rss_bytes:
             known[t.subject].append(t)
     return [

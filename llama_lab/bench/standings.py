@@ -16,7 +16,7 @@ IK, OPENVINO = "ik_llama.cpp", "openvino"
 SAME_FILE = ("llamacpp", "llamacpp+generate")  # llama.cpp's modes that read the very file
 
 
-def of(trials: Sequence[Trial], run: str = MAIN) -> list[Trial]:
+def of_run(trials: Sequence[Trial], run: str = MAIN) -> list[Trial]:
     """The trials of one measurement, or of one of its subjects."""
     return [t for t in trials if t.run == run or t.run.startswith(f"{run} ")]
 
@@ -28,7 +28,7 @@ def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: st
     """One entry a subject, in the order given, of `summary.tally`: {name, decode, prefill (tokens/s) and ttft (ms), …},
     and {backend, dtype (as `weights` says it), arithmetic, limit: tokens/s that the bandwidth allows for its bytes};
     None where nothing is known."""
-    main = [t for t in of(trials, run) if t.phase == "warm"]
+    main = [t for t in of_run(trials, run) if t.phase == "warm"]
     entries = summary.tally(main, dict(name="subject"), RATES, seed=seed, order=[(name,) for name in names]).to_dict(
         "records"
     )
@@ -62,9 +62,9 @@ def fastest(entries: Sequence[dict]) -> dict | None:
 
 def disturbed(trials: Sequence[Trial], baseline: str, seed: int = 0, run: str = MAIN) -> str:
     """A short phrase for a figure where the run's own A/A control says that it was not quiet."""
-    return summary.disturbed(summary.table(of(trials, run), baseline, [baseline], seed))
+    return summary.disturbed(summary.table(of_run(trials, run), baseline, [baseline], seed))
 
 
 def ratio(trials: Sequence[Trial], above: str, below: str, seed: int = 0, run: str = MAIN) -> Ratio:
     """Decode rate of one subject over another's, paired by block, judged against the run's A/A control."""
-    return summary.paired_ratio(of(trials, run), above, below, seed)
+    return summary.paired_ratio(of_run(trials, run), above, below, seed)

@@ -40,7 +40,7 @@ def test_measured_through_the_runner(measured, tmp_path):
     assert all(gap["remedy"] for gap in meta["missing"])
     names = ["loop", "loop+bf16", "loop+fused", "torch"]
     assert meta["subjects"] == names
-    main, chat = standings.of(trials, standings.MAIN), standings.of(trials, measure.CHAT)
+    main, chat = standings.of_run(trials, standings.MAIN), standings.of_run(trials, measure.CHAT)
     assert sorted({(t.block, t.subject) for t in main}) == sorted(
         (b, n) for b in range(2) for n in [*names, f"loop{AGAIN}"]
     )

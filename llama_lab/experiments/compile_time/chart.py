@@ -80,7 +80,7 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
     """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale. data: rows of the run
     `depth`."""
     figure, both = new(10, 4.6, columns=2, sharey=True)
-    mine = table.of(data, "depth")
+    mine = table.of_run(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     for axes, layout in zip(both, LAYOUTS, strict=True):
         kept, ends, words = [r for r in mine if r.placement == layout], {}, {}
@@ -113,7 +113,7 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
 def compile_sizes(data: Sequence[Compilation]) -> Figure:
     """Instructions, temporaries and warm rate of the decode program against depth. data: rows of the run `depth`."""
     figure, panels = new(10.5, 4.4, columns=3)
-    mine = table.of(data, "depth")
+    mine = table.of_run(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     values = {
         "instructions of the program": lambda r: r.instructions,
@@ -281,7 +281,7 @@ def ahead(evens: dict[tuple[tuple[str, str], tuple[str, str]], BreakEven]) -> st
 def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed: int = 0) -> Figure:
     """What a scan over layers copies (left), and what that costs (right)."""
     figure, (left, right) = new(11, 4.8, columns=2, gridspec_kw={"width_ratios": [1.1, 1]})
-    sizes = [r for r in table.of(data, "slots") if r.temp_bytes is not None]
+    sizes = [r for r in table.of_run(data, "slots") if r.temp_bytes is not None]
     lengths = sorted((r for r in sizes if r.placement == "step"), key=lambda r: r.cache_slots)
     for name, line in LINES.items():
         mine = sorted((r for r in sizes if r.placement == name), key=lambda r: r.cache_slots)

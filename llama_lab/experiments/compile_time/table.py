@@ -19,7 +19,7 @@ from llama_lab.experiments.compile_time.starts import WAYS
 NAN, NEVER = float("nan"), float("inf")
 
 
-def of(rows: Sequence[Compilation], run: str) -> list[Compilation]:
+def of_run(rows: Sequence[Compilation], run: str) -> list[Compilation]:
     """The rows of one run (depth, placement, slots), void ones left out."""
     return [r for r in whole(rows) if r.run.split()[0] == run and r.valid]
 
@@ -51,7 +51,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
 
 def per_layer(rows: Sequence[Compilation], layout: str, stage: str = "seconds") -> Slope:
     """Seconds that each layer adds to a stage (`trace_ns` …) or to all three, over the processes of the run `depth`."""
-    mine = [r for r in of(rows, "depth") if r.placement == layout]
+    mine = [r for r in of_run(rows, "depth") if r.placement == layout]
     seconds = [r.seconds if stage == "seconds" else getattr(r, stage) / 1e9 for r in mine]
     return slope([r.depth for r in mine], seconds)
 
@@ -68,8 +68,8 @@ def medians(rows: Sequence[Compilation], value: Callable[[Compilation], float | 
 def stage_table(rows: Sequence[Compilation]) -> list[dict]:
     """One entry a placement of the run `placement`, in milliseconds and medians: its stages, sizes and warm rate."""
     found = []
-    for name in dict.fromkeys(r.placement for r in sorted(of(rows, "placement"), key=lambda r: (r.block, r.order))):
-        mine = [r for r in of(rows, "placement") if r.placement == name]
+    for name in dict.fromkeys(r.placement for r in sorted(of_run(rows, "placement"), key=lambda r: (r.block, r.order))):
+        mine = [r for r in of_run(rows, "placement") if r.placement == name]
         times = {
             f"{s} ms": float(np.median([getattr(r, f"{s}_ns") / 1e6 for r in mine])) for s in (*STAGES, "first_run")
         }

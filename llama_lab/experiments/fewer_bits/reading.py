@@ -106,7 +106,7 @@ def compared(say: Callable, job: dict, identity: dict, **asked) -> dict:
 # What the rows say ----------------------------------------------------------------------------------------------------
 
 
-def of(rows: Sequence[Reading], subject: str, text: str = ALL) -> list[Reading]:
+def windows_of(rows: Sequence[Reading], subject: str, text: str = ALL) -> list[Reading]:
     """A subject's windows, in the order of the text."""
     return sorted((r for r in rows if r.subject == subject and text in (ALL, r.text)), key=lambda r: (r.text, r.first))
 
@@ -122,7 +122,7 @@ def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
     found = []
     for subject in dict.fromkeys(r.subject for r in rows):
         for text in (*TEXTS, ALL):
-            if not (mine := of(rows, subject, text)):
+            if not (mine := windows_of(rows, subject, text)):
                 continue
             labels, entry = groups(mine), dict(subject=subject, backend=mine[0].backend, text=text)
             values = dict(
@@ -147,7 +147,7 @@ def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
 def over(rows: Sequence[Reading], above: str, below: str, what: str, seed: int = 0) -> statistics.Ratio:
     """A subject's mean over another's on the same positions, with its 95 % interval: of "kl" or "top1" the quotient of
     the means, of "ppl" that of the perplexities. NaN where either was not read."""
-    sides = [of(rows, name) for name in (above, below)]
+    sides = [windows_of(rows, name) for name in (above, below)]
     if not all(sides) or [(r.text, r.first, len(r.agree)) for r in sides[0]] != [
         (r.text, r.first, len(r.agree)) for r in sides[1]
     ]:

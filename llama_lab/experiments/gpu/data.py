@@ -80,7 +80,7 @@ def measure(out_dir: Path) -> None:
         convert(folder, out_dir)
 
 
-def of(rows: Sequence[GpuTrial], model: str, run: str, phase: str = "warm") -> list[GpuTrial]:
+def requests_of(rows: Sequence[GpuTrial], model: str, run: str, phase: str = "warm") -> list[GpuTrial]:
     return [row for row in rows if (row.model, row.run, row.phase) == (model, run, phase)]
 
 
@@ -98,7 +98,7 @@ def subjects(rows: Sequence[GpuTrial]) -> list[str]:
 def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
     """A line a subject of one model that has valid trials, fastest first, of `summary.tally`: {subject, rate: Summary
     of tokens/s, ratio: to the baseline, void, …}, and {values, backend, model, mbu, limit, agreed, tokens, trials}."""
-    warm, order = of(rows, model, DECODE), [(name,) for name in subjects(rows)]
+    warm, order = requests_of(rows, model, DECODE), [(name,) for name in subjects(rows)]
     frame = summary.tally(warm, ["subject"], dict(rate="tg"), against=BASELINE, seed=seed, clusters=None, order=order)
     found = [
         e
@@ -141,8 +141,10 @@ def starts(rows: Sequence[GpuTrial], model: str) -> list[dict]:
     """What a subject's first answer costs beyond a warm one, seconds (n = 1), and its memory beside the weights, bytes
     or None."""
     found = []
-    for row in of(rows, model, DECODE, "first"):
-        warm = [other.seconds for other in of(rows, model, DECODE) if other.subject == row.subject and other.valid]
+    for row in requests_of(rows, model, DECODE, "first"):
+        warm = [
+            other.seconds for other in requests_of(rows, model, DECODE) if other.subject == row.subject and other.valid
+        ]
         if row.valid and warm:
             found.append(
                 dict(subject=row.subject, seconds=max(0.0, row.seconds - float(np.median(warm))), extra=row.extra_bytes)

@@ -266,14 +266,14 @@ def judging(loaded: checkpoint.Checkpoint, step: Way, calls: int) -> Callable:
 # What the rows say ----------------------------------------------------------------------------------------------------
 
 
-def of(rows: Sequence[CallRow], model: str, subject: str) -> dict[tuple[int, int], CallRow]:
+def bursts_of(rows: Sequence[CallRow], model: str, subject: str) -> dict[tuple[int, int], CallRow]:
     """The valid bursts of a way by (process, round): what stood side by side."""
     return {(r.process, r.round): r for r in rows if r.model == model and r.subject == subject and r.valid}
 
 
 def pairs(rows: Sequence[CallRow], model: str, subject: str, other: str) -> list[tuple[CallRow, CallRow]]:
     """Bursts of two ways in the same round of the same process."""
-    a, b = of(rows, model, subject), of(rows, model, other)
+    a, b = bursts_of(rows, model, subject), bursts_of(rows, model, other)
     return [(a[key], b[key]) for key in sorted(set(a) & set(b))]
 
 

@@ -201,7 +201,7 @@ def judged(trial: Trial, tokens: np.ndarray, reference: Reference) -> Trial:
 # What the trials say --------------------------------------------------------------------------------------------------
 
 
-def of(trials: Sequence[HostTrial], model: str, what: str = "strategies") -> list[HostTrial]:
+def of_model(trials: Sequence[HostTrial], model: str, what: str = "strategies") -> list[HostTrial]:
     """The trials of one model, without what an interrupted process left."""
     return [t for t in whole(trials) if t.run == f"{what} {model}"]
 
@@ -215,7 +215,7 @@ def models(trials: Sequence[HostTrial], what: str = "strategies") -> list[str]:
 def table(trials: Sequence[HostTrial], model: str, seed: int = 0) -> list[dict]:
     """`summary.table` of one model's strategies, each with medians of where its time went: microseconds a token, cores
     busy."""
-    mine = of(trials, model)
+    mine = of_model(trials, model)
     found = {t.subject for t in mine}
     return [
         {**entry, **spent(summary.warm(mine, entry["name"]))}
@@ -271,7 +271,7 @@ def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
     """
     found = []
     for model in models(trials):
-        mine = of(trials, model)
+        mine = of_model(trials, model)
         step, loop = summary.warm(mine, BASELINE) + summary.warm(mine, BASELINE + AGAIN), summary.warm(mine, "loop")
         if not step or not loop:
             continue
@@ -327,7 +327,7 @@ def served(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
     """
     found = []
     for model in models(trials, "serve"):
-        good = [t for t in of(trials, model, "serve") if t.valid]
+        good = [t for t in of_model(trials, model, "serve") if t.valid]
         ways = {
             name: {(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == name}
             for name in (THREADS, ONE_THREAD)

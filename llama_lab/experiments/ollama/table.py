@@ -9,7 +9,7 @@ import numpy as np
 
 from llama_lab.bench import frames, quality, statistics, summary
 from llama_lab.bench.record import Trial
-from llama_lab.bench.standings import JAX, OLLAMA, best, fastest, of, ratio
+from llama_lab.bench.standings import JAX, OLLAMA, best, fastest, of_run, ratio
 from llama_lab.experiments.ollama.kept import KEPT
 from llama_lab.experiments.ollama.measure import CHAT
 
@@ -40,9 +40,9 @@ def talks(
 
     A conversation with a turn that is void, or whose answer ended early, has no total.
     """
-    asked = max((t.new_tokens for t in of(trials, run)), default=0)
-    chat = [t for t in of(trials, run) if t.valid and t.new_tokens == asked]
-    count, found = max((t.prompt for t in of(trials, run)), default=-1) + 1, {}
+    asked = max((t.new_tokens for t in of_run(trials, run)), default=0)
+    chat = [t for t in of_run(trials, run) if t.valid and t.new_tokens == asked]
+    count, found = max((t.prompt for t in of_run(trials, run)), default=-1) + 1, {}
     totals = {name: whole_talks([t for t in chat if t.subject == name], count) for name in {*names, reference}}
     for name in names:
         turns = [[t.seconds for t in chat if t.subject == name and t.prompt == k] for k in range(count)]

@@ -16,7 +16,7 @@ def plain(name: str) -> str:
     return "+".join(part for part in name.split("+") if not part.startswith("lookup"))
 
 
-def of(trials: Sequence[Trial], tasks: Sequence[str], task: str) -> list[Trial]:
+def of_task(trials: Sequence[Trial], tasks: Sequence[str], task: str) -> list[Trial]:
     """The trials of a task. tasks: that of each prompt."""
     return [t for t in trials if tasks[t.prompt] == task]
 
@@ -28,7 +28,7 @@ def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
     asked = [*meta["parameters"]["placements"], *meta["parameters"]["peers"]]
     entries = []
     for task in TASKS:
-        some = of(trials, meta["tasks"], task)
+        some = of_task(trials, meta["tasks"], task)
         for entry in standings.ladder(some, [name for name in asked if name in names], seed):
             name, without = entry["name"], plain(entry["name"])
             paired = without if without != name and without in names else None

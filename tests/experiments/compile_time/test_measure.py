@@ -112,7 +112,7 @@ def test_void_rows_and_what_an_interrupted_process_left_are_left_out():
     left = row("step", 16, 0, process=1, trace_ns=10**12)
     again = row("step", 16, 0, process=7)
     assert table.per_layer([*sweep(), wrong], "step") == table.per_layer(sweep(), "step")
-    kept = table.of([left, again], "depth")
+    kept = table.of_run([left, again], "depth")
     assert kept == [again]
 
 
@@ -228,7 +228,7 @@ def test_a_loop_around_the_step_hands_over_its_tokens_together():
 
 def test_a_scan_copies_what_it_scans():
     rows = in_this_process(measure.of_slots, placements=["step", "step+scan", "step+scan+donate"], slots=[32, 256])
-    sizes = {(r.placement, r.cache_slots): r for r in table.of(rows, "slots")}
+    sizes = {(r.placement, r.cache_slots): r for r in table.of_run(rows, "slots")}
     for n in (32, 256):
         # the whole cache, once more
         assert sizes["step+scan+donate", n].temp_bytes >= sizes["step+scan+donate", n].kv_bytes

@@ -10,7 +10,7 @@ from tests.figures.drawn import assert_drawn, words
 @pytest.fixture(scope="module")
 def panels():
     made = measured_models()
-    return [(m, measure.of(made, m), measure.table(made, m)) for m in ("random:small", "m")]
+    return [(m, measure.of_model(made, m), measure.table(made, m)) for m in ("random:small", "m")]
 
 
 @pytest.mark.slow

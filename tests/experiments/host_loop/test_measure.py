@@ -244,7 +244,7 @@ def measured(tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_strategy_is_measured_and_makes_the_same_tokens(measured):
-    trials = measure.of(measured.journal.trials, TINY)
+    trials = measure.of_model(measured.journal.trials, TINY)
     assert {t.subject for t in trials} == {*measure.STRATEGIES, "step (again)"}
     assert len(trials) == 2 * (len(measure.STRATEGIES) + 1)
     assert all(t.valid for t in trials), {t.reason for t in trials}
@@ -278,7 +278,7 @@ def test_every_strategy_is_measured_and_makes_the_same_tokens(measured):
 
 @pytest.mark.slow
 def test_both_ways_to_serve_are_measured(measured):
-    trials = measure.of(measured.journal.trials, TINY, "serve")
+    trials = measure.of_model(measured.journal.trials, TINY, "serve")
     assert sorted((t.block, t.subject) for t in trials) == [
         (b, s) for b in (0, 1) for s in (hostclock.ONE_THREAD, hostclock.THREADS)
     ]
