@@ -1,4 +1,4 @@
-"""The notebooks and their runner. Recorded mode draws the committed figures again, byte for byte."""
+"""The committed notebooks. Recorded mode draws the committed figures again, byte for byte."""
 
 import ast
 import hashlib
@@ -7,10 +7,8 @@ import os
 import pkgutil
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import markupsafe
@@ -18,9 +16,8 @@ import nbformat
 import pytest
 
 from llama_jax.plumbing import files, paths
-from llama_jax.plumbing.errors import UserError
-from llama_lab import figures, machine
-from llama_lab.reporting import execution, headline, notebooks, pages, readme, report
+from llama_lab import figures
+from llama_lab.reporting import headline, notebooks, pages, readme, report
 from tests.reporting import markup
 
 SOURCES = notebooks.find()
@@ -206,246 +203,6 @@ def test_a_name_that_is_gone_is_found():
 def test_artifacts_that_notebooks_promise_are_recorded():
     for path in SOURCES:
         assert all((paths.ROOT / a).is_file() for a in notebooks.promised(path, paths.ROOT))
-
-
-@pytest.mark.parametrize(
-    ("value", "default", "expected"),
-    [
-        ("3", 1, 3),
-        ("1e-4", 0.5, 1e-4),
-        (2, 0.5, 2.0),
-        ("7", "name", "7"),
-        ("[8, 16]", [1], [8, 16]),
-        ("True", False, True),
-    ],
-)
-def test_parameters_take_the_type_of_their_default(value, default, expected):
-    found = notebooks.convert("nb", "p", value, default)
-    assert (found, type(found)) == (expected, type(expected))
-
-
-@pytest.mark.parametrize(
-    ("value", "default"), [("1e3", 1), ("x", 1), ("1", True), ("True", 1), (None, 1), ("3", [1]), (5, "text")]
-)
-def test_mistyped_parameters_are_refused(value, default):
-    with pytest.raises(UserError, match="must be"):
-        notebooks.convert("nb", "p", value, default)
-
-
-def make(folder, *cells, artifacts=(), parameters='source: str = "recorded"  # x\nout_dir: str = ".."  # x'):
-    """A notebook source of its own."""
-    nb = nbformat.v4.new_notebook()
-    nb.cells = [
-        nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}),
-        *map(nbformat.v4.new_code_cell, cells),
-    ]
-    nb.metadata = {
-        "kernelspec": {"name": "python3", "display_name": "x", "language": "python"},
-        "llama_jax": {"artifacts": list(artifacts)},
-    }
-    nbformat.write(nb, folder / "77-made.ipynb")
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
-
-    def run(*cells, **options):
-        make(tmp_path, *cells, artifacts=options.pop("artifacts", ()))
-        said = []
-        return notebooks.run(("77",), out_dir=tmp_path, progress=said.append, **options)[0], said
-
-    return run
-
-
-def test_a_failing_cell_is_one_line(own):
-    result, _ = own("# divide\n1 / 0")
-    assert not result.ok
-    assert result.error == "cell 3 failed: ZeroDivisionError: division by zero"
-
-
-def test_a_run_leaves_a_page_and_one_that_failed_keeps_the_last(own, tmp_path):
-    own("# think\nprint('done.')")
-    page = tmp_path / "docs" / "notebooks" / "77-made.html"
-    written = page.read_text()
-    assert ">done.</pre>" in written
-    assert str(tmp_path) not in written  # where it wrote is this run's affair
-    own("1 / 0")
-    assert page.read_text() == written
-
-
-def test_progress_names_notebook_cell_and_elapsed(own):
-    result, said = own("# think hard\nprint('done.')")
-    assert result.ok
-    assert result.finding == "done."
-    assert any("77-made" in line and "think hard" in line and "s)" in line for line in said)
-
-
-@pytest.mark.slow
-def test_a_long_cell_says_how_far_it_is(own, monkeypatch):
-    monkeypatch.setattr(execution, "EVERY_S", 0.2)
-    code = "import time\nfrom llama_lab.bench.progress import announce\n"
-    code += "for i in range(4):\n    announce('measuring', i, 4)\n    time.sleep(0.6)"
-    _, said = own(code)
-    assert sum("measuring (" in line for line in said) >= 3
-    assert any(line.startswith("77-made: measuring (1/4) (") for line in said)
-
-
-def test_a_notebook_that_leaves_early_is_caught(own):
-    result, _ = own("import sys; sys.exit(0)", "open('figures/77.png', 'w')", artifacts=["figures/77.png"])
-    assert not result.ok
-    assert "without writing" in result.error
-
-
-def test_a_notebook_that_hangs_is_stopped(own):
-    result, _ = own("import time; time.sleep(600)", limit=4)
-    assert not result.ok
-    assert "stopped after 4 s" in result.error
-
-
-def test_parameters_reach_the_notebook(own, tmp_path):
-    make(
-        tmp_path, "print(n * 2)", parameters='n: int = 1  # x\nsource: str = "recorded"  # x\nout_dir: str = ".."  # x'
-    )
-    result = notebooks.run(("77",), {"n": "21"}, source="measure", out_dir=tmp_path)[0]
-    assert result.finding == "42"
-    with pytest.raises(UserError, match="add --measure"):
-        notebooks.run(("77",), {"n": "21"}, out_dir=tmp_path)
-
-
-WRITES = "import llama_jax as ll\nout_dir = out_dir or machine.home(source)\nprint(out_dir)"
-
-
-@pytest.mark.slow
-def test_a_measurement_goes_to_this_machines_results_and_a_redraw_to_the_repository(tmp_path, monkeypatch):
-    """Unless another folder is named, which may be the repository itself."""
-    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
-    monkeypatch.setattr(machine, "FOLDER", tmp_path / "results")
-    monkeypatch.chdir(tmp_path)
-    here = tmp_path / "results" / machine.name()
-    make(tmp_path, WRITES, parameters='source: str = "recorded"  # x\nout_dir: str = ""  # x')
-    for given, source, out, expected in (
-        ({}, "measure", None, here),
-        ({"source": "measure"}, "recorded", None, here),
-        ({}, "measure", tmp_path / "x", tmp_path / "x"),
-        ({"out_dir": str(tmp_path / "y")}, "measure", None, tmp_path / "y"),
-        ({}, "recorded", here, here),
-        ({}, "measure", ".", tmp_path),
-    ):
-        (result,) = notebooks.run(("77",), given, source, out_dir=out)
-        assert (result.ok, result.finding) == (True, str(expected))
-        assert (expected / "docs" / "notebooks" / "77-made.html").is_file()
-
-
-def test_a_child_that_complains_a_lot_does_not_block(own):
-    result, _ = own("import os; [os.write(2, b'x' * 1000 + b'\\n') for _ in range(500)]\nprint('done.')", limit=120)
-    assert result.ok
-    assert result.finding == "done."
-
-
-def test_an_out_folder_that_cannot_be_is_named(own, tmp_path):
-    (tmp_path / "file").write_text("")
-    make(tmp_path, "1")
-    with pytest.raises(UserError, match="Cannot write"):
-        notebooks.run(("77",), out_dir=tmp_path / "file")
-
-
-def test_two_parameter_cells_are_refused(tmp_path, monkeypatch):
-    make(tmp_path, "1")
-    nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
-    nb.cells.append({**nb.cells[0], "id": "another"})
-    (tmp_path / "77-made.ipynb").write_text(json.dumps(nb))
-    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
-    with pytest.raises(UserError, match="2 cells are tagged"):
-        notebooks.run(("77",))
-
-
-def test_a_notebook_whose_data_nobody_recorded_promises_nothing(tmp_path, monkeypatch):
-    make(tmp_path, "1", artifacts=["figures/77.png"])
-    nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
-    nb.metadata["llama_jax"]["needs"] = "data/77.csv"
-    nbformat.write(nb, tmp_path / "77-made.ipynb")
-    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
-    assert notebooks.run(("77",), out_dir=tmp_path)[0].ok
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "77.csv").write_text("")
-    assert notebooks.promised(tmp_path / "77-made.ipynb", tmp_path) == ["figures/77.png"]
-    assert "without writing" in notebooks.run(("77",), out_dir=tmp_path)[0].error
-
-
-def test_what_sums_up_the_others_runs_after_them(tmp_path, monkeypatch):
-    make(tmp_path, "1")
-    (tmp_path / "77-made.ipynb").rename(tmp_path / "88-made.ipynb")
-    make(
-        tmp_path,
-        "print((Path(out_dir) / 'out/notebooks/88-made.ipynb').is_file())",
-        parameters='from pathlib import Path  # x\nsource: str = "recorded"  # x\nout_dir: str = ".."  # x',
-    )
-    nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
-    nb.metadata["llama_jax"]["last"] = True
-    nbformat.write(nb, tmp_path / "77-made.ipynb")
-    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
-    results = notebooks.run(out_dir=tmp_path)
-    assert [(r.name, r.finding) for r in results] == [("88-made", ""), ("77-made", "True")]
-
-
-@pytest.mark.slow
-def test_two_are_drawn_side_by_side_and_measured_one_after_the_other(tmp_path, monkeypatch):
-    for name, other in (("77", "78"), ("78", "77")):
-        make(
-            tmp_path,
-            f"""import os, time
-there = lambda: os.path.exists(out_dir + "/{other}")
-open(out_dir + "/{name}", "w")
-end = time.time() + 60
-while source == "recorded" and not there() and time.time() < end:
-    time.sleep(0.05)
-print(there())
-if source == "measure":
-    os.remove(out_dir + "/{name}")""",
-        )
-        (tmp_path / "77-made.ipynb").rename(tmp_path / f"{name}-one.ipynb")
-    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
-    for source, found in (("measure", "False"), ("recorded", "True")):
-        results = notebooks.run(source=source, out_dir=tmp_path)
-        assert [(r.name, r.finding) for r in results] == [("77-one", found), ("78-one", found)]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("The disk is full.")])
-def test_what_is_drawn_beside_one_that_is_interrupted_is_stopped(error):
-    beside = threading.Event()
-
-    def one(number, children):
-        if number == 0:
-            beside.wait(60)
-            raise error
-        child = subprocess.Popen(["sleep", "600"])
-        children.append(child), begun.append(child), beside.set()
-        return child.wait()
-
-    begun = []
-    with pytest.raises(type(error)):
-        notebooks.side_by_side(one, [(number,) for number in range(9)])
-    assert 1 <= len(begun) <= 3
-    assert all(child.poll() == -signal.SIGKILL for child in begun)
-
-
-def test_one_may_be_read_after_another_than_its_number_says(tmp_path, monkeypatch):
-    def named(name, **own):
-        make(tmp_path, "1")
-        nb = nbformat.read(tmp_path / "77-made.ipynb", as_version=4)
-        nb.metadata["llama_jax"].update(own)
-        nbformat.write(nb, tmp_path / f"{name}.ipynb")
-        (tmp_path / "77-made.ipynb").unlink()
-
-    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
-    named("01-first"), named("02-second"), named("03-late", after="01-first"), named("04-summary", last=True)
-    assert [path.stem for path in notebooks.sources()] == ["01-first", "03-late", "02-second", "04-summary"]
-    named("03-late", after="01-frist")
-    with pytest.raises(UserError) as error:
-        notebooks.sources()
-    assert str(error.value).startswith("03-late.ipynb: after is '01-frist', which is no notebook.")
-    assert "01-first" in str(error.value)
 
 
 def test_each_notebook_links_to_the_one_before_it_and_the_one_after():
