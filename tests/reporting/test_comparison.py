@@ -1,3 +1,5 @@
+"""Two runs beside each other: a true change is found, a faster machine is none, and what differs is named."""
+
 import json
 
 import numpy as np
@@ -13,30 +15,22 @@ SOFTWARE = {"packages": {"jax": "0.10.2"}, "python": "3.11.7", "git": {"commit":
 
 
 def measured(
-    path,
-    seed=0,
-    rates=(("step", 20), ("loop", 30)),
-    machine=1.0,
-    environment=None,
-    meta=None,
-    blocks=16,
-    processes=8,
-    **changes,
+    path, seed=0, rates=(("step", 20), ("loop", 30)), machine=1.0, environment=None, meta=None, processes=8, **changes
 ):
-    """A table of a run: the subjects' rates in tokens/s, the baseline `step` twice, on a machine that is so much
-    faster."""
+    """A table of a run of 16 blocks: the subjects' rates in tokens/s, the baseline `step` twice, times the machine's
+    speed."""
     rng, trials = np.random.default_rng(seed), []
-    for block in range(blocks):
+    for block in range(16):
         speed = machine * np.exp(rng.normal(0, 0.02))
         for name, rate in [*rates, ("step" + AGAIN, dict(rates).get("step", 20))]:
             gap = 1e3 / (rate * speed * np.exp(rng.normal(0, 0.005)))
-            facts = dict(process=block * processes // blocks, bandwidth_gbps=10 * machine, prompt=block % 2)
+            facts = dict(process=block * processes // 16, bandwidth_gbps=10 * machine, prompt=block % 2)
             trials.append(trial(name, block, [5 + i * gap for i in range(4)], **{**facts, **changes}))
     about = {"environment": {**MACHINE, **SOFTWARE, **(environment or {})}, "baseline": "step", **(meta or {})}
     return record.write(path, trials, **about)
 
 
-def found(result, name):
+def named(result, name):
     return next(s for s in result["subjects"] if s["name"] == name)
 
 
@@ -46,14 +40,12 @@ def old(tmp_path):
 
 
 def test_a_true_change_is_found(old, tmp_path):
-    new = measured(tmp_path / "new.jsonl", 1, rates=(("step", 20), ("loop", 33)))
-    result = compare(old, new)
-    assert found(result, "loop")["rate"]["value"] == pytest.approx(1.1, abs=0.03)
-    assert found(result, "loop")["rate"]["verdict"] == "faster"
-    relative = found(result, "loop")["to_baseline"]
-    assert relative["low"] < 1.1 < relative["high"]
-    assert (relative["verdict"], relative["n_old"], relative["n_new"], relative["processes"]) == ("faster", 16, 16, 8)
-    step = found(result, "step")
+    result = compare(old, measured(tmp_path / "new.jsonl", 1, rates=(("step", 20), ("loop", 33))))
+    loop, step = named(result, "loop"), named(result, "step")
+    assert loop["rate"]["value"] == pytest.approx(1.1, abs=0.03)
+    assert loop["rate"]["verdict"] == loop["to_baseline"]["verdict"] == "faster"
+    assert loop["to_baseline"]["low"] < 1.1 < loop["to_baseline"]["high"]
+    assert [loop["to_baseline"][key] for key in ("n_old", "n_new", "processes")] == [16, 16, 8]
     assert step["rate"]["verdict"] != "faster"
     assert step["to_baseline"] is None  # it is the baseline
     assert [s["name"] for s in result["subjects"]] == ["step", "loop"]  # the twin is a control, not a subject
@@ -63,41 +55,36 @@ def test_a_true_change_is_found(old, tmp_path):
 
 def test_a_faster_machine_is_not_a_faster_program(old, tmp_path):
     result = compare(old, measured(tmp_path / "new.csv", 1, machine=1.2))
-    assert found(result, "loop")["rate"]["verdict"] == "faster"
-    assert found(result, "loop")["to_baseline"]["verdict"] == "equal within 2 %"
+    assert named(result, "loop")["rate"]["verdict"] == "faster"
+    assert named(result, "loop")["to_baseline"]["verdict"] == "equal within 2 %"
     assert result["bandwidth_gbps"] == {"old": 10, "new": 12, "ratio": pytest.approx(1.2)}
     assert any("x 1.200" in line and "bandwidth" in line for line in lines(result))
 
 
 def test_processes_are_resampled_as_wholes(old, tmp_path):
-    new = measured(tmp_path / "new.csv", 1)
-    narrow = compare(measured(tmp_path / "one.csv", processes=1), measured(tmp_path / "two.csv", 1, processes=1))
-    assert found(narrow, "loop")["rate"]["processes"] == 1
+    narrow = compare(*(measured(tmp_path / f"one{n}.csv", n, processes=1) for n in range(2)))
+    assert named(narrow, "loop")["rate"]["processes"] == 1
     assert any("one process" in line for line in lines(narrow))
-    assert found(compare(old, new), "loop")["rate"]["processes"] == 8
+    assert named(compare(old, measured(tmp_path / "new.csv", 1)), "loop")["rate"]["processes"] == 8
 
 
 def test_a_block_is_paired_with_both_runs_of_the_baseline(tmp_path):
     """Exact rates: the baseline runs at 20 and 80 in each block, so its pairs are over 40; a void second run leaves
     20."""
-    rates = (("step", 20), ("step" + AGAIN, 80), ("loop", 120))
 
     def table(name, loop, void=None):
-        trials = [
-            trial(who, b, [0, 1e3 / (loop if who == "loop" else rate)], valid=(who, b) != void)
-            for who, rate in rates
-            for b in range(3)
-        ]
+        rates = {"step": 20, "step" + AGAIN: 80, "loop": loop}
+        trials = [trial(s, b, [0, 1e3 / rate], valid=(s, b) != void) for s, rate in rates.items() for b in range(3)]
         return record.write(tmp_path / name, trials, environment=MACHINE, baseline="step")
 
-    same = found(compare(table("a.csv", 120), table("b.csv", 240)), "loop")["to_baseline"]
-    assert same["value"] == pytest.approx(2)
-    void = found(compare(tmp_path / "a.csv", table("c.csv", 120, ("step" + AGAIN, 1))), "loop")["to_baseline"]
-    assert void["value"] == pytest.approx(2 ** (1 / 3))
+    first = table("a.csv", 120)
+    same, void = (compare(first, table(*made)) for made in (("b.csv", 240), ("c.csv", 120, ("step" + AGAIN, 1))))
+    assert named(same, "loop")["to_baseline"]["value"] == pytest.approx(2)
+    assert named(void, "loop")["to_baseline"]["value"] == pytest.approx(2 ** (1 / 3))
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "words"),
     [
         (dict(environment={"cpu": "B"}), "cpu was A, is B"),
         (dict(environment={"cores": 4}), "cores was 2, is 4"),
@@ -113,15 +100,26 @@ def test_a_block_is_paired_with_both_runs_of_the_baseline(tmp_path):
         (dict(tokens_sha256="u"), "tokens of step, prompt 0"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(old, tmp_path, changes, named):
+def test_what_cannot_be_compared_is_refused_unless_asked_for(old, tmp_path, changes, words):
     new = measured(tmp_path / "new.csv", 1, **changes)
-    with pytest.raises(UserError, match=named) as refused:
+    with pytest.raises(UserError, match=f"{words}.*--anyway"):
         compare(old, new)
-    assert "--anyway" in str(refused.value)
     result = compare(old, new, anyway=True)
-    assert result["differences"]
     assert any(line.startswith("differs: ") for line in lines(result))
-    assert found(result, "loop")["rate"]["n_new"] == 16
+    assert named(result, "loop")["rate"]["n_new"] == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(valid=False), "share no subject"),
+        (dict(phase="cold"), "share no subject"),
+        (dict(prompt=7), "of the same prompt"),
+    ],
+)
+def test_nothing_in_common_is_one_line(old, tmp_path, changes, words):
+    with pytest.raises(UserError, match=words):
+        compare(old, measured(tmp_path / "new.csv", **changes))
 
 
 def test_other_libraries_are_what_one_compares_for(old, tmp_path):
@@ -137,39 +135,27 @@ def test_subjects_of_one_table_only_are_listed(old, tmp_path):
     assert any(line.startswith("only in") and line.endswith("chunk8") for line in lines(result))
 
 
-def test_nothing_in_common_is_one_line(old, tmp_path):
-    with pytest.raises(UserError, match="share no subject"):
-        compare(old, measured(tmp_path / "void.csv", valid=False))
-    with pytest.raises(UserError, match="share no subject"):
-        compare(old, measured(tmp_path / "cold.csv", phase="cold"))
-    with pytest.raises(UserError, match="of the same prompt"):
-        compare(old, measured(tmp_path / "prompt.csv", prompt=7))
-
-
 def test_the_baseline_is_the_metas_or_has_a_twin(old, tmp_path):
-    silent = measured(tmp_path / "new.csv", 1, meta={"baseline": None})
-    assert found(compare(old, silent), "loop")["to_baseline"] is not None
-    rates = (("loop", 30), ("chunk8", 20))
-    a, b = (measured(tmp_path / f"{n}.csv", n, rates, meta={"baseline": None}) for n in range(2))
-    trials, meta = record.read(a)
-    a = record.write(a, [t for t in trials if AGAIN not in t.subject], environment=meta["environment"])
-    assert found(compare(a, b), "loop")["to_baseline"] is None
+    unnamed = dict(meta={"baseline": None})
+    assert named(compare(old, measured(tmp_path / "new.csv", 1, **unnamed)), "loop")["to_baseline"] is not None
+    first, second = (measured(tmp_path / f"{n}.csv", n, (("loop", 30), ("chunk8", 20)), **unnamed) for n in range(2))
+    trials, meta = record.read(first)
+    record.write(first, [t for t in trials if AGAIN not in t.subject], environment=meta["environment"])
+    assert named(compare(first, second), "loop")["to_baseline"] is None
 
 
 def test_a_run_is_compared_with_its_own_name(tmp_path):
     """A table may hold several runs of a subject, with other work in each."""
     tables = []
     for n in range(2):
-        trials = [
-            t
-            for run, tokens in (("short", 4), ("long", 9))
-            for t in record.read(measured(tmp_path / f"{run}{n}.csv", n, run=run, prompt_tokens=tokens))[0]
-        ]
+        trials = []
+        for run, tokens in (("short", 4), ("long", 9)):
+            trials += record.read(measured(tmp_path / f"{run}{n}.csv", n, run=run, prompt_tokens=tokens))[0]
         tables.append(record.write(tmp_path / f"both{n}.csv", trials, environment=MACHINE, baseline="step"))
     result = compare(*tables)
     assert [s["name"] for s in result["subjects"]] == ["short: step", "short: loop", "long: step", "long: loop"]
-    assert found(result, "long: loop")["to_baseline"]["n_new"] == 16
-    assert found(result, "long: step")["to_baseline"] is None
+    assert named(result, "long: loop")["to_baseline"]["n_new"] == 16
+    assert named(result, "long: step")["to_baseline"] is None
 
 
 def test_corrupt_lines_are_left_out_on_request(old, tmp_path):

@@ -40,7 +40,7 @@ def result():
                     random_weights=True, limit_tokens_per_second=123.45, resumed_trials=4)  # fmt: skip
     environment = dict(
         cpu="Z80", cores=2, ram_bytes=24 * 2**30, os="Linux", python="3.11.7", governor="unknown", weights_hash="abc",
-        packages={"jax": "0.10.2", "numba": None}, settings={"XLA_FLAGS": "--a=b"},
+        packages={"jax": "0.10.2", "numba": None}, settings={"XLA_FLAGS": "--a=b\n- c"},
         git={"commit": "f00", "dirty": True}, blas=[{"library": "openblas", "version": "0.3", "threads": 2}],
         gpus=[{"name": "H200", "driver": "570", "memory": "1 GiB"}], limits={"cpus": 1.5, "memory_bytes": 2**30},
         bandwidth_gbps=20.04, gflops=99.6, watch={"others_cpu": 0.42, "steal": 0.0, "load_before": 1.0},
@@ -116,7 +116,7 @@ def test_the_block_names_everything_beside_the_numbers(result):
         "model": "m", "weights (SHA-256)": "abc", "dtype": "float32", "tokens": "48 of prompt + 3 new", "blocks": "12",
         "processes": "2", "seed": "5", "baseline": "step", "CPU": "Z80", "memory": "24 GiB", "GPU": "H200 (driver 570)",
         "container's CPUs": "1.5", "container's memory": "1.0 GiB", "packages": "jax 0.10.2",
-        "BLAS and OpenMP": "openblas 0.3 (2 threads)", "settings": "`XLA_FLAGS=--a=b`",
+        "BLAS and OpenMP": "openblas 0.3 (2 threads)", "settings": "`XLA_FLAGS=--a=b - c`",
         "commit": "f00 with local changes", "memory bandwidth, probed": "20.0 GB/s",
         "float32 matrix product, probed": "100 GFLOP/s", "decode limit of this bandwidth": "123.5 tokens/s",
     }  # fmt: skip
