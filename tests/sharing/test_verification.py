@@ -93,7 +93,7 @@ def edited(at, change):
     def damage(lines):
         row = json.loads(lines[at])
         change(row)
-        return [*lines[:at], json.dumps(row), *lines[at + 1 :]]
+        return [*lines[:at], json.dumps(row) + "\n", *lines[at + 1 :]]
 
     return damage
 
@@ -113,7 +113,7 @@ DAMAGE = {
 @pytest.mark.parametrize(("damage", "words"), DAMAGE.values(), ids=DAMAGE)
 def test_what_changed_since_it_was_written_is_noticed(tmp_path, damage, words):
     path = made.contributed(tmp_path)
-    path.write_text("".join(f"{line}\n" for line in damage(path.read_text().splitlines())))
+    path.write_text("".join(damage(path.read_text().splitlines(keepends=True))))
     assert words in reasons(path)[0]
 
 
