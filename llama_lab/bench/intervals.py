@@ -95,10 +95,10 @@ def median_interval(values: np.ndarray, clusters: Labels, seed: int, resamples: 
         return min(low, float(np.median(values))), max(high, float(np.median(values)))
     picks = rng.integers(len(groups), size=(resamples, len(groups)))
     if len({*map(len, groups)}) == 1:  # all at once, the same numbers thirty times as fast
-        found = np.median(np.stack(groups)[picks].reshape(resamples, -1), axis=1)
+        medians = np.median(np.stack(groups)[picks].reshape(resamples, -1), axis=1)
     else:
-        found = [np.median(np.concatenate([groups[i] for i in pick])) for pick in picks]
-    low, high = np.percentile(found, [2.5, 97.5])
+        medians = [np.median(np.concatenate([groups[i] for i in pick])) for pick in picks]
+    low, high = np.percentile(medians, [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -107,8 +107,8 @@ def centre(values: Values) -> tuple[float, float]:
     and rates scatter by factors."""
     values = np.asarray(values, float)
     factors = (values > 0).all()
-    each = np.log(values) if factors else values
-    low, high = student([np.stack([each, np.ones_like(each)], axis=1)])
+    scaled = np.log(values) if factors else values
+    low, high = student([np.stack([scaled, np.ones_like(scaled)], axis=1)])
     return (math.exp(low), math.exp(high)) if factors else (low, high)
 
 
@@ -124,10 +124,10 @@ def bootstrap(
     for how in (method, "percentile"):
         rng = np.random.default_rng(seed)
         with warnings.catch_warnings(action="ignore"):  # BCa warns where it is not defined; the result says so too
-            found = stats.bootstrap(
+            result = stats.bootstrap(
                 samples, statistic, n_resamples=resamples, method=how, confidence_level=level, rng=rng
             )
-        low, high = map(float, found.confidence_interval)
+        low, high = map(float, result.confidence_interval)
         if np.isfinite([low, high]).all():
             break
     return low, high

@@ -6,20 +6,22 @@ import math
 from collections.abc import Callable
 
 
-def ends(found, name: str = "") -> tuple[float, float]:
+def ends(estimate, name: str = "") -> tuple[float, float]:
     """(low, high) of a summary or a ratio, or of an entry with such keys, which may begin with a name."""
-    return tuple(found[name + end] if isinstance(found, dict) else getattr(found, end) for end in ("low", "high"))
+    return tuple(
+        estimate[name + end] if isinstance(estimate, dict) else getattr(estimate, end) for end in ("low", "high")
+    )
 
 
-def interval(found, form: str | Callable[[float], str] = ".2f", name: str = "") -> str:
+def interval(estimate, form: str | Callable[[float], str] = ".2f", name: str = "") -> str:
     """`[low, high]` of what `ends` takes. form: of a number, or what says it."""
-    low, high = (form(end) if callable(form) else f"{end:{form}}" for end in ends(found, name))
+    low, high = (form(end) if callable(form) else f"{end:{form}}" for end in ends(estimate, name))
     return f"[{low}, {high}]"
 
 
-def within(found, form: str | Callable[[float], str] = ".2f", name: str = "") -> str:
+def within(estimate, form: str | Callable[[float], str] = ".2f", name: str = "") -> str:
     """The same after a space; "" where there is no interval."""
-    return f" {interval(found, form, name)}" if math.isfinite(ends(found, name)[0]) else ""
+    return f" {interval(estimate, form, name)}" if math.isfinite(ends(estimate, name)[0]) else ""
 
 
 def round_ratio(value: float) -> str:

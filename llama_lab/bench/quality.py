@@ -285,7 +285,7 @@ def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
     """One entry an arithmetic, in the order of `ARITHMETICS`: {subject, backend, tokens, kl, kl_low, kl_high (mean in
     nats and its 95 % interval), median, worst, top1, top1_low, top1_high, valid, reasons}; None or NaN for what is not
     known."""
-    found = []
+    entries = []
     for name in ARITHMETICS:
         mine = sorted((r for r in rows if r.subject == name), key=lambda r: r.first)
         if not mine:
@@ -304,8 +304,8 @@ def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
         sure = [group for group, k in zip(groups, known, strict=True) if k]
         entry |= dict(zip(("top1", "top1_low", "top1_high"), mean_with_interval(agree[known], sure, seed), strict=True))
         entry |= dict(median=float(np.median(kl)) if len(kl) else None, worst=float(kl.max()) if len(kl) else None)
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def mean_with_interval(values: np.ndarray, groups: Sequence, seed: int) -> tuple[float | None, float, float]:

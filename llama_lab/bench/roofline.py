@@ -97,11 +97,11 @@ def bandwidth() -> float:
 
 def probes(rows: Iterable) -> dict[str, list[float]]:
     """Run → what its probes read, GB/s, each once: the trials of a block in a process share one."""
-    found: dict[str, dict[tuple, float]] = {}
+    runs: dict[str, dict[tuple, float]] = {}
     for row in rows:
         if row.bandwidth_gbps:
-            found.setdefault(row.run, {})[row.process, row.block, row.bandwidth_gbps] = row.bandwidth_gbps
-    return {run: list(each.values()) for run, each in found.items()}
+            runs.setdefault(row.run, {})[row.process, row.block, row.bandwidth_gbps] = row.bandwidth_gbps
+    return {run: list(reads.values()) for run, reads in runs.items()}
 
 
 def of_runs(rows: Sequence) -> list:

@@ -184,12 +184,12 @@ def of_times(ratio: Ratio) -> Ratio:
     return replace(ratio, times=True)
 
 
-def with_floor(found: Ratio, control: Ratio) -> Ratio:
+def with_floor(measured: Ratio, control: Ratio) -> Ratio:
     """The ratio, to be judged against its run's A/A control (the baseline's second run over its first)."""
     if control.n < 2:
-        return found
+        return measured
     differs = control.excludes_one and abs(control.value - 1) > NARROW
-    return replace(found, floor=control.effect, control_differs=differs)
+    return replace(measured, floor=control.effect, control_differs=differs)
 
 
 def pair_baseline(first: Values, again: Values) -> np.ndarray:
@@ -201,21 +201,21 @@ def pair_baseline(first: Values, again: Values) -> np.ndarray:
     return np.exp(np.nanmean(np.log([first, again]), axis=0))
 
 
-def more_blocks(found: Ratio) -> int | None:
+def more_blocks(measured: Ratio) -> int | None:
     """Blocks still needed for a verdict, if half-width and floor shrink as 1/sqrt(n) and the ratio stays; 0 when it has
     one.
 
     The cheaper of two ends: an interval that excludes 1 (and a floor below the effect), or one within 2 % of 1. None
     for fewer than two pairs. For an unstable ratio it is the least: the noise or the control must calm down as well.
     """
-    if found.n < 2 or not math.isfinite(found.high):
+    if measured.n < 2 or not math.isfinite(measured.high):
         return None
-    if found.verdict not in UNDECIDED:
+    if measured.verdict not in UNDECIDED:
         return 0
-    half = math.log(found.high / found.low) / 2
-    ends = [(max(half, found.floor), found.effect), (half, math.log1p(NARROW) - found.effect)]
-    needed = min(math.ceil(found.n * (bar / room) ** 2) for bar, room in ends if room > 0)
-    return max(1, needed - found.n)
+    half = math.log(measured.high / measured.low) / 2
+    ends = [(max(half, measured.floor), measured.effect), (half, math.log1p(NARROW) - measured.effect)]
+    needed = min(math.ceil(measured.n * (bar / room) ** 2) for bar, room in ends if room > 0)
+    return max(1, needed - measured.n)
 
 
 def drift(values: Values) -> Drift:

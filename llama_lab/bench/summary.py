@@ -73,8 +73,8 @@ def paired_ratio(
     """
     if subject in (baseline, baseline + AGAIN):
         return over(*(rates(trials, name, value, place) for name in (subject, baseline)), seed)
-    found = over(*(both_rates(trials, name, value, place) for name in (subject, baseline)), seed)
-    return statistics.with_floor(found, control(trials, seed, value, place))
+    measured = over(*(both_rates(trials, name, value, place) for name in (subject, baseline)), seed)
+    return statistics.with_floor(measured, control(trials, seed, value, place))
 
 
 def tally(
@@ -221,9 +221,9 @@ def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = 
     names: the subjects in the order wanted; by default that of their cold starts, which run in the order they were
     given.
     """
-    found = subjects(sorted(trials, key=lambda t: (t.phase == "warm", t.block, t.order)))
-    names = [n for n in names or found if not n.endswith(AGAIN)]
-    twin = [n for n in found if n.endswith(AGAIN)]
+    present = subjects(sorted(trials, key=lambda t: (t.phase == "warm", t.block, t.order)))
+    names = [n for n in names or present if not n.endswith(AGAIN)]
+    twin = [n for n in present if n.endswith(AGAIN)]
     return [entry(trials, n, baseline, seed) for name in names for n in ([name, *twin] if name == baseline else [name])]
 
 

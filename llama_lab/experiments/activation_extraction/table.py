@@ -83,8 +83,8 @@ def gains(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
 def additions(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
     """{addition, to, ratio, says: its verdict} of each of `gains`, and of the A/A control."""
     added_to = dict(STEPS)
-    found = [dict(addition=name, to=added_to[name], ratio=r, says=r.verdict) for name, r in gains(rows, seed).items()]
-    return [*found, dict(addition="A/A control", to="itself", ratio=twin_is_equal(rows, seed), says="control")]
+    steps = [dict(addition=name, to=added_to[name], ratio=r, says=r.verdict) for name, r in gains(rows, seed).items()]
+    return [*steps, dict(addition="A/A control", to="itself", ratio=twin_is_equal(rows, seed), says="control")]
 
 
 ADDITIONS = frames.Columns(
@@ -92,15 +92,15 @@ ADDITIONS = frames.Columns(
 )
 
 
-def gained(found: Ratio) -> str:
+def gained(gain: Ratio) -> str:
     """`1.62x [1.51, 1.73]`, and in words where that is nothing, or a loss, or undecided."""
-    if not found.n:
+    if not gain.n:
         return "no pair of valid passes"
-    if found.verdict == Verdict.EQUAL:
-        return f"gains nothing: {found.words}"
-    if found.verdict in NOTHING:
-        return f"not decided: {found.words}"
-    return f"loses: {found.words}" if found.value < 1 else found.words
+    if gain.verdict == Verdict.EQUAL:
+        return f"gains nothing: {gain.words}"
+    if gain.verdict in NOTHING:
+        return f"not decided: {gain.words}"
+    return f"loses: {gain.words}" if gain.value < 1 else gain.words
 
 
 def ceiling(rows: Sequence[Extraction]) -> dict[tuple[int, int], float]:
@@ -141,9 +141,9 @@ def beside_the_promises(rows: Sequence[Extraction], seed: int = 0):
         ("everything, over N1 with the same layers", FIRST),
         ("everything, over a loop of copies", COPIES),
     ):
-        found = summary.paired_ratio(here, PRODUCT, other, seed)
-        lines.append((words, "", found.words if found.n else "not measured here"))
-    lines += [(f"{name} alone", "", gained(found)) for name, found in gains(rows, seed).items()]
+        ratio = summary.paired_ratio(here, PRODUCT, other, seed)
+        lines.append((words, "", ratio.words if ratio.n else "not measured here"))
+    lines += [(f"{name} alone", "", gained(ratio)) for name, ratio in gains(rows, seed).items()]
     return frames.show(lines, BESIDE)
 
 

@@ -46,20 +46,20 @@ def scaled(rows: Sequence[Run], seed: int = 0) -> list[Scaled]:
     rows = sorted(rows, key=lambda row: (SUBJECTS.index(row.subject), row.workers))
     by = ("subject", "workers")
     entries = summary.tally(rows, by, dict(rate="tg"), seed=seed, clusters=None).to_dict("records")
-    one, *each = (
+    base, *rates = (
         {(0, row.block): row.tg for row in some}
         for some in ([row for row in rows if row.subject == ONE], *(e["rows"] for e in entries))
     )
     return [
-        Scaled(e["subject"], e["workers"], e["points"]["rate"], e["rate"], summary.over(at, one, seed))
-        for e, at in zip(entries, each, strict=True)
+        Scaled(e["subject"], e["workers"], e["points"]["rate"], e["rate"], summary.over(at, base, seed))
+        for e, at in zip(entries, rates, strict=True)
     ]
 
 
 def overheads(rows: Sequence[Run], seed: int = 0) -> dict[str, Summary]:
     """Engine → seconds of a worker that a unit costs beside its tokens: in each block the slope of a run's seconds over
     its number of units, times its workers."""
-    rows, found = [row for row in rows if row.run == OVERHEAD and row.valid], {}
+    rows, costs = [row for row in rows if row.run == OVERHEAD and row.valid], {}
     for subject in SUBJECTS:
         slopes = []
         for block in sorted({row.block for row in rows}):
@@ -68,13 +68,13 @@ def overheads(rows: Sequence[Run], seed: int = 0) -> dict[str, Summary]:
                 slope = np.polyfit([row.units for row in mine], [row.wall_ns / 1e9 for row in mine], 1)[0]
                 slopes.append(float(slope) * mine[0].workers)
         if slopes:
-            found[subject] = statistics.summarise(slopes, seed)
-    return found
+            costs[subject] = statistics.summarise(slopes, seed)
+    return costs
 
 
-def of_one(found: Sequence[Scaled]) -> float:
+def of_one(engines: Sequence[Scaled]) -> float:
     """Median tokens/s of one process; 0 where no run of it counts."""
-    return next((e.rate.median for e in found if e.subject == ONE), 0.0)
+    return next((e.rate.median for e in engines if e.subject == ONE), 0.0)
 
 
 def milliseconds(cost: Summary) -> str:
@@ -94,11 +94,11 @@ def smallest(overhead: float, rate: float, below: float = BELOW) -> float:
 
 def starts(rows: Sequence[Run]) -> dict[tuple[str, int], list[float]]:
     """(engine, workers) → seconds of each command beside its work: Python, the engine, weights, compiling, leaving."""
-    found: dict[tuple[str, int], list[float]] = {}
+    seconds: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         if row.run == SCALING and row.valid:
-            found.setdefault((row.subject, row.workers), []).append(row.start_ns / 1e9)
-    return found
+            seconds.setdefault((row.subject, row.workers), []).append(row.start_ns / 1e9)
+    return seconds
 
 
 def durations(rows: Sequence[Run]) -> list[float]:
@@ -115,13 +115,13 @@ def fleets(rows: Sequence[Run], seed: int = 0) -> list[dict]:
     if not begun or not spent:
         return []
     overhead = max(0.0, cost.median) if cost else 0.0
-    found = []
+    entries = []
     for words, rate in RATES.items():
         for workers in FLEET:
             fleet = Fleet(workers, FLEET_UNITS, spent, begun, overhead, rate / 3600)
             shares = [useful(fleet, simulate(fleet, seed + i)) for i in range(FLEET_SEEDS)]
-            found.append(dict(failures=words, workers=workers, shares=shares))
-    return found
+            entries.append(dict(failures=words, workers=workers, shares=shares))
+    return entries
 
 
 def with_costs(rows: Sequence[Run], seed: int = 0) -> list[dict]:

@@ -42,11 +42,9 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
 
     if len(set(x)) < 2:
         return Slope(*[float("nan")] * 4, len(x))
-    found = stats.linregress(x, y)
-    half = stats.t.ppf(0.975, len(x) - 2) * found.stderr if len(x) > 2 else float("nan")
-    return Slope(
-        float(found.slope), float(found.intercept), float(found.slope - half), float(found.slope + half), len(x)
-    )
+    line = stats.linregress(x, y)
+    half = stats.t.ppf(0.975, len(x) - 2) * line.stderr if len(x) > 2 else float("nan")
+    return Slope(float(line.slope), float(line.intercept), float(line.slope - half), float(line.slope + half), len(x))
 
 
 def per_layer(rows: Sequence[Compilation], layout: str, stage: str = "seconds") -> Slope:
@@ -58,16 +56,16 @@ def per_layer(rows: Sequence[Compilation], layout: str, stage: str = "seconds") 
 
 def medians(rows: Sequence[Compilation], value: Callable[[Compilation], float | None]) -> dict[int, float]:
     """Median of a value by depth, deepest last; depths where none is known left out."""
-    found: dict[int, list[float]] = {}
+    by_depth: dict[int, list[float]] = {}
     for r in sorted(rows, key=lambda r: r.depth):
         if (known := value(r)) is not None:
-            found.setdefault(r.depth, []).append(known)
-    return {depth: float(np.median(values)) for depth, values in found.items()}
+            by_depth.setdefault(r.depth, []).append(known)
+    return {depth: float(np.median(values)) for depth, values in by_depth.items()}
 
 
 def stage_table(rows: Sequence[Compilation]) -> list[dict]:
     """One entry a placement of the run `placement`, in milliseconds and medians: its stages, sizes and warm rate."""
-    found = []
+    entries = []
     for name in dict.fromkeys(r.placement for r in sorted(of_run(rows, "placement"), key=lambda r: (r.block, r.order))):
         mine = [r for r in of_run(rows, "placement") if r.placement == name]
         times = {
@@ -75,9 +73,9 @@ def stage_table(rows: Sequence[Compilation]) -> list[dict]:
         }
         megabytes = {f"{k} MB": (getattr(mine[0], f"{k}_bytes") or NAN) / 1e6 for k in ("executable", "temp")}
         rate = float(np.median([r.rate for r in mine]))
-        found.append({"placement": name, **times, "instructions": mine[0].instructions, **megabytes, "tokens/s": rate,
+        entries.append({"placement": name, **times, "instructions": mine[0].instructions, **megabytes, "tokens/s": rate,
                       "processes": len(mine)})  # fmt: skip
-    return found
+    return entries
 
 
 # Starts ---------------------------------------------------------------------------------------------------------------
@@ -175,7 +173,7 @@ def break_even(trials: Sequence[Start], ours: tuple[str, str], other: tuple[str,
     A start costs `Start.cost`, the first tokens of its request included; each further token costs the reciprocal of the
     warm rate. Gains are paired by block of the warm trials.
     """
-    above, below = ([t.cost for t in of_start(trials, *who).values()] for who in (ours, other))
+    above, below = ([t.cost for t in of_start(trials, *start).values()] for start in (ours, other))
     rates = [summary.both_rates(trials, name) for name, _ in (ours, other)]
     pairs = sorted(set(rates[0]) & set(rates[1]))
     if not above or not below or not pairs:
@@ -200,11 +198,11 @@ def crossing(extra: float, gain: float, made: int) -> float:
     return made + extra / gain if gain > 0 else NEVER
 
 
-def seconds_for(trials: Sequence[Start], who: tuple[str, str], tokens: np.ndarray) -> np.ndarray:
+def seconds_for(trials: Sequence[Start], start: tuple[str, str], tokens: np.ndarray) -> np.ndarray:
     """Seconds from loaded weights until n tokens are made [n]: mean start cost and mean warm time a token; NaN within
     the start."""
-    starts = of_start(trials, *who).values()
-    rates = summary.both_rates(trials, who[0]).values()
+    starts = of_start(trials, *start).values()
+    rates = summary.both_rates(trials, start[0]).values()
     if not starts or not rates:
         return np.full(len(tokens), NAN)
     made = next(iter(starts)).new_tokens

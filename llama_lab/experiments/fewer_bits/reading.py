@@ -50,8 +50,8 @@ def texts(loaded: Checkpoint, tokens: int, seed: int = 0) -> dict[str, list[int]
             name: list(passages.random_prompts(loaded.config.vocab_size, tokens + 1, seed + i, 1)[0])
             for i, name in enumerate(TEXTS)
         }
-    found = {PROSE: corpus.manual(), CODE: corpus.code()}
-    ids = {name: loaded.tokenizer.encode(text[: 12 * (tokens + 1)])[: tokens + 1] for name, text in found.items()}
+    whole = {PROSE: corpus.manual(), CODE: corpus.code()}
+    ids = {name: loaded.tokenizer.encode(text[: 12 * (tokens + 1)])[: tokens + 1] for name, text in whole.items()}
     if short := [name for name in ids if len(ids[name]) <= tokens]:
         raise UserError(
             f"quality_tokens is {tokens}; the text {short[0]!r} has {len(ids[short[0]]) - 1}. Ask for fewer."
@@ -119,7 +119,7 @@ def groups(rows: Sequence[Reading]) -> list[tuple]:
 def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
     """One entry a subject and text, `ALL` included: {subject, backend, text, tokens, kl, top1, ppl, each with _low and
     _high of its 95 % interval, valid, reasons}. kl: mean nats. top1: share of equal best tokens. ppl: perplexity."""
-    found = []
+    entries = []
     for subject in dict.fromkeys(r.subject for r in rows):
         for text in (*TEXTS, ALL):
             if not (mine := windows_of(rows, subject, text)):
@@ -133,7 +133,7 @@ def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
                 entry |= dict(
                     zip((what, f"{what}_low", f"{what}_high"), np.exp(mean) if what == "ppl" else mean, strict=True)
                 )
-            found.append(
+            entries.append(
                 entry
                 | dict(
                     tokens=len(labels),
@@ -141,7 +141,7 @@ def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
                     reasons=sorted({r.reason for r in mine if r.reason}),
                 )
             )
-    return found
+    return entries
 
 
 def over(rows: Sequence[Reading], above: str, below: str, what: str, seed: int = 0) -> statistics.Ratio:

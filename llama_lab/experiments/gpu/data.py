@@ -100,7 +100,7 @@ def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
     of tokens/s, ratio: to the baseline, void, …}, and {values, backend, model, mbu, limit, agreed, tokens, trials}."""
     warm, order = requests_of(rows, model, DECODE), [(name,) for name in subjects(rows)]
     frame = summary.tally(warm, ["subject"], dict(rate="tg"), against=BASELINE, seed=seed, clusters=None, order=order)
-    found = [
+    lines = [
         e
         | dict(
             backend=e["first"].backend,
@@ -115,21 +115,21 @@ def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
         for e in frame.to_dict("records")
         if e["n"]
     ]
-    return sorted(found, key=lambda r: -r["rate"].median)
+    return sorted(lines, key=lambda r: -r["rate"].median)
 
 
-def between(one: dict, other: dict, seed: int = 0) -> statistics.Ratio:
+def between(line: dict, other: dict, seed: int = 0) -> statistics.Ratio:
     """Decode rate of one line of `rates` over another's of the same model, in pairs of a block."""
-    return summary.paired_ratio(one["trials"], one["subject"], other["subject"], seed)
+    return summary.paired_ratio(line["trials"], line["subject"], other["subject"], seed)
 
 
 def first_token(rows: Sequence[GpuTrial], model: str) -> dict[str, dict[int, list[float]]]:
     """Milliseconds to the first token by subject and prompt length, valid warm trials."""
-    found: dict[str, dict[int, list[float]]] = {}
+    times: dict[str, dict[int, list[float]]] = {}
     for row in rows:
         if row.model == model and row.run.startswith(FIRST_TOKEN) and row.phase == "warm" and row.valid:
-            found.setdefault(row.subject, {}).setdefault(row.prompt_tokens, []).append(row.ttft * 1e3)
-    return found
+            times.setdefault(row.subject, {}).setdefault(row.prompt_tokens, []).append(row.ttft * 1e3)
+    return times
 
 
 def first_tokens(rows: Sequence[GpuTrial]) -> dict[str, dict[str, dict[int, list[float]]]]:
@@ -140,16 +140,16 @@ def first_tokens(rows: Sequence[GpuTrial]) -> dict[str, dict[str, dict[int, list
 def starts(rows: Sequence[GpuTrial], model: str) -> list[dict]:
     """What a subject's first answer costs beyond a warm one, seconds (n = 1), and its memory beside the weights, bytes
     or None."""
-    found = []
+    entries = []
     for row in requests_of(rows, model, DECODE, "first"):
         warm = [
             other.seconds for other in requests_of(rows, model, DECODE) if other.subject == row.subject and other.valid
         ]
         if row.valid and warm:
-            found.append(
+            entries.append(
                 dict(subject=row.subject, seconds=max(0.0, row.seconds - float(np.median(warm))), extra=row.extra_bytes)
             )
-    return found
+    return entries
 
 
 def is_gpu(rows: Sequence[GpuTrial]) -> bool:

@@ -30,14 +30,14 @@ class Cost:
 
 def costs(trials: Sequence[Trial], names: Sequence[str], seed: int = 0) -> list[Cost]:
     """A cost a placement that has valid trials of both kinds side by side."""
-    found = []
+    placements = []
     for name in names:
         greedy, sampled = summary.both_rates(trials, name), summary.rates(trials, name + SAMPLED)
         if pairs := sorted(greedy.keys() & sampled.keys()):
             points = tuple(1e3 / sampled[at] - 1e3 / greedy[at] for at in pairs)
             added = statistics.summarise(points, seed, [process for process, _ in pairs])
-            found.append(Cost(name, added, points, summary.paired_ratio(trials, name + SAMPLED, name, seed)))
-    return found
+            placements.append(Cost(name, added, points, summary.paired_ratio(trials, name + SAMPLED, name, seed)))
+    return placements
 
 
 def new_settings(
@@ -45,7 +45,7 @@ def new_settings(
 ) -> list[dict[str, str | int | float]]:
     """What an answer at another temperature compiles in a process that has sampled before: {name, programs, seconds} a
     placement; seconds of trace, lowering and compilation, the persistent cache left aside."""
-    ids, found = encoder(checkpoint)(workload.prompts[0]), []
+    ids, entries = encoder(checkpoint)(workload.prompts[0]), []
     for name in names:
         engine = generate.build(checkpoint, name)
         for s in (sampler, replace(sampler, temperature=sampler.temperature * OTHERWISE)):
@@ -54,5 +54,5 @@ def new_settings(
                     generate.stream(engine, [ids], workload.new_tokens, s, length=workload.length, slots=workload.slots)
                 )
         seconds = guard.seconds("trace") + guard.seconds("lower") + guard.backend_seconds
-        found.append(dict(name=name, programs=guard.compilations, seconds=round(seconds, 4)))
-    return found
+        entries.append(dict(name=name, programs=guard.compilations, seconds=round(seconds, 4)))
+    return entries

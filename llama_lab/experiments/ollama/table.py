@@ -42,17 +42,17 @@ def talks(
     """
     asked = max((t.new_tokens for t in of_run(trials, run)), default=0)
     chat = [t for t in of_run(trials, run) if t.valid and t.new_tokens == asked]
-    count, found = max((t.prompt for t in of_run(trials, run)), default=-1) + 1, {}
+    count, entries = max((t.prompt for t in of_run(trials, run)), default=-1) + 1, {}
     totals = {name: whole_talks([t for t in chat if t.subject == name], count) for name in {*names, reference}}
     for name in names:
         turns = [[t.seconds for t in chat if t.subject == name and t.prompt == k] for k in range(count)]
         if any(turns):
-            found[name] = dict(
+            entries[name] = dict(
                 turns=turns,
                 total=statistics.summarise(list(totals[name].values()), seed),
                 ratio=statistics.of_times(summary.over(totals[name], totals[reference], seed)),
             )
-    return found
+    return entries
 
 
 def whole_talks(trials: Sequence[Trial], turns: int) -> dict[tuple[int, int], float]:
@@ -70,8 +70,8 @@ def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
 
     again, kept = (talks(trials, names, next(iter(names), ""), seed, run) for run in (CHAT, KEPT))
     rows = []
-    for name, found in kept.items():
-        for k, seconds in enumerate(found["turns"]):
+    for name, talk in kept.items():
+        for k, seconds in enumerate(talk["turns"]):
             before = again[name]["turns"][k] if name in again else []
             rows.append(
                 {
@@ -87,11 +87,11 @@ def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
 
 def under_ours(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     """The entries, each with `over`: the decode rate of the fastest placement over its, and the `verdict` of that."""
-    mine, found = fastest(entries), []
+    mine, lines = fastest(entries), []
     for e in entries:
         over = ratio(trials, mine["name"], e["name"], seed) if mine and e["decode"].n else statistics.NO_RATIO
-        found.append(e | dict(over=over, verdict=over.verdict if over.n and mine is not e else ""))
-    return found
+        lines.append(e | dict(over=over, verdict=over.verdict if over.n and mine is not e else ""))
+    return lines
 
 
 COLUMNS = frames.Columns(

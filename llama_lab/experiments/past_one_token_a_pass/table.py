@@ -44,13 +44,13 @@ def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
     return entries
 
 
-def equal(trials: Sequence[Trial], one: str, other: str) -> bool:
+def equal(trials: Sequence[Trial], name: str, other: str) -> bool:
     """Whether two subjects made the same tokens wherever both answered a prompt."""
     made = {
-        name: {(t.prompt, t.tokens_sha256) for t in trials if t.subject == name and t.token_times_ns}
-        for name in (one, other)
+        subject: {(t.prompt, t.tokens_sha256) for t in trials if t.subject == subject and t.token_times_ns}
+        for subject in (name, other)
     }
-    return made[one] == made[other]
+    return made[name] == made[other]
 
 
 def taken(rows: Sequence[dict], tasks: Sequence[str], name: str, task: str) -> dict | None:

@@ -60,11 +60,11 @@ def middle(values: Sequence[float]) -> float:
 
 def streams(rows: Sequence[Served], experiment: str, subject: str, phase: str) -> dict[int, list[Served]]:
     """The rows of a subject's streams by block, each in the order of its requests."""
-    found: dict[int, list[Served]] = {}
+    blocks: dict[int, list[Served]] = {}
     for r in sorted(rows, key=lambda r: r.order):
         if (r.run, r.phase) == (f"{experiment}: {subject}", phase):
-            found.setdefault(r.block, []).append(r)
-    return dict(sorted(found.items()))
+            blocks.setdefault(r.block, []).append(r)
+    return dict(sorted(blocks.items()))
 
 
 def seconds(stream: Sequence[Served]) -> float:
@@ -128,10 +128,10 @@ def by_request(rows: Sequence[Served], subject: str, experiment: str = measure.S
     ]
 
 
-def fastest(found: Sequence[Account]) -> Account | None:
+def fastest(subjects: Sequence[Account]) -> Account | None:
     """The subject that served its cold stream in the least time (median of its processes); None when no stream
     counts."""
-    return min((a for a in found if np.isfinite(middle(a.total))), key=lambda a: middle(a.total), default=None)
+    return min((a for a in subjects if np.isfinite(middle(a.total))), key=lambda a: middle(a.total), default=None)
 
 
 def ratio(a: Account, b: Account, seed: int = 0, of: str = "total") -> statistics.Ratio:
@@ -142,10 +142,10 @@ def ratio(a: Account, b: Account, seed: int = 0, of: str = "total") -> statistic
     return statistics.of_times(statistics.ratio([x for x, _ in known], [y for _, y in known], seed))
 
 
-def ratios(found: Sequence[Account], seed: int = 0) -> dict[str, statistics.Ratio]:
+def ratios(subjects: Sequence[Account], seed: int = 0) -> dict[str, statistics.Ratio]:
     """Every other subject's total over the fastest one's."""
-    best = fastest(found)
-    return {a.subject: ratio(a, best, seed) for a in found if best and a is not best}
+    best = fastest(subjects)
+    return {a.subject: ratio(a, best, seed) for a in subjects if best and a is not best}
 
 
 def parts(a: Account, useful: Account) -> dict[str, float]:
@@ -172,10 +172,10 @@ def parts(a: Account, useful: Account) -> dict[str, float]:
     }
 
 
-def all_parts(found: Sequence[Account]) -> dict[str, dict[str, float]]:
+def all_parts(subjects: Sequence[Account]) -> dict[str, dict[str, float]]:
     """`parts` of every subject that has a stream that counts."""
-    useful = next(a for a in found if a.subject == workload.EXACT)
-    return {a.subject: parts(a, useful) for a in found if np.isfinite(np.add(a.total, a.warm)).any()}
+    useful = next(a for a in subjects if a.subject == workload.EXACT)
+    return {a.subject: parts(a, useful) for a in subjects if np.isfinite(np.add(a.total, a.warm)).any()}
 
 
 def repays(a: Account, b: Account) -> float:
@@ -254,7 +254,7 @@ def cause_frame(rows: Sequence[Served], width: int = 300):
     """
     import pandas as pd
 
-    found: dict[tuple[str, str], dict] = {}
+    kinds: dict[tuple[str, str], dict] = {}
     cold = [r for r in rows if r.phase == "cold" and r.cause]
     for r in sorted(cold, key=lambda r: (*place(r.run), r.order)):
         words = compile_causes.condense(r.cause)
@@ -265,8 +265,8 @@ def cause_frame(rows: Sequence[Served], width: int = 300):
             "first example": words,
             "in JAX's words": compile_causes.quote(r.cause)[:width],
         }
-        found.setdefault((r.run, fresh["cause"]), fresh)["requests"] += 1
-    return pd.DataFrame(list(found.values()))
+        kinds.setdefault((r.run, fresh["cause"]), fresh)["requests"] += 1
+    return pd.DataFrame(list(kinds.values()))
 
 
 def place(run: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
     compile before the first token, as JAX reports them; usual_ms, what a warm request takes as well; once_ms, the rest,
     which is where PyTorch's compiling is.
     """
-    found = []
+    entries = []
     for name in placements(trials) + rivals(trials):
         starts = [t for t in trials if (t.phase, t.subject, t.prompt_tokens) == ("cold", name, at) and t.valid]
         if not starts:
@@ -35,7 +35,7 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
         )
         warm_ms, whole = middle(trials, name, n), statistics.summarise(times, seed)
         usual = max(0.0, float(np.nanmin([warm_ms, whole.median - compiling])))
-        found.append(
+        entries.append(
             dict(
                 subject=name,
                 tokens=n,
@@ -50,7 +50,7 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
                 peak_rss_bytes=max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
             )
         )
-    return found
+    return entries
 
 
 def cold_lengths(trials: Sequence[Start]) -> list[int]:
@@ -89,16 +89,16 @@ def mixing(trials: Sequence[Start], at: int) -> list[dict]:
     largest: of the warm ones, above which none of their percentiles can lie. Subjects with too few warm trials are left
     out.
     """
-    found = []
+    entries = []
     for e in cold(trials, at):
         here = [t for t in warm(trials, e["subject"], e["tokens"]) if t.run != TAIL]  # of which there may be hundreds
         values = milliseconds(sorted(here, key=lambda t: (t.process, t.run, t.block)))
         if len(values) >= COLD_LOOP - 1:
             mixed = float(np.mean([e["median"], *values[: COLD_LOOP - 1]]))
-            found.append(
+            entries.append(
                 dict(subject=e["subject"], n=len(values), mixed=mixed, warm=float(np.mean(values)), largest=max(values))
             )
-    return found
+    return entries
 
 
 def originals() -> dict[str, tuple[float, float, float]]:

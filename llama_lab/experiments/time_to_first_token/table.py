@@ -57,8 +57,8 @@ def milliseconds(trials: Sequence[Start]) -> list[float]:
 
 def middle(trials: Sequence[Start], subject: str, n: int) -> float:
     """Median TTFT in ms, NaN where there is no valid trial."""
-    found = milliseconds(warm(trials, subject, n))
-    return float(np.median(found)) if found else NAN
+    times = milliseconds(warm(trials, subject, n))
+    return float(np.median(times)) if times else NAN
 
 
 def table(trials: Sequence[Start], seed: int = 0) -> list[dict]:
@@ -119,11 +119,11 @@ def tails(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 def tails_words(entries: Sequence[dict]) -> str:
     """`tails` in words: of each subject and length the percentiles that its requests are enough for."""
-    found = []
+    words = []
     for e in entries:
         kept = ", ".join(f"{key.upper()} {e[key]:.0f}" for key in ("p50", "p95", "p99") if e[key] is not None)
-        found.append(f"{e['subject']} at {e['tokens']}: {kept} ms, n = {e['n']}")
-    return "; ".join(found)
+        words.append(f"{e['subject']} at {e['tokens']}: {kept} ms, n = {e['n']}")
+    return "; ".join(words)
 
 
 # Ratios ---------------------------------------------------------------------------------------------------------------
@@ -168,13 +168,13 @@ def highlighted(trials: Sequence[Start]) -> list[str]:
 def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """At each length every peer against the placement that is best there: {tokens, best, peer, ratio: TTFT of peer over
     best}."""
-    found = []
+    entries = []
     for n in lengths(trials):
         ours = best(trials, placements(trials), n)
         for peer in rivals(trials) if ours else ():
             if (ratio := sooner(trials, ours, peer, n, seed)).n:
-                found.append(dict(tokens=n, best=ours, peer=peer, ratio=ratio))
-    return found
+                entries.append(dict(tokens=n, best=ours, peer=peer, ratio=ratio))
+    return entries
 
 
 RATIOS = frames.Columns(
@@ -199,12 +199,12 @@ SCRIPTED = {  # what is made of the dynamic operations, and of the rest: a peer,
 
 def scripting(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """What scripting gains at each length: {what, tokens, ratio: TTFT without over with, above 1 it helps}."""
-    found = []
+    entries = []
     for what, (peer, plain) in SCRIPTED.items():
         for n in lengths(trials):
             if (ratio := sooner(trials, peer, plain, n, seed)).n:
-                found.append(dict(what=what, tokens=n, ratio=ratio))
-    return found
+                entries.append(dict(what=what, tokens=n, ratio=ratio))
+    return entries
 
 
 SCRIPTING = frames.Columns(

@@ -57,23 +57,23 @@ def wrong(trials: Sequence[Trial], meta: dict, release: str) -> list[str]:
     """What this release computes wrongly: issues whose check fails and that the package does not avoid (those that
     crash say so), placements that NumPy's float64 or the reference's tokens disagree with."""
     facts = meta["facts"][release]
-    said = {}
-    for one in runtime.CHECKS:
-        outcome = facts["checks"].get(one.name, runtime.RIGHT)
-        if outcome != runtime.RIGHT and not one.avoided:
-            said[one.issue + " crashes" * outcome.startswith("crashes")] = None
-    said |= dict.fromkeys(
+    faults = {}
+    for check in runtime.CHECKS:
+        outcome = facts["checks"].get(check.name, runtime.RIGHT)
+        if outcome != runtime.RIGHT and not check.avoided:
+            faults[check.issue + " crashes" * outcome.startswith("crashes")] = None
+    faults |= dict.fromkeys(
         f"{name}: not NumPy's logits" for name, error in facts["oracle"].items() if not error <= CLOSE
     )
     missed = {t.subject for t in trials if t.run == DECODE + release and t.wrong}
-    return [*said, *(f"{name}: other tokens" for name in sorted(missed))]
+    return [*faults, *(f"{name}: other tokens" for name in sorted(missed))]
 
 
 def cache_hits(trials: Sequence[Trial], release: str) -> tuple[int, int] | None:
     """(programs read, programs compiled) by the second process with the same persistent cache; None where it did not
     run."""
-    found = [t for t in trials if t.run == START + release and t.phase == "cached"]
-    return (found[-1].cache_hits, found[-1].compiled) if found else None
+    starts = [t for t in trials if t.run == START + release and t.phase == "cached"]
+    return (starts[-1].cache_hits, starts[-1].compiled) if starts else None
 
 
 def compile_seconds(trials: Sequence[Trial], release: str, placement: str) -> float:
@@ -118,16 +118,18 @@ def broken(meta: dict):
     import pandas as pd
 
     lines = []
-    for one in runtime.CHECKS:
-        seen = {name: meta["facts"][name]["checks"].get(one.name) for name in releases(meta)}
+    for check in runtime.CHECKS:
+        seen = {name: meta["facts"][name]["checks"].get(check.name) for name in releases(meta)}
         if any(seen.values()):
             cells = {
-                name: "right" if said == runtime.RIGHT else said.partition(":")[0]
-                for name, said in seen.items()
-                if said
+                name: "right" if outcome == runtime.RIGHT else outcome.partition(":")[0]
+                for name, outcome in seen.items()
+                if outcome
             }
-            note = f"avoided: {one.avoided}" if one.avoided else ""
-            lines.append({"fault": one.name, "issue": one.issue, "reported for": one.known, **cells, "here": note})
+            note = f"avoided: {check.avoided}" if check.avoided else ""
+            lines.append(
+                {"fault": check.name, "issue": check.issue, "reported for": check.known, **cells, "here": note}
+            )
     updates = {name: f"{meta['facts'][name]['updates']:.1f}x" for name in releases(meta)}
     lines.append(
         {"fault": "time of small updates in a loop", "issue": "jax #40101", "reported for": "CPU, 0.11.1", **updates}

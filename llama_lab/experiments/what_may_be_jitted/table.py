@@ -17,8 +17,8 @@ def traced(jaxpr) -> Counter[str]:
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         inner = list(core.jaxprs_in_params(equation.params))
         if inner:
-            for one in inner:
-                counts += traced(one)
+            for program in inner:
+                counts += traced(program)
         else:
             counts[equation.primitive.name] += 1
     return counts

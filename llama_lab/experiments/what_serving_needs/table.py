@@ -39,15 +39,15 @@ def entry(rows: Sequence[Request], about: dict, seed: int = 0) -> dict:
     its n holds; tail_note names those that it does not), gap (the same of gaps between pieces). tokens_s: tokens of all
     answers over the time until the last piece; offered: what was asked for, over the time until the last was due.
     padding: share of the tokens run for prompts that are none; None for who does not say."""
-    one, good = rows[0], [r for r in rows if r.valid and r.answered]
+    request, good = rows[0], [r for r in rows if r.valid and r.answered]
     first, gaps = [r.piece_ns[0] / 1e6 for r in good], [gap for r in good for gap in np.diff(r.piece_ns) / 1e6]
     ends = max((r.due_ns + r.piece_ns[-1] for r in good), default=0)
     return dict(
-        server=one.server,
-        backend=one.backend,
-        slots=one.slots,
-        shapes=one.shapes,
-        rate=one.rate,
+        server=request.server,
+        backend=request.backend,
+        slots=request.slots,
+        shapes=request.shapes,
+        rate=request.rate,
         n=len(rows),
         answered=len(good),
         refused=sum(r.status == REFUSED for r in rows),
@@ -66,7 +66,7 @@ def entry(rows: Sequence[Request], about: dict, seed: int = 0) -> dict:
         tokens_s=sum(r.tokens for r in good) / ends * NS if ends > 0 else float("nan"),
         offered=sum(r.asked_tokens for r in rows) / max(r.due_ns for r in rows) * NS,
         late=max(r.sent_ns for r in rows) / 1e6,
-        compiled=one.compiled,
+        compiled=request.compiled,
         padding=padding(rows),
         **about,
     )
@@ -82,12 +82,12 @@ def padding(rows: Sequence[Request]) -> float | None:
 
 def rising(entries: Sequence[dict], meta: dict) -> dict[str, list[dict]]:
     """Each server's loads by rate, under the slots and shapes that all have."""
-    slots, found = meta["parameters"]["slots"], {}
+    slots, by_server = meta["parameters"]["slots"], {}
     for e in sorted(entries, key=lambda e: e["rate"]):
         if (e["slots"], e["shapes"]) == (slots, BUCKETS) and e["rate"] in meta["parameters"]["rates"]:
-            found.setdefault(e["server"], []).append(e)
+            by_server.setdefault(e["server"], []).append(e)
     asked = [*meta["parameters"]["placements"], *meta["parameters"]["peers"]]
-    return {name: found[name] for name in asked if name in found}
+    return {name: by_server[name] for name in asked if name in by_server}
 
 
 def by_shapes(entries: Sequence[dict], meta: dict) -> list[dict]:
