@@ -8,7 +8,13 @@ from typing import Any
 
 from llama_lab.bench import statistics
 
-RATIO = {"ratio": "ratio.value", "low": "ratio.low", "high": "ratio.high"}
+
+def interval(name: str, where: str, middle: str = "median", ends: str = "") -> dict[str, str]:
+    """Three columns: the `middle` of what stands at a path, and its interval's `low` and `high`, named after `ends`."""
+    return {name: f"{where}.{middle}", f"{ends}low": f"{where}.low", f"{ends}high": f"{where}.high"}
+
+
+RATIO = interval("ratio", "ratio", "value")
 
 
 @dataclass(frozen=True)

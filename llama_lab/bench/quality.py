@@ -18,7 +18,7 @@ from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import available, frames, intervals, passages, phases
+from llama_lab.bench import available, frames, passages, phases, statistics
 from llama_lab.bench.job import Job, check, opened, watched, whole
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Row
@@ -282,38 +282,40 @@ def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str =
 
 
 def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
-    """One entry an arithmetic, in the order of `ARITHMETICS`: {subject, backend, tokens, kl, kl_low, kl_high (mean in
-    nats and its 95 % interval), median, worst, top1, top1_low, top1_high, valid, reasons}; None or NaN for what is not
-    known."""
-    entries = []
-    for name in ARITHMETICS:
-        mine = sorted((r for r in rows if r.subject == name), key=lambda r: r.first)
-        if not mine:
-            continue
-        groups = [(r.first, i // POSITIONS) for r in mine for i in range(len(r.agree))]
-        kl, agree = np.concatenate([r.kl for r in mine]), np.concatenate([r.agree for r in mine]).astype(float)
-        known = agree >= 0
-        entry = dict(
-            subject=name,
-            backend=mine[0].backend,
-            tokens=int(known.sum()),
-            valid=all(r.valid for r in mine),
-            reasons=sorted({r.reason for r in mine if r.reason}),
-        )
-        entry |= dict(zip(("kl", "kl_low", "kl_high"), mean_with_interval(kl, groups, seed), strict=True))
-        sure = [group for group, k in zip(groups, known, strict=True) if k]
-        entry |= dict(zip(("top1", "top1_low", "top1_high"), mean_with_interval(agree[known], sure, seed), strict=True))
-        entry |= dict(median=float(np.median(kl)) if len(kl) else None, worst=float(kl.max()) if len(kl) else None)
-        entries.append(entry)
-    return entries
+    """One entry an arithmetic, in the order of `ARITHMETICS`: {subject, …} of `distance`."""
+    by_name = {name: sorted((r for r in rows if r.subject == name), key=lambda r: r.first) for name in ARITHMETICS}
+    return [dict(subject=name) | distance(mine, seed) for name, mine in by_name.items() if mine]
 
 
-def mean_with_interval(values: np.ndarray, groups: Sequence, seed: int) -> tuple[float | None, float, float]:
-    """(mean, low, high) with neighbouring positions resampled together; (None, NaN, NaN) for no values."""
-    if not len(values):
-        return None, float("nan"), float("nan")
-    low, high = intervals.mean_interval([intervals.gather(values, groups)], seed)
-    return float(values.mean()), low, high
+def distance(windows: Sequence[Window], seed: int = 0) -> dict:
+    """How far windows of one subject are from the reference: {backend, tokens, kl, kl_low, kl_high (mean in nats
+    and its 95 % interval), median, worst, top1, top1_low, top1_high (share of equal best tokens), valid, reasons}; None or
+    NaN for what is not known."""
+    labels, kl = neighbours(windows), np.concatenate([w.kl for w in windows])
+    agree = np.concatenate([np.asarray(w.agree, float) for w in windows])
+    known = [label for label, agreed in zip(labels, agree, strict=True) if agreed >= 0]
+    return dict(
+        backend=windows[0].backend,
+        tokens=len(known),
+        valid=all(w.valid for w in windows),
+        reasons=sorted({w.reason for w in windows if w.reason}),
+        **with_interval("kl", kl, labels, seed),
+        **with_interval("top1", agree[agree >= 0], known, seed),
+        median=float(np.median(kl)) if len(kl) else None,
+        worst=float(kl.max()) if len(kl) else None,
+    )
+
+
+def neighbours(windows: Sequence[Window]) -> list[tuple]:
+    """For each position of these windows, the neighbours that are resampled with it."""
+    return [(getattr(w, "text", ""), w.first, i // POSITIONS) for w in windows for i in range(len(w.agree))]
+
+
+def with_interval(name: str, values: np.ndarray, groups: Sequence, seed: int) -> dict[str, float | None]:
+    """{name, name_low, name_high}: a mean and its interval, neighbouring positions resampled together; None, NaN and
+    NaN for no values."""
+    mean = statistics.mean(values, seed, groups)
+    return {name: mean.value if mean.n else None, f"{name}_low": mean.low, f"{name}_high": mean.high}
 
 
 COLUMNS = frames.Columns(

@@ -108,6 +108,20 @@ class Ratio:
         return Verdict.INCONCLUSIVE
 
 
+@dataclass(frozen=True)
+class Mean:
+    """A mean with its 95 % interval. n: values."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
 NO_RATIO = Ratio(float("nan"), float("nan"), float("nan"), 0)
 
 
@@ -134,6 +148,14 @@ def iqr(values: Values) -> float:
     """Interquartile range."""
     low, high = np.percentile(values, [25, 75])
     return float(high - low)
+
+
+def mean(values: Values, seed: int = 0, clusters: Labels = None) -> Mean:
+    """The mean of values, whole clusters resampled for its interval; NaN of none."""
+    values = np.asarray(values, float)
+    if not len(values):
+        return Mean(*[float("nan")] * 3, 0)
+    return Mean(float(values.mean()), *mean_interval([gather(values, clusters)], seed), len(values))
 
 
 def ratio(

@@ -170,12 +170,8 @@ def scaled(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
 COLUMNS = frames.Columns(
     {
         "rung": "subject",
-        "tokens/s": "rate.median",
-        "low": "rate.low",
-        "high": "rate.high",
-        "x N1": "ratio.value",
-        "x low": "ratio.low",
-        "x high": "ratio.high",
+        **frames.interval("tokens/s", "rate"),
+        **frames.interval("x N1", "ratio", "value", ends="x "),
         "n": "rate.n",
         "void": "void",
         "programs": "programs",

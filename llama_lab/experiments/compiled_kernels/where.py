@@ -18,7 +18,7 @@ from llama_jax import checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, frames, intervals, passages, phases, protocol, roofline
+from llama_lab.bench import available, frames, passages, phases, protocol, roofline, statistics
 from llama_lab.bench.job import Job, check, watched, whole
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.order import shuffled
@@ -191,9 +191,8 @@ def table(trials: Sequence[Trial], model: str, short: int, long: int, seed: int 
             limit=float(np.median([1e3 / t.limit for t in known])),
         )
         for part in PARTS:
-            values = np.array([each[part] for each in split])
-            low, high = intervals.mean_interval([intervals.gather(values, None)], seed)
-            entry |= {part: float(values.mean()), f"{part}_low": low, f"{part}_high": high}
+            mean = statistics.mean([pieces[part] for pieces in split], seed)
+            entry |= {part: mean.value, f"{part}_low": mean.low, f"{part}_high": mean.high}
         found.append(entry)
     return found
 

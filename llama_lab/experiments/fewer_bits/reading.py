@@ -19,7 +19,7 @@ from llama_lab import corpus
 from llama_lab.bench import intervals, passages, phases, quality, standings, statistics
 from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
-from llama_lab.bench.quality import PICO, POSITIONS, REFERENCE, Window
+from llama_lab.bench.quality import PICO, REFERENCE, Window
 
 PROSE, CODE = "manual", "code"
 TEXTS = {PROSE: "Python's manual", CODE: "Python's library"}
@@ -111,36 +111,20 @@ def windows_of(rows: Sequence[Reading], subject: str, text: str = ALL) -> list[R
     return sorted((r for r in rows if r.subject == subject and text in (ALL, r.text)), key=lambda r: (r.text, r.first))
 
 
-def groups(rows: Sequence[Reading]) -> list[tuple]:
-    """For each position of these windows, the neighbours that are resampled with it."""
-    return [(r.text, r.first, i // POSITIONS) for r in rows for i in range(len(r.agree))]
-
-
 def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
-    """One entry a subject and text, `ALL` included: {subject, backend, text, tokens, kl, top1, ppl, each with _low and
-    _high of its 95 % interval, valid, reasons}. kl: mean nats. top1: share of equal best tokens. ppl: perplexity."""
+    """One entry a subject and text, `ALL` included: {subject, text, …} of `quality.distance`, and ppl, ppl_low and
+    ppl_high, the perplexity and its 95 % interval."""
     entries = []
     for subject in dict.fromkeys(r.subject for r in rows):
         for text in (*TEXTS, ALL):
-            if not (mine := windows_of(rows, subject, text)):
-                continue
-            labels, entry = groups(mine), dict(subject=subject, backend=mine[0].backend, text=text)
-            values = dict(
-                kl=[r.kl for r in mine], top1=[np.asarray(r.agree, float) for r in mine], ppl=[r.nll for r in mine]
-            )
-            for what, parts in values.items():
-                mean = quality.mean_with_interval(np.concatenate(parts), labels, seed)
-                entry |= dict(
-                    zip((what, f"{what}_low", f"{what}_high"), np.exp(mean) if what == "ppl" else mean, strict=True)
+            if windows := windows_of(rows, subject, text):
+                nll = np.concatenate([w.nll for w in windows])
+                ppl = quality.with_interval("ppl", nll, quality.neighbours(windows), seed)
+                entries.append(
+                    dict(subject=subject, text=text)
+                    | quality.distance(windows, seed)
+                    | dict(zip(ppl, np.exp([*ppl.values()]), strict=True))
                 )
-            entries.append(
-                entry
-                | dict(
-                    tokens=len(labels),
-                    valid=all(r.valid for r in mine),
-                    reasons=sorted({r.reason for r in mine if r.reason}),
-                )
-            )
     return entries
 
 
@@ -153,7 +137,7 @@ def over(rows: Sequence[Reading], above: str, below: str, what: str, seed: int =
     ]:
         return statistics.Ratio(*[float("nan")] * 3, 0)
     read = {"kl": lambda r: r.kl, "top1": lambda r: np.asarray(r.agree, float), "ppl": lambda r: r.nll}[what]
-    labels = groups(sides[0])
+    labels = quality.neighbours(sides[0])
     sums = np.stack([intervals.gather(np.concatenate([read(r) for r in side]), labels)[:, 0] for side in sides])
     counts = intervals.gather(np.zeros(len(labels)), labels)[:, 1]
     picked = np.random.default_rng(seed).integers(sums.shape[1], size=(intervals.RESAMPLES, sums.shape[1]))

@@ -169,9 +169,7 @@ COLUMNS = frames.Columns(
     {
         "model": lambda r: r["model"].removeprefix("random:"),
         "subject": "subject",
-        "tokens/s": "rate.median",
-        "low": "rate.low",
-        "high": "rate.high",
+        **frames.interval("tokens/s", "rate"),
         "ratio to step": "ratio.value",
         "MBU": "mbu",
         "n": "rate.n",

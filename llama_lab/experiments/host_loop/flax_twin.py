@@ -19,7 +19,7 @@ import numpy as np
 from llama_jax import checkpoint, generate, prompts, transforms
 from llama_jax.decoding.steps import new_draw
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import frames, gate, intervals, memory, passages, roofline, statistics, summary
+from llama_lab.bench import frames, gate, memory, passages, roofline, statistics, summary
 from llama_lab.bench.gate import tokens_hash
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.job import Job, check, opened, watched, whole
@@ -289,28 +289,12 @@ def times_as_long(
     )
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Mean of paired differences in microseconds, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
-
-def dispatch_difference(rows: Sequence[CallRow], model: str, subject: str, other: str, seed: int = 0) -> Difference:
-    """Microseconds by which a way's call returns later than another's."""
+def dispatch_difference(
+    rows: Sequence[CallRow], model: str, subject: str, other: str, seed: int = 0
+) -> statistics.Mean:
+    """Microseconds by which a way's call returns later than another's: the mean of paired differences."""
     found = pairs(rows, model, subject, other)
-    apart = np.array([a.dispatch_us - b.dispatch_us for a, b in found])
-    if not len(apart):
-        return Difference(*[float("nan")] * 3, 0)
-    low, high = intervals.mean_interval([intervals.gather(apart, [a.process for a, _ in found])], seed)
-    return Difference(float(apart.mean()), low, high, len(apart))
+    return statistics.mean([a.dispatch_us - b.dispatch_us for a, b in found], seed, [a.process for a, _ in found])
 
 
 def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
@@ -343,9 +327,7 @@ COLUMNS = frames.Columns(
         "hands back MB": frames.scaled("output_bytes", 1e6),
         "returns after ms": frames.scaled("dispatch_us.median", 1e3),
         "token after ms": frames.scaled("complete_us.median", 1e3),
-        "x step": "over_step.value",
-        "low": "over_step.low",
-        "high": "over_step.high",
+        **frames.interval("x step", "over_step", "value"),
         "bursts": "complete_us.n",
         "void": "void",
     },

@@ -242,9 +242,7 @@ COLUMNS = frames.Columns(
     {
         "strategy": "name",
         "tokens/s": "tokens_per_second.median",
-        "ratio": "ratio_to_baseline.value",
-        "low": "ratio_to_baseline.low",
-        "high": "ratio_to_baseline.high",
+        **frames.interval("ratio", "ratio_to_baseline", "value"),
         "verdict": "ratio_to_baseline.verdict",
         "TTFT ms": "ttft_ms",
         "gap p50 ms": "itl_ms.p50",

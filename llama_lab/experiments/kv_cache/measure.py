@@ -182,9 +182,7 @@ BY_WEIGHTS = frames.Columns(
     {
         "weights": lambda e: WEIGHTS[e["subject"]],
         "MB": frames.scaled("first.weights_bytes", 1e6),
-        "tokens/s": "rate.median",
-        "low": "rate.low",
-        "high": "rate.high",
+        **frames.interval("tokens/s", "rate"),
         "over float32": "ratio.words",
         "n": "rate.n",
     },

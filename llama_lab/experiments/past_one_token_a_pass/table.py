@@ -73,9 +73,7 @@ COLUMNS = frames.Columns(
     {
         "task": "task",
         "subject": "name",
-        "tokens/s": "decode.median",
-        "low": "decode.low",
-        "high": "decode.high",
+        **frames.interval("tokens/s", "decode"),
         "n": "decode.n",
         "without drafts": lambda e: e["ratio"].words if e["ratio"] else "",
         "same tokens": lambda e: {True: "yes", False: "NO"}.get(e["equal"], ""),
