@@ -90,13 +90,13 @@ def tally(
     """One line a group of rows, a pandas.DataFrame.
 
     by: columns that name a group → an attribute of a row, or a function of it; or attributes alone. value: columns of
-    Summaries → likewise, what is taken of each valid row. quantiles: percentiles of the first value, such as `p95`;
-    None where there are too few. against: a baseline; `ratio` is then the decode rate of each line's subject over its,
-    among the rows that differ in their subject alone. clusters: what is resampled as a whole; None resamples rows.
-    order: the groups wanted, those without a row included; by default as they come.
+    Summaries → likewise, what is taken of each valid row; rows where it is None are left out. quantiles: percentiles of
+    the first value, such as `p95`; None where there are too few. against: a baseline; `ratio` is then the decode rate
+    of each line's subject over its, among the rows that differ in their subject alone. clusters: what is resampled as
+    a whole; None resamples rows. order: the groups wanted, those without a row included; by default as they come.
 
     Further columns: `n` valid rows, `void` ones, `reasons` why, `wrong` (whether any row made other tokens), `points`
-    (value's name → as measured), `rows` (the valid ones), `first` (one of them, else a void one, else None).
+    (value's name → as measured), `rows` (the valid ones), `every`, `first` (a valid one, else a void one, else None).
     """
     import pandas as pd
 
@@ -109,10 +109,12 @@ def tally(
     lines = []
     for key, every in groups.items():
         line = dict(zip(keys, key, strict=True)) | counted(every)
-        points = {name: [get(row) for row in line["rows"]] for name, get in values.items()}
-        labels = [getter(clusters)(row) for row in line["rows"]] if clusters else None
+        points, labels = {}, getter(clusters) if clusters else None
+        for name, get in values.items():
+            known = [row for row in line["rows"] if get(row) is not None]
+            points[name] = [get(row) for row in known]
+            line[name] = statistics.summarise(points[name], seed, [labels(row) for row in known] if labels else None)
         line |= dict(points=points) | statistics.percentiles(next(iter(points.values())), quantiles)
-        line |= {name: statistics.summarise(sample, seed, labels) for name, sample in points.items()}
         if against:
             setting = {name: get for name, get in keys.items() if name != "subject"}
             beside = [row for row in rows if all(get(row) == line[name] for name, get in setting.items())]
@@ -130,6 +132,7 @@ def counted(every: Rows) -> dict:
         reasons=sorted({row.reason for row in every if row.reason and not row.valid}),
         wrong=any(row.wrong for row in every),
         rows=good,
+        every=every,
         first=next(iter(good or every), None),
     )
 

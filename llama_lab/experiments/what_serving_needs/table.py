@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_lab.bench import frames, standings, statistics
+from llama_lab.bench import frames, standings, statistics, summary
 from llama_lab.experiments.what_serving_needs.measure import BUCKETS, REFUSED, Request
 from llama_lab.experiments.what_serving_needs.servers import SHAPES
 from llama_lab.serve.stepper import padded
@@ -19,12 +19,19 @@ NS = 1e9
 
 
 def loads(rows: Sequence[Request], processes: Sequence[dict] = (), seed: int = 0) -> list[dict]:
-    """One entry a server and rate, `entry` of its requests. processes: the notes of the measuring processes."""
-    keys = dict.fromkeys((r.server, r.slots, r.shapes, r.rate) for r in rows)
+    """One entry a server and rate, of `summary.tally`: {server, slots, shapes, rate, first: Summary of the milliseconds
+    from due to the first piece, …}, and of `load` and `started`. processes: the notes of the measuring processes."""
+    by = ("server", "slots", "shapes", "rate")
+    frame = summary.tally(rows, by, dict(first=first_ms), seed=seed, clusters=None)
     return [
-        entry([r for r in rows if (r.server, r.slots, r.shapes, r.rate) == key], started(processes, *key[:3]), seed)
-        for key in keys
+        e | load(e["every"], e["points"]["first"]) | started(processes, e["server"], e["slots"], e["shapes"])
+        for e in frame.to_dict("records")
     ]
+
+
+def first_ms(request: Request) -> float | None:
+    """Milliseconds from due to the first piece; None without an answer."""
+    return request.piece_ns[0] / 1e6 if request.answered else None
 
 
 def started(processes: Sequence[dict], server: str, slots: int, shapes: str) -> dict:
@@ -34,29 +41,24 @@ def started(processes: Sequence[dict], server: str, slots: int, shapes: str) -> 
     return {key: mine[-1].get(key) if mine else None for key in ("programs", "warm_s")}
 
 
-def entry(rows: Sequence[Request], about: dict, seed: int = 0) -> dict:
-    """Of one load. Milliseconds: first, a Summary of the times from due to the first piece, with tail (percentiles that
-    its n holds; tail_note names those that it does not), gap (the same of gaps between pieces). tokens_s: tokens of all
-    answers over the time until the last piece; offered: what was asked for, over the time until the last was due.
-    padding: share of the tokens run for prompts that are none; None for who does not say."""
-    request, good = rows[0], [r for r in rows if r.valid and r.answered]
-    first, gaps = [r.piece_ns[0] / 1e6 for r in good], [gap for r in good for gap in np.diff(r.piece_ns) / 1e6]
+def load(rows: Sequence[Request], first: Sequence[float]) -> dict:
+    """What the requests of one load say beside their first tokens.
+
+    tail, gap: percentiles of the first tokens and of the gaps between pieces, milliseconds, None where their number is
+    too small; tail_note and gap_note say so. tokens_s: tokens of all answers over the time until the last piece;
+    offered: what was asked for, over the time until the last was due. padding: share of the tokens run for prompts that
+    are none; None for a server that does not say."""
+    good = [r for r in rows if r.valid and r.answered]
+    gaps = [gap for r in good for gap in np.diff(r.piece_ns) / 1e6]
     ends = max((r.due_ns + r.piece_ns[-1] for r in good), default=0)
     return dict(
-        server=request.server,
-        backend=request.backend,
-        slots=request.slots,
-        shapes=request.shapes,
-        rate=request.rate,
+        backend=rows[0].backend,
         n=len(rows),
         answered=len(good),
         refused=sum(r.status == REFUSED for r in rows),
-        void=sum(not r.valid for r in rows),
-        reasons=sorted({r.reason for r in rows if not r.valid}),
         gated=sum(r.gated for r in rows),
         ties=sum(r.gated and r.valid and bool(r.reason) for r in rows),
         wrong=sum(r.wrong for r in rows),
-        first=statistics.summarise(first, seed),
         points=first,
         tail=statistics.percentiles(first, TAILS),
         tail_note=statistics.percentile_note(len(first), TAILS),
@@ -66,9 +68,8 @@ def entry(rows: Sequence[Request], about: dict, seed: int = 0) -> dict:
         tokens_s=sum(r.tokens for r in good) / ends * NS if ends > 0 else float("nan"),
         offered=sum(r.asked_tokens for r in rows) / max(r.due_ns for r in rows) * NS,
         late=max(r.sent_ns for r in rows) / 1e6,
-        compiled=request.compiled,
+        compiled=rows[0].compiled,
         padding=padding(rows),
-        **about,
     )
 
 
