@@ -49,9 +49,8 @@ def table(rows: Sequence[Extraction], seed: int = 0, run: str = LADDER) -> list[
     frame = summary.tally(warm, ["subject"], dict(rate="tg"), against=BASE, seed=seed, order=order)
     entries = frame.to_dict("records")
     for e in entries:
-        every = [row for row in rows if row.subject == e["subject"] and row.phase in ("warm", "cold")]
-        first = [row for row in every if row.phase == "cold"]
-        about = e["first"] or first[0]
+        first = [row for row in rows if row.subject == e["subject"] and row.phase == "cold"]
+        every, about = e["every"] + first, e["first"] or first[0]
         e |= {name: getattr(about, name) for name in ("backend", "fill", "batches", "depth", "sites", "tokens")}
         e |= dict(
             values=e["points"]["rate"],

@@ -305,7 +305,7 @@ def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
     frame = summary.tally(rows, ("model", "subject"), ("dispatch_us", "complete_us"), seed=seed)
     entries = frame.to_dict("records")
     for e in entries:
-        every = [r for r in rows if (r.model, r.subject) == (e["model"], e["subject"])]
+        every = e["every"]
         about = ("layers", "width", "parameters", "dispatches", "output_bytes")
         e |= {name: getattr(every[0], name) for name in about}
         e |= dict(
