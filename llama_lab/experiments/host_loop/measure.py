@@ -294,10 +294,10 @@ def ratios_frame(points: Sequence[dict]):
     """Each strategy's ratio to token by token, as a pandas.DataFrame by model. points: of `by_size`."""
     names = dict.fromkeys(name for p in points for name in p["ratios"])
     shown = {"model": lambda p: short(p["model"]), "weights": "weights"}
-    return frames.show(points, frames.Columns(shown | {name: said(name) for name in names}, index="model"))
+    return frames.show(points, frames.Columns(shown | {name: ratio_words(name) for name in names}, index="model"))
 
 
-def said(name: str) -> Callable:
+def ratio_words(name: str) -> Callable:
     """A column: the ratio and the verdict of a strategy."""
 
     def words(point: dict) -> str | None:
