@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.cli import options
-from llama_lab.cli.common import app, emit, tell
-from llama_lab.cli.options import argument, option, verb
+from llama_lab.cli.common import emit, tell
+from llama_lab.cli.options import argument, flag, option, verb
 
 
 def read_pairs(pairs: list[str]) -> dict[str, str]:
@@ -76,23 +75,45 @@ class Report:
             print(*written, sep="\n")
 
 
-@app.command(epilog="Example: `llama-jax stale --strict`")
-def stale(
-    out: Annotated[Path | None, typer.Option(help="Folder that holds data/; the repository by default.")] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 where a headline is older than its code.")
-    ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")] = False,
-) -> None:
-    """Say which recorded tables are older than the code that their times depend on."""
-    from llama_jax.plumbing import paths
-    from llama_lab.reporting import staleness
+@verb("`llama-jax stale --strict`")
+class Stale:
+    """Say which recorded tables are older than the code that their times depend on; after a refactoring, stamp them
+    anew."""
 
-    found = staleness.tables(out or paths.ROOT)
-    for line in staleness.lines(found):
-        tell(line) if json_ else print(line)
-    if json_:
-        emit({"tables": [dataclasses.asdict(table) for table in found]})
-    if strict and (wrong := [table.name for table in found if table.wrong]):
-        tell(f"A headline is older than its code: {', '.join(wrong)}. Record it again: `make record`.")
-        raise typer.Exit(1)
+    out: Path | None = option(None, "Folder that holds data/; the repository by default.")
+    strict: bool = flag("Exit with 1 where a headline is older than its code.")
+    evidence: str | None = option(
+        None,
+        "Compare this commit with that one, in minutes: every program, and times in one interleaved run.",
+        metavar="BEFORE",
+    )
+    restamp: str | None = option(
+        None,
+        "Stamp the tables that were current BEFORE as of today's code, if the evidence holds; keeps WHY.",
+        metavar="WHY",
+    )
+    json: bool = options.as_json()
+
+    def run(self) -> None:
+        from llama_jax.plumbing import paths
+        from llama_lab.reporting import staleness
+
+        home = self.out or paths.ROOT
+        if self.evidence is not None:
+            found = staleness.gather(self.evidence, tell)
+            tell(found.failure or f"{found.programs} programs are the same, and so are the times.")
+            if found.failure:
+                raise typer.Exit(1)
+        if self.restamp is not None:
+            tell(f"stamped anew: {', '.join(staleness.restamp(home, self.restamp)) or 'nothing'}")
+        tables = staleness.tables(home)
+        for line in staleness.lines(tables):
+            tell(line) if self.json else print(line)
+        if self.json:
+            emit({"tables": [dataclasses.asdict(table) for table in tables]})
+        if self.strict and (wrong := [table.name for table in tables if table.wrong]):
+            tell(
+                f"A headline is older than its code: {', '.join(wrong)}. Record it again: `make record`; after a"
+                " refactoring: `llama-jax stale --restamp WHY`."
+            )
+            raise typer.Exit(1)

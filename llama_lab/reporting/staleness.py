@@ -6,13 +6,21 @@ A headline is what the first lines of README and report rest on: every table of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_lab.bench import provenance
+from llama_jax.plumbing import boundary, files, paths
+from llama_jax.plumbing.boundary import Declared
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import provenance, record
+from llama_lab.bench.seal import sealed
 from llama_lab.experiments.headline.measure import NAME
-from llama_lab.reporting import notebooks, overview
+from llama_lab.reporting import evidence, notebooks, overview
+
+EVIDENCE = Path("out") / "evidence.json"
+GATHER = "`llama-jax stale --evidence BEFORE` gathers it, BEFORE the commit from before the refactoring."
 
 
 @dataclass(frozen=True)
@@ -51,3 +59,69 @@ def lines(found: Sequence[Table]) -> list[str]:
 def some(names: Sequence[str], most: int = 6) -> str:
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# After a refactoring --------------------------------------------------------------------------------------------------
+
+
+class Timed(Declared):
+    """Seconds now over seconds before, and how far before is from itself, both as ratios."""
+
+    ratio: float
+    spread: float
+
+
+class Evidence(Declared):
+    """What `evidence.gather` found. current: the tables that are of the code of before."""
+
+    before: str
+    now: str
+    holds: bool
+    programs: int
+    differing: list[str]
+    times: dict[str, Timed]
+    current: list[str]
+
+    @property
+    def failure(self) -> str:
+        """What speaks against it; "" where it holds."""
+        slower = [f"{name} takes {t.ratio} of its time (±{t.spread})" for name, t in self.times.items()]
+        programs = f"other programs for {some(self.differing)}" if self.differing else ""
+        return "" if self.holds else "; ".join(filter(None, [programs, *slower]))
+
+
+def gather(before: str, tell=print) -> Evidence:
+    """Compare this commit with one from before, and keep what was found. Raises UserError as `evidence.gather`."""
+    found = evidence.gather(paths.ROOT, before, tell)
+    files.write(paths.ROOT / EVIDENCE, json.dumps(found, indent=1) + "\n")
+    return boundary.read(Evidence, found, str(EVIDENCE))
+
+
+def restamp(home: Path, why: str) -> list[str]:
+    """Stamp the tables in HOME/data that were of the code before a refactoring as being of today's, and return their
+    names. Their rows stay; their meta keeps why, both commits and the evidence.
+
+    Raises UserError without a reason, for a tree with changes, and for evidence that is missing, of another commit or
+    against it.
+    """
+    if not why.strip():
+        raise UserError("--restamp needs a reason: what was changed, and why no time can depend on it.")
+    now = evidence.clean_commit(paths.ROOT)
+    try:
+        known = boundary.read(Evidence, boundary.load(paths.ROOT / EVIDENCE), str(EVIDENCE), GATHER)
+    except FileNotFoundError:
+        raise UserError(f"There is no evidence in {EVIDENCE}: {GATHER}") from None
+    if known.now != now:
+        raise UserError(f"The evidence is of commit {known.now[:10]}, this is {now[:10]}: {GATHER}")
+    if known.failure:
+        raise UserError(f"The evidence is against it: {known.failure}. Record the tables again, or undo the change.")
+    kept = known.model_dump(include={"programs", "times"})
+    stamp = dict(why=why.strip(), before=known.before, now=now, evidence=kept)
+    stamped = [table.name for table in tables(home) if table.changed and table.name in known.current]
+    for name in stamped:
+        path = record.meta_path(home / "data" / f"{name}.csv")
+        about = record.read_meta(path.with_name(f"{name}.csv"))
+        code = provenance.recorded_now(name, about["parameters"]) or provenance.describe(about["code"]["roots"])
+        about["code"] = {**code, "restamped": [*about["code"].get("restamped", ()), stamp]}
+        files.write(path, json.dumps(sealed(about), indent=1, sort_keys=True) + "\n")
+    return stamped

@@ -1,0 +1,223 @@
+"""Evidence that a refactoring moved no time: the commit before it and this one, compared in fresh processes.
+
+Programs: the StableHLO of all that is compiled for an answer under each placement and variant of the notebooks, for an
+extraction, for a generation with activations and for a server's slots, on a tiny model. JAX writes it down as it lowers
+(`jax_dump_ir_to`), without locations. Before they are compared, functions within a module are numbered and the names of
+arguments and results are taken out: a renamed function is no other program. Targets of custom calls keep their names.
+
+Times: both commits in turn, each in a fresh process, and the commit before a second time in each round. The evidence
+holds where the median ratio lies within what the commit before differs from itself.
+
+The part that runs inside a checkout is this file too (`python evidence.py programs|times`). It imports nothing of the
+laboratory before it knows where that lies: commits from before the laboratory had a package of its own are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,"
+    "num_key_value_heads=2,head_dim=16,vocab_size=97"
+)
+SMALL = (
+    "random:smollm2-135m,num_hidden_layers=4,hidden_size=256,intermediate_size=512,num_attention_heads=4,"
+    "num_key_value_heads=2,head_dim=64,vocab_size=2048"
+)
+VARIANTS = (
+    "step+scan", "loop+scan", "step+growing", "eager+nocache", "step+nocache", "step+traced", "loop+bf16", "step+int8",
+    "loop+q8_0", "loop+q4_0", "loop+q4_1", "step+donate+kvbf16", "step+donate+kvf16", "step+donate+kvint8", "chunk16",
+    "step+lookup", "loop+lookup", "chunk8+callback", "step+gemv", "loop+q4_1+gemv", "step+fused", "loop+q4_1+fused",
+    "chunk8+fused", "loop+fused+lookup",
+)  # fmt: skip
+SERVED = ("step+donate", "chunk8", "step+fused")
+TIMED = ("eager", "step+donate", "loop")
+ROUNDS, ANSWERS, TOKENS = 5, 5, 32
+SYMBOL = re.compile(r"(?:func\.func (?:public |private )?|module )@([\w.$-]+)")
+NAMED = re.compile(r'(?:, )?(?:jax\.(?:result_info|arg_info)|tf\.name) = "[^"]*"')
+LIMIT_S = 900
+
+
+# Inside a checkout ----------------------------------------------------------------------------------------------------
+
+
+def module(name: str):
+    """A module of the laboratory, or of the one package there was before it."""
+    try:
+        return importlib.import_module(f"llama_lab.{name}")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("llama_lab"):
+            raise
+        return importlib.import_module(f"llama_jax.{name}")
+
+
+def programs() -> dict[str, list[str]]:
+    """Name of what was asked for → hashes of the programs that were lowered for it, sorted."""
+    import llama_jax as ll
+
+    loaded, prompt = ll.load(TINY), list(range(3, 21))
+
+    def answered(placement: str) -> None:
+        engine = ll.build(loaded, placement)
+        ll.answer(engine, [prompt], 5)
+        ll.answer(engine, [prompt, prompt[:7]], 5, sampler=ll.Sampler(temperature=0.8, top_k=20, top_p=0.9))
+
+    def extracted() -> None:
+        spec = module("activations.spec").ActivationSpec((("resid_post", "all"), ("q", (0,)), ("logits", None)))
+        module("activations.program").Extractor(loaded, spec, batch=(2, 16))([prompt[:9], prompt])
+
+    def generated() -> None:
+        spec = module("activations.spec").ActivationSpec((("resid_post", "all"), ("ln_final", None)))
+        module("activations.generation").Generator(loaded, spec, (2, 18), 4)
+
+    def served(placement: str) -> None:
+        asked = module("serve.stepper").check(ll.parse(placement))
+        module("serve.slots").build(ll.build(loaded, asked), 64, 2).warm()
+
+    wanted: dict[str, Callable] = {name: lambda name=name: answered(name) for name in (*ll.LADDER, *VARIANTS)}
+    wanted |= {"activations extracted": extracted, "activations of a generation": generated}
+    wanted |= {f"slots of {name}": lambda name=name: served(name) for name in SERVED}
+    return {name: lowered(run) for name, run in wanted.items()}
+
+
+def lowered(run: Callable[[], None]) -> list[str]:
+    """Hashes of the programs that a call lowers, sorted."""
+    import jax
+
+    jax.clear_caches()
+    jax.config.update("jax_include_debug_info_in_dumps", False)
+    with tempfile.TemporaryDirectory() as folder:
+        jax.config.update("jax_dump_ir_to", folder)
+        try:
+            run()
+        finally:
+            jax.config.update("jax_dump_ir_to", "")
+        return sorted(digest(path.read_text()) for path in Path(folder).rglob("*.mlir"))
+
+
+def digest(text: str) -> str:
+    """Hash of a program, whatever its functions, arguments and results are called."""
+    numbers = {name: f"@f{i}" for i, name in enumerate(dict.fromkeys(SYMBOL.findall(text)))}
+    text = re.sub(r"@([\w.$-]+)", lambda found: numbers.get(found[1], found[0]), NAMED.sub("", text))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def times() -> dict[str, float]:
+    """Placement → seconds of an answer, the median of a few."""
+    import llama_jax as ll
+
+    loaded, prompt = ll.load(SMALL), list(range(3, 35))
+    seconds = {}
+    for name in TIMED:
+        engine, spent = ll.build(loaded, name), []
+        for _ in range(1 + ANSWERS):
+            began = time.perf_counter()
+            ll.answer(engine, [prompt], TOKENS)
+            spent.append(time.perf_counter() - began)
+        seconds[name] = statistics.median(spent[1:])  # the first one compiled
+    return seconds
+
+
+# Around two checkouts -------------------------------------------------------------------------------------------------
+
+
+def ask(checkout: Path, *command: str) -> dict:
+    """What a fresh process prints last, its modules those of a checkout. Raises UserError where it fails."""
+    from llama_jax.plumbing.errors import UserError
+
+    around = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-P", *command], cwd=checkout, env=around, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    if done.returncode:
+        raise UserError(f"{command[0]} failed in {checkout}: {done.stderr.strip()[-400:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def checked_out(root: Path, commit: str) -> Iterator[Path]:
+    """A work tree of a commit, in a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        there = Path(folder) / "before"
+        git(root, "worktree", "add", "--detach", str(there), commit)
+        try:
+            yield there
+        finally:
+            git(root, "worktree", "remove", "--force", str(there))
+
+
+def git(root: Path, *arguments: str) -> str:
+    """What git says. Raises UserError where it refuses."""
+    from llama_jax.plumbing.errors import UserError
+
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        raise UserError(f"git {arguments[0]}: {done.stderr.strip()[-300:]}")
+    return done.stdout.strip()
+
+
+def gather(root: Path, before: str, tell: Callable[[str], None]) -> dict:
+    """The evidence of a commit before and of the one that is checked out at `root`. current: the tables of `root` that
+    are of the code of before. Raises UserError for a tree with changes, and for a commit that there is none."""
+    now = clean_commit(root)
+    with checked_out(root, before) as there:
+        package = "llama_lab" if (there / "llama_lab").is_dir() else "llama_jax"
+        stale = ask(there, "-m", package, "stale", "--json", "--out", str(root))
+        tell("lowering the programs of both commits")
+        lowered_by = [ask(checkout, __file__, "programs") for checkout in (there, root)]
+        rounds = []
+        for number in range(ROUNDS):
+            tell(f"timing both commits, round {number + 1} of {ROUNDS}")
+            turn = [("before", there), ("now", root), ("again", there)]
+            turn = turn[number % 3 :] + turn[: number % 3]
+            rounds.append({name: ask(checkout, __file__, "times") for name, checkout in turn})
+    return dict(
+        before=git(root, "rev-parse", before),
+        now=now,
+        current=[table["name"] for table in stale["tables"] if table["changed"] == []],
+        **judged(*lowered_by, rounds),
+    )
+
+
+def clean_commit(root: Path) -> str:
+    """The commit that is checked out. Raises UserError where files differ from it."""
+    from llama_jax.plumbing.errors import UserError
+
+    if changed := git(root, "status", "--porcelain"):
+        raise UserError(f"The tree has changes ({changed.splitlines()[0].strip()}, …): commit them first.")
+    return git(root, "rev-parse", "HEAD")
+
+
+def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list[dict]) -> dict:
+    """{holds, programs, differing: names, times: {placement: ratio now / before, spread of before / before}}."""
+    differing = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    compared = {}
+    for name in rounds[0]["before"]:
+        ratio, spread = ([math.log(r[way][name] / r["before"][name]) for r in rounds] for way in ("now", "again"))
+        compared[name] = dict(
+            ratio=round(math.exp(statistics.median(ratio)), 4), spread=round(math.exp(max(map(abs, spread))), 4)
+        )
+    within = all(1 / t["spread"] <= t["ratio"] <= t["spread"] for t in compared.values())
+    return dict(
+        holds=not differing and within, programs=sum(map(len, now.values())), differing=differing, times=compared
+    )
+
+
+if __name__ == "__main__":
+    import llama_jax
+
+    assert Path(llama_jax.__file__).is_relative_to(Path.cwd()), f"{llama_jax.__file__} is not of this checkout"
+    print(json.dumps({"programs": programs, "times": times}[sys.argv[1]]()))
