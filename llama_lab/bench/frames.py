@@ -69,8 +69,3 @@ def percentile(p: int, where: str) -> Callable:
         return f"needs n ≥ {statistics.enough(p):,}" if known is None else f"{known:.1f}"
 
     return words
-
-
-def same_model(entry: dict) -> str:
-    """Whether an arithmetic can be the same model; else why not."""
-    return "yes" if entry["valid"] else "NO: " + "; ".join(entry["reasons"])

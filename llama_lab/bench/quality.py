@@ -318,6 +318,11 @@ def with_interval(name: str, values: np.ndarray, groups: Sequence, seed: int) ->
     return {name: mean.value if mean.n else None, f"{name}_low": mean.low, f"{name}_high": mean.high}
 
 
+def same_model(entry: dict) -> str:
+    """Whether an arithmetic can be the same model; else why not."""
+    return "yes" if entry["valid"] else "NO: " + "; ".join(entry["reasons"])
+
+
 COLUMNS = frames.Columns(
     {
         "arithmetic": "subject",
@@ -331,7 +336,7 @@ COLUMNS = frames.Columns(
         "top-1 low": "top1_low",
         "top-1 high": "top1_high",
         "tokens": "tokens",
-        "same model": frames.same_model,
+        "same model": same_model,
     },
     index="arithmetic",
 )

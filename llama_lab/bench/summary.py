@@ -1,4 +1,5 @@
-"""From raw trials to the table: one entry a subject, in the shape `llama-jax bench --json` prints."""
+"""From rows to tables: what stood side by side and its ratio, the tally of any rows, and the table of subjects in the
+shape that `llama-jax bench --json` prints."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llama_lab.bench import footprints, frames, roofline, standings, statistics, summary
+from llama_lab.bench import footprints, frames, quality, roofline, standings, statistics, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.fewer_bits import reading
@@ -114,7 +114,7 @@ TEXTS = frames.Columns(
         "ppl low": "ppl_low",
         "ppl high": "ppl_high",
         "tokens": "tokens",
-        "same model": frames.same_model,
+        "same model": quality.same_model,
     },
     index=("subject", "text"),
 )
