@@ -14,6 +14,11 @@ def interval(name: str, where: str, middle: str = "median", ends: str = "") -> d
     return {name: f"{where}.{middle}", f"{ends}low": f"{where}.low", f"{ends}high": f"{where}.high"}
 
 
+def same(*names: str) -> dict[str, str]:
+    """Columns that are named like what they show."""
+    return dict(zip(names, names, strict=True))
+
+
 RATIO = interval("ratio", "ratio", "value")
 
 

@@ -65,9 +65,7 @@ def ours(entries: Sequence[dict]) -> list[dict]:
 
 COLUMNS = frames.Columns(
     {
-        "file": "file",
-        "what": "what",
-        "tokens": "tokens",
+        **frames.same("file", "what", "tokens"),
         "subject": "name",
         "MB a token": frames.scaled("bytes", 1e6),
         "tokens/s": "rate.median",

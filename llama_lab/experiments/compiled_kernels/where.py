@@ -198,4 +198,4 @@ def table(trials: Sequence[Trial], model: str, short: int, long: int, seed: int 
 
 
 SHOWN = ("name", "dtype", "n", "total", "limit", *(f"{part}{end}" for part in PARTS for end in ("", "_low", "_high")))
-COLUMNS = frames.Columns({name: name for name in SHOWN}, index="name", digits=3)
+COLUMNS = frames.Columns(frames.same(*SHOWN), index="name", digits=3)

@@ -91,12 +91,7 @@ def described(middle: Summary, values: Sequence[float]) -> dict:
 
 COLUMNS = frames.Columns(
     {
-        "tokens": "tokens",
-        "subject": "subject",
-        "mean": "mean",
-        "sd": "sd",
-        "min": "min",
-        "max": "max",
+        **frames.same("tokens", "subject", "mean", "sd", "min", "max"),
         "P50": "p50",
         "P50 low": "low",
         "P50 high": "high",
@@ -179,9 +174,7 @@ def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 RATIOS = frames.Columns(
     {
-        "tokens": "tokens",
-        "peer": "peer",
-        "best": "best",
+        **frames.same("tokens", "peer", "best"),
         **frames.RATIO,
         "pairs": "ratio.n",
         "verdict": "ratio.verdict",

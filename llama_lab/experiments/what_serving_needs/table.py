@@ -116,14 +116,7 @@ def tail_of(entries: Sequence[dict]) -> int | None:
 
 COLUMNS = frames.Columns(
     {
-        "server": "server",
-        "slots": "slots",
-        "shapes": "shapes",
-        "rate": "rate",
-        "n": "n",
-        "refused": "refused",
-        "void": "void",
-        "gated": "gated",
+        **frames.same("server", "slots", "shapes", "rate", "n", "refused", "void", "gated"),
         "first P50": "first.median",
         **{f"first P{p}": frames.percentile(p, f"tail.p{p}") for p in TAILS},
         "gaps": "gaps",
