@@ -55,13 +55,10 @@ LIMIT_S = 900
 
 
 def module(name: str):
-    """A module of the laboratory, or of the one package there was before it."""
-    try:
-        return importlib.import_module(f"llama_lab.{name}")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("llama_lab"):
-            raise
-        return importlib.import_module(f"llama_jax.{name}")
+    """A module of the checkout's laboratory, or of the one package there was before it. What is installed may be of
+    another checkout."""
+    package = "llama_lab" if Path("llama_lab").is_dir() else "llama_jax"
+    return importlib.import_module(f"{package}.{name}")
 
 
 def programs() -> dict[str, list[str]]:
