@@ -25,9 +25,10 @@ from pydantic import Field
 
 from llama_jax.plumbing import boundary, files
 from llama_jax.plumbing.boundary import Declared
-from llama_lab.bench import AGAIN, environment
+from llama_lab.bench import AGAIN, environment, provenance
 from llama_lab.bench.wording import instructions, probed
 from llama_lab.figures.dark import themed
+from llama_lab.figures.rounding import the_same_everywhere
 
 PALETTE = {
     "black": "#000000", "orange": "#E69F00", "sky": "#56B4E9", "green": "#009E73",
@@ -94,7 +95,7 @@ def save(
     note: str = "",
 ) -> dict[str, Path]:
     """Write NAME.svg and NAME.png under `out_dir`/figures, byte for byte the same for the same data, and list them in
-    the manifest.
+    the manifest, with a complaint where the table is not of today's code.
 
     meta: of the table the figure was drawn from. alt: what the figure shows, for those who cannot see it. note: labels
     that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged.
@@ -116,7 +117,7 @@ def save(
         "png": {"dpi": 150, "metadata": {"Software": None}},
     }.items():
         buffer = io.BytesIO()
-        with matplotlib.rc_context({"svg.hashsalt": name}):
+        with matplotlib.rc_context({"svg.hashsalt": name}), the_same_everywhere(figure):
             figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
         drawn = buffer.getvalue()
         drawn = themed(drawn.decode()).encode() if kind == "svg" else drawn
@@ -125,6 +126,8 @@ def save(
         hashes[kind] = hashlib.sha256(drawn).hexdigest()
     plt.close(figure)
     entry = dict(notebook=notebook, parameters=parameters, data_sha256=meta["sha256"], sha256=hashes, alt=alt)
+    if complaint := provenance.complaint(meta):
+        entry["complaint"] = complaint
     update_manifest(out_dir, "figures", name, entry)
     return paths
 
@@ -194,6 +197,7 @@ class Drawn(Declared):
     data_sha256: str
     sha256: dict[Literal["svg", "png"], str] = Field(min_length=2)
     alt: str
+    complaint: str = ""
 
 
 class Answered(Declared):

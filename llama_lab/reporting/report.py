@@ -53,7 +53,8 @@ def figure(name: str, entry: dict, home: Path) -> dict:
     """A figure of the manifest as the page shows it: what it shows, and what came out, in short where it is long."""
     width, height = size(home / "figures" / f"{name}.svg")
     shown = clipped(entry["alt"], CAPTION)
-    return dict(name=name, width=width, height=height, caption=caption(entry["alt"]), shown=shown, **entry)
+    words = dict(caption=caption(entry["alt"]), shown=shown, complaint="")
+    return dict(name=name, width=width, height=height) | words | entry
 
 
 def others(out_dir: Path, known: Sequence[dict]) -> list[dict]:

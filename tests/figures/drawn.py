@@ -1,5 +1,7 @@
 """What tests of charts share: a meta file, a run's trials, a figure's words, and that it is drawn in style."""
 
+import os
+
 import numpy as np
 from matplotlib.colors import to_hex
 
@@ -52,3 +54,11 @@ def assert_in_style(figure):
         name = text.get_text().strip().partition(":")[0].partition(",")[0].partition(" ")[0]
         if name in style.COLOURS and to_hex(text.get_color()) not in NEUTRAL:
             assert to_hex(text.get_color()) == to_hex(figures.colour(name)), text.get_text()
+
+
+def oldest() -> dict[str, str]:
+    """An environment in which NumPy runs its baseline alone, as on a processor without AVX-512 and AVX2."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+    here = [name for name in __cpu_dispatch__ if __cpu_features__.get(name)]
+    return {**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(here)}

@@ -9,7 +9,7 @@ from llama_lab.bench import provenance, record
 from llama_lab.bench.seal import sealed
 from llama_lab.cli import program
 from llama_lab.figures import style
-from llama_lab.reporting import staleness
+from llama_lab.reporting import report, staleness
 from tests.figures.drawn import META
 
 HEADLINE, OTHER, UNKNOWN = "03-jit-placement", "05-kv-cache", "14-growth"
@@ -66,14 +66,18 @@ def test_a_headline_of_unknown_code_does_not_fail(home):
     assert [table.wrong for table in staleness.tables(home)] == [False] * 3
 
 
-def test_a_stale_table_changes_no_byte_of_its_figure(tmp_path):
+def test_a_stale_table_changes_no_byte_of_its_figure_and_stands_in_the_manifest(tmp_path):
     today = provenance.describe(["llama_jax.norm"])
     older = {**today, "modules": {**today["modules"], "llama_jax.gone": "0" * 12}}
-    drawn = []
+    drawn, complaints = [], []
     for code in (today, older, None):
         figure, _ = style.new()
         paths = figures.save(figure, "x", "nb", {**META, "code": code}, {}, "alt", tmp_path)
         drawn.append({kind: path.read_bytes() for kind, path in paths.items()})
+        entry = figures.read_manifest(tmp_path)["figures"]["x"]
+        complaints.append(entry.get("complaint"))
+        assert report.figure("x", entry, tmp_path)["complaint"] == (entry.get("complaint") or "")
+    assert complaints == [None, provenance.OLDER, provenance.UNKNOWN]
     assert drawn[0] == drawn[1] == drawn[2]
 
 
