@@ -13,10 +13,10 @@ from llama_lab import bench, figures
 PACKAGES = ("llama_jax", "llama_lab")
 UPWARD = {  # lazy imports that lead up inside the laboratory, (module, what it imports), and why they may
     ("llama_lab.bench.available", "llama_lab.peers"): "a measurement without peers needs none",
+    ("llama_lab.bench.lab", "llama_lab.peers"): "as above",
     ("llama_lab.bench.phases", "llama_lab.peers"): "as above",
     ("llama_lab.bench.provenance", "llama_lab.peers"): "as above",
     ("llama_lab.bench.quality", "llama_lab.peers"): "as above",
-    ("llama_lab.bench.requests", "llama_lab.peers"): "as above",
     ("llama_lab.bench.run", "llama_lab.peers"): "as above",
 }
 ABOVE_THE_INSTRUMENT = ("experiments", "figures", "reporting", "cli", "playground")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from llama_jax import checkpoint
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.placement import parse
+from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import phases, requests
-from llama_lab.bench.job import Job, weights_of
-from llama_lab.bench.workload import Subject, Workload
+from llama_jax.quantise import FORMS
+from llama_lab.bench import protocol
+from llama_lab.bench.lab import Lab
+from llama_lab.bench.workload import Subject
+
+if TYPE_CHECKING:
+    from llama_lab.bench.experiment import Runner
+    from llama_lab.bench.journal import Journal
 
 
 def gaps(names: Sequence[str], model: str) -> list[dict]:
@@ -20,11 +26,16 @@ def gaps(names: Sequence[str], model: str) -> list[dict]:
     return without_kernels(names) + peers.missing([name for name in names if name in peers.PEERS], model)
 
 
-def present(job: Job, names: Sequence[str]) -> list[str]:
+def missing(journal: Journal) -> list[dict]:
+    """What could not be measured, as the journal's notes say: {name, reason, remedy}, each once."""
+    return list({note["missing"]["name"]: note["missing"] for note in journal.notes if "missing" in note}.values())
+
+
+def present(runner: Runner, names: Sequence[str]) -> list[str]:
     """Those that can run here; of the others the journal says why they cannot."""
-    known = {gap["name"] for gap in phases.missing(job.journal)}
-    for gap in gaps([name for name in names if name not in known], job.model):
-        job.journal.note(missing=gap)
+    known = {gap["name"] for gap in missing(runner.journal)}
+    for gap in gaps([name for name in names if name not in known], runner.model):
+        runner.journal.note(missing=gap)
         known.add(gap["name"])
     return [name for name in names if name not in known]
 
@@ -57,14 +68,19 @@ def without_kernels(names: Sequence[str]) -> list[dict]:
     )
 
 
-def bare(job: dict) -> tuple[Checkpoint, list, Workload | None, int]:
-    """As `opened`, with no weights loaded: for a subject that reads the file by itself. The workload is None where the
-    job has none."""
-    source, work = checkpoint.find(job["model"]), job["workload"]
-    loaded = Checkpoint(
-        job["model"], source.config, None, source.tokenizer(), source.hash(), source.where, job["dtype"]
-    )
-    return loaded, [], Workload.from_json(work) if work else None, 0
+def form(model: str, placements: Sequence[Placement]) -> str:
+    """The dtype to load a model in: the one quantised form that all placements want, so that their process never holds
+    float weights."""
+    wanted = {weights_of(model, p) for p in placements}
+    return wanted.pop() if len(wanted) == 1 and wanted <= set(FORMS) else "float32"
+
+
+def weights_of(model: str, placement: Placement) -> str:
+    """The form of weights that a placement computes on: kernels that are to take what was loaded take the file's own
+    blocks."""
+    if placement.weights == "loaded" and placement.kernels != "none":
+        return checkpoint.own_blocks(checkpoint.find(model))
+    return placement.weights
 
 
 def loaded_as(subject: str, model: str) -> str:
@@ -88,7 +104,7 @@ def backend_of(name: str) -> str:
     return peers.get(name).backend if name in peers.PEERS else "jax"
 
 
-def built(say: Callable, loaded: Checkpoint, names: Sequence[str]) -> list[Subject]:
-    """The subjects of these names; a peer that cannot be built is said to be missing."""
-    placements = [parse(name) for name in names if name not in peer_names()]
-    return requests.build(say, loaded, dict(peers=[name for name in names if name in peer_names()]), placements, 0)
+def built(lab: Lab, loaded: Checkpoint, names: Sequence[str]) -> list[Subject]:
+    """The subjects of these names, placements first; a peer that cannot be built is said to be missing."""
+    placements = [protocol.subject(loaded, parse(name)) for name in names if name not in peer_names()]
+    return placements + [who for name in names if name in peer_names() for who in lab.peer(loaded, name)]

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import IO, ClassVar, Self
 
 from llama_jax import checkpoint
+from llama_jax.plumbing import runtime
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import lab, process, protocol, recorded
+from llama_lab.bench import available, environment, lab, process, protocol, recorded
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.progress import Progress, announce
 from llama_lab.bench.record import Row, Trial
@@ -56,10 +57,11 @@ class Point:
 class Experiment:
     """What a notebook measures. A subclass is a frozen dataclass whose fields are parameters of the notebook.
 
-    kind: what its rows are.
+    kind: what its rows are. beside: fields that are no parameters of the notebook, such as a list that stands in it.
     """
 
     kind: ClassVar[type[Row]] = Trial
+    beside: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self):
         for each in dataclasses.fields(self):
@@ -69,13 +71,14 @@ class Experiment:
     def from_parameters(cls, parameters: Mapping[str, object], **others) -> Self:
         """The experiment with its fields taken by name from a notebook's parameters. others: fields that are no
         parameters, or have another name there."""
-        names = [each.name for each in dataclasses.fields(cls) if each.name in parameters and each.name not in others]
-        return cls(**{name: parameters[name] for name in names}, **others)
+        names = [each.name for each in dataclasses.fields(cls) if each.name not in (*cls.beside, *others)]
+        return cls(**{name: parameters[name] for name in names if name in parameters}, **others)
 
     @property
     def parameters(self) -> dict:
         """What the meta of its table says was asked for."""
-        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        names = [each.name for each in dataclasses.fields(self) if each.name not in self.beside]
+        return {name: getattr(self, name) for name in names}
 
     @property
     def also(self) -> object:
@@ -90,21 +93,42 @@ class Experiment:
         """What each process measures, in the order in which they are started."""
         return []
 
+    def about(self, runner: Runner) -> dict:
+        """What the meta says of the rows, beside parameters and environment."""
+        return {}
+
     def measure(self, runner: Runner) -> tuple[list[Row], dict]:
         """(rows, what the meta says of them) of everything that the journal does not hold yet."""
         runner.run(self.points(runner))
-        return runner.rows, {}
+        return runner.rows, self.about(runner)
 
     def record(self, journal: Journal | None = None, progress: Progress = announce) -> tuple[list[Row], dict]:
         """`check`, then `measure` into a journal."""
         self.check()
         return self.measure(Runner(self, Journal(kind=self.kind) if journal is None else journal, progress))
 
-    def obtain(self, source: str, name: str, out_dir: str | Path, progress: Progress = announce):
-        """(rows, meta): measured now and written to OUT/data/NAME.csv, or as recorded; see `recorded.obtain`."""
-        return recorded.obtain(
-            source, name, out_dir, self.parameters, lambda journal: self.record(journal, progress), self.also, self.kind
-        )
+    def obtain(
+        self, source: str, name: str, out_dir: str | Path, progress: Progress = announce
+    ) -> tuple[list[Row], dict]:
+        """The rows and their meta: measured now and written to OUT/data/NAME.csv, or as recorded there, else in the
+        repository.
+
+        source: `measure` or `recorded`. The journal lies in OUT/out/journal: a run that was interrupted goes on from it
+        when it is started again with the same parameters, weights, code and machine. Raises UserError for another
+        source.
+        """
+        if source == "measure":
+            before, parameters = environment.capture(), self.parameters
+            runtime.warn(before["runtime"])
+            weights = checkpoint.find(parameters["model"]).hash() if "model" in parameters else ""
+            plan = {**recorded.journal_plan(parameters, before, weights), "also": repr(self.also)}
+            path = recorded.journal_path(name, out_dir, plan)
+            journal = Journal(path, plan, kind=self.kind, environment=before)
+            rows, about = self.record(journal, progress)
+            recorded.write(name, out_dir, rows, journal, parameters, **about)
+        elif source != "recorded":
+            raise UserError(f"source is {source!r}; it must be recorded or measure.")
+        return recorded.read(name, out_dir, self.kind)
 
 
 @dataclass(frozen=True)
@@ -126,6 +150,15 @@ class Runner:
         """What was measured, without what interrupted processes left."""
         return whole(self.journal.trials)
 
+    @property
+    def missing(self) -> list[dict]:
+        """What could not be measured: {name, reason, remedy}."""
+        return available.missing(self.journal)
+
+    def present(self, names: Sequence[str]) -> list[str]:
+        """Those that can run here; of the others the journal says why they cannot."""
+        return available.present(self, names)
+
     def has(self, run: str, block: int) -> bool:
         """Whether the journal has a row of this block of a run."""
         return any(t.run == run and t.block == block for t in self.journal.trials)
@@ -145,7 +178,6 @@ class Runner:
             outcome = run_child(
                 self.journal,
                 lock,
-                f"{lab.__name__}:{lab.main.__name__}",
                 self.asked(point),
                 lambda kind, value: self.progress(*value) if kind == "progress" else None,
                 limit=self.limit,
@@ -173,19 +205,17 @@ class Runner:
 
 
 def run_child(
-    journal: Journal | None, lock: IO, task: str, asked: dict, heard: Callable[[str, object], None], **how
+    journal: Journal | None, lock: IO, asked: dict, heard: Callable[[str, object], None], **how
 ) -> process.Outcome:
     """One fresh process, which keeps the measurement lock. Its rows and notes go to the journal; then heard(kind,
-    value) is told of each message. asked: arguments of the task, an `identity` with the process's number among them, or
-    in `lab`. how: as `process.start` takes it."""
-    number = asked.get("lab", asked)["identity"]["process"]
+    value) is told of each message. asked: as `lab.main` takes it. how: as `process.start` takes it."""
 
     def receive(kind: str, value) -> None:
         if journal is not None:
-            journal.receive(kind, value, number)
+            journal.receive(kind, value, asked["lab"]["identity"]["process"])
         heard(kind, value)
 
-    return process.start(task, asked, receive, held=(lock.fileno(),), **how)
+    return process.start(f"{lab.__name__}:main", asked, receive, held=(lock.fileno(),), **how)
 
 
 def check_counts(**counts: int) -> None:

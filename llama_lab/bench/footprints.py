@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
 from llama_jax.checkpoint import Checkpoint
-from llama_lab.bench import environment, protocol, summary
-from llama_lab.bench.available import backend_of, bare, built, loaded_as
+from llama_lab.bench import environment, summary
+from llama_lab.bench.available import backend_of, built, loaded_as
 from llama_lab.bench.cold import as_first
-from llama_lab.bench.job import Job, opened, watched
+from llama_lab.bench.experiment import Point
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import of_run, weights
+from llama_lab.bench.workload import Workload
 
 MEMORY = "memory"
 READS_FILE = ("llama.cpp", "ik_llama.cpp", "openvino", "ollama")  # backends that need none of the checkpoint's arrays
@@ -31,30 +33,28 @@ def file_bytes(loaded: Checkpoint) -> int | None:
     return path.stat().st_size if path.is_file() else None
 
 
-def memory(job: Job, names: Sequence[str], starts: int) -> None:
-    """One answer of each subject in a fresh process that has loaded nothing else."""
-    for block in range(starts):
-        for i, name in enumerate(names):
-            job.progress(f"memory of {name}", block * len(names) + i, starts * len(names))
-            job.child(f"{MEMORY} {name}", block, f"{__name__}:alone", 1, subject=name, order=i)
+def points(names: Sequence[str], starts: int, workload: Workload) -> list[Point]:
+    """One answer of each subject in `starts` fresh processes that have loaded nothing else."""
+    return [
+        Point(f"{MEMORY} {name}", block, alone, 1, dict(subject=name, order=i), f"memory of {name}", workload=workload)
+        for block in range(starts)
+        for i, name in enumerate(names)
+    ]
 
 
-def alone(say: Callable, job: dict, identity: dict, subject: str, order: int) -> dict:
+def alone(lab: Lab, subject: str, order: int) -> None:
     """One request; its peak memory is the subject's. The note says what the process held before the model, libraries
     imported."""
-    with watched(say) as more:
-        backend = backend_of(subject)
-        for library in LIBRARIES.get(backend, ()):
-            loaded = resolve_name(library)
-            if ":" in library:
-                loaded()
-        more.update(subject=subject, libraries_rss_bytes=environment.peak_rss())
-        job = job | dict(dtype=loaded_as(subject, job["model"]))
-        loaded, _, workload, _ = bare(job) if backend in READS_FILE else opened(job)
-        for who in built(say, loaded, [subject]):
-            record, _ = protocol.trial(who, workload, 0, **identity, order=order, phase="cold")
-            say("trial", as_first(record, peak_rss_bytes=environment.peak_rss()).model_dump())
-    return {}
+    backend = backend_of(subject)
+    for library in LIBRARIES.get(backend, ()):
+        loaded = resolve_name(library)
+        if ":" in library:
+            loaded()
+    lab.notes.update(subject=subject, libraries_rss_bytes=environment.peak_rss())
+    load = lab.without_weights if backend in READS_FILE else lab.load
+    for who in built(lab, load(loaded_as(subject, lab.model)), [subject]):
+        record, _ = lab.trial(who, lab.workload, 0, order=order, phase="cold")
+        lab.keep(as_first(record, peak_rss_bytes=environment.peak_rss()))
 
 
 def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) -> list[dict]:

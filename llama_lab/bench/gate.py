@@ -18,6 +18,7 @@ import numpy as np
 from llama_jax import sampling
 from llama_jax.sampling import Sampler
 from llama_lab.bench import WRONG
+from llama_lab.bench.arithmetic import Arithmetic
 
 PARTS = "parts from float32"  # how the reason of an approximate subject's trial begins
 NEAR_TIE = 1e-3  # logits this close to the reference's best: float32 rounding may decide either way
@@ -132,15 +133,13 @@ def chance(p: np.ndarray, mine: np.ndarray, surprise: float) -> float:
 
 
 def approximate(quantisation: str) -> bool:
-    """Whether a subject of this quantisation need not make the reference's tokens: another program computes on a file's
-    quantised blocks ("gguf-q4_1"), or rounds activations itself ("int8-dynamic"). A placement of ours ("gguf+gemv") is
-    held to the tokens of its own arithmetic."""
-    return quantisation.startswith(("gguf-", "int8-"))
+    """Whether a subject of this quantisation need not make the reference's tokens; see `Arithmetic.is_approximate`."""
+    return Arithmetic.read(quantisation).is_approximate
 
 
 def near_tie(quantisation: str) -> float:
     """How close to the reference's best logit a token must be for both to be right under this quantisation."""
-    return FLIP if set(quantisation.split("+")) & {"gemv", "fused"} else NEAR_TIE
+    return FLIP if Arithmetic.read(quantisation).kernels else NEAR_TIE
 
 
 def parting(tokens: np.ndarray, reference: np.ndarray) -> str:

@@ -57,9 +57,8 @@ class Lab:
 
     def without_weights(self, dtype: str = "float32") -> Checkpoint:
         """The checkpoint without its arrays, for a subject that reads the file by itself."""
-        source = checkpoint.find(self.model)
         self.load_ns = 0
-        return Checkpoint(self.model, source.config, None, source.tokenizer(), source.hash(), source.where, dtype)
+        return without_weights(self.model, dtype)
 
     def trial(self, who: Subject, workload: Workload, prompt: int, **more) -> tuple[Trial, np.ndarray]:
         """One timed request, as `protocol.trial`, under this process's identity. more: fields of the record, before
@@ -96,9 +95,26 @@ class Lab:
     def progress(self, what: str, done: int, total: int) -> None:
         self.say("progress", [what, done, total])
 
+    def peer(self, loaded: Checkpoint, name: str, block: int = 0) -> list[Subject]:
+        """A peer as a subject, in a list; an empty list where it cannot be built, which then is said to be missing."""
+        from llama_lab import peers
+
+        self.announce(what=f"building {name}", subject=name, block=block, order=0)
+        try:
+            return [peers.subject(loaded, name)]
+        except peers.UnavailableError as error:
+            self.missing(name, error.reason, error.remedy)
+            return []
+
     def announce(self, **what) -> None:
         """Say what begins now. A process that says nothing for long is taken for hung."""
         self.say("starting", what)
+
+
+def without_weights(model: str, dtype: str = "float32") -> Checkpoint:
+    """A checkpoint without its arrays."""
+    source = checkpoint.find(model)
+    return Checkpoint(model, source.config, None, source.tokenizer(), source.hash(), source.where, dtype)
 
 
 @contextlib.contextmanager

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import numpy as np
 
-from llama_jax.placement import Placement
+from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import AGAIN, DIED, SAMPLED, WRONG, gate, process
+from llama_lab.bench.available import missing
 from llama_lab.bench.experiment import run_child
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.progress import Progress, announce
@@ -47,7 +48,6 @@ class Plan:
     placements: tuple[Placement, ...]
     workload: Workload
     baseline: str
-    dtype: str = "float32"
     blocks: int = 5
     processes: int = 1
     cold: int = 0
@@ -59,15 +59,20 @@ class Plan:
     peers: tuple[str, ...] = ()
     sampled: Sampler | None = None
 
-    def job(self, subjects: Sequence[Placement | str]) -> dict:
-        """The part every child needs, as JSON values."""
-        placements, names = (
-            [asdict(s) for s in subjects if not isinstance(s, str)],
-            [s for s in subjects if isinstance(s, str)],
-        )
-        return dict(
-            model=self.model, dtype=self.dtype, placements=placements, peers=names, workload=asdict(self.workload)
-        )
+    @classmethod
+    def of(cls, model: str, names: Iterable[str], workload: Workload, baseline: str = "", **more) -> Self:
+        """A plan of placements and peers by their names. baseline: the first of them, where none is named."""
+        from llama_lab import peers
+
+        names = list(names)
+        placements = tuple(parse(name) for name in names if name not in peers.PEERS)
+        others = tuple(name for name in names if name in peers.PEERS)
+        return cls(model, placements, workload, baseline or names[0], peers=others, **more)
+
+    def asked(self, subjects: Sequence[Placement | str]) -> dict:
+        """Some of the subjects, as `requests.Subjects` takes them."""
+        placements = [asdict(s) for s in subjects if not isinstance(s, str)]
+        return dict(placements=placements, peers=[s for s in subjects if isinstance(s, str)])
 
     @property
     def subjects(self) -> list[Placement | str]:
@@ -131,9 +136,10 @@ class Bench:
         self.progress(what, min(len(self.trials), self.total), self.total)
 
     def start(
-        self, task: str, arguments: dict, cache: Path | None = None, silent: bool = False
+        self, task: str, identity: dict, arguments: dict, cache: Path | None = None, silent: bool = False
     ) -> tuple[process.Outcome, dict]:
-        """One child; its trials go to the journal. Returns its outcome and the last trial that it announced."""
+        """One child; its trials go to the journal, unless it is silent. Returns its outcome and the last trial that it
+        announced."""
         announced: dict = {}
 
         def heard(kind: str, value) -> None:
@@ -144,8 +150,10 @@ class Bench:
                 self.tell(value["what"])
 
         journal, plan = None if silent else self.journal, self.plan
+        work = dict(identity=identity, model=plan.model, workload=asdict(plan.workload))
+        asked = dict(task=f"{TASKS}:{task}", lab=work, arguments=arguments)
         how = dict(limit=plan.limit, threads=plan.threads, cache=cache)
-        return run_child(journal, self.lock, f"{TASKS}:{task}", arguments, heard, **how), announced
+        return run_child(journal, self.lock, asked, heard, **how), announced
 
     def fail(self, subject: str, reason: str, **identity) -> None:
         """Record a trial that never came to its end."""
@@ -218,21 +226,22 @@ def starts(bench: Bench, phase: str, count: int) -> None:
             identity = dict(
                 run=bench.plan.run, block=block, order=order, phase=phase, process=bench.journal.next_process()
             )
-            job = dict(job=plan.job([subject]), prompt=block % len(plan.workload.prompts), identity=identity)
+            prompt = block % len(plan.workload.prompts)
+            asked = dict(subjects=plan.asked([subject]), prompt=prompt)
             cache = home if phase == "cached" or persistent else None
             if phase == "cold" and cache:
                 cache = home / str(block)  # empty each time
             elif phase == "cached" and name not in filled:
                 bench.tell(f"filling the cache for {name}")
-                outcome, _ = bench.start("first_request", job, cache, silent=True)
+                outcome, _ = bench.start("first_request", identity, asked, cache, silent=True)
                 if not outcome.ok:
-                    bench.fail(name, f"while the cache was filled, {outcome.reason}", **identity, prompt=job["prompt"])
+                    bench.fail(name, f"while the cache was filled, {outcome.reason}", **identity, prompt=prompt)
                     continue
                 filled.add(name)
             bench.tell(f"{phase} start of {name}")
-            outcome, _ = bench.start("first_request", job, cache)
+            outcome, _ = bench.start("first_request", identity, asked, cache)
             if not outcome.ok:
-                bench.fail(name, outcome.reason, **identity, prompt=job["prompt"])
+                bench.fail(name, outcome.reason, **identity, prompt=prompt)
 
 
 def warm(bench: Bench) -> None:
@@ -243,16 +252,11 @@ def warm(bench: Bench) -> None:
         while pending := [int(b) for b in group if not complete(bench, int(b))]:
             before = len(bench.trials)
             identity = dict(run=bench.plan.run, phase="warm", process=bench.journal.next_process())
-            job = dict(
-                job=plan.job(alive(bench)),
-                blocks=pending,
-                baseline=plan.baseline,
-                identity=identity,
-                explain=plan.explain,
-            )
+            subjects = plan.asked(alive(bench))
             if plan.sampled:
-                job["job"] |= dict(sampled=asdict(plan.sampled))
-            outcome, announced = bench.start("interleaved_blocks", job)
+                subjects |= dict(sampled=asdict(plan.sampled))
+            asked = dict(subjects=subjects, blocks=pending, baseline=plan.baseline, explain=plan.explain)
+            outcome, announced = bench.start("interleaved_blocks", identity, asked)
             if outcome.ok:
                 break
             if "subject" not in announced:  # between two trials: nobody's fault
@@ -270,12 +274,6 @@ def alive(bench: Bench) -> list[Placement | str]:
     """The subjects that could be built so far and have not yet cost PATIENCE processes their life."""
     deaths = [t.placement for t in bench.trials if t.phase == "warm" and t.died]
     return [s for s in bench.plan.subjects if deaths.count(name_of(s)) < PATIENCE and name_of(s) not in bench.missing]
-
-
-def missing(journal: Journal) -> list[dict]:
-    """The peers that could not be built in a measuring process, as their notes say: {name, reason, remedy}, each
-    once."""
-    return list({note["missing"]["name"]: note["missing"] for note in journal.notes if "missing" in note}.values())
 
 
 def complete(bench: Bench, block: int) -> bool:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,9 +20,10 @@ from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import available, frames, passages, phases, statistics
-from llama_lab.bench.job import Job, check, opened, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench import available, frames, passages, statistics
+from llama_lab.bench.arithmetic import Arithmetic
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Row
 
 REFERENCE = "float32"
@@ -114,106 +117,110 @@ def windows(ids: Sequence[int], size: int) -> list[list[int]]:
     return [list(ids[i : i + size]) for i in range(0, len(ids), size)]
 
 
-def measure(job: Job, arithmetics: Sequence[str], tokens: int, window: int, seed: int = 0) -> list[Window]:
-    """Each arithmetic over `tokens` tokens of English in windows. Raises UserError for an unknown arithmetic and as
-    `read` does."""
-    for name in arithmetics:
-        if name not in ARITHMETICS:
-            raise UserError(f"No such arithmetic: {name!r}.{near(name, ARITHMETICS)}")
-    return read(job, "quality of", f"{__name__}:compared", 1, arithmetics, tokens, window, seed)
+@dataclass(frozen=True)
+class Texts(Experiment):
+    """Texts read under subjects: `quality_tokens` tokens of each in windows. What is not `ALONE` shares one process.
 
-
-def record(
-    journal: Journal, *, model: str, seed: int, arithmetics: Sequence[str], quality_tokens: int, window: int
-) -> tuple[list[Window], dict]:
-    """All windows of `measure`, and for the meta file what could not run."""
-    rows = measure(Job(model, None, journal), arithmetics, quality_tokens, window, seed)
-    return rows, dict(missing=phases.missing(journal))
-
-
-def read(
-    job: Job, what: str, task: str, texts: int, names: Sequence[str], tokens: int, window: int, seed: int
-) -> list[Row]:
-    """`tokens` tokens of each text under arithmetics, placements and peers: those that are not `ALONE` in one fresh
-    process.
-
-    what: as the progress says it; its first word begins the run's name. task: `compared`, or a function that calls it.
-    texts: how many it reads. A subject that cannot run is said to be
-    missing in the journal's notes (`phases.missing`). Raises UserError for too long a window and when a process dies.
+    title: as the progress says it; its first word begins the run's name. count: how many texts there are.
     """
-    check(tokens=tokens, window=window)
-    room = checkpoint.load_config(job.model).max_position_embeddings
-    if window > room:
-        raise UserError(f"window is {window}, more than the model's context of {room}; ask for a shorter one.")
-    here = {*PLACEMENTS, *available.present(job, [name for name in names if name not in PLACEMENTS])}
-    together = [name for name in names if name in here and name not in ALONE]
-    groups = [group for group in (together, *([name] for name in names if name in here and name in ALONE)) if group]
-    for i, group in enumerate(groups):
-        job.progress(f"{what} {', '.join(group)}", i, len(groups))
-        expected = -(-tokens // window) * len(group) * texts
-        asked = dict(names=group, tokens=tokens, window=window, seed=seed)
-        job.child(f"{what.split()[0]} {' '.join(group)}", 0, task, expected, **asked)
-    return whole(job.journal.trials)
 
+    kind = Window
+    title: ClassVar[str] = "quality of"
+    count: ClassVar[int] = 1
 
-# What the children run ------------------------------------------------------------------------------------------------
+    model: str
+    seed: int
+    quality_tokens: int
+    window: int
 
+    @property
+    def names(self) -> Sequence[str]:
+        """Arithmetics, placements and peers under which the texts are read."""
+        raise NotImplementedError
 
-def english(loaded: Checkpoint, tokens: int, seed: int) -> dict[str, list[int]]:
-    return {"": passages.english(loaded, tokens, seed)}
+    def texts(self, loaded: Checkpoint) -> dict[str, list[int]]:
+        """Ids of each text by its name, of which the first `quality_tokens` are read."""
+        return {"": passages.english(loaded, self.quality_tokens, self.seed)}
 
+    def check(self) -> None:
+        check_counts(quality_tokens=self.quality_tokens, window=self.window)
+        room = checkpoint.load_config(self.model).max_position_embeddings
+        if self.window > room:
+            raise UserError(f"window is {self.window}, more than the model's context of {room}; ask for a shorter one.")
 
-def compared(
-    say: Callable,
-    job: dict,
-    identity: dict,
-    names: Sequence[str],
-    tokens: int,
-    window: int,
-    seed: int,
-    texts: Callable = english,
-    kind: type[Window] = Window,
-) -> dict:
-    """Every window of every text under the reference and under each of these subjects, as rows of this kind.
+    def points(self, runner: Runner) -> list[Point]:
+        here = {*PLACEMENTS, *runner.present([name for name in self.names if name not in PLACEMENTS])}
+        together = [name for name in self.names if name in here and name not in ALONE]
+        alone = [[name] for name in self.names if name in here and name in ALONE]
+        rows = -(-self.quality_tokens // self.window) * self.count
+        return [
+            Point(
+                f"{self.title.split()[0]} {' '.join(group)}",
+                0,
+                self.reading,
+                rows * len(group),
+                dict(names=group),
+                f"{self.title} {', '.join(group)}",
+            )
+            for group in filter(None, (together, *alone))
+        ]
 
-    texts: (checkpoint, tokens, seed) → {name: ids}, of which the first `tokens` are read.
-    """
-    from llama_lab import peers
+    def about(self, runner: Runner) -> dict:
+        return dict(missing=runner.missing)
 
-    with watched(say):
-        loaded, *_ = opened(job)
+    def reading(self, lab: Lab, names: Sequence[str]) -> None:
+        """Every window of every text under the reference and under each of these subjects."""
+        from llama_lab import peers
+
+        loaded = lab.load()
         truth, readers, order = reader(loaded, REFERENCE), {}, itertools.count()
         for name in names:
             try:
                 readers[name] = reader(loaded, name)
             except peers.UnavailableError as error:
-                say("note", dict(missing=dict(name=name, reason=error.reason, remedy=error.remedy)))
-        for text, ids in texts(loaded, tokens, seed).items():
-            about = dict(
+                lab.missing(name, error.reason, error.remedy)
+        for text, ids in self.texts(loaded).items():
+            common = dict(
                 text_sha256=hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest(),
-                seed=seed,
+                seed=self.seed,
                 phase="read",
                 model=loaded.name,
                 weights_hash=loaded.weights_hash,
             )
-            for i, piece in enumerate(windows(ids[:tokens], window)):
-                first = i * window
+            for i, piece in enumerate(windows(ids[: self.quality_tokens], self.window)):
+                first = i * self.window
                 reference, following = truth(piece), ids[first + 1 : first + 1 + len(piece)]
                 for name, logits_of in readers.items():
-                    say("starting", {})
+                    lab.announce()
                     logits = logits_of(piece)
-                    row = kind(
-                        **identity,
-                        **about,
+                    row = self.kind(
+                        **lab.identity,
+                        **common,
                         **compare(name, reference, logits),
-                        **kind.more(text, logits, following),
+                        **self.kind.more(text, logits, following),
                         order=next(order),
                         subject=name,
                         backend=available.backend_of(name),
                         first=first,
                     )
-                    say("trial", row.model_dump())
-    return {}
+                    lab.keep(row)
+
+
+@dataclass(frozen=True)
+class Quality(Texts):
+    """Each arithmetic over English."""
+
+    arithmetics: tuple[str, ...]
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.arithmetics
+
+    def check(self) -> None:
+        for name in self.arithmetics:
+            if name not in ARITHMETICS:
+                raise UserError(f"No such arithmetic: {name!r}.{near(name, ARITHMETICS)}")
+        super().check()
 
 
 def reader(loaded: Checkpoint, name: str) -> Callable:
@@ -274,11 +281,11 @@ def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str =
         return name
     if backend != "jax":
         return next((name for name, of in BACKENDS.items() if of == backend), REFERENCE)
-    form, _, kernels = quantisation.partition("+")
+    read = Arithmetic.read(quantisation)
     # the blocks that kernels take where nothing else is asked for
-    if kernels in ("gemv", "fused") and form in ("gguf", "q8_0"):
-        return kernels
-    return dtype if quantisation == "none" else quantisation
+    if read.kernels and not read.kv and read.form in ("gguf", "q8_0"):
+        return read.kernels
+    return dtype if read == Arithmetic() else quantisation
 
 
 def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:

@@ -1,15 +1,13 @@
-"""A notebook's data: measured now and kept, or read as recorded."""
+"""A notebook's tables: written where they were measured, and read as recorded."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from llama_jax import checkpoint
-from llama_jax.plumbing import files, paths, runtime
-from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing import files, paths
 from llama_lab.bench import environment, provenance, record
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Row, Trial
@@ -51,50 +49,33 @@ def measured_in(notes: Sequence[dict]) -> dict:
     }
 
 
-def obtain(
-    source: str,
-    name: str,
-    out_dir: str | Path,
-    parameters: dict,
-    measure: Callable[[Journal], tuple[list[Row], dict]],
-    also: object = None,
-    kind: type[Row] = Trial,
-) -> tuple[list[Row], dict]:
-    """A notebook's trials and their meta: measured now and written to OUT/data/NAME.csv, or as recorded.
-
-    measure(journal) returns trials and what the meta file should say of them. The journal lies in OUT/out/journal: a
-    run that was interrupted goes on from it when it is started again with the same parameters, weights, code and
-    machine. also: what else makes it the same run, such as placements of one's own; its `repr` counts. kind: what a row
-    is, a Trial by default. Recorded data are read from OUT, else from the repository. Raises UserError for another
-    `source`.
-    """
+def read(name: str, out_dir: str | Path, kind: type[Row] = Trial) -> tuple[list[Row], dict]:
+    """The rows of a notebook's table and their meta, from OUT/data, else from the repository."""
     here = Path(out_dir) / "data" / f"{name}.csv"
-    if source == "measure":
-        before = environment.capture()
-        runtime.warn(before["runtime"])
-        weights = checkpoint.find(parameters["model"]).hash() if "model" in parameters else ""
-        plan = {**journal_plan(parameters, before, weights), "also": repr(also)}
-        digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
-        journal = Journal(
-            Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl", plan, kind=kind, environment=before
-        )
-        trials, meta = measure(journal)
-        around = {**before, **measured_in(journal.notes)}
-        record.write(
-            here,
-            trials,
-            kind,
-            environment=around,
-            parameters=parameters,
-            processes=journal.notes,
-            resumed_trials=journal.resumed,
-            code=provenance.recorded_now(name, parameters),
-            **meta,
-        )
-        journal.discard()
-    elif source != "recorded":
-        raise UserError(f"source is {source!r}; it must be recorded or measure.")
     return record.read(here if here.is_file() else paths.ROOT / "data" / here.name, kind=kind)
+
+
+def journal_path(name: str, out_dir: str | Path, plan: dict) -> Path:
+    """Where the journal of a plan lies; another plan has another."""
+    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
+    return Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl"
+
+
+def write(name: str, out_dir: str | Path, rows: list[Row], journal: Journal, parameters: dict, **about) -> None:
+    """A table of rows into OUT/data, its meta with all that the journal knows of them; then the journal goes."""
+    environment = {**journal.about["environment"], **measured_in(journal.notes)}
+    record.write(
+        Path(out_dir) / "data" / f"{name}.csv",
+        rows,
+        journal.kind,
+        environment=environment,
+        parameters=parameters,
+        processes=journal.notes,
+        resumed_trials=journal.resumed,
+        code=provenance.recorded_now(name, parameters),
+        **about,
+    )
+    journal.discard()
 
 
 def table_beside(name: str, out_dir: str | Path, rows: Sequence[dict] = ()):

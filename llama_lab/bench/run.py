@@ -13,7 +13,7 @@ from llama_jax.placement import LADDER, Placement, parse
 from llama_jax.plumbing import runtime
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.sampling import Sampler
-from llama_lab.bench import environment, phases, profiling, protocol, roofline, summary
+from llama_lab.bench import available, environment, phases, profiling, protocol, roofline, summary
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.passages import PROMPTS, check_context, random_prompts
 from llama_lab.bench.phases import Plan
@@ -63,7 +63,6 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
         placements=placements,
         workload=workload,
         baseline=baseline,
-        dtype="float32",
         blocks=settings.blocks,
         processes=settings.processes,
         cold=settings.cold,
@@ -76,13 +75,13 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     before, names = environment.capture(), [p.name for p in placements]
     runtime.warn(before["runtime"])
     about = {k: v for k, v in asdict(settings).items() if k not in ("journal", "limit", "skip_corrupt")}
-    about |= dict(placements=names, baseline=baseline, dtype=plan.dtype)
+    about |= dict(placements=names, baseline=baseline, dtype="float32")
     settled = {k: v for k, v in about.items() if k != "blocks"}  # a journal may be given more blocks
     journal = Journal(
         settings.journal, journal_plan(settled, before, source.hash()), settings.skip_corrupt, environment=before
     )
     trials = phases.run(plan, journal, progress)
-    gaps += phases.missing(journal)
+    gaps += available.missing(journal)
     names += [name for name in here if name not in {gap["name"] for gap in gaps}]
     after = {**before, **measured_in(journal.notes), "weights_hash": source.hash()}
     meta = dict(

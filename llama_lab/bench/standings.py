@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from llama_jax.quantise import FORMS
 from llama_lab.bench import quality, summary
+from llama_lab.bench.arithmetic import Arithmetic
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
 
@@ -47,7 +48,8 @@ def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: st
 def weights(trial: Trial) -> str:
     """What a subject's weights are kept as: the quantised form where its arithmetic names one (`gguf+fused`), else its
     dtype."""
-    return next((part for part in trial.quantisation.split("+") if part in FORMS), trial.dtype)
+    form = Arithmetic.read(trial.quantisation).form
+    return form if form in FORMS else trial.dtype
 
 
 def best(entries: Sequence[dict], wanted: Callable[[dict], bool] = lambda entry: True) -> dict | None:

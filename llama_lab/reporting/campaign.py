@@ -83,7 +83,7 @@ def keep_time(home: Path, name: str, profile: str, spent: float) -> None:
 def parameters_of(name: str, profile: str, out_dir: Path) -> dict:
     """The parameters of a step."""
     if name == headline.NAME:
-        return headline.measure.parameters(AMOUNTS[profile])
+        return AMOUNTS[profile].parameters
     (path,) = notebooks.find([name])
     values = notebooks.defaults(path) | notebooks.parameters(path, profile, {}, "measure", out_dir)
     return {key: value for key, value in values.items() if key not in ("source", "out_dir")}

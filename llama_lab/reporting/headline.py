@@ -7,23 +7,20 @@ from pathlib import Path
 
 from llama_jax.plumbing import paths
 from llama_lab import figures
-from llama_lab.bench import record, recorded, summary
+from llama_lab.bench import recorded, summary
 from llama_lab.bench.progress import Progress
 from llama_lab.experiments.headline import chart, finding, measure
-from llama_lab.experiments.headline.measure import NAME, QUESTION, Amount
+from llama_lab.experiments.headline.measure import NAME, QUESTION
 
 
-def obtain(amount: Amount, out_dir: Path, progress: Progress) -> tuple[list, dict]:
+def obtain(amount: measure.Amount, out_dir: Path, progress: Progress) -> tuple[list, dict]:
     """Measured now, and written to OUT/data; goes on where an interrupted one stopped."""
-    return recorded.obtain(
-        "measure", NAME, out_dir, measure.parameters(amount), lambda journal: measure.record(journal, amount, progress)
-    )
+    return amount.obtain("measure", NAME, out_dir, progress)
 
 
 def read(out_dir: Path) -> tuple[list, dict]:
     """As recorded, in OUT, else in the repository."""
-    here = Path(out_dir) / "data" / f"{NAME}.csv"
-    return record.read(here if here.is_file() else paths.ROOT / "data" / here.name)
+    return recorded.read(NAME, out_dir)
 
 
 def published(other: dict) -> list[dict]:

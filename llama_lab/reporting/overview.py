@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llama_lab.bench import AGAIN, SAMPLED, record, standings, statistics, summary
 from llama_lab.bench.cold import Start
-from llama_lab.bench.job import whole
+from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Row, Trial
 from llama_lab.bench.statistics import Ratio, Summary, Verdict
 from llama_lab.experiments.time_to_first_token import table as first_tokens

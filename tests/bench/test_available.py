@@ -5,8 +5,9 @@ import pytest
 from llama_jax import kernels
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available
-from llama_lab.bench.job import Job
+from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
+from llama_lab.experiments.what_may_be_jitted.measure import OneToken
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -30,10 +31,10 @@ def test_where_there_are_no_kernels_those_placements_are_gaps(monkeypatch):
 
 def test_a_gap_is_named_once_in_a_journal(monkeypatch):
     monkeypatch.setattr(kernels, "missing", lambda: "None here; leave them out.")
-    job = Job(TINY, None, Journal())
+    runner = Runner(OneToken(TINY, 0), Journal())
     for _ in range(2):
-        assert available.present(job, ["loop", "loop+gemv", "llamacpp"]) == ["loop"]
-    assert len(job.journal.notes) == 2
+        assert runner.present(["loop", "loop+gemv", "llamacpp"]) == ["loop"]
+    assert len(runner.missing) == len(runner.journal.notes) == 2
 
 
 def test_a_baseline_runs_everywhere():

@@ -14,7 +14,7 @@ from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab import peers
-from llama_lab.bench import AGAIN, SAMPLED, phases, process, record
+from llama_lab.bench import AGAIN, SAMPLED, phases, process, record, requests
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
 from tests.bench.test_record import trial
@@ -153,7 +153,7 @@ def dying(monkeypatch, deaths):
     """Children of `interleaved_blocks` that are killed from outside as they start the trial (subject, block)."""
     original = process.start
 
-    def start(task, arguments, receive, *rest):
+    def start(task, arguments, receive, **how):
         victim = {}
 
         def hear(kind, value):
@@ -175,7 +175,7 @@ def dying(monkeypatch, deaths):
 
         with monkeypatch.context() as patch:
             patch.setattr(process.subprocess, "Popen", remember)
-            return original(task, arguments, hear, *rest)
+            return original(task, arguments, hear, **how)
 
     monkeypatch.setattr(phases.process, "start", start)
 
@@ -243,6 +243,16 @@ def test_a_killed_run_goes_on_where_it_stopped(folder, tmp_path):
     assert {t.process for t in trials} == {1, 2}
 
 
+def instead_of_first_requests(outcomes):
+    """`process.start`, but first requests have these outcomes."""
+    original = process.start
+
+    def start(task, asked, *rest, **how):
+        return next(outcomes) if asked["task"].endswith("first_request") else original(task, asked, *rest, **how)
+
+    return start
+
+
 @pytest.mark.slow
 def test_a_crashed_or_hanging_start_is_a_recorded_failure(folder, monkeypatch):
     outcomes = iter(
@@ -251,12 +261,7 @@ def test_a_crashed_or_hanging_start_is_a_recorded_failure(folder, monkeypatch):
             process.Outcome("stopped after 9 s without a word: x"),
         ]
     )
-    original = process.start
-    monkeypatch.setattr(
-        phases.process,
-        "start",
-        lambda task, *a: next(outcomes) if task.endswith("first_request") else original(task, *a),
-    )
+    monkeypatch.setattr(process, "start", instead_of_first_requests(outcomes))
     trials = phases.run(plan(folder, blocks=1, cold=2), Journal())
     cold = [t for t in trials if t.phase == "cold"]
     assert [t.valid for t in cold] == [False, False]
@@ -273,13 +278,8 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_a_failed_filling_is_a_failed_cached_start(folder, monkeypatch):
-    original = process.start
     outcomes = iter([process.Outcome("killed by SIGKILL: no message")])
-    monkeypatch.setattr(
-        phases.process,
-        "start",
-        lambda task, *a: next(outcomes) if task.endswith("first_request") else original(task, *a),
-    )
+    monkeypatch.setattr(process, "start", instead_of_first_requests(outcomes))
     trials = phases.run(plan(folder, blocks=1, cached=1), Journal())
     (cached,) = [t for t in trials if t.phase == "cached"]
     assert not cached.valid
@@ -318,9 +318,15 @@ def test_mistakes_in_a_plan_are_named(folder):
 
 def test_a_plan_survives_json(folder):
     mine = Placement("mine", jit=("attend", "head"))
-    job = json.loads(json.dumps(phases.Plan(folder, (mine,), WORK, "mine").job([mine, "flax-nnx"])))
-    assert [Placement(**p) for p in job["placements"]] == [mine]
-    assert job["peers"] == ["flax-nnx"]
+    asked = json.loads(json.dumps(phases.Plan(folder, (mine,), WORK, "mine").asked([mine, "flax-nnx"])))
+    assert requests.Subjects(**asked).made() == [mine]
+    assert asked["peers"] == ["flax-nnx"]
+
+
+def test_a_plan_is_made_of_names(folder):
+    made = phases.Plan.of(folder, ["step", "flax-nnx", "loop"], WORK, blocks=3)
+    assert ([p.name for p in made.placements], made.peers, made.baseline) == (["step", "loop"], ("flax-nnx",), "step")
+    assert phases.Plan.of(folder, ["step", "loop"], WORK, "loop").baseline == "loop"
 
 
 def test_first_requests_are_judged_by_the_warm_tokens():

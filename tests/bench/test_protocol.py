@@ -14,8 +14,9 @@ from llama_jax import checkpoint, config, generate
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
-from llama_lab.bench import AGAIN, gate, guard, harness, job, protocol, roofline, summary
+from llama_lab.bench import AGAIN, available, gate, guard, harness, protocol, roofline, summary
 from llama_lab.bench import run as suite
+from llama_lab.bench.arithmetic import Arithmetic
 from llama_lab.bench.workload import Workload
 from tests.bench.test_record import trial as record_trial
 from tests.conftest import build, save_llama
@@ -233,8 +234,9 @@ def test_float_weights_are_read_in_their_own_size(loaded):
 )
 def test_an_arithmetic_has_one_name_and_one_plain_placement(name):
     placed = parse(name)
-    written = protocol.quantisation(placed, placed.weights if placed.weights not in ("loaded", "bf16") else None)
-    again = protocol.plain("bfloat16" if "bf16" in name else "float32", written)
+    form = placed.weights if placed.weights not in ("loaded", "bf16") else None
+    written = str(Arithmetic.of_placement(placed, form))
+    again = Arithmetic.read(written).step("bfloat16" if "bf16" in name else "float32")
     assert (again.kernels, again.kv, again.jit) == (placed.kernels, placed.kv, ("step",))
     assert again.weights == ("f32" if placed.weights == "loaded" else placed.weights)
     assert (written == "none") == (name in ("step", "step+bf16"))
@@ -258,7 +260,7 @@ def test_a_process_of_one_quantised_form_loads_no_float_weights(tmp_path, monkey
             ("loop+fused", "step+gemv", f"step+{own}"): own,
             ("step+q4_0+gemv", "step+gemv"): "float32",
         }.items():
-            assert job.form(model, "float32", [parse(n) for n in names]) == expected
+            assert available.form(model, [parse(n) for n in names]) == expected
 
 
 def test_a_text_is_judged_by_the_references_own_logits(loaded):

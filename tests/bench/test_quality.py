@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import passages, phases, protocol, quality, record
+from llama_lab.bench import passages, protocol, quality, record
 from llama_lab.bench.frames import show
-from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.quality import Window
 
@@ -187,23 +186,31 @@ def test_every_trial_has_an_arithmetic(trial, expected):
     assert quality.arithmetic(*trial) == expected
 
 
-def test_mistakes_are_named_before_anything_runs():
-    job = Job(TINY, None, Journal(kind=Window))
-    for words, arguments in {
-        "No such arithmetic: 'bfloat61'. Did you mean .*bfloat16": (["bfloat61"], 10, 5),
-        "tokens is 0": ([], 0, 5),
-        "window is 0": ([], 10, 0),
-        "more than the model's context of 8192": ([], 10, 9000),
-    }.items():
-        with pytest.raises(UserError, match=words):
-            quality.measure(job, *arguments)
+def asked(*arithmetics, **changes):
+    fields = dict(model=TINY, seed=0, quality_tokens=50, window=20, arithmetics=arithmetics)
+    return quality.Quality(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("No such arithmetic: 'bfloat61'. Did you mean .*bfloat16", dict(arithmetics=["bfloat61"])),
+        ("tokens is 0", dict(quality_tokens=0)),
+        ("window is 0", dict(window=0)),
+        ("more than the model's context of 8192", dict(window=9000)),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(words, changes):
+    with pytest.raises(UserError, match=words):
+        asked(**changes).record()
 
 
 def test_a_peer_that_cannot_run_costs_no_process():
     journal = Journal(kind=Window)
-    assert quality.measure(Job(TINY, None, journal), ["llamacpp", "ollama"], 20, 10) == []
-    assert [gap["name"] for gap in phases.missing(journal)] == ["llamacpp", "ollama"]
-    assert all(gap["reason"] and gap["remedy"] for gap in phases.missing(journal))
+    rows, meta = asked("llamacpp", "ollama").record(journal)
+    assert rows == []
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]
+    assert all(gap["reason"] and gap["remedy"] for gap in meta["missing"])
     assert all("watch" not in note for note in journal.notes)
 
 
@@ -212,7 +219,8 @@ def test_really_read(tmp_path, monkeypatch):
     """Control exactly zero, rounding small, int8 and bfloat16 further; every position once."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     journal = Journal(kind=Window)
-    made = quality.measure(Job(TINY, None, journal), ["float32", "bfloat16", "kv-int8", "torch", "llamacpp"], 50, 20)
+    experiment = asked("float32", "bfloat16", "kv-int8", "torch", "llamacpp")
+    made, meta = experiment.record(journal)
     table = {e["subject"]: e for e in quality.table(made)}
     assert list(table) == ["float32", "bfloat16", "kv-int8", "torch"]
     assert all(e["tokens"] == 50 and e["valid"] for e in table.values())
@@ -220,19 +228,15 @@ def test_really_read(tmp_path, monkeypatch):
     assert 0 <= table["torch"]["kl"] < 1e-10
     assert table["kv-int8"]["kl"] > table["torch"]["kl"]
     assert table["bfloat16"]["kl"] > table["torch"]["kl"]
-    assert [gap["name"] for gap in phases.missing(journal)] == ["llamacpp"]
-    # nothing anew
-    assert (
-        quality.measure(Job(TINY, None, journal), ["float32", "bfloat16", "kv-int8", "torch", "llamacpp"], 50, 20)
-        == made
-    )
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
+    assert experiment.record(journal)[0] == made  # nothing anew
 
 
 @pytest.mark.slow
 def test_llama_cpp_reads_the_same_model(packaged, tmp_path, monkeypatch):
     pytest.importorskip("llama_cpp")
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    made = quality.measure(Job(packaged.name, None, Journal(kind=Window)), ["llamacpp"], 64, 32)
+    made = asked("llamacpp", model=packaged.name, quality_tokens=64, window=32).record()[0]
     entry = quality.table(made)[0]
     assert all(r.valid for r in made)
     assert 0 < entry["kl"] < quality.SAME_MODEL

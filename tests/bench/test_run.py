@@ -1,12 +1,14 @@
 """Obtaining a notebook's data, and what is said about a run."""
 
 import json
+from dataclasses import dataclass
 
 import pandas as pd
 import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import provenance, record, recorded, run, summary
+from llama_lab.bench.experiment import Experiment
 from llama_lab.bench.phases import Plan
 from llama_lab.cli import console
 from tests.bench.test_record import trial
@@ -18,59 +20,66 @@ def watch(**changes):
     return {**dict(load_before=0.1, load_after=0.2, others_cpu=0.0, steal=0.0, wall_s=1.0), **changes}
 
 
-def interrupted(journal):
-    journal.append(trial(block=0))
-    raise KeyboardInterrupt
+@dataclass(frozen=True)
+class Kept(Experiment):
+    """Trials of some blocks, measured in this process, which is interrupted after the first of them."""
+
+    n: int
+    peers: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = (0,)
+    ends: bool = True
+    beside = ("numbers", "ends")
+
+    def measure(self, runner):
+        for block in self.numbers:
+            runner.journal.append(trial(block=block))
+            if not self.ends:
+                raise KeyboardInterrupt
+        runner.journal.note(**NOTE, watch=watch())
+        return runner.journal.trials, {"weights_hash": "w"}
 
 
-def test_a_notebook_that_was_interrupted_goes_on(tmp_path):
+@pytest.fixture
+def begun(tmp_path):
+    """A folder with what an interrupted run has left."""
     with pytest.raises(KeyboardInterrupt):
-        recorded.obtain("measure", "77-x", tmp_path, {"n": 1}, interrupted)
+        Kept(1, ends=False).obtain("measure", "77-x", tmp_path)
     assert not (tmp_path / "data").exists()
+    return tmp_path
 
-    def rest(journal):
-        journal.append(trial(block=1))
-        journal.note(**NOTE, watch=watch())
-        return journal.trials, {"weights_hash": "w"}
 
-    trials, meta = recorded.obtain("measure", "77-x", tmp_path, {"n": 1}, rest)
+def test_a_notebook_that_was_interrupted_goes_on(begun):
+    trials, meta = Kept(1, numbers=(1,)).obtain("measure", "77-x", begun)
     assert [t.block for t in trials] == [0, 1]
     assert meta["resumed_trials"] == 1
-    assert meta["parameters"] == {"n": 1}
+    assert meta["parameters"] == {"n": 1, "peers": []}
     assert meta["environment"]["watch"]["load_before"] == 0.1
     assert meta["environment"]["settings"] == {"OMP_NUM_THREADS": "1"}  # the measuring process's, not this one's
     assert meta["environment"]["gflops"] == 5.0
-    assert list((tmp_path / "out" / "journal").iterdir()) == []
-    assert recorded.obtain("recorded", "77-x", tmp_path, {}, interrupted)[0] == trials
+    assert list((begun / "out" / "journal").iterdir()) == []
+    assert Kept(1).obtain("recorded", "77-x", begun)[0] == trials
 
 
 def test_a_table_says_of_which_code_it_is(tmp_path, monkeypatch):
-    def measured(journal):
-        return [trial()], {}
-
     rules = provenance.declared().model_copy(update=dict(tables={"77-x": ["llama_lab.experiments.growth.measure"]}))
     monkeypatch.setattr(provenance, "declared", lambda: rules)
-    _, meta = recorded.obtain("measure", "77-x", tmp_path, {"peers": ["llamacpp"]}, measured)
+    _, meta = Kept(1, peers=("llamacpp",)).obtain("measure", "77-x", tmp_path)
     assert meta["code"]["roots"] == ["llama_lab.experiments.growth.measure", "llama_lab.peers.llamacpp"]
     assert provenance.changed(meta) == []
-    _, meta = recorded.obtain("measure", "77-y", tmp_path, {}, measured)
+    _, meta = Kept(1).obtain("measure", "77-y", tmp_path)
     assert meta["code"] is None
 
 
-def test_other_parameters_start_anew(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        recorded.obtain("measure", "77-x", tmp_path, {"n": 1}, interrupted)
-    trials, meta = recorded.obtain(
-        "measure", "77-x", tmp_path, {"n": 2}, lambda journal: ([*journal.trials, trial(block=5)], {})
-    )
+def test_other_parameters_start_anew(begun):
+    trials, meta = Kept(2, numbers=(5,)).obtain("measure", "77-x", begun)
     assert [t.block for t in trials] == [5]
     assert meta["resumed_trials"] == 0
-    assert len(list((tmp_path / "out" / "journal").iterdir())) == 1  # the other run may still go on
+    assert len(list((begun / "out" / "journal").iterdir())) == 1  # the other run may still go on
 
 
 def test_an_unknown_source_is_named(tmp_path):
     with pytest.raises(UserError, match="source is 'memory'"):
-        recorded.obtain("memory", "77-x", tmp_path, {}, interrupted)
+        Kept(1).obtain("memory", "77-x", tmp_path)
 
 
 def test_the_worst_of_all_processes_is_what_counts():

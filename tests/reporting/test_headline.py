@@ -18,7 +18,7 @@ def measured(tmp_path):
     """A headline that was measured here: (trials, meta)."""
     subjects = [name for name in MS if not name.endswith("(again)")]
     path = tmp_path / "data" / f"{headline.NAME}.csv"
-    parameters = measure.parameters(measure.QUICK)
+    parameters = measure.QUICK.parameters
     about = dict(baseline="step", subjects=subjects, missing=[], parameters=parameters)
     record.write(path, trials(), environment=environment.capture(), weights_hash="w", **about)
     return record.read(path)
@@ -57,9 +57,9 @@ def test_gaps_and_the_published_machine_are_said(measured):
 
 def test_the_headline_is_kept_under_its_name(tmp_path, monkeypatch):
     found = []
-    monkeypatch.setattr(measure, "record", lambda journal, amount, progress: (trials(), dict(subjects=["step"])))
+    monkeypatch.setattr(measure.Amount, "record", lambda *a: (trials(), dict(subjects=["step"])))
     data, meta = headline.obtain(measure.QUICK, tmp_path, lambda *said: found.append(said))
-    assert recorded.obtain("recorded", headline.NAME, tmp_path, {}, None)[0] == data
+    assert recorded.read(headline.NAME, tmp_path)[0] == data
     assert meta["parameters"]["blocks"] == measure.QUICK.blocks
     assert {"llama_lab.experiments.headline.measure", "llama_jax.kernels", "llama_lab.peers.llamacpp"} == set(
         meta["code"]["roots"]

@@ -12,7 +12,7 @@ from llama_jax.plumbing.errors import UserError, near
 from llama_lab import corpus
 from llama_lab.activations import program
 from llama_lab.activations.spec import DTYPES
-from llama_lab.bench.job import check
+from llama_lab.bench.experiment import check_counts
 from llama_lab.bench.record import Row
 from llama_lab.experiments.activation_extraction import probing
 from llama_lab.experiments.activation_extraction.pipeline import Example
@@ -96,7 +96,7 @@ class Plan:
 
 def check_plan(plan: Plan, config: ModelConfig) -> None:
     """Raises UserError for what cannot be measured, before anything is."""
-    check(
+    check_counts(
         batch=plan.batch,
         unit=plan.unit,
         examples=plan.examples,

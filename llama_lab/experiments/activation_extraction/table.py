@@ -9,7 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from llama_lab.bench import frames, summary
-from llama_lab.bench.job import whole
+from llama_lab.bench.experiment import whole
 from llama_lab.bench.published import figure_of
 from llama_lab.bench.statistics import UNDECIDED, Ratio, Verdict
 from llama_lab.experiments.activation_extraction.plan import LADDER, SCALING, Extraction

@@ -13,16 +13,15 @@ import math
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from llama_jax.checkpoint import find, load, load_config
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import WRONG, protocol
-from llama_lab.bench.job import Job, check
-from llama_lab.bench.journal import Journal
-from llama_lab.bench.order import shuffled
+from llama_lab.bench.experiment import Experiment, Runner, check_counts
+from llama_lab.bench.order import blocks
 from llama_lab.bench.record import Row
 from llama_lab.experiments.activation_extraction import command, rungs
 from llama_lab.experiments.activation_extraction.plan import examples_of
@@ -62,22 +61,6 @@ class Run(Row):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is measured. workers: numbers of them. examples, unit, batch, length: of the real model's runs. sizes: of
-    units, in batches, of the small model's runs over `small` examples. starts: runs of each."""
-
-    workers: tuple[int, ...]
-    examples: int
-    unit: int
-    batch: int
-    length: int
-    sizes: tuple[int, ...]
-    small: int
-    starts: int
-    seed: int
-
-
-@dataclass(frozen=True)
 class Kind:
     """Runs that differ in nothing but luck."""
 
@@ -93,88 +76,100 @@ class Kind:
         return dict(processes=self.workers)
 
 
-def kinds(plan: Plan) -> list[Kind]:
-    """One process of either run; children from two on; actors from one on, as many."""
-    found = []
-    most = max(plan.workers)
-    for run, sizes in ((SCALING, (plan.unit,)), (OVERHEAD, tuple(SMALL_BATCH * n for n in plan.sizes))):
-        several = plan.workers if run == SCALING else (most,)
-        for size in sizes:
-            found.append(Kind(run, ONE, 1, size))
-            found += [Kind(run, CHILDREN, n, size) for n in several if n > 1]
-            found += [Kind(run, RAY, n, size) for n in several if find_spec("ray")]
-    return found
+@dataclass(frozen=True)
+class Workers(Experiment):
+    """Runs of the command that the journal does not hold yet, each block's in seeded random order.
+
+    workers: numbers of them. batch, length, worker_unit, worker_examples: of the real model's runs. unit_sizes: of
+    units, in batches, of the small model's runs over `unit_examples` examples. worker_starts: runs of each.
+    """
+
+    kind = Run
+
+    model: str
+    seed: int
+    batch: int
+    length: int
+    workers: tuple[int, ...]
+    worker_unit: int
+    worker_examples: int
+    worker_starts: int
+    unit_sizes: tuple[int, ...]
+    unit_examples: int
+
+    def check(self) -> None:
+        check_counts(batch=self.batch, worker_unit=self.worker_unit, worker_examples=self.worker_examples)
+        check_counts(worker_starts=self.worker_starts, unit_examples=self.unit_examples)
+        check_counts(**{f"workers[{i}]": n for i, n in enumerate(self.workers)})
+        if len(set(self.unit_sizes)) < 2 or min(self.unit_sizes) < 1:
+            raise UserError(
+                f"unit_sizes is {list(self.unit_sizes)}; a slope takes two different numbers of batches from 1 on."
+            )
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """One process of either run; children from two on; actors from one on, as many."""
+        found, most = [], max(self.workers)
+        units = {SCALING: (self.worker_unit,), OVERHEAD: tuple(SMALL_BATCH * n for n in self.unit_sizes)}
+        for run, sizes in units.items():
+            several = self.workers if run == SCALING else (most,)
+            for size in sizes:
+                found.append(Kind(run, ONE, 1, size))
+                found += [Kind(run, CHILDREN, n, size) for n in several if n > 1]
+                found += [Kind(run, RAY, n, size) for n in several if find_spec("ray")]
+        return found
+
+    def measure(self, runner: Runner) -> tuple[list[Run], dict]:
+        loaded = load(self.model)
+        asked = {
+            SCALING: examples_of(loaded, self.worker_examples, self.length, self.seed),
+            OVERHEAD: small_examples(self.unit_examples, self.seed),
+        }
+        layers = ",".join(map(str, rungs.quarter(loaded.config.num_hidden_layers)))
+        common = {
+            SCALING: dict(model=self.model, sites=f"resid_post:{layers}", batch=self.batch, length=self.length),
+            OVERHEAD: dict(model=SMALL, sites="resid_post:0", batch=SMALL_BATCH, length=SMALL_LENGTH),
+        }
+        kinds, journal = self.kinds, runner.journal
+        for number, (block, _, kind) in enumerate(blocks(kinds, self.worker_starts, self.seed)):
+            done = {(t.run, t.block, t.subject, t.workers, t.unit) for t in journal.trials}
+            if (kind.run, block, kind.subject, kind.workers, kind.unit) in done:
+                continue
+            what = f"{kind.run}: {kind.subject}, {kind.workers}, units of {kind.unit}"
+            runner.progress(what, number, self.worker_starts * len(kinds))
+            identity = dict(block=block, order=number, process=journal.next_process(), seed=self.seed, phase="warm")
+            with protocol.alone(), tempfile.TemporaryDirectory() as folder:
+                for row in one(runner, kind, common[kind.run], asked[kind.run], Path(folder), identity):
+                    journal.append(row)
+        return journal.trials, dict(missing=gaps(), small=SMALL, plan=self.plan)
+
+    @property
+    def plan(self) -> dict:
+        """What the meta says was planned."""
+        return dict(
+            workers=self.workers,
+            examples=self.worker_examples,
+            unit=self.worker_unit,
+            batch=self.batch,
+            length=self.length,
+            sizes=self.unit_sizes,
+            small=self.unit_examples,
+            starts=self.worker_starts,
+            seed=self.seed,
+        )
 
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    batch: int,
-    length: int,
-    workers: Sequence[int],
-    worker_unit: int,
-    worker_examples: int,
-    worker_starts: int,
-    unit_sizes: Sequence[int],
-    unit_examples: int,
-) -> tuple[list[Run], dict]:
-    """All runs of a plan, and what the meta file says of them. Raises UserError for a plan that cannot be."""
-    plan = Plan(
-        tuple(workers),
-        worker_examples,
-        worker_unit,
-        batch,
-        length,
-        tuple(unit_sizes),
-        unit_examples,
-        worker_starts,
-        seed,
-    )
-    check(batch=batch, worker_unit=worker_unit, worker_examples=worker_examples, worker_starts=worker_starts)
-    check(unit_examples=unit_examples, **{f"workers[{i}]": n for i, n in enumerate(workers)})
-    if len(set(unit_sizes)) < 2 or min(unit_sizes) < 1:
-        raise UserError(f"unit_sizes is {list(unit_sizes)}; a slope takes two different numbers of batches from 1 on.")
-    job = Job(model, None, journal)
-    measure(job, plan)
-    gaps = [] if find_spec("ray") else [dict(name=RAY, reason="Ray is not installed here", remedy="make ray")]
-    return journal.trials, dict(missing=gaps, small=SMALL, plan=asdict(plan))
+def gaps() -> list[dict]:
+    return [] if find_spec("ray") else [dict(name=RAY, reason="Ray is not installed here", remedy="make ray")]
 
 
-def measure(job: Job, plan: Plan) -> None:
-    """Every run that the journal does not hold yet, each block's in seeded random order."""
-    loaded = load(job.model)
-    asked = {SCALING: examples_of(loaded, plan.examples, plan.length, plan.seed), OVERHEAD: small_examples(plan)}
-    layers = ",".join(map(str, rungs.quarter(loaded.config.num_hidden_layers)))
-    common = {
-        SCALING: dict(model=job.model, sites=f"resid_post:{layers}", batch=plan.batch, length=plan.length),
-        OVERHEAD: dict(model=SMALL, sites="resid_post:0", batch=SMALL_BATCH, length=SMALL_LENGTH),
-    }
-    drawn = [(block, kind) for block in range(plan.starts) for kind in shuffled(kinds(plan), plan.seed, block)]
-    for number, (block, kind) in enumerate(drawn):
-        if any(
-            (t.run, t.block, t.subject, t.workers, t.unit) == (kind.run, block, *keys(kind)) for t in job.journal.trials
-        ):
-            continue
-        job.progress(f"{kind.run}: {kind.subject}, {kind.workers}, units of {kind.unit}", number, len(drawn))
-        identity = dict(block=block, order=number, process=job.journal.next_process(), seed=plan.seed, phase="warm")
-        with protocol.alone(), tempfile.TemporaryDirectory() as folder:
-            for row in one(job, kind, common[kind.run], asked[kind.run], Path(folder), identity):
-                job.journal.append(row)
-
-
-def keys(kind: Kind) -> tuple[str, int, int]:
-    return kind.subject, kind.workers, kind.unit
-
-
-def one(job: Job, kind: Kind, common: dict, asked: list, folder: Path, identity: dict) -> Iterator[Run]:
+def one(runner: Runner, kind: Kind, common: dict, asked: list, folder: Path, identity: dict) -> Iterator[Run]:
     """The units of one run, and after them the run: that is the row that says it is done."""
     source = command.write_source(folder / "examples.jsonl", asked)
     options = common | dict(source=source, out=folder / "store", unit=kind.unit) | kind.options
-    report, why, seconds = command.extracted(options, job.limit)
+    report, why, seconds = command.extracted(options, runner.limit)
     digest = "" if why else content(folder / "store")
-    why = why or judged(job, kind, report, digest)
+    why = why or judged(runner.journal.trials, kind, report, digest)
     wall = report.get("seconds", 0.0)
     row = Run(
         **identity,
@@ -199,10 +194,10 @@ def one(job: Job, kind: Kind, common: dict, asked: list, folder: Path, identity:
     yield row
 
 
-def small_examples(plan: Plan) -> list[list[int]]:
+def small_examples(count: int, seed: int) -> list[list[int]]:
     """Random ids, each a full row of the small model's batch: no size of unit has padding that another has not."""
-    draw, vocabulary = random.Random(plan.seed), load_config(SMALL).vocab_size
-    return [[draw.randrange(vocabulary) for _ in range(SMALL_LENGTH)] for _ in range(plan.small)]
+    draw, vocabulary = random.Random(seed), load_config(SMALL).vocab_size
+    return [[draw.randrange(vocabulary) for _ in range(SMALL_LENGTH)] for _ in range(count)]
 
 
 def apart(store: Path) -> list[int]:
@@ -219,9 +214,9 @@ def content(store: Path) -> str:
     return digest.hexdigest()
 
 
-def judged(job: Job, kind: Kind, report: dict, digest: str) -> str:
+def judged(rows: Sequence[Run], kind: Kind, report: dict, digest: str) -> str:
     """Why a store does not count: not whole, or not the bytes that the first run of its kind of units wrote."""
     if not report["complete"]:
         return "not all units are committed"
-    alike = (t.sha256 for t in job.journal.trials if (t.run, t.unit) == (kind.run, kind.unit) and t.valid)
+    alike = (t.sha256 for t in rows if (t.run, t.unit) == (kind.run, kind.unit) and t.valid)
     return "" if next(alike, digest) == digest else f"{WRONG}other bytes than the first run wrote"

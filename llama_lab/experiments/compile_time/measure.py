@@ -27,11 +27,11 @@ from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Draw
 from llama_lab.bench import WRONG, memory, profiling, protocol, roofline
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.gate import tokens_hash
 from llama_lab.bench.guard import Guard
-from llama_lab.bench.job import Job, check, opened, watched
-from llama_lab.bench.journal import Journal
-from llama_lab.bench.order import shuffled
+from llama_lab.bench.lab import Lab
+from llama_lab.bench.order import blocks
 from llama_lab.bench.record import Row
 
 # the stage: the one kind of event that belongs in it
@@ -39,7 +39,8 @@ STAGES = {"trace": "trace", "lower": "lower", "compile": "backend"}
 LAYOUTS = ("step", "step+scan")
 STAGED = ("step", "chunk8", "chunk32", "loop")  # whose stages are taken apart
 SIZED = ("step", "step+donate", "step+scan", "step+scan+donate")  # whose programs' sizes follow the cache's length
-ROOM = 64  # cache slots, and with them the tokens that a program is run for, of the runs that vary something else
+DEPTH_TOKENS, PLACEMENT_TOKENS = 16, 32  # that a program is run for
+ROOM = 64  # cache slots of the runs that vary something else
 
 
 class Compilation(Row):
@@ -118,78 +119,57 @@ def check_plan(shape: str, layers: Sequence[int], model: str, names: Sequence[st
         raise UserError(f"A cache of {max(slots)} slots exceeds the model's context of {room}; ask for fewer.")
 
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    shape: str,
-    depths: str,
-    depth_processes: int,
-    placement_processes: int,
-    slots: str,
-) -> tuple[list[Compilation], dict]:
-    """All compilations: by depth, by placement (`STAGED`) and by length of the cache (`SIZED`). Raises UserError for
-    what cannot be compiled, before anything is."""
-    layers, lengths = numbers(depths, "depths"), numbers(slots, "slots")
-    check_plan(shape, layers, model, STAGED + SIZED, lengths)
-    job = Job(model, None, journal)
-    depth(job, shape, layers, depth_processes, seed)
-    placements(job, STAGED, placement_processes, seed)
-    sizes(job, SIZED, lengths)
-    return judged(journal.trials), {}
+@dataclass(frozen=True)
+class CompileTime(Experiment):
+    """All compilations, each in a fresh process: of random models of growing depth, unrolled and scanned; of one model
+    under several placements (`STAGED`); and sizes alone, against the length of the cache (`SIZED`).
 
-
-def depth(job: Job, shape: str, layers: Sequence[int], processes: int, seed: int = 0, tokens: int = 16) -> None:
-    """The decode program of a random model of each depth, unrolled and scanned, each in `processes` fresh processes.
-
-    In each block every depth and layout once, in random order. Raises UserError for a shape that is no random model's.
+    shape: `random:PRESET`, whose depth varies. depths, slots: numbers, as text.
     """
-    check(processes=processes, tokens=tokens)
-    check_room(tokens)
-    check_plan(shape, layers, job.model, LAYOUTS, ())
-    wanted = [(of_depth(shape, n), name) for n in layers for name in LAYOUTS]
-    compile_each(job, "depth", wanted, processes, seed, tokens)
 
+    kind = Compilation
 
-def placements(job: Job, names: Sequence[str], processes: int, seed: int = 0, tokens: int = 32) -> None:
-    """The decode program of each placement of the job's model, each in `processes` fresh processes, interleaved."""
-    check(processes=processes, tokens=tokens)
-    check_room(tokens)
-    check_plan("", (), job.model, names, ())
-    compile_each(job, "placement", [(job.model, name) for name in names], processes, seed, tokens)
+    model: str
+    seed: int
+    shape: str
+    depths: str
+    depth_processes: int
+    placement_processes: int
+    slots: str
 
+    @property
+    def also(self) -> object:
+        return STAGED, SIZED
 
-def check_room(tokens: int) -> None:
-    if tokens > ROOM:
-        raise UserError(f"tokens is {tokens}; the programs are made for up to {ROOM}.")
+    def check(self) -> None:
+        layers, lengths = numbers(self.depths, "depths"), numbers(self.slots, "slots")
+        check_plan(self.shape, layers, self.model, STAGED + SIZED + LAYOUTS, lengths)
+        check_counts(depth_processes=self.depth_processes, placement_processes=self.placement_processes)
 
+    def points(self, runner: Runner) -> list[Point]:
+        layers = numbers(self.depths, "depths")
+        deep = [(of_depth(self.shape, n), name, f", {n} layers") for n in layers for name in LAYOUTS]
+        placed = [(self.model, name, "") for name in STAGED]
+        lengths = numbers(self.slots, "slots")
+        asked, rows = dict(placements=list(SIZED), slots=list(lengths)), len(SIZED) * len(lengths)
+        return [
+            *self.compiling("depth", deep, self.depth_processes, DEPTH_TOKENS),
+            *self.compiling("placement", placed, self.placement_processes, PLACEMENT_TOKENS),
+            Point("slots", 0, of_slots, rows, asked, "sizes of programs"),
+        ]
 
-def compile_each(job: Job, run: str, wanted: Sequence[tuple[str, str]], processes: int, seed: int, tokens: int) -> None:
-    """One fresh process for each (model, placement) in each block, in random order."""
-    for block in range(processes):
-        for order, i in enumerate(shuffled(range(len(wanted)), seed, block)):
-            model, name = wanted[i]
-            layers = f", {model.rpartition('=')[2].partition(':')[0]} layers" if run == "depth" else ""
-            job.progress(f"compiling {name}{layers}", block * len(wanted) + order, processes * len(wanted))
-            job.child(
-                f"{run} {i}",
-                block,
-                f"{__name__}:stages",
-                1,
-                model=model,
-                placement=name,
-                tokens=tokens,
-                seed=seed,
-                order=order,
-            )
+    def compiling(self, run: str, wanted: list[tuple[str, str, str]], processes: int, tokens: int) -> list[Point]:
+        """One fresh process for each (model, placement, words) in each block, in random order."""
+        found = []
+        for block, order, i in blocks(range(len(wanted)), processes, self.seed):
+            model, name, words = wanted[i]
+            asked = dict(placement=name, tokens=tokens, seed=self.seed, order=order)
+            found.append(Point(f"{run} {i}", block, stages, 1, asked, f"compiling {name}{words}", model))
+        return found
 
-
-def sizes(job: Job, names: Sequence[str], slots: Sequence[int]) -> None:
-    """What the decode program of each placement needs with KV caches of several lengths; compiled, never run."""
-    check_plan("", (), job.model, names, slots)
-    job.progress("sizes of programs", 0, 1)
-    job.child("slots", 0, f"{__name__}:of_slots", len(names) * len(slots), placements=list(names), slots=list(slots))
+    def measure(self, runner: Runner) -> tuple[list[Compilation], dict]:
+        rows, about = super().measure(runner)
+        return judged(rows), about
 
 
 def judged(rows: Sequence[Compilation]) -> list[Compilation]:
@@ -268,34 +248,30 @@ class Decoder:
         return np.array(made, np.int32)[:, None], arrivals
 
 
-def stages(say: Callable, job: dict, identity: dict, placement: str, tokens: int, seed: int, order: int) -> dict:
+def stages(lab: Lab, placement: str, tokens: int, seed: int, order: int) -> None:
     """One decode program in this process, its stages timed one at a time, then run."""
-    with watched(say):
-        loaded, _, _, _ = opened(job)
-        decoder = Decoder(generate.build(loaded, parse(placement)), tokens)
-        program, times, wrong = staged(decoder)
-        with Guard() as guard:
-            first = decoder.call(program)
-            made, arrivals = decoder.answer(program)
-        reason = "; ".join([*wrong, guard.reason] if guard.fired else wrong)
-        say(
-            "trial",
-            Compilation(
-                **identity,
-                **about(decoder, program, loaded),
-                **times,
-                order=order,
-                seed=seed,
-                phase="cold",
-                valid=not reason,
-                reason=reason,
-                bandwidth_gbps=roofline.Probe().bandwidth(),
-                first_run_ns=first,
-                token_times_ns=arrivals,
-                tokens_sha256=tokens_hash(made),
-            ).model_dump(),
-        )
-    return {}
+    loaded = lab.load()
+    decoder = Decoder(generate.build(loaded, parse(placement)), tokens)
+    program, times, wrong = staged(decoder)
+    with Guard() as guard:
+        first = decoder.call(program)
+        made, arrivals = decoder.answer(program)
+    reason = "; ".join([*wrong, guard.reason] if guard.fired else wrong)
+    row = Compilation(
+        **lab.identity,
+        **about(decoder, program, loaded),
+        **times,
+        order=order,
+        seed=seed,
+        phase="cold",
+        valid=not reason,
+        reason=reason,
+        bandwidth_gbps=roofline.Probe().bandwidth(),
+        first_run_ns=first,
+        token_times_ns=arrivals,
+        tokens_sha256=tokens_hash(made),
+    )
+    lab.keep(row)
 
 
 def staged(decoder: Decoder) -> tuple[jax.stages.Compiled, dict[str, int], list[str]]:
@@ -340,25 +316,13 @@ def about(decoder: Decoder, program: jax.stages.Compiled, loaded: Checkpoint) ->
     )
 
 
-def of_slots(say: Callable, job: dict, identity: dict, placements: list[str], slots: list[int]) -> dict:
+def of_slots(lab: Lab, placements: list[str], slots: list[int]) -> None:
     """Programs for KV caches of several lengths, from shapes alone: nothing is allocated and nothing run."""
-    with watched(say):
-        loaded, _, _, _ = opened(job)
-        engines = [generate.build(loaded, parse(name)) for name in placements]
-        for order, (engine, n) in enumerate((engine, n) for n in slots for engine in engines):
-            decoder = Decoder(engine, 1, n)
-            program = getattr(engine.programs, program_of(engine.placement))
-            compiled = program.lower(*decoder.arguments(*jax.eval_shape(decoder.start))).compile()
-            say(
-                "trial",
-                Compilation(
-                    **identity,
-                    **about(decoder, compiled, loaded),
-                    order=order,
-                    seed=0,
-                    phase="sizes",
-                    valid=True,
-                    token_times_ns=[],
-                ).model_dump(),
-            )
-    return {}
+    loaded = lab.load()
+    engines = [generate.build(loaded, parse(name)) for name in placements]
+    for order, (engine, n) in enumerate((engine, n) for n in slots for engine in engines):
+        decoder = Decoder(engine, 1, n)
+        program = getattr(engine.programs, program_of(engine.placement))
+        compiled = program.lower(*decoder.arguments(*jax.eval_shape(decoder.start))).compile()
+        fields = dict(order=order, seed=0, phase="sizes", valid=True, token_times_ns=[])
+        lab.keep(Compilation(**lab.identity, **about(decoder, compiled, loaded), **fields))

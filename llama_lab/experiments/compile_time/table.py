@@ -11,7 +11,7 @@ import numpy as np
 
 from llama_lab.bench import intervals, statistics, summary
 from llama_lab.bench.cold import Start
-from llama_lab.bench.job import whole
+from llama_lab.bench.experiment import whole
 from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.compile_time.measure import STAGES, Compilation
 from llama_lab.experiments.compile_time.starts import WAYS

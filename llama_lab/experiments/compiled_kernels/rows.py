@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 import jax
@@ -20,11 +20,11 @@ import numpy as np
 from llama_jax import checkpoint, generate, transforms
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, frames, passages, phases, statistics
+from llama_lab.bench import available, frames, passages, statistics
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.footprints import LIBRARIES
-from llama_lab.bench.job import Job, check, watched, whole
-from llama_lab.bench.journal import Journal
-from llama_lab.bench.order import shuffled
+from llama_lab.bench.lab import Lab
+from llama_lab.bench.order import blocks, shuffled
 from llama_lab.bench.record import Row
 
 SEQUENCE, BATCH = "sequence", "batch"
@@ -42,71 +42,69 @@ class Pass(Row):
     pass_ns: list[int]
 
 
-def measure(
-    job: Job, engines: Sequence[str], rows: Sequence[int], contexts: Sequence[int], passes: int, blocks: int, seed: int
-) -> list[Pass]:
-    """`blocks` processes of each engine, in seeded order; in each every shape is passed so many times.
+@dataclass(frozen=True)
+class PassesOfRows(Experiment):
+    """`row_blocks` processes of each engine, in seeded order; in each every shape is passed `row_passes` times.
 
-    What cannot run here is said to be missing in the journal's notes. Raises UserError before anything is measured: for
-    an unknown engine, one that cannot be handed rows, no row to compare with.
+    What cannot run here is said to be missing in the journal's notes.
     """
-    check(passes=passes, blocks=blocks)
-    if 1 not in rows or min(rows) < 1:
-        raise UserError(f"rows are {list(rows)}; they must be positive and hold 1, which the others are compared with.")
-    passages.check_contexts(job.model, [context + max(rows) for context in contexts], max(rows))
-    for name in engines:
-        if name not in ENGINES and parse(name).cache != "fixed":
-            raise UserError(f"{name} keeps no cache of a fixed size, so that it can go over the same rows again.")
-    here = available.present(job, engines)
-    for block in range(blocks):
-        for i, name in enumerate(shuffled(here, seed, block)):
-            job.progress(f"rows of {name}", block * len(here) + i, blocks * len(here))
-            shapes = [[kind, n, c] for kind in KINDS for n in rows for c in contexts if n > 1 or kind == SEQUENCE]
-            job.child(f"rows {name}", block, f"{__name__}:passing", len(shapes), engine=name, shapes=shapes,
-                      passes=passes, seed=seed)  # fmt: skip
-    return whole(job.journal.trials)
 
+    kind = Pass
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    row_engines: Sequence[str],
-    rows: Sequence[int],
-    row_contexts: Sequence[int],
-    row_passes: int,
-    row_blocks: int,
-) -> tuple[list[Pass], dict]:
-    """All passes of `measure`, and for the meta file what could not run."""
-    found = measure(Job(model, None, journal), row_engines, rows, row_contexts, row_passes, row_blocks, seed)
-    return found, dict(missing=phases.missing(journal))
+    model: str
+    seed: int
+    row_engines: tuple[str, ...]
+    rows: tuple[int, ...]
+    row_contexts: tuple[int, ...]
+    row_passes: int
+    row_blocks: int
 
+    def check(self) -> None:
+        check_counts(passes=self.row_passes, blocks=self.row_blocks)
+        if 1 not in self.rows or min(self.rows) < 1:
+            raise UserError(
+                f"rows are {list(self.rows)}; they must be positive and hold 1, which the others are compared with."
+            )
+        longest = max(self.rows)
+        passages.check_contexts(self.model, [context + longest for context in self.row_contexts], longest)
+        for name in self.row_engines:
+            if name not in ENGINES and parse(name).cache != "fixed":
+                raise UserError(f"{name} keeps no cache of a fixed size, so that it can go over the same rows again.")
 
-# What the children run ------------------------------------------------------------------------------------------------
+    @property
+    def shapes(self) -> list[tuple[str, int, int]]:
+        """(kind, rows, context) of every pass."""
+        kinds = [(kind, n) for kind in KINDS for n in self.rows if n > 1 or kind == SEQUENCE]
+        return [(kind, n, context) for kind, n in kinds for context in self.row_contexts]
 
+    def points(self, runner: Runner) -> list[Point]:
+        return [
+            Point(f"rows {name}", block, self.passing, len(self.shapes), dict(engine=name), f"rows of {name}")
+            for block, _, name in blocks(runner.present(self.row_engines), self.row_blocks, self.seed)
+        ]
 
-def passing(say: Callable, job: dict, identity: dict, engine: str, shapes: list, passes: int, seed: int) -> dict:
-    """All shapes of one engine, interleaved pass by pass."""
-    with watched(say) as more:
+    def about(self, runner: Runner) -> dict:
+        return dict(missing=runner.missing)
+
+    def passing(self, lab: Lab, engine: str) -> None:
+        """All shapes of one engine, interleaved pass by pass."""
         for library in LIBRARIES.get(available.backend_of(engine), ()):
             import_module(library)
         make = ENGINES.get(engine, placed)
-        loaded = checkpoint.load(job["model"], available.loaded_as(engine, job["model"]))
-        ready = [make(loaded, engine, *shape, seed) for shape in shapes]
-        times: list[list[int]] = [[] for _ in shapes]
-        for n in range(WARM + passes):
-            for i in shuffled(range(len(shapes)), seed, identity["block"], n):
-                say("starting", {})
+        loaded = checkpoint.load(lab.model, available.loaded_as(engine, lab.model))
+        ready = [make(loaded, engine, *shape, self.seed) for shape in self.shapes]
+        times: list[list[int]] = [[] for _ in self.shapes]
+        for n in range(WARM + self.row_passes):
+            for i in shuffled(range(len(ready)), self.seed, lab.block, n):
+                lab.announce()
                 began = time.perf_counter_ns()
                 ready[i]()
                 times[i] += [time.perf_counter_ns() - began] if n >= WARM else []
-        for order, ((kind, rows, context), taken) in enumerate(zip(shapes, times, strict=True)):
+        for order, ((kind, rows, context), taken) in enumerate(zip(self.shapes, times, strict=True)):
             shape = dict(engine=engine, kind=kind, rows=rows, context=context)
-            row = Pass(**identity, **shape, order=order, seed=seed, phase="warm", valid=True, pass_ns=taken)
-            say("trial", row.model_dump())
-        more["subject"] = engine
-    return {}
+            fields = dict(order=order, seed=self.seed, phase="warm", valid=True, pass_ns=taken)
+            lab.keep(Pass(**lab.identity, **shape, **fields))
+        lab.notes["subject"] = engine
 
 
 def placed(loaded: checkpoint.Checkpoint, name: str, kind: str, rows: int, context: int, seed: int) -> Callable:

@@ -9,121 +9,83 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
 import numpy as np
 
 from llama_jax import checkpoint
 from llama_jax.placement import parse
-from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import (
     available,
     footprints,
     frames,
     gate,
     passages,
-    phases,
     process,
     protocol,
     roofline,
     summary,
 )
-from llama_lab.bench.job import Job, check, opened, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Trial
 
 AXES = ("context", "threads")
 
 
-def measure(
-    job: Job,
-    names: Sequence[str],
-    axes: dict[str, Sequence[int]],
-    base: int,
-    new_tokens: int,
-    answers: int,
-    processes: int,
-    seed: int = 0,
-) -> list[Trial]:
-    """Every point `processes` times, in seeded random order; all are checked before anything is measured.
+@dataclass(frozen=True)
+class Scaling(Experiment):
+    """Every point of two axes `scale_processes` times, each in a process of its own, in seeded random order.
 
-    names: placements and peers. axes: axis → its values. base: context where it is not the axis. A subject that cannot
-    run is said to be missing in the journal's notes.
+    scaled: placements and peers. Where the context is not the axis it is the smallest one. A subject that cannot run is
+    said to be missing in the journal's notes.
     """
-    check(answers=answers, processes=processes)
-    check_axes(job.model, names, axes, base, new_tokens)
-    here = available.present(job, names)
-    points = [(axis, value, name) for axis, values in axes.items() for value in values for name in here]
-    order = random.Random(seed)
-    for block in range(processes):
-        for i, (axis, value, name) in enumerate(order.sample(points, len(points))):
-            job.progress(f"{name} at {axis} {value}", block * len(points) + i, processes * len(points))
-            where = dict(context=value if axis == "context" else base, threads=value if axis == "threads" else None)
-            job.child(
-                f"{axis} {value} {name}",
-                block,
-                f"{__name__}:answers_of",
-                answers,
-                threads=where["threads"],
-                subject=name,
-                context=where["context"],
-                new_tokens=new_tokens,
-                answers=answers,
-                seed=seed,
-            )
-    return whole(job.journal.trials)
 
+    model: str
+    seed: int
+    scaled: tuple[str, ...]
+    scale_contexts: tuple[int, ...]
+    scale_threads: tuple[int, ...]
+    scale_tokens: int
+    scale_answers: int
+    scale_processes: int
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    scaled: Sequence[str],
-    scale_contexts: Sequence[int],
-    scale_threads: Sequence[int],
-    scale_tokens: int,
-    scale_answers: int,
-    scale_processes: int,
-) -> tuple[list[Trial], dict]:
-    """Every point of the two axes, and for the meta file what could not run."""
-    axes = dict(context=scale_contexts, threads=scale_threads)
-    counts = scale_tokens, scale_answers, scale_processes
-    rows = measure(Job(model, None, journal), scaled, axes, min(scale_contexts), *counts, seed)
-    return rows, dict(missing=phases.missing(journal))
+    def check(self) -> None:
+        from llama_lab import peers
 
+        check_counts(answers=self.scale_answers, processes=self.scale_processes)
+        for name in self.scaled:
+            if name not in peers.PEERS:
+                parse(name)
+        passages.check_contexts(self.model, self.scale_contexts, self.scale_tokens)
+        for threads in self.scale_threads:
+            process.check_threads(threads)
 
-def check_axes(model: str, names: Sequence[str], axes: dict, base: int, new_tokens: int) -> None:
-    """Raises UserError for an axis, a value or a subject that does not exist."""
-    from llama_lab import peers
+    def points(self, runner: Runner) -> list[Point]:
+        here, order, found = runner.present(self.scaled), random.Random(self.seed), []
+        axes = dict(zip(AXES, (self.scale_contexts, self.scale_threads), strict=True))
+        wanted = [(axis, value, name) for axis, values in axes.items() for value in values for name in here]
+        for block in range(self.scale_processes):
+            for axis, value, name in order.sample(wanted, len(wanted)):
+                context = value if axis == "context" else min(self.scale_contexts)
+                asked, what = dict(subject=name, context=context), f"{name} at {axis} {value}"
+                threads = value if axis == "threads" else None
+                run = f"{axis} {value} {name}"
+                found.append(Point(run, block, self.answering, self.scale_answers, asked, what, threads=threads))
+        return found
 
-    for name in names:
-        if name not in peers.PEERS:
-            parse(name)
-    for axis, values in axes.items():
-        if axis not in AXES:
-            raise UserError(f"No such axis: {axis!r}.{near(axis, AXES)}")
-        for value in values:
-            if axis == "threads":
-                process.check_threads(value)
-            passages.check_contexts(model, [value if axis == "context" else base], new_tokens)
+    def about(self, runner: Runner) -> dict:
+        return dict(missing=runner.missing)
 
-
-def reads_file(name: str) -> bool:
-    return available.backend_of(name) in footprints.READS_FILE
-
-
-def answers_of(
-    say: Callable, job: dict, identity: dict, subject: str, context: int, new_tokens: int, answers: int, seed: int
-) -> dict:
-    """Warm answers of one subject alone in its process; the bandwidth is probed between them."""
-    with watched(say) as more:
+    def answering(self, lab: Lab, subject: str, context: int) -> None:
+        """Warm answers of one subject alone in its process; the bandwidth is probed between them."""
         for library in footprints.LIBRARIES.get(available.backend_of(subject), ()):
             import_module(library)
-        job = job | dict(dtype=available.loaded_as(subject, job["model"]))
-        loaded, *_ = available.bare(job) if reads_file(subject) else opened(job)
-        work = passages.filling(loaded, context, new_tokens, seed)
-        for who in available.built(say, loaded, [subject]):
+        load = lab.without_weights if reads_file(subject) else lab.load
+        loaded = load(available.loaded_as(subject, lab.model))
+        work = passages.filling(loaded, context, self.scale_tokens, self.seed)
+        for who in available.built(lab, loaded, [subject]):
             judge = (
                 judging(loaded, work)
                 if not gate.approximate(who.identity.get("quantisation", "none"))
@@ -131,14 +93,17 @@ def answers_of(
             )
             probe = roofline.Probe()
             # a minute each at 8k tokens; the guard still listens
-            protocol.warm_up(who, work, lambda: say("starting", {}), enough=1)
-            for i in range(answers):
-                say("starting", {})
+            protocol.warm_up(who, work, lab.announce, enough=1)
+            for i in range(self.scale_answers):
+                lab.announce()
                 bandwidth = probe.bandwidth()
-                record, tokens = protocol.trial(who, work, i % len(work.prompts), **identity, phase="warm", order=i)
-                say("trial", judge(record, tokens).model_copy(update=dict(bandwidth_gbps=bandwidth)).model_dump())
-        more["subject"] = subject
-    return {}
+                trial, tokens = lab.trial(who, work, i % len(work.prompts), phase="warm", order=i)
+                lab.keep(judge(trial, tokens), bandwidth_gbps=bandwidth)
+        lab.notes["subject"] = subject
+
+
+def reads_file(name: str) -> bool:
+    return available.backend_of(name) in footprints.READS_FILE
 
 
 def judging(loaded: checkpoint.Checkpoint, work) -> Callable:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from llama_lab.bench import frames, standings, summary
-from llama_lab.bench.job import whole
+from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.compiled_kernels.sizes import PROMPT
 

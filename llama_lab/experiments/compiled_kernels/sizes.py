@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,9 @@ from llama_jax.placement import parse
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import LAYOUTS
-from llama_lab.bench import available, gate, passages, phases, protocol, roofline
-from llama_lab.bench.job import Job, check, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench import available, gate, passages, protocol, roofline
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Subject, Workload
@@ -31,75 +32,75 @@ from llama_lab.bench.workload import Subject, Workload
 PROMPT = 1  # tokens of an answer where the prompt is what is timed
 
 
-def measure(
-    job: Job,
-    engines: Sequence[str],
-    files: Sequence[str],
-    contexts: Sequence[int],
-    lengths: Sequence[int],
-    new_tokens: int,
-    blocks: int,
-    seed: int = 0,
-) -> list[Trial]:
-    """Every engine on every file, `blocks` times at every context and every prompt length; `run` of a row is the file's
-    name.
+@dataclass(frozen=True)
+class Sizes(Experiment):
+    """Every engine on every file, `size_blocks` times at every context and every prompt length; `run` of a row is the
+    file's name.
 
-    files: `MODEL/TYPE` each, such as `random:llama-3.2-1b/q4_0`, `smollm2-135m-instruct/q4_1`. Engines that cannot run
-    are said to be missing in the journal's notes. Raises UserError before anything is measured: an unknown model, type
-    or engine, a context or a prompt that has no room.
+    size_files: `MODEL/TYPE` each, such as `random:llama-3.2-1b/q4_0`, `smollm2-135m-instruct/q4_1`. Engines that cannot
+    run are said to be missing in the journal's notes.
     """
-    check(blocks=blocks)
-    check_plan(engines, files, contexts, lengths, new_tokens)
-    for i, name in enumerate(files):
-        job.progress(f"engines on {name}", i, len(files))
-        path = file_of(*name.rsplit("/", 1), job.progress)
-        here = running(job, engines, path, name)
-        asked = dict(contexts=contexts, lengths=lengths, new_tokens=new_tokens, blocks=blocks, seed=seed)
-        expected = len(here) * (len(contexts) + len(lengths))  # of the last block
-        job.child(name, blocks - 1, f"{__name__}:answers", expected, str(path), name=name, engines=here, **asked)
-    return whole(job.journal.trials)
 
+    size_engines: tuple[str, ...]
+    size_files: tuple[str, ...]
+    size_contexts: tuple[int, ...]
+    size_lengths: tuple[int, ...]
+    size_tokens: int
+    size_blocks: int
+    seed: int
 
-def record(
-    journal: Journal,
-    *,
-    size_engines: Sequence[str],
-    size_files: Sequence[str],
-    size_contexts: Sequence[int],
-    size_lengths: Sequence[int],
-    size_tokens: int,
-    size_blocks: int,
-    seed: int,
-) -> tuple[list[Trial], dict]:
-    """All rows of `measure`, and for the meta file what could not run."""
-    shapes = size_contexts, size_lengths, size_tokens, size_blocks
-    rows = measure(Job(checkpoint.DEFAULT, None, journal), size_engines, size_files, *shapes, seed)
-    return rows, dict(missing=phases.missing(journal))
+    def check(self) -> None:
+        from llama_lab import peers
 
+        check_counts(blocks=self.size_blocks)
+        for name in self.size_engines:
+            if name not in peers.PEERS:
+                parse(name)
+        for name in self.size_files:
+            model, _, kind = name.rpartition("/")
+            if kind not in LAYOUTS:
+                raise UserError(f"{name!r}: write MODEL/TYPE, the type one of {', '.join(LAYOUTS)}.")
+            passages.check_contexts(model, self.size_contexts, self.size_tokens)
+            passages.check_contexts(model, [length + 2 for length in self.size_lengths], 2)
 
-def check_plan(engines: Sequence[str], files: Sequence[str], contexts, lengths, new_tokens: int) -> None:
-    """Raises UserError for a file, an engine or a size that does not exist."""
-    from llama_lab import peers
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        for i, name in enumerate(self.size_files):
+            runner.progress(f"engines on {name}", i, len(self.size_files))
+            path = file_of(*name.rsplit("/", 1), runner.progress)
+            here = self.running(runner, path, name)
+            rows = len(here) * (len(self.size_contexts) + len(self.size_lengths))  # of the last block
+            asked = dict(name=name, engines=here)
+            runner.child(Point(name, self.size_blocks - 1, self.answering, rows, asked, model=str(path)))
+        return runner.rows, dict(missing=runner.missing)
 
-    for name in engines:
-        if name not in peers.PEERS:
-            parse(name)
-    for name in files:
-        model, _, kind = name.rpartition("/")
-        if kind not in LAYOUTS:
-            raise UserError(f"{name!r}: write MODEL/TYPE, the type one of {', '.join(LAYOUTS)}.")
-        passages.check_contexts(model, contexts, new_tokens)
-        passages.check_contexts(model, [length + 2 for length in lengths], 2)
+    def running(self, runner: Runner, path: Path, name: str) -> list[str]:
+        """Those that can run on a file; of the others the journal says why not, by the file's name."""
+        known = {gap["name"] for gap in runner.missing}
+        gaps = available.gaps(self.size_engines, str(path))
+        for gap in gaps:
+            if gap["name"] not in known:
+                runner.journal.note(missing={k: text.replace(str(path), name) for k, text in gap.items()})
+        return [engine for engine in self.size_engines if engine not in {gap["name"] for gap in gaps}]
 
-
-def running(job: Job, engines: Sequence[str], path: Path, name: str) -> list[str]:
-    """Those that can run on a file; of the others the journal says why not, by the file's name."""
-    known = {gap["name"] for gap in phases.missing(job.journal)}
-    gaps = available.gaps(engines, str(path))
-    for gap in gaps:
-        if gap["name"] not in known:
-            job.journal.note(missing={k: said.replace(str(path), name) for k, said in gap.items()})
-    return [engine for engine in engines if engine not in {gap["name"] for gap in gaps}]
+    def answering(self, lab: Lab, name: str, engines: Sequence[str]) -> None:
+        """All engines on one file, warm at every shape, then in turn. A row's model is the file's name: where it lies
+        is this machine's."""
+        loaded = checkpoint.load(lab.model, "gguf")
+        tasks = [passages.filling(loaded, n, self.size_tokens, self.seed) for n in self.size_contexts]
+        tasks += [passages.filling(loaded, n + PROMPT, PROMPT, self.seed) for n in self.size_lengths]
+        subjects = built(lab, loaded, engines, name)
+        for who in subjects:
+            for work in tasks:
+                protocol.warm_up(who, work, lab.announce, enough=1)
+        judges = judges_of(loaded, tasks)
+        probe = roofline.Probe(Path(lab.model).stat().st_size)
+        for block in range(self.size_blocks):
+            bandwidth = probe.bandwidth()
+            for order, (who, work) in enumerate(shuffled(subjects, tasks, self.seed, block)):
+                lab.announce()
+                where = dict(order=order, phase="warm", block=block)
+                made, tokens = lab.trial(who, work, block % len(work.prompts), **where)
+                lab.keep(judged(made, tokens, work, judges[work]), model=name, bandwidth_gbps=bandwidth)
 
 
 def file_of(model: str, kind: str, tell: Callable = lambda *_: None) -> Path:
@@ -129,49 +130,15 @@ def file_of(model: str, kind: str, tell: Callable = lambda *_: None) -> Path:
 # What the children run ------------------------------------------------------------------------------------------------
 
 
-def answers(
-    say: Callable,
-    job: dict,
-    identity: dict,
-    name: str,
-    engines: Sequence[str],
-    contexts: Sequence[int],
-    lengths: Sequence[int],
-    new_tokens: int,
-    blocks: int,
-    seed: int,
-) -> dict:
-    """All engines on one file, warm at every shape, then in turn. A row's model is the file's name: where it lies is
-    this machine's."""
-    with watched(say):
-        loaded = checkpoint.load(job["model"], "gguf")
-        tasks = [passages.filling(loaded, n, new_tokens, seed) for n in contexts]
-        tasks += [passages.filling(loaded, n + PROMPT, PROMPT, seed) for n in lengths]
-        subjects = built(say, loaded, engines, job["model"], name)
-        for who in subjects:
-            for work in tasks:
-                protocol.warm_up(who, work, lambda: say("starting", {}), enough=1)
-        judges = judges_of(loaded, tasks)
-        probe, more = roofline.Probe(Path(job["model"]).stat().st_size), dict(model=name)
-        for block in range(blocks):
-            more["bandwidth_gbps"] = probe.bandwidth()
-            for order, (who, work) in enumerate(shuffled(subjects, tasks, seed, block)):
-                say("starting", {})
-                about = dict(order=order, phase="warm", **{**identity, "block": block})
-                made, tokens = protocol.trial(who, work, block % len(work.prompts), **about)
-                say("trial", judged(made, tokens, work, judges[work]).model_copy(update=more).model_dump())
-    return {}
-
-
-def built(say: Callable, loaded: checkpoint.Checkpoint, engines: Sequence[str], path: str, name: str) -> list[Subject]:
+def built(lab: Lab, loaded: checkpoint.Checkpoint, engines: Sequence[str], name: str) -> list[Subject]:
     """The engines as subjects; one that cannot be built is said to be missing, by the file's name."""
 
-    def told(kind: str, value: dict) -> None:
+    def say(kind: str, value: dict) -> None:
         if kind == "note":
-            value = dict(missing={k: said.replace(path, name) for k, said in value["missing"].items()})
-        say(kind, value)
+            value = dict(missing={k: text.replace(lab.model, name) for k, text in value["missing"].items()})
+        lab.say(kind, value)
 
-    return available.built(told, loaded, engines)
+    return available.built(replace(lab, say=say), loaded, engines)
 
 
 def shuffled(subjects: Sequence, tasks: Sequence, seed: int, block: int) -> Iterator[tuple]:

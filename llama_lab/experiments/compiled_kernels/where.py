@@ -8,9 +8,8 @@ block; what none of them accounts for is the rest: dispatch, sampling, the calls
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -18,9 +17,9 @@ from llama_jax import checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, frames, passages, phases, protocol, roofline, statistics
-from llama_lab.bench.job import Job, check, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench import available, frames, passages, protocol, roofline, statistics
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.order import shuffled
 from llama_lab.bench.record import Trial
 
@@ -60,99 +59,74 @@ def sizes(config: ModelConfig, short: int, long: int) -> Sizes:
     )
 
 
-def measure(
-    job: Job, names: Sequence[str], short: int, long: int, new_tokens: int, blocks: int, seed: int = 0
-) -> list[Trial]:
-    """Each placement in a process of its own, its variants in turn in every block. The job's model is `random:PRESET`.
+@dataclass(frozen=True)
+class PartsOfAToken(Experiment):
+    """Each placement in a process of its own, its variants in turn in every block. The model is `random:PRESET`.
+    split_contexts: a short and a long one."""
 
-    Raises UserError before anything is measured: another model, contexts that leave nothing to subtract, an unknown
-    placement.
-    """
-    check(blocks=blocks)
-    if not job.model.startswith("random:") or job.model.count(":") > 1:
-        raise UserError(
-            f"{job.model!r}: only of random weights (random:PRESET) is there a model that is alike but for its layers."
-        )
-    if short >= long:
-        raise UserError(f"The long context ({long}) must be longer than the short one ({short}).")
-    passages.check_contexts(job.model, [short, long], new_tokens)
-    for name in names:
-        parse(name)
-    config = checkpoint.load_config(job.model)
-    if config.num_hidden_layers < 2 or config.vocab_size <= SMALLEST:
-        raise UserError(
-            f"{job.model} is too small to leave anything out: two layers and {SMALLEST + 1} tokens are the least."
-        )
-    here = available.present(job, names)
-    for i, name in enumerate(here):
-        job.progress(f"where the time of {name} goes", i, len(here))
-        job.child(
-            f"where {name}",
-            blocks - 1,
-            f"{__name__}:differences",
-            len(VARIANTS),
-            subject=name,
-            short=short,
-            long=long,
-            new_tokens=new_tokens,
-            blocks=blocks,
-            seed=seed,
-        )
-    return whole(job.journal.trials)
+    model: str
+    seed: int
+    split: tuple[str, ...]
+    split_contexts: tuple[int, int]
+    split_blocks: int
+    new_tokens: int
 
+    def check(self) -> None:
+        check_counts(blocks=self.split_blocks)
+        if not self.model.startswith("random:") or self.model.count(":") > 1:
+            raise UserError(
+                f"{self.model!r}: only of random weights (random:PRESET) is there a model that is alike but for its"
+                " layers."
+            )
+        short, long = self.split_contexts
+        if short >= long:
+            raise UserError(f"The long context ({long}) must be longer than the short one ({short}).")
+        passages.check_contexts(self.model, [short, long], self.new_tokens)
+        for name in self.split:
+            parse(name)
+        config = checkpoint.load_config(self.model)
+        if config.num_hidden_layers < 2 or config.vocab_size <= SMALLEST:
+            raise UserError(
+                f"{self.model} is too small to leave anything out: two layers and {SMALLEST + 1} tokens are the least."
+            )
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    split: Sequence[str],
-    split_contexts: Sequence[int],
-    split_blocks: int,
-    new_tokens: int,
-) -> tuple[list[Trial], dict]:
-    """All variants of a model of random weights, and for the meta file what could not run."""
-    rows = measure(Job(model, None, journal), split, *split_contexts, new_tokens, split_blocks, seed)
-    return rows, dict(missing=phases.missing(journal))
+    def points(self, runner: Runner) -> list[Point]:
+        last, rows = self.split_blocks - 1, len(VARIANTS)
+        return [
+            Point(f"where {name}", last, self.differences, rows, dict(subject=name), f"where the time of {name} goes")
+            for name in runner.present(self.split)
+        ]
 
+    def about(self, runner: Runner) -> dict:
+        return dict(missing=runner.missing)
 
-def differences(
-    say: Callable,
-    job: dict,
-    identity: dict,
-    subject: str,
-    short: int,
-    long: int,
-    new_tokens: int,
-    blocks: int,
-    seed: int,
-) -> dict:
-    """Blocks of all variants in random order; `subject` of a row is the variant, `placement` whose time it is."""
-    with watched(say) as more:
-        of = sizes(checkpoint.load_config(job["model"]), short, long)
-        changes = {WHOLE: "", SHALLOW: f",num_hidden_layers={of.fewer}", NARROW: f",vocab_size={of.smaller}", LONG: ""}
-        dtype, loaded, variants = available.loaded_as(subject, job["model"]), {}, {}
+    def differences(self, lab: Lab, subject: str) -> None:
+        """Blocks of all variants in random order; `subject` of a row is the variant, `placement` whose time it is."""
+        short, long = self.split_contexts
+        made = sizes(checkpoint.load_config(lab.model), short, long)
+        changes = {
+            WHOLE: "",
+            SHALLOW: f",num_hidden_layers={made.fewer}",
+            NARROW: f",vocab_size={made.smaller}",
+            LONG: "",
+        }
+        dtype, loaded, variants = available.loaded_as(subject, lab.model), {}, {}
         for variant in VARIANTS:
-            model = job["model"] + changes[variant]
+            model = lab.model + changes[variant]
             loaded[model] = loaded.get(model) or checkpoint.load(model, dtype)
             who = replace(protocol.subject(loaded[model], parse(subject)), name=variant)
-            variants[variant] = (
-                who,
-                passages.filling(loaded[model], long if variant == LONG else short, new_tokens, seed),
-            )
-            protocol.warm_up(*variants[variant], partial(say, "starting", {}))
+            context = long if variant == LONG else short
+            variants[variant] = who, passages.filling(loaded[model], context, self.new_tokens, self.seed)
+            protocol.warm_up(*variants[variant], lab.announce)
         probe = roofline.Probe()
-        for block in range(blocks):
+        for block in range(self.split_blocks):
             bandwidth = probe.bandwidth()
-            for order, variant in enumerate(shuffled(VARIANTS, seed, block)):
-                say("starting", {})
+            for order, variant in enumerate(shuffled(VARIANTS, self.seed, block)):
+                lab.announce()
                 who, work = variants[variant]
-                record, _ = protocol.trial(
-                    who, work, block % len(work.prompts), **{**identity, "block": block}, phase="warm", order=order
-                )
-                say("trial", record.model_copy(update=dict(bandwidth_gbps=bandwidth)).model_dump())
-        more["subject"] = subject
-    return {}
+                trial, _ = lab.trial(who, work, block % len(work.prompts), block=block, phase="warm", order=order)
+                lab.keep(trial, bandwidth_gbps=bandwidth)
+        lab.notes["subject"] = subject
 
 
 # What the rows say ----------------------------------------------------------------------------------------------------

@@ -15,17 +15,16 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax import checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, footprints, passages, phases, summary
+from llama_lab.bench import available, footprints, passages, summary
 from llama_lab.bench import run as suite
-from llama_lab.bench.job import Job, check, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.record import Trial
 
@@ -33,7 +32,7 @@ KERNELS, WAYS = "kernels", ("cold", "cached")
 
 
 @dataclass(frozen=True)
-class Contest:
+class Contest(Experiment):
     """What is measured. The first placement is the baseline, which runs twice in each block.
 
     contexts: tokens of prompt and answer together, `new_tokens` of them made. starts: processes a subject for memory,
@@ -47,11 +46,10 @@ class Contest:
     new_tokens: int
     blocks: int
     processes: int
-    starts: int = 1
-    seed: int = 0
+    starts: int
+    seed: int
 
     def check(self) -> None:
-        """Raises UserError for what does not exist or cannot be, before anything is loaded."""
         from llama_lab import peers
 
         peers.check(self.peers)
@@ -61,84 +59,59 @@ class Contest:
         if len(set(names)) < len(names):
             raise UserError(f"A placement is named twice: {', '.join(names)}.")
         available.check_baseline(names[0])
-        check(blocks=self.blocks, processes=self.processes, starts=self.starts)
+        check_counts(blocks=self.blocks, processes=self.processes, starts=self.starts)
         passages.check_contexts(self.model, self.contexts, self.new_tokens)
 
-
-def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
-    """Everything: (trials, what the meta file should say of them). What cannot run here is named there (`missing`),
-    with its remedy."""
-    contest.check()
-    gaps = available.gaps((*contest.placements, *contest.peers), contest.model)
-    absent = {gap["name"] for gap in gaps}
-    here = [name for name in (*contest.placements, *contest.peers) if name not in absent]
-    loaded = checkpoint.load(contest.model)
-    works = {
-        context: passages.filling(loaded, context, contest.new_tokens, contest.seed) for context in contest.contexts
-    }
-    placements, others = (
-        tuple(parse(n) for n in here if n in contest.placements),
-        tuple(n for n in here if n in contest.peers),
-    )
-    answered: list[Trial] = []
-    for context, work in works.items():
-        plan = Plan(
-            contest.model,
-            placements,
-            work,
-            contest.placements[0],
-            blocks=contest.blocks,
-            processes=contest.processes,
-            run=f"context {context}",
-            peers=others,
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        """(trials, what the meta says of them). What cannot run here is named there (`missing`), with its remedy."""
+        gaps = available.gaps((*self.placements, *self.peers), self.model)
+        absent = {gap["name"] for gap in gaps}
+        here = [name for name in (*self.placements, *self.peers) if name not in absent]
+        loaded = checkpoint.load(self.model)
+        works = {n: passages.filling(loaded, n, self.new_tokens, self.seed) for n in self.contexts}
+        answered: list[Trial] = []
+        for context, work in works.items():
+            counts = dict(blocks=self.blocks, processes=self.processes)
+            plan = Plan.of(self.model, here, work, run=f"context {context}", **counts)
+            answered += suite.collect(plan, runner.journal, runner.progress)
+        able = [name for name in here if summary.warm(answered, name)]  # not those that failed above
+        runner.run(footprints.points(able, self.starts, works[min(works)]))
+        if any(available.needs_kernels(name) for name in here):
+            self.compile_kernels(runner)
+        gaps += runner.missing
+        alone = [t for t in runner.rows if t.run.startswith(footprints.MEMORY)]
+        return answered + alone, dict(
+            weights_hash=loaded.weights_hash,
+            baseline=self.placements[0],
+            missing=gaps,
+            file_bytes=footprints.file_bytes(loaded),
+            subjects=[name for name in here if name not in {gap["name"] for gap in gaps}],
+            text="English" if loaded.tokenizer else "random ids",
         )
-        answered += suite.collect(plan, journal)
-    job = Job(contest.model, works[min(works)], journal)
-    # not those that failed above
-    footprints.memory(job, [name for name in here if summary.warm(answered, name)], contest.starts)
-    if any(available.needs_kernels(name) for name in here):
-        compile_kernels(job, contest.starts)
-    gaps += phases.missing(journal)
-    alone = whole([t for t in journal.trials if t.run.startswith(footprints.MEMORY)])
-    return answered + alone, dict(
-        weights_hash=loaded.weights_hash,
-        baseline=contest.placements[0],
-        missing=gaps,
-        file_bytes=footprints.file_bytes(loaded),
-        subjects=[name for name in here if name not in {gap["name"] for gap in gaps}],
-        text="English" if loaded.tokenizer else "random ids",
-    )
 
-
-def compile_kernels(job: Job, starts: int) -> None:
-    """`starts` times: a process that compiles the kernels into an empty folder, and one that finds them there."""
-    done = {(note[KERNELS]["way"], note[KERNELS]["block"]) for note in job.journal.notes if KERNELS in note}
-    for block in range(starts):
-        with tempfile.TemporaryDirectory() as folder:
-            for way in WAYS:  # the second is measured only where the first has just filled the folder
-                if all((each, block) in done for each in WAYS):
-                    continue
-                job.progress(f"kernels, {way}", block, starts)
-                job.child(f"{KERNELS} {way}", block, f"{__name__}:kernels_ready", 1, folder=folder, way=way)
+    def compile_kernels(self, runner: Runner) -> None:
+        """`starts` times: a process that compiles the kernels into an empty folder, and one that finds them there."""
+        done = {(note[KERNELS]["way"], note[KERNELS]["block"]) for note in runner.journal.notes if KERNELS in note}
+        for block in range(self.starts):
+            if all((way, block) in done for way in WAYS):
+                continue
+            with tempfile.TemporaryDirectory() as folder:  # which the first process fills for the second
+                for way in WAYS:
+                    runner.progress(f"kernels, {way}", block, self.starts)
+                    asked = dict(folder=folder, way=way)
+                    runner.child(Point(f"{KERNELS} {way}", block, kernels_ready, 1, asked))
 
 
 # What a child runs ----------------------------------------------------------------------------------------------------
 
 
-def kernels_ready(say: Callable, job: dict, identity: dict, folder: str, way: str) -> dict:
-    """Seconds from JAX imported to the kernels callable, with the user's cache in `folder`: said in a note."""
+def kernels_ready(lab: Lab, folder: str, way: str) -> None:
+    """Seconds from JAX imported to the kernels callable, with the user's cache in `folder`: said in the note."""
     os.environ["LLAMA_JAX_CACHE"] = folder
     before = list(Path(folder).rglob("*"))
-    with watched(say) as more:
-        start = time.perf_counter()
-        from llama_jax.kernels import build, isa
+    start = time.perf_counter()
+    from llama_jax.kernels import build, isa
 
-        build.library()
-        more[KERNELS] = dict(
-            way=way,
-            block=identity["block"],
-            seconds=time.perf_counter() - start,
-            isa=isa.target().isa,
-            found=bool(before),
-        )
-    return {}
+    build.library()
+    seconds = time.perf_counter() - start
+    lab.notes[KERNELS] = dict(way=way, block=lab.block, seconds=seconds, isa=isa.target().isa, found=bool(before))

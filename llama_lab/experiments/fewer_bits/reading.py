@@ -8,7 +8,9 @@ checkpoint, whatever a peer made of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,9 +18,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab import corpus
-from llama_lab.bench import intervals, passages, phases, quality, standings, statistics
-from llama_lab.bench.job import Job
-from llama_lab.bench.journal import Journal
+from llama_lab.bench import intervals, passages, quality, standings, statistics
 from llama_lab.bench.quality import PICO, REFERENCE, Window
 
 PROSE, CODE = "manual", "code"
@@ -64,43 +64,38 @@ def likelihood(logits: np.ndarray, following: Sequence[int]) -> np.ndarray:
     return -quality.log_softmax(logits)[np.arange(len(following)), list(following)]
 
 
-def measure(job: Job, subjects: Sequence[str], tokens: int, window: int, seed: int = 0) -> list[Reading]:
-    """Each subject over `tokens` tokens of each text, and float32 itself as the control. Raises UserError for a subject
-    that does not exist and as `quality.read` does."""
-    from llama_lab import peers
+@dataclass(frozen=True)
+class Readings(quality.Texts):
+    """Both texts under float32, the control, and under every subject that reads weights of its own."""
 
-    for name in subjects:
-        if name not in peers.PEERS:
-            parse(name)
-    names = [REFERENCE, *subjects]
-    return quality.read(job, "reading under", f"{__name__}:compared", len(TEXTS), names, tokens, window, seed)
+    kind = Reading
+    title: ClassVar[str] = "reading under"
+    count: ClassVar[int] = len(TEXTS)
+
+    placements: tuple[str, ...]
+    peers: tuple[str, ...]
+
+    @property
+    def names(self) -> Sequence[str]:
+        own = [name for name in self.peers if read_as(name) == name and name != "ollama"]
+        return [REFERENCE, *self.placements, *own]
+
+    def texts(self, loaded: Checkpoint) -> dict[str, list[int]]:
+        return texts(loaded, self.quality_tokens, self.seed)
+
+    def check(self) -> None:
+        from llama_lab import peers
+
+        for name in self.names[1:]:
+            if name not in peers.PEERS:
+                parse(name)
+        super().check()
 
 
 def read_as(name: str) -> str:
     """The subject under which a text is read for one that is timed: a generator of llama.cpp's computes what its bare
     calls do."""
     return "llamacpp" if name in standings.SAME_FILE else name
-
-
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    placements: Sequence[str],
-    peers: Sequence[str],
-    quality_tokens: int,
-    window: int,
-) -> tuple[list[Reading], dict]:
-    """Both texts under every subject that reads weights of its own, and for the meta file what could not run."""
-    names = [*placements, *(name for name in peers if read_as(name) == name and name != "ollama")]
-    rows = measure(Job(model, None, journal), names, quality_tokens, window, seed)
-    return rows, dict(missing=phases.missing(journal))
-
-
-def compared(say: Callable, job: dict, identity: dict, **asked) -> dict:
-    """What the children run: `quality.compared` on these texts."""
-    return quality.compared(say, job, identity, **asked, texts=texts, kind=Reading)
 
 
 # What the rows say ----------------------------------------------------------------------------------------------------

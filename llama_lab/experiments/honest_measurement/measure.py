@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -23,8 +23,8 @@ import numpy as np
 from llama_jax import checkpoint, generate, prompts
 from llama_jax.placement import parse
 from llama_lab.bench import harness, passages, protocol, roofline, run, statistics
-from llama_lab.bench.job import Job, check, judging, opened, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.published import COLD_LOOP, figure_of
 from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Subject, Workload
@@ -35,76 +35,89 @@ SHORT = "short warm-up"  # phase of a trial whose warm-up was shorter than itsel
 WARM_UP, TEST = 5, 15  # tokens, as published
 
 
-A, B = "step", "step+donate"  # of the A/B template
+@dataclass(frozen=True)
+class HonestMeasurement(Experiment):
+    """The trials of the three claims and of the A/B template (runs by name).
 
+    processes, repeats: of each side of the cache claim, and warm answers in each. requests: warm ones for the time to
+    first token. rounds, pairs: of one program against itself. blocks, ab_processes: of the A/B template, a against b.
+    """
 
-def record(
-    journal: Journal,
-    model: str,
-    seed: int,
-    processes: int,
-    repeats: int,
-    requests: int,
-    rounds: int,
-    pairs: int,
-    blocks: int,
-    ab_processes: int,
-    a: str = A,
-    b: str = B,
-) -> tuple[list[Trial], dict]:
-    """The trials of the three claims and of the A/B template (runs by name), and what the meta file says of them."""
-    loaded = checkpoint.load(model)
+    beside = ("a", "b")
 
-    def work(new_tokens: int, questions: int = 1) -> Workload:
-        return passages.science(loaded, prompts.load(questions), new_tokens, seed)
+    model: str
+    seed: int
+    processes: int
+    repeats: int
+    requests: int
+    rounds: int
+    pairs: int
+    blocks: int
+    ab_processes: int
+    simulated: int
+    a: str
+    b: str
 
-    exact = passages.exact_length(loaded, work(TEST))
-    job = Job(model, exact, journal)
-    compilation(job, processes, repeats)
-    tail(replace(job, workload=work(1, 5)), requests)
-    order(replace(job, workload=work(9)), rounds, pairs)
-    two = dict(placements=(parse(a), parse(b)), baseline=a, blocks=blocks, processes=ab_processes)
-    compared = run.collect(run.Plan(model=model, workload=work(25, 3), cold=1, explain=True, run="A/B", **two), journal)
-    about = dict(
-        weights_hash=loaded.weights_hash,
-        harness_cost=harness.cost(loaded, work(25, 3), 2 * blocks),
-        guard=guard_classes(),
-        baseline=a,
-        prefill_flops=roofline.prefill_flops(loaded.config, exact.length),
-    )
-    return whole([t for t in journal.trials if t.run != "A/B"]) + compared, about
+    @property
+    def also(self) -> object:
+        return self.a, self.b
 
+    def check(self) -> None:
+        check_counts(processes=self.processes, repeats=self.repeats, requests=self.requests)
+        check_counts(rounds=self.rounds, pairs=self.pairs)
 
-def compilation(job: Job, processes: int, repeats: int = 3) -> None:
-    """A 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in `processes` of
-    its own."""
-    check(processes=processes, repeats=repeats)
-    for block in range(processes):
-        for i, subject in enumerate((UNCACHED, CACHED)):
-            job.progress(f"warm-up against test length: {subject}", 2 * block + i, 2 * processes)
-            job.child(
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        loaded = checkpoint.load(self.model)
+
+        def work(new_tokens: int, questions: int = 1) -> Workload:
+            return passages.science(loaded, prompts.load(questions), new_tokens, self.seed)
+
+        exact = passages.exact_length(loaded, work(TEST))
+        runner.run(self.compilation(exact))
+        runner.run([self.tail(work(1, 5))])
+        runner.run(self.order(work(9)))
+        two = dict(placements=(parse(self.a), parse(self.b)), baseline=self.a, cold=1, explain=True, run="A/B")
+        counts = dict(blocks=self.blocks, processes=self.ab_processes)
+        plan = run.Plan(model=self.model, workload=work(25, 3), **two, **counts)
+        compared = run.collect(plan, runner.journal, runner.progress)
+        return [t for t in runner.rows if t.run != "A/B"] + compared, dict(
+            weights_hash=loaded.weights_hash,
+            harness_cost=harness.cost(loaded, work(25, 3), 2 * self.blocks),
+            guard=guard_classes(),
+            baseline=self.a,
+            prefill_flops=roofline.prefill_flops(loaded.config, exact.length),
+        )
+
+    def compilation(self, work: Workload) -> list[Point]:
+        """A 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in `processes`
+        of its own."""
+        return [
+            Point(
                 f"compilation {subject}",
                 block,
-                f"{__name__}:short_warm_up",
-                1 + repeats,
-                subject=subject,
-                repeats=repeats,
+                short_warm_up,
+                1 + self.repeats,
+                dict(subject=subject, repeats=self.repeats),
+                f"warm-up against test length: {subject}",
+                workload=work,
             )
+            for block in range(self.processes)
+            for subject in (UNCACHED, CACHED)
+        ]
 
+    def tail(self, work: Workload) -> Point:
+        """First tokens: five requests of a new process, its compilation among them, then `requests` warm ones."""
+        rows, what = COLD_LOOP + self.requests, "cold loop and warm loop"
+        return Point("tail", 0, cold_and_warm_loop, rows, dict(requests=self.requests), what, workload=work)
 
-def tail(job: Job, requests: int) -> None:
-    """First tokens: five requests of a new process, its compilation among them, then `requests` warm ones."""
-    check(requests=requests)
-    job.progress("cold loop and warm loop", 0, 1)
-    job.child("tail", 0, f"{__name__}:cold_and_warm_loop", COLD_LOOP + requests, requests=requests)
-
-
-def order(job: Job, rounds: int, pairs: int) -> None:
-    """The same subject under two names, timed one after the other, then interleaved; `rounds` times `pairs` answers."""
-    check(rounds=rounds, pairs=pairs)
-    for block in range(rounds):
-        job.progress("sequential and interleaved", block, rounds)
-        job.child("order", block, f"{__name__}:two_orders", 4 * pairs, pairs=pairs)
+    def order(self, work: Workload) -> list[Point]:
+        """The same subject under two names, timed one after the other, then interleaved; `rounds` times `pairs`
+        answers."""
+        asked, what = dict(pairs=self.pairs), "sequential and interleaved"
+        return [
+            Point("order", block, two_orders, 4 * self.pairs, asked, what, workload=work)
+            for block in range(self.rounds)
+        ]
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -125,46 +138,51 @@ def uncached(loaded: checkpoint.Checkpoint) -> Subject:
     return replace(base, run=run, placement="step, exact lengths", identity={**base.identity, "cache": "none"})
 
 
-def short_warm_up(say: Callable, job: dict, identity: dict, subject: str, repeats: int) -> dict:
+def judging(lab: Lab, loaded: checkpoint.Checkpoint) -> Callable:
+    """timed(who, prompt, **more): one gated trial, kept at once, beside the bandwidth that this process read at its
+    start."""
+    reference, bandwidth = protocol.Reference(loaded, lab.workload), roofline.Probe().bandwidth()
+
+    def timed(who: Subject, prompt: int, **more) -> None:
+        lab.keep(reference.judge(*lab.trial(who, lab.workload, prompt, **more)), bandwidth_gbps=bandwidth)
+
+    return timed
+
+
+def short_warm_up(lab: Lab, subject: str, repeats: int) -> None:
     """One subject in one process: first cold (no cache) or after five tokens (growing cache), as published; then
     warm."""
-    with watched(say):
-        loaded, _, workload, _ = opened(job)
-        timed = judging(say, workload, loaded, identity)
-        if subject == UNCACHED:
-            who, first = uncached(loaded), "cold"
-        else:
-            who, first = protocol.subject(loaded, parse("step+growing"), CACHED), SHORT
-            deque(islice(who.run(who.encode(workload.prompts[0]), workload), WARM_UP), maxlen=0)
-        timed(who, 0, phase=first, order=0)
-        protocol.warm_up(who, workload)
-        for i in range(repeats):
-            timed(who, 0, phase="warm", order=i + 1)
-    return {}
+    loaded, workload = lab.load(), lab.workload
+    timed = judging(lab, loaded)
+    if subject == UNCACHED:
+        who, first = uncached(loaded), "cold"
+    else:
+        who, first = protocol.subject(loaded, parse("step+growing"), CACHED), SHORT
+        deque(islice(who.run(who.encode(workload.prompts[0]), workload), WARM_UP), maxlen=0)
+    timed(who, 0, phase=first, order=0)
+    protocol.warm_up(who, workload)
+    for i in range(repeats):
+        timed(who, 0, phase="warm", order=i + 1)
 
 
-def cold_and_warm_loop(say: Callable, job: dict, identity: dict, requests: int) -> dict:
+def cold_and_warm_loop(lab: Lab, requests: int) -> None:
     """One token a request: all that is timed is the way to the first token."""
-    with watched(say):
-        loaded, _, workload, _ = opened(job)
-        timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
-        for i in range(COLD_LOOP + requests):
-            timed(who, i % len(workload.prompts), order=i, phase="cold" if i < COLD_LOOP else "warm")
-    return {}
+    loaded = lab.load()
+    timed, who = judging(lab, loaded), protocol.subject(loaded, parse("step"))
+    for i in range(COLD_LOOP + requests):
+        timed(who, i % len(lab.workload.prompts), order=i, phase="cold" if i < COLD_LOOP else "warm")
 
 
-def two_orders(say: Callable, job: dict, identity: dict, pairs: int) -> dict:
+def two_orders(lab: Lab, pairs: int) -> None:
     """A and B are one program. Sequential: all of A, then all of B. Interleaved: pairs, each in random order."""
-    with watched(say):
-        loaded, _, workload, _ = opened(job)
-        timed, who = judging(say, workload, loaded, identity), protocol.subject(loaded, parse("step"))
-        rng = np.random.default_rng([workload.seed, identity["block"]])
-        protocol.warm_up(who, workload)
-        one_by_one = [("sequential", name) for name in "AB" for _ in range(pairs)]
-        in_pairs = [("interleaved", str(name)) for _ in range(pairs) for name in rng.permutation(list("AB"))]
-        for i, (plan, name) in enumerate(one_by_one + in_pairs):
-            timed(replace(who, name=f"{plan} {name}"), 0, phase="warm", order=i)
-    return {}
+    loaded = lab.load()
+    timed, who = judging(lab, loaded), protocol.subject(loaded, parse("step"))
+    rng = np.random.default_rng([lab.workload.seed, lab.block])
+    protocol.warm_up(who, lab.workload)
+    one_by_one = [("sequential", name) for name in "AB" for _ in range(pairs)]
+    in_pairs = [("interleaved", str(name)) for _ in range(pairs) for name in rng.permutation(list("AB"))]
+    for i, (plan, name) in enumerate(one_by_one + in_pairs):
+        timed(replace(who, name=f"{plan} {name}"), 0, phase="warm", order=i)
 
 
 # What the trials say --------------------------------------------------------------------------------------------------

@@ -154,9 +154,9 @@ def server(loaded: Checkpoint, name: str, clock: Clock) -> Subject:
     return replace(protocol.subject(loaded, engine.placement, name), run=run, encode=lambda prompt: [])
 
 
-def measured(trial: Trial, clock: Clock, loaded: Checkpoint) -> dict:
-    """The trial with what the clock read in it, as values."""
+def measured(trial: Trial, clock: Clock, loaded: Checkpoint) -> HostTrial:
+    """The trial with what the clock read in it."""
     placement = parse(trial.placement)
     in_flight = placement.in_flight if placement.host in ("async", "queue") else None
     weights = loaded.config.weights_read_per_token
-    return HostTrial(**trial.model_dump(), **clock.reading(), in_flight=in_flight, weights_read=weights).model_dump()
+    return HostTrial(**trial.model_dump(), **clock.reading(), in_flight=in_flight, weights_read=weights)

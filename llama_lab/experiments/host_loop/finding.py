@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench import AGAIN
-from llama_lab.bench.job import whole
+from llama_lab.bench.experiment import whole
 from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import DIFFERENT, Verdict
 from llama_lab.bench.wording import times

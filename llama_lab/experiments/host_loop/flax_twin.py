@@ -16,14 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import checkpoint, generate, prompts, transforms
+from llama_jax import checkpoint, generate, transforms
 from llama_jax.decoding.steps import new_draw
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import frames, gate, memory, passages, roofline, statistics, summary
+from llama_lab.bench import frames, gate, memory, roofline, statistics, summary
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.gate import tokens_hash
 from llama_lab.bench.guard import Guard
-from llama_lab.bench.job import Job, check, opened, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Row
 
 STEP = "step"
@@ -78,54 +78,103 @@ class CallRow(Row):
         return self.bytes_per_token / self.bandwidth_gbps / 1e3
 
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    processes: int,
-    flax_sizes: Sequence[str],
-    flax_rounds: int,
-    flax_calls: int,
-) -> tuple[list[CallRow], dict]:
-    """Bursts of calls in the ways of `FEWER`, on the model and on small random ones."""
-    job = Job(model, passages.science(checkpoint.load(model), prompts.load(1), 1, seed), journal)
-    per_call(job, flax_sizes, processes, flax_rounds, flax_calls, FEWER)
-    return journal.trials, {}
+@dataclass(frozen=True)
+class CostOfACall(Experiment):
+    """Bursts of `flax_calls` decode calls of every way, in `flax_rounds` rounds, in `processes` for each model.
 
-
-def per_call(
-    job: Job, sizes: Sequence[str], processes: int, rounds: int, calls: int, ways: Sequence[str] = WAYS
-) -> None:
-    """Bursts of `calls` decode calls of every way, in `rounds` of random order, in `processes` for each model.
-
-    sizes: names of `MODELS`, measured beside the job's own model. Raises UserError for an unknown size or way, more
-    calls than a model's context holds, and counts below one.
+    flax_sizes: names of `MODELS`, measured beside the model. ways: of `WAYS`.
     """
-    check(processes=processes, rounds=rounds, calls=calls)
-    if unknown := [size for size in sizes if size not in MODELS]:
-        raise UserError(f"No such size of model: {unknown[0]!r}.{near(unknown[0], MODELS)}")
-    models = list(dict.fromkeys([*(MODELS[size] for size in sizes), job.model]))
-    if unknown := [way for way in ways if way not in WAYS]:
-        raise UserError(f"No such way of calling: {unknown[0]!r}.{near(unknown[0], WAYS)}")
-    for model in models:
-        room = checkpoint.load_config(model).max_position_embeddings
-        if calls + 2 > room:
-            raise UserError(f"{calls} calls exceed the context of {room} of {model}; ask for fewer.")
-    for block in range(processes):
-        for i, model in enumerate(models):
-            job.progress(f"cost of a call: {model.split(',')[0]}", block * len(models) + i, processes * len(models))
-            job.child(
+
+    kind = CallRow
+    beside = ("ways",)
+
+    model: str
+    seed: int
+    processes: int
+    flax_sizes: tuple[str, ...]
+    flax_rounds: int
+    flax_calls: int
+    ways: tuple[str, ...] = FEWER
+
+    @property
+    def also(self) -> object:
+        return MODELS, self.ways
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys([*(MODELS[size] for size in self.flax_sizes), self.model]))
+
+    def check(self) -> None:
+        check_counts(processes=self.processes, rounds=self.flax_rounds, calls=self.flax_calls)
+        if unknown := [size for size in self.flax_sizes if size not in MODELS]:
+            raise UserError(f"No such size of model: {unknown[0]!r}.{near(unknown[0], MODELS)}")
+        if unknown := [way for way in self.ways if way not in WAYS]:
+            raise UserError(f"No such way of calling: {unknown[0]!r}.{near(unknown[0], WAYS)}")
+        for model in self.models:
+            room = checkpoint.load_config(model).max_position_embeddings
+            if self.flax_calls + 2 > room:
+                raise UserError(f"{self.flax_calls} calls exceed the context of {room} of {model}; ask for fewer.")
+
+    def points(self, runner: Runner) -> list[Point]:
+        rows = self.flax_rounds * len(self.ways)
+        return [
+            Point(
                 f"per call {model}",
                 block,
-                f"{__name__}:bursts",
-                rounds * len(ways),
+                self.bursts,
+                rows,
+                what=f"cost of a call: {model.split(',')[0]}",
                 model=model,
-                rounds=rounds,
-                calls=calls,
-                ways=list(ways),
-                seed=job.workload.seed if job.workload else 0,
             )
+            for block in range(self.processes)
+            for model in self.models
+        ]
+
+    def bursts(self, lab: Lab) -> None:
+        """Rounds of every way in random order. A burst's tokens must be those of `step`, as the gate compares them."""
+        loaded, calls = lab.load(), self.flax_calls
+        config, slots = loaded.config, generate.bucket(calls + 2)
+        hows = {name: way(loaded, name, slots) for name in self.ways}
+        for name, how in hows.items():
+            lab.announce(what=f"warm-up {name}")
+            warm_up(how)
+        judge = judging(loaded, hows.get(STEP) or way(loaded, STEP, slots), calls)
+        counts, outputs = {name: count(how) for name, how in hows.items()}, output_bytes()
+        known = dict(
+            model=loaded.name,
+            weights_hash=loaded.weights_hash,
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            parameters=config.num_parameters,
+            cache_slots=slots,
+            seed=self.seed,
+            phase="warm",
+            bytes_per_token=roofline.bytes_per_token(config, calls / 2, 4, 4, 1),
+            bandwidth_gbps=roofline.Probe().bandwidth(),
+        )
+        rng = np.random.default_rng([self.seed, lab.block])
+        for turn in range(self.flax_rounds):
+            for order, name in enumerate(rng.permutation(self.ways)):
+                returned, complete, tokens, guard = burst(hows[name], calls)
+                verdict = judge(tokens)
+                reason = "; ".join(filter(None, (guard.reason, verdict.reason)))
+                row = CallRow(
+                    **lab.identity,
+                    **known,
+                    subject=str(name),
+                    round=turn,
+                    order=turn * len(self.ways) + order,
+                    dispatch_ns=returned,
+                    complete_ns=complete,
+                    dispatches=counts[name],
+                    output_bytes=outputs.get(name),
+                    lowered=guard.count("lower"),
+                    compiled=guard.compilations,
+                    valid=verdict.passed and not guard.fired,
+                    reason=reason,
+                    tokens_sha256=tokens_hash(tokens[:, None]),
+                )
+                lab.keep(row)
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -190,55 +239,6 @@ def warm_up(how: Way) -> None:
         silent = 0 if guard.fired else silent + 1
         if silent == 2:
             return
-
-
-def bursts(say: Callable, job: dict, identity: dict, rounds: int, calls: int, ways: list[str], seed: int) -> dict:
-    """Rounds of every way in random order. A burst's tokens must be those of `step`, as the gate compares them."""
-    with watched(say):
-        loaded = opened(job)[0]
-        config, slots = loaded.config, generate.bucket(calls + 2)
-        hows = {name: way(loaded, name, slots) for name in ways}
-        for name, how in hows.items():
-            say("starting", dict(what=f"warm-up {name}"))
-            warm_up(how)
-        judge = judging(loaded, hows.get(STEP) or way(loaded, STEP, slots), calls)
-        counts, outputs = {name: count(how) for name, how in hows.items()}, output_bytes()
-        known = dict(
-            model=loaded.name,
-            weights_hash=loaded.weights_hash,
-            layers=config.num_hidden_layers,
-            width=config.hidden_size,
-            parameters=config.num_parameters,
-            cache_slots=slots,
-            seed=seed,
-            phase="warm",
-            bytes_per_token=roofline.bytes_per_token(config, calls / 2, 4, 4, 1),
-            bandwidth_gbps=roofline.Probe().bandwidth(),
-        )
-        rng = np.random.default_rng([seed, identity["block"]])
-        for turn in range(rounds):
-            for order, name in enumerate(rng.permutation(ways)):
-                returned, complete, tokens, guard = burst(hows[name], calls)
-                verdict = judge(tokens)
-                reason = "; ".join(filter(None, (guard.reason, verdict.reason)))
-                row = CallRow(
-                    **identity,
-                    **known,
-                    subject=str(name),
-                    round=turn,
-                    order=turn * len(ways) + order,
-                    dispatch_ns=returned,
-                    complete_ns=complete,
-                    dispatches=counts[name],
-                    output_bytes=outputs.get(name),
-                    lowered=guard.count("lower"),
-                    compiled=guard.compilations,
-                    valid=verdict.passed and not guard.fired,
-                    reason=reason,
-                    tokens_sha256=tokens_hash(tokens[:, None]),
-                )
-                say("trial", row.model_dump())
-    return {}
 
 
 def count(how: Way) -> int:

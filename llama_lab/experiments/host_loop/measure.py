@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,12 +19,13 @@ from llama_jax import checkpoint
 from llama_jax import prompts as science
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import AGAIN, frames, gate, passages, protocol, roofline, statistics, summary
-from llama_lab.bench.job import Job, check, opened, watched, whole
-from llama_lab.bench.journal import Journal
-from llama_lab.bench.order import shuffled
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.lab import Lab
+from llama_lab.bench.order import blocks, shuffled
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import short_model
+from llama_lab.bench.workload import Workload
 from llama_lab.experiments.host_loop.clock import (
     ONE_THREAD,
     THREADS,
@@ -61,62 +62,67 @@ SIZES = {  # random models by about how many weights a token reads
 }  # fmt: skip
 
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    sizes: Sequence[str],
-    prompts: int,
-    blocks: int,
-    processes: int,
-    rounds: int,
-    new_tokens: int,
-) -> tuple[list[HostTrial], dict]:
-    """Every strategy on the model and on random ones of `sizes`, all questions served two ways by the smallest and the
-    model, and what the meta file says."""
-    loaded = checkpoint.load(model)
-    job = Job(model, passages.science(loaded, science.load(prompts), new_tokens, seed), journal)
-    by_strategy(job, sizes, processes, blocks)
-    serving(job, sizes[:1], processes, rounds)
-    return journal.trials, dict(weights_hash=loaded.weights_hash, baseline=BASELINE)
+@dataclass(frozen=True)
+class HostLoop(Experiment):
+    """Every strategy on the model and on random ones of `sizes`, each in `processes` of its own; all questions served
+    two ways by the smallest of them and the model.
 
-
-def by_strategy(job: Job, sizes: Sequence[str], processes: int, blocks: int) -> None:
-    """Every strategy on the job's model and on random ones by name of `SIZES` (on larger ones some), each in
-    `processes` of its own.
-
-    blocks: times a process measures each strategy, more often where it takes no time (`TIMES`); the models take turns
-    in seeded random order.
+    blocks: times a process measures each strategy; rounds: times it serves all questions, each way. Both more often
+    where it takes no time (`TIMES`).
     """
-    check(processes=processes, blocks=blocks)
-    planned = [(job, STRATEGIES, blocks)]
-    for size in known(sizes, job.model):
-        planned.append((sized(job, size), STRATEGIES if size in TIMES else SWEPT, blocks * TIMES.get(size, 1)))
-    for i in range(processes):
-        for j, (who, names, count) in enumerate(shuffled(planned, job.workload.seed, i)):
-            numbers = list(range(i * count, (i + 1) * count))
-            job.progress(f"host strategies of {short(who.model)}", i * len(planned) + j, processes * len(planned))
-            who.child(
-                f"strategies {who.model}",
-                numbers[-1],
-                f"{__name__}:strategies",
-                len(names) + 1,
-                names=list(names),
-                blocks=numbers,
-            )
 
+    kind = HostTrial
 
-def serving(job: Job, sizes: Sequence[str], processes: int, rounds: int) -> None:
-    """All prompts of the workload served in one thread and in a pipeline of threads, on the job's model and on random
-    ones."""
-    check(processes=processes, rounds=rounds)
-    planned = [(job, rounds), *((sized(job, size), rounds * TIMES.get(size, 1)) for size in known(sizes, job.model))]
-    for i in range(processes):
-        for j, (who, count) in enumerate(planned):
+    model: str
+    seed: int
+    sizes: tuple[str, ...]
+    prompts: int
+    blocks: int
+    processes: int
+    rounds: int
+    new_tokens: int
+
+    @property
+    def also(self) -> object:
+        return STRATEGIES, SIZES
+
+    def check(self) -> None:
+        check_counts(processes=self.processes, blocks=self.blocks, rounds=self.rounds)
+        known(self.sizes, self.model)
+
+    def measure(self, runner: Runner) -> tuple[list[HostTrial], dict]:
+        loaded = checkpoint.load(self.model)
+        work = passages.science(loaded, science.load(self.prompts), self.new_tokens, self.seed)
+        runner.run(self.by_strategy(work))
+        runner.run(self.serving(work))
+        return runner.rows, dict(weights_hash=loaded.weights_hash, baseline=BASELINE)
+
+    def by_strategy(self, work: Workload) -> list[Point]:
+        """Every strategy on the model and on random ones, on larger ones some; the models take turns in seeded random
+        order."""
+        planned, found = [(self.model, work, STRATEGIES, self.blocks)], []
+        for size in known(self.sizes, self.model):
+            names, count = STRATEGIES if size in TIMES else SWEPT, self.blocks * TIMES.get(size, 1)
+            planned.append((SIZES[size], sized(work, size), names, count))
+        for i, _, (model, asked, names, count) in blocks(planned, self.processes, self.seed):
             numbers = list(range(i * count, (i + 1) * count))
-            job.progress(f"serving {short(who.model)}", i * len(planned) + j, processes * len(planned))
-            who.child(f"serve {who.model}", numbers[-1], f"{__name__}:served_two_ways", 2, rounds=numbers)
+            share, what = dict(names=list(names), blocks=numbers), f"host strategies of {short(model)}"
+            run, rows = f"strategies {model}", len(names) + 1
+            found.append(Point(run, numbers[-1], strategies, rows, share, what, model, asked))
+        return found
+
+    def serving(self, work: Workload) -> list[Point]:
+        """All prompts of the workload served in one thread and in a pipeline of threads, on the model and on a random
+        one."""
+        planned, found = [(self.model, work, self.rounds)], []
+        for size in known(self.sizes[:1], self.model):
+            planned.append((SIZES[size], sized(work, size), self.rounds * TIMES.get(size, 1)))
+        for i in range(self.processes):
+            for model, asked, count in planned:
+                numbers = list(range(i * count, (i + 1) * count))
+                run, what = f"serve {model}", f"serving {short(model)}"
+                found.append(Point(run, numbers[-1], served_two_ways, 2, dict(rounds=numbers), what, model, asked))
+        return found
 
 
 def known(sizes: Sequence[str], model: str) -> list[str]:
@@ -127,11 +133,10 @@ def known(sizes: Sequence[str], model: str) -> list[str]:
     return [size for size in dict.fromkeys(sizes) if SIZES[size] != model]
 
 
-def sized(job: Job, size: str) -> Job:
-    """The job on a random model: prompts of random ids, as long as the job's are when padded."""
-    work, config = job.workload, checkpoint.load_config(SIZES[size])
-    ids = passages.random_prompts(config.vocab_size, work.length, work.seed, len(work.prompts))
-    return replace(job, model=SIZES[size], workload=replace(work, prompts=ids))
+def sized(work: Workload, size: str) -> Workload:
+    """The workload for a random model: prompts of random ids, as long as the others are when padded."""
+    config = checkpoint.load_config(SIZES[size])
+    return replace(work, prompts=passages.random_prompts(config.vocab_size, work.length, work.seed, len(work.prompts)))
 
 
 def random_weights(models: Sequence[str]) -> str:
@@ -148,40 +153,29 @@ def short(model: str) -> str:
 # What the children run ------------------------------------------------------------------------------------------------
 
 
-def strategies(say: Callable, job: dict, identity: dict, names: Sequence[str], blocks: Sequence[int]) -> dict:
+def strategies(lab: Lab, names: Sequence[str], blocks: Sequence[int]) -> None:
     """The strategies of one model, interleaved, the baseline twice in each block."""
-    with watched(say):
-        loaded, _, workload, _ = opened(job)
-        clock = Clock()
-        subjects = [subject(loaded, engine, clock) for engine in engines(loaded, names).values()]
-        where = {k: v for k, v in identity.items() if k != "block"}
-        caller = protocol.Caller(
-            where,
-            keep=lambda trial: say("trial", measured(trial, clock, loaded)),
-            starting=lambda **what: say("starting", what),
-            locked=True,
-        )
-        protocol.measure(subjects, workload, blocks, Reference(loaded, workload), BASELINE, caller)
-    return {}
+    loaded = lab.load()
+    clock = Clock()
+    subjects = [subject(loaded, engine, clock) for engine in engines(loaded, names).values()]
+    reference = Reference(loaded, lab.workload)
+    lab.blocks(subjects, blocks, BASELINE, reference, lambda trial: lab.keep(measured(trial, clock, loaded)))
 
 
-def served_two_ways(say: Callable, job: dict, identity: dict, rounds: Sequence[int]) -> dict:
+def served_two_ways(lab: Lab, rounds: Sequence[int]) -> None:
     """The prompts served one after the other by one thread, and by a pipeline of threads; in each round both, in random
     order."""
-    with watched(say):
-        loaded, _, workload, _ = opened(job)
-        clock, reference, bandwidth = Clock(), Reference(loaded, workload), roofline.Probe().bandwidth()
-        both = [server(loaded, name, clock) for name in (ONE_THREAD, THREADS)]
-        for who in both:
-            protocol.warm_up(who, workload, lambda: say("starting", {}))
-        for block in rounds:
-            for order, who in enumerate(shuffled(both, workload.seed, block)):
-                place = {**identity, "block": block, "order": order, "phase": "warm"}
-                trial, tokens = protocol.trial(who, workload, 0, **place)
-                lengths = [len(reference.encode(p)) for p in workload.prompts]
-                told = dict(bandwidth_gbps=bandwidth, prompt_tokens=sum(lengths))
-                say("trial", measured(judged(trial, tokens, reference).model_copy(update=told), clock, loaded))
-    return {}
+    loaded, workload = lab.load(), lab.workload
+    clock, reference, bandwidth = Clock(), Reference(loaded, workload), roofline.Probe().bandwidth()
+    both = [server(loaded, name, clock) for name in (ONE_THREAD, THREADS)]
+    for who in both:
+        protocol.warm_up(who, workload, lab.announce)
+    for block in rounds:
+        for order, who in enumerate(shuffled(both, workload.seed, block)):
+            trial, tokens = lab.trial(who, workload, 0, block=block, order=order, phase="warm")
+            sizes = dict(bandwidth_gbps=bandwidth, prompt_tokens=sum(map(len, map(reference.encode, workload.prompts))))
+            whole_run = judged(trial, tokens, reference).model_copy(update=sizes)
+            lab.keep(measured(whole_run, clock, loaded))
 
 
 def judged(trial: Trial, tokens: np.ndarray, reference: Reference) -> Trial:

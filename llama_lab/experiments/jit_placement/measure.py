@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax import checkpoint
@@ -10,7 +10,7 @@ from llama_jax import prompts as science
 from llama_jax.placement import Placement
 from llama_jax.sampling import Sampler
 from llama_lab.bench import harness, passages, run
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Runner
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.jit_placement import table
 
@@ -18,47 +18,60 @@ BASELINE = "step"
 COMPILED_ANEW = ("step", "split", "step+traced")  # whose programs another temperature is tried on
 
 
-def record(
-    journal: Journal,
-    placements: Sequence[Placement],
-    questions: Sequence[str],
-    *,
-    model: str,
-    seed: int,
-    blocks: int,
-    processes: int,
-    new_tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    cold_processes: int,
-) -> tuple[list[Trial], dict]:
-    """The trials, cold ones included, and what the meta file says of them.
+@dataclass(frozen=True)
+class JitPlacement(Experiment):
+    """Every placement greedily and sampled, and its cold starts.
 
-    blocks: times that each placement answers, greedily and sampled; block i asks question i modulo their number.
+    blocks: times that each placement answers, both ways; block i asks question i modulo their number. prompts: how many
+    of the committed questions are asked; new ones, written by an Ollama model into `out_dir`, where one is named.
     """
-    loaded, sampler = checkpoint.load(model), Sampler(temperature, top_k, top_p)
-    workload = passages.science(loaded, questions, new_tokens, seed)
-    plan = run.Plan(
-        model=model,
-        placements=tuple(placements),
-        workload=workload,
-        baseline=BASELINE,
-        blocks=blocks,
-        processes=processes,
-        cold=cold_processes,
-        sampled=sampler,
-    )
-    about = dict(weights_hash=loaded.weights_hash, questions=list(questions), baseline=BASELINE)
-    return run.collect(plan, journal), about | dict(
-        subjects=[p.name for p in placements],
-        harness_cost=harness.cost(loaded, workload, blocks),
-        settings=table.new_settings(loaded, workload, COMPILED_ANEW, sampler),
-    )
 
+    beside = ("placements", "ollama_prompts", "out_dir")
 
-def questions(count: int, ollama: str, out_dir: str | Path) -> list[str]:
-    """The first of the committed questions; new ones, written by an Ollama model, where one is named."""
-    if ollama:
-        return science.from_ollama(ollama, count, Path(out_dir) / "data" / "prompts.json")
-    return science.load(count)
+    placements: tuple[Placement, ...]
+    model: str
+    seed: int
+    blocks: int
+    processes: int
+    new_tokens: int
+    prompts: int
+    temperature: float
+    top_k: int
+    top_p: float
+    cold_processes: int
+    ollama_prompts: str = ""
+    out_dir: str = ""
+
+    @property
+    def also(self) -> object:
+        return list(self.placements), self.ollama_prompts
+
+    @property
+    def questions(self) -> list[str]:
+        if self.ollama_prompts:
+            path = Path(self.out_dir) / "data" / "prompts.json"
+            return science.from_ollama(self.ollama_prompts, self.prompts, path)
+        return science.load(self.prompts)
+
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        loaded, sampler = checkpoint.load(self.model), Sampler(self.temperature, self.top_k, self.top_p)
+        questions = self.questions
+        workload = passages.science(loaded, questions, self.new_tokens, self.seed)
+        plan = run.Plan(
+            model=self.model,
+            placements=self.placements,
+            workload=workload,
+            baseline=BASELINE,
+            blocks=self.blocks,
+            processes=self.processes,
+            cold=self.cold_processes,
+            sampled=sampler,
+        )
+        return run.collect(plan, runner.journal, runner.progress), dict(
+            weights_hash=loaded.weights_hash,
+            questions=list(questions),
+            baseline=BASELINE,
+            subjects=[p.name for p in self.placements],
+            harness_cost=harness.cost(loaded, workload, self.blocks),
+            settings=table.new_settings(loaded, workload, COMPILED_ANEW, sampler),
+        )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,10 @@ import numpy as np
 from llama_jax import attention, checkpoint, generate, kvc, transforms
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
-from llama_jax.placement import Placement, parse
+from llama_jax.placement import Placement
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, frames, passages, run, statistics, summary
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Runner
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.published import figure_of
 from llama_lab.bench.quality import against
@@ -39,86 +40,69 @@ FIFTEEN, PROMPT, NEW = "fifteen tokens", 4, 15  # the case that was published: 1
 PIECE = 16  # tokens that go through the cache together where its quality is measured
 
 
-def random_plan(
-    name: str,
-    model: str,
-    placements: Sequence[str],
-    prompt: int,
-    new_tokens: int,
-    blocks: int,
-    processes: int,
-    seed: int,
-) -> Plan:
-    """Placements on prompts of random ids of one length, without padding. Raises UserError for a text longer than the
-    context."""
-    config = checkpoint.load_config(model)
-    workload = Workload(passages.random_prompts(config.vocab_size, prompt, seed), new_tokens, prompt, seed=seed)
-    passages.check_context(config, workload)
-    return Plan(
-        model, tuple(map(parse, placements)), workload, placements[0], blocks=blocks, processes=processes, run=name
-    )
-
-
-def fifteen(model: str, blocks: int, processes: int, seed: int) -> Plan:
-    """The published case, each of the four combinations warm."""
-    return random_plan(FIFTEEN, model, tuple(COMBINATIONS), PROMPT, NEW, blocks, processes, seed)
-
-
-def at_contexts(
-    model: str, contexts: Sequence[int], new_tokens: int, blocks: int, processes: int, seed: int
-) -> list[Plan]:
-    """The four combinations after prompts of each length: one run a length."""
-    if len(contexts) < 2 or not all(type(n) is int and n >= 1 for n in contexts):
-        raise UserError(f"contexts is {list(contexts)}; give at least two lengths of 1 or more.")
-    names = tuple(COMBINATIONS)
-    return [random_plan(f"{model} after {n}", model, names, n, new_tokens, blocks, processes, seed) for n in contexts]
-
-
-def types(model: str, context: int, new_tokens: int, blocks: int, processes: int, seed: int) -> Plan:
-    """The same cache kept in float32, bfloat16 and int8."""
-    return random_plan("types", model, tuple(TYPES), context, new_tokens, blocks, processes, seed)
-
-
-def weights(model: str, blocks: int, processes: int, seed: int) -> Plan:
-    """The weights in smaller types, everything else as it was."""
-    return random_plan(IN_TYPES, model, tuple(WEIGHTS), 64, 9, blocks, processes, seed)
-
-
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    shapes: str,
-    seed: int,
-    contexts: Sequence[int],
-    new_tokens: int,
-    blocks: int,
-    case_blocks: int,
-    type_blocks: int,
-    processes: int,
-    type_context: int,
-) -> tuple[list[Trial], dict]:
-    """All trials (runs by name), and what the meta file says of them: quality, counted work and bytes.
+@dataclass(frozen=True)
+class KvCache(Experiment):
+    """The published case, the types of weights and of cache, and growing contexts, on two models.
 
     shapes: the model of the published case. blocks: at each context; case_blocks: of the published case; type_blocks:
     of the types of cache and of weights.
     """
-    plans = [
-        fifteen(shapes, case_blocks, processes, seed),
-        weights(shapes, type_blocks, processes, seed),
-        types(model, type_context, 9, type_blocks, processes, seed),
-        *(p for name in (shapes, model) for p in at_contexts(name, contexts, new_tokens, blocks, processes, seed)),
-    ]
-    trials = [t for plan in plans for t in run.collect(plan, journal)]
-    loaded = checkpoint.load(model)
-    configs = {name: checkpoint.load_config(name) for name in (shapes, model)}
-    about = dict(
-        weights_hash=loaded.weights_hash,
-        quality=quality(loaded, passages.english(loaded, type_context, seed)),
-        work=attention_work(configs[shapes], configs[shapes].max_position_embeddings),
-        bytes={name: cache_bytes(config, (64, 256, 1024)) for name, config in configs.items()},
-    )
-    return trials, about
+
+    model: str
+    shapes: str
+    seed: int
+    contexts: tuple[int, ...]
+    new_tokens: int
+    blocks: int
+    case_blocks: int
+    type_blocks: int
+    processes: int
+    type_context: int
+
+    def plan(self, run: str, model: str, subjects: Iterable[str], prompt: int, new_tokens: int, blocks: int) -> Plan:
+        """Placements, the first of them the baseline, on prompts of random ids of one length, without padding. Raises
+        UserError for a text longer than the context."""
+        config = checkpoint.load_config(model)
+        prompts = passages.random_prompts(config.vocab_size, prompt, self.seed)
+        work = Workload(prompts, new_tokens, prompt, seed=self.seed)
+        passages.check_context(config, work)
+        return Plan.of(model, subjects, work, blocks=blocks, processes=self.processes, run=run)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """What is measured, one run a plan."""
+        grown = [
+            self.plan(after(model, n), model, COMBINATIONS, n, self.new_tokens, self.blocks)
+            for model in (self.shapes, self.model)
+            for n in self.contexts
+        ]
+        return [
+            self.plan(FIFTEEN, self.shapes, COMBINATIONS, PROMPT, NEW, self.case_blocks),
+            self.plan(IN_TYPES, self.shapes, WEIGHTS, 64, 9, self.type_blocks),
+            self.plan("types", self.model, TYPES, self.type_context, 9, self.type_blocks),
+            *grown,
+        ]
+
+    def check(self) -> None:
+        if len(self.contexts) < 2 or not all(type(n) is int and n >= 1 for n in self.contexts):
+            raise UserError(f"contexts is {list(self.contexts)}; give at least two lengths of 1 or more.")
+
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        """All trials (runs by name), and what the meta says of them: quality, counted work and bytes."""
+        trials = [t for plan in self.plans for t in run.collect(plan, runner.journal, runner.progress)]
+        loaded = checkpoint.load(self.model)
+        configs = {name: checkpoint.load_config(name) for name in (self.shapes, self.model)}
+        return trials, dict(
+            weights_hash=loaded.weights_hash,
+            quality=quality(loaded, passages.english(loaded, self.type_context, self.seed)),
+            work=attention_work(configs[self.shapes], configs[self.shapes].max_position_embeddings),
+            bytes={name: cache_bytes(config, (64, 256, 1024)) for name, config in configs.items()},
+        )
+
+
+def after(model: str, context: int) -> str:
+    """The run of answers of a model that stand after so many tokens."""
+    return f"{model} after {context}"
 
 
 # What the trials say --------------------------------------------------------------------------------------------------
@@ -161,7 +145,7 @@ def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[f
     cache."""
     found: dict[str, dict[int, list[float]]] = {name: {} for name in (*COMBINATIONS, "limit")}
     for t in trials:
-        if t.run.startswith(f"{model} after ") and t.phase == "warm" and t.valid:
+        if t.run == after(model, t.prompt_tokens) and t.phase == "warm" and t.valid:
             context, name = t.prompt_tokens, t.subject.removesuffix(AGAIN)
             found[name].setdefault(context, []).append(t.tpot * 1e3)
             if name == "step":
@@ -193,7 +177,7 @@ BY_WEIGHTS = frames.Columns(
 
 def saving(trials: Sequence[Trial], model: str, context: int, seed: int = 0) -> statistics.Ratio:
     """Decode rate of a jitted step with a cache over one without, after prompts of one length."""
-    here = [t for t in trials if t.run == f"{model} after {context}"]
+    here = [t for t in trials if t.run == after(model, context)]
     return summary.over(summary.rates(here, "step"), summary.rates(here, "step+nocache"), seed)
 
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llama_jax import generate
@@ -18,7 +18,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import parent, protocol, roofline
-from llama_lab.bench.job import opened, watched
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import Subject, encoder
 from llama_lab.experiments.ollama.turns import ask, conversation, turn
 from llama_lab.peers import UnavailableError, native, ollama
@@ -29,13 +29,11 @@ ENDS_S = 40.0  # after SIGTERM; what runs then has 30 s
 ANSWERS = re.compile(r"^(\S+) answers at (http://\S+?):? ")
 
 
-def conversations(
-    say: Callable, job: dict, identity: dict, names: Sequence[str], chats: int, turns: int, new_tokens: int, seed: int
-) -> dict:
+def conversations(lab: Lab, names: Sequence[str], chats: int, turns: int, new_tokens: int, seed: int) -> None:
     """`chats` conversations with each server, interleaved turn by turn in seeded random order; judged as all trials
     are. names: placements of ours, or `ollama`, which is said to be missing where it cannot be asked."""
-    with watched(say), contextlib.ExitStack() as open_until_the_end:
-        loaded, *_ = opened(job)
+    with contextlib.ExitStack() as open_until_the_end:
+        loaded = lab.load()
         whole = conversation(loaded, turns, new_tokens, seed)
         room = generate.bucket(whole.length + new_tokens + 1)
         subjects, probe = [], roofline.Probe()
@@ -43,14 +41,13 @@ def conversations(
             try:
                 subjects.append(open_until_the_end.enter_context(server(loaded, name, room)))
             except UnavailableError as error:
-                say("note", dict(missing=dict(name=name, reason=error.reason, remedy=error.remedy)))
+                lab.missing(name, error.reason, error.remedy)
         for chat in range(-1, chats):  # the first one warms up, and is not kept
             work = conversation(loaded, turns, new_tokens, seed, f"Conversation {chat + 2}. ")
             bandwidth = probe.bandwidth()
             for k in range(turns):
-                asked = turn(work, k, encoder(loaded))
-                ask(say, subjects, asked, protocol.Reference(loaded, asked), identity, bandwidth, chat, k)
-    return {}
+                reference = protocol.Reference(loaded, turn(work, k, encoder(loaded)))
+                ask(lab, subjects, reference, bandwidth, chat, k)
 
 
 @contextlib.contextmanager

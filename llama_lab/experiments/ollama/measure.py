@@ -11,24 +11,22 @@ kept    the same of servers that may keep what was said before (`kept`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from llama_jax import checkpoint, prompts
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import available, passages, phases, protocol, roofline, summary
+from llama_lab.bench import available, footprints, passages, phases, protocol, roofline, summary
 from llama_lab.bench import run as suite
-from llama_lab.bench.available import built
-from llama_lab.bench.footprints import file_bytes, memory
-from llama_lab.bench.job import Job, check, opened, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import MAIN
-from llama_lab.bench.workload import encoder
+from llama_lab.bench.workload import Workload, encoder
 from llama_lab.experiments.ollama import kept
 from llama_lab.experiments.ollama.turns import TALK, ask, conversation, turn
 from llama_lab.serve import stepper
@@ -38,7 +36,7 @@ TALKS = (CHAT, kept.KEPT)
 
 
 @dataclass(frozen=True)
-class Contest:
+class Contest(Experiment):
     """What is measured against what. The first placement is the baseline, which runs twice in each block.
 
     rivals: the subjects of `memory` and `chat`, out of placements and peers. prompts, turns: of the science questions
@@ -57,12 +55,15 @@ class Contest:
     turns: int
     turn_tokens: int
     chats: int
-    served: tuple[str, ...] = ()
-    starts: int = 1
-    seed: int = 0
+    served: tuple[str, ...]
+    starts: int
+    seed: int
+
+    @property
+    def also(self) -> object:
+        return TALK
 
     def check(self) -> None:
-        """Raises UserError for what does not exist or cannot be, before anything is loaded."""
         from llama_lab import peers
 
         peers.check(self.peers)
@@ -76,7 +77,7 @@ class Contest:
         for name in self.rivals:
             if name not in names:
                 raise UserError(f"The rival {name!r} is not among placements and peers.{near(name, names)}")
-        check(
+        check_counts(
             prompts=self.prompts,
             blocks=self.blocks,
             processes=self.processes,
@@ -89,94 +90,62 @@ class Contest:
         if self.turns > len(TALK):
             raise UserError(f"{self.turns} turns asked for; the conversation has {len(TALK)}.")
 
-
-def run(contest: Contest, journal: Journal) -> tuple[list[Trial], dict]:
-    """Everything: (trials, what the meta file should say of them). What cannot run here is named there (`missing`),
-    with its remedy."""
-    contest.check()
-    gaps = available.gaps((*contest.placements, *contest.peers), contest.model)
-    absent = {gap["name"] for gap in gaps}
-    placements, others = (tuple(n for n in names if n not in absent) for names in (contest.placements, contest.peers))
-    loaded = checkpoint.load(contest.model)
-    work = passages.science(loaded, prompts.load(contest.prompts), contest.new_tokens, contest.seed)
-    turns = conversation(loaded, contest.turns, contest.turn_tokens, contest.seed)
-    passages.check_context(loaded.config, turns)
-    plan = Plan(
-        contest.model,
-        tuple(map(parse, placements)),
-        work,
-        contest.placements[0],
-        blocks=contest.blocks,
-        processes=contest.processes,
-        run=MAIN,
-        peers=others,
-    )
-    main, job = suite.collect(plan, journal), Job(contest.model, work, journal)
-    # one that failed here would fail, or end the process, there
-    able = [name for name in contest.rivals if summary.warm(main, name)]
-    memory(job, able, contest.starts)
-    talk(replace(job, workload=turns), able, contest.chats)
-    if loaded.tokenizer is not None:  # what a server keeps is known by its text
-        keep(job, contest)
-    gaps += phases.missing(journal)
-    rest = whole([t for t in journal.trials if t.run != MAIN])
-    subjects = [name for name in (*placements, *others) if name not in {gap["name"] for gap in gaps}]
-    length = int(np.median([t.prompt_tokens for t in main if t.token_times_ns]))
-    return phases.judge_starts(main + [t for t in rest if t.run not in TALKS]) + [
-        t for t in rest if t.run in TALKS
-    ], dict(
-        weights_hash=loaded.weights_hash,
-        baseline=plan.baseline,
-        subjects=subjects,
-        missing=gaps,
-        file_bytes=file_bytes(loaded),
-        prefill=dict(tokens=length, flops=roofline.prefill_flops(loaded.config, length)),
-        history=[len(encoder(loaded)(prompt)) for prompt in turns.prompts],
-    )
-
-
-def talk(job: Job, names: Sequence[str], chats: int) -> None:
-    """`chats` conversations, the subjects interleaved turn by turn in seeded random order."""
-    if names:
-        job.progress("conversations", 0, 1)
-        job.child(
-            CHAT,
-            chats - 1,
-            f"{__name__}:conversations",
-            len(names) * len(job.workload.prompts),
-            names=list(names),
-            chats=chats,
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        """(trials, what the meta says of them). What cannot run here is named there (`missing`), with its remedy."""
+        gaps = available.gaps((*self.placements, *self.peers), self.model)
+        absent = {gap["name"] for gap in gaps}
+        here = [name for name in (*self.placements, *self.peers) if name not in absent]
+        loaded = checkpoint.load(self.model)
+        work = passages.science(loaded, prompts.load(self.prompts), self.new_tokens, self.seed)
+        turns = conversation(loaded, self.turns, self.turn_tokens, self.seed)
+        passages.check_context(loaded.config, turns)
+        counts = dict(blocks=self.blocks, processes=self.processes)
+        plan = Plan.of(self.model, here, work, run=MAIN, **counts)
+        main = suite.collect(plan, runner.journal, runner.progress)
+        # one that failed here would fail, or end the process, there
+        able = [name for name in self.rivals if summary.warm(main, name)]
+        runner.run(footprints.points(able, self.starts, work))
+        runner.run(self.talks(runner, able, turns, is_text=loaded.tokenizer is not None))
+        gaps += runner.missing
+        rest = [t for t in runner.rows if t.run != MAIN]
+        subjects = [name for name in here if name not in {gap["name"] for gap in gaps}]
+        length = int(np.median([t.prompt_tokens for t in main if t.token_times_ns]))
+        alone, talked = ([t for t in rest if (t.run in TALKS) is wanted] for wanted in (False, True))
+        return phases.judge_starts(main + alone) + talked, dict(
+            weights_hash=loaded.weights_hash,
+            baseline=plan.baseline,
+            subjects=subjects,
+            missing=gaps,
+            file_bytes=footprints.file_bytes(loaded),
+            prefill=dict(tokens=length, flops=roofline.prefill_flops(loaded.config, length)),
+            history=[len(encoder(loaded)(prompt)) for prompt in turns.prompts],
         )
 
+    def talks(self, runner: Runner, able: Sequence[str], turns: Workload, is_text: bool) -> list[Point]:
+        """The conversations: with subjects in one process, and with servers that may keep the history, which is known
+        by its text."""
+        found = []
+        if able:
+            rows = len(able) * len(turns.prompts)
+            asked = dict(names=list(able))
+            found.append(Point(CHAT, self.chats - 1, self.conversations, rows, asked, "conversations", workload=turns))
+        if served := runner.present(self.served) if is_text else []:
+            asked = dict(names=served, chats=self.chats, turns=self.turns, new_tokens=self.turn_tokens, seed=self.seed)
+            rows = self.chats * self.turns * len(served)
+            what = "conversations with servers"
+            found.append(Point(kept.KEPT, self.chats - 1, kept.conversations, rows, asked, what))
+        return found
 
-def keep(job: Job, contest: Contest) -> None:
-    """The conversations with servers that may keep the history."""
-    names = available.present(job, contest.served)
-    if names:
-        job.progress("conversations with servers", 0, 1)
-        asked = dict(chats=contest.chats, turns=contest.turns, new_tokens=contest.turn_tokens, seed=contest.seed)
-        expected = contest.chats * contest.turns * len(names)
-        job.child(kept.KEPT, contest.chats - 1, f"{kept.__name__}:conversations", expected, names=names, **asked)
-
-
-# What the children run ------------------------------------------------------------------------------------------------
-
-
-def conversations(say: Callable, job: dict, identity: dict, names: Sequence[str], chats: int) -> dict:
-    """Every turn of every conversation, all subjects in random order within a turn; judged as all trials are."""
-    with watched(say):
-        loaded, _, workload, _ = opened(job)
-        works = [turn(workload, k, encoder(loaded)) for k in range(len(workload.prompts))]
-        references, probe, subjects = (
-            [protocol.Reference(loaded, w) for w in works],
-            roofline.Probe(),
-            built(say, loaded, names),
-        )
+    def conversations(self, lab: Lab, names: Sequence[str]) -> None:
+        """Every turn of every conversation, all subjects in random order within a turn; judged as all trials are."""
+        loaded = lab.load()
+        works = [turn(lab.workload, k, encoder(loaded)) for k in range(len(lab.workload.prompts))]
+        references, probe = [protocol.Reference(loaded, work) for work in works], roofline.Probe()
+        subjects = available.built(lab, loaded, names)
         for who in subjects:
             for work in works:
-                protocol.warm_up(who, work, lambda: say("starting", {}))
-        for chat in range(chats):
+                protocol.warm_up(who, work, lab.announce)
+        for chat in range(self.chats):
             bandwidth = probe.bandwidth()
-            for k, work in enumerate(works):
-                ask(say, subjects, work, references[k], identity, bandwidth, chat, k)
-    return {}
+            for k, reference in enumerate(references):
+                ask(lab, subjects, reference, bandwidth, chat, k)

@@ -18,7 +18,7 @@ import pandas as pd
 from llama_jax import checkpoint, generate, prompts
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available
+from llama_lab.bench import lab
 from llama_lab.bench.workload import encoder
 from llama_lab.peers import UnavailableError, ollama
 
@@ -53,7 +53,7 @@ def load(path: Path = FILE) -> Made:
 
 def make(model: str, count: int, seed: int, path: Path) -> Made:
     """Have them made, ask them of both, and keep all. Raises UserError, UnavailableError."""
-    bare, *_ = available.bare(dict(model=model, dtype="float32", workload=None))
+    bare = lab.without_weights(model)
     server = ollama.connect(bare)
     client = type(server.client)(str(server.client._client.base_url), timeout=PATIENCE_S)
     options = WRITTEN | dict(seed=seed)

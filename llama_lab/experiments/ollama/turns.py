@@ -9,6 +9,7 @@ from llama_jax import chat as template
 from llama_jax import generate
 from llama_jax.checkpoint import Checkpoint
 from llama_lab.bench import passages, protocol
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.order import shuffled
 from llama_lab.bench.workload import Subject, Workload, encoder
 
@@ -69,22 +70,15 @@ def turn(work: Workload, number: int, encode: Callable) -> Workload:
 
 
 def ask(
-    say: Callable,
-    subjects: Sequence[Subject],
-    work: Workload,
-    reference: protocol.Reference,
-    identity: dict,
-    bandwidth: float,
-    chat: int,
-    number: int,
+    lab: Lab, subjects: Sequence[Subject], reference: protocol.Reference, bandwidth: float, chat: int, number: int
 ) -> None:
-    """One turn, asked of all subjects in seeded random order and judged as all trials are. A chat below 0 warms up, and
-    is not said."""
+    """One turn, the reference's, asked of all subjects in seeded random order and judged as all trials are. A chat
+    below 0 warms up, and is not kept."""
+    work = reference.workload
     drawn = shuffled(subjects, work.seed, chat, number)
     for order, who in enumerate(drawn):
-        say("starting", {})
-        place = identity | dict(block=chat, order=number * len(drawn) + order, phase="warm")
-        record, tokens = protocol.trial(who, work, 0, **place)
+        lab.announce()
+        place = dict(block=chat, order=number * len(drawn) + order, phase="warm")
+        record, tokens = lab.trial(who, work, 0, **place)
         if chat >= 0:
-            judged = reference.judge(record, tokens)
-            say("trial", judged.model_copy(update=dict(prompt=number, bandwidth_gbps=bandwidth)).model_dump())
+            lab.keep(reference.judge(record, tokens), prompt=number, bandwidth_gbps=bandwidth)

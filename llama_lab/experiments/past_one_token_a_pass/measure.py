@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,10 +17,9 @@ from llama_jax import prompts as science
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.decoding import drafts
 from llama_jax.placement import parse
-from llama_lab.bench import available, passages, phases
+from llama_lab.bench import available, passages
 from llama_lab.bench import run as suite
-from llama_lab.bench.job import check
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Runner, check_counts
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Workload, encoder
@@ -31,51 +30,46 @@ EARLY = 3  # the part of a passage, one third, in which the word that is replace
 WORD, OTHER = re.compile(r"[A-Za-z]{5,}"), "walnut"  # what is replaced in an edit, and by what
 
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    placements: Sequence[str],
-    peers: Sequence[str],
-    each: int,
-    passage_tokens: int,
-    new_tokens: int,
-    blocks: int,
-    processes: int,
-) -> tuple[list[Trial], dict]:
-    """The trials, and what the meta file says of them: `tasks`, that of each prompt; `passes`, what each placement with
-    drafts did on it; `missing`, what could not run.
+@dataclass(frozen=True)
+class PastOneToken(Experiment):
+    """All subjects on all tasks. placements: the first is the baseline, which runs twice in each block. each: prompts a
+    task. blocks: of each task."""
 
-    placements: the first is the baseline, which runs twice in each block. each: prompts a task. blocks: of each task.
-    Raises UserError for what does not exist, before anything is loaded.
-    """
-    named = [parse(name) for name in placements]
-    available.check_baseline(placements[0])
-    check(each=each, blocks=blocks, processes=processes)
-    gaps = available.gaps((*placements, *peers), model)
-    absent = {gap["name"] for gap in gaps}
-    here = [p for p in named if p.name not in absent]
-    loaded = checkpoint.load(model)
-    work = workload(loaded, each, passage_tokens, new_tokens, seed)
-    plan = Plan(
-        model,
-        tuple(here),
-        work,
-        placements[0],
-        blocks=blocks * len(TASKS),
-        processes=processes,
-        peers=tuple(name for name in peers if name not in absent),
-    )
-    trials = suite.collect(plan, journal)
-    return trials, dict(
-        weights_hash=loaded.weights_hash,
-        baseline=placements[0],
-        tasks=[TASKS[i % len(TASKS)] for i in range(len(work.prompts))],
-        passes=[row for p in here if p.drafts for row in passes(loaded, p.name, work)],
-        missing=gaps + phases.missing(journal),
-        text="English" if loaded.tokenizer else "random ids",
-    )
+    model: str
+    seed: int
+    placements: tuple[str, ...]
+    peers: tuple[str, ...]
+    each: int
+    passage_tokens: int
+    new_tokens: int
+    blocks: int
+    processes: int
+
+    def check(self) -> None:
+        for name in self.placements:
+            parse(name)
+        available.check_baseline(self.placements[0])
+        check_counts(each=self.each, blocks=self.blocks, processes=self.processes)
+
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        """The trials, and what the meta says of them: `tasks`, that of each prompt; `passes`, what each placement with
+        drafts did on it; `missing`, what could not run."""
+        gaps = available.gaps((*self.placements, *self.peers), self.model)
+        absent = {gap["name"] for gap in gaps}
+        here = [name for name in (*self.placements, *self.peers) if name not in absent]
+        loaded = checkpoint.load(self.model)
+        work = workload(loaded, self.each, self.passage_tokens, self.new_tokens, self.seed)
+        counts = dict(blocks=self.blocks * len(TASKS), processes=self.processes)
+        plan = Plan.of(self.model, here, work, **counts)
+        trials = suite.collect(plan, runner.journal, runner.progress)
+        return trials, dict(
+            weights_hash=loaded.weights_hash,
+            baseline=self.placements[0],
+            tasks=[TASKS[i % len(TASKS)] for i in range(len(work.prompts))],
+            passes=[row for p in plan.placements if p.drafts for row in passes(loaded, p.name, work)],
+            missing=gaps + runner.missing,
+            text="English" if loaded.tokenizer else "random ids",
+        )
 
 
 def workload(loaded: Checkpoint, each: int, passage_tokens: int, new_tokens: int, seed: int) -> Workload:

@@ -14,7 +14,7 @@ compiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
@@ -24,13 +24,13 @@ import numpy as np
 from llama_jax import checkpoint, generate, prompts
 from llama_jax.generate import GREEDY
 from llama_jax.placement import parse
-from llama_jax.plumbing.errors import UserError, near
+from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import compile_causes, passages, protocol
 from llama_lab.bench.cold import as_first
-from llama_lab.bench.job import Job, check, opened, watched, whole
-from llama_lab.bench.journal import Journal
-from llama_lab.bench.order import shuffled
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.lab import Lab
+from llama_lab.bench.order import blocks
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import ONE, POLICIES, Shaped, Subject, Workload
@@ -88,26 +88,53 @@ class Stream:
         return max(map(len, self.prompts))
 
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    prompts: int,
-    requests: int,
-    new_tokens: int,
-    batch: int,
-    processes: int,
-    surprise_processes: int,
-) -> tuple[list[Served], dict]:
-    """The rows of all four experiments, and what the meta file says of them. surprise_processes: for each side of the
-    last three."""
-    loaded = checkpoint.load(model)
-    stream = ragged(loaded, prompts, requests, new_tokens, batch, seed)
-    counts = {SHAPES: processes, SAMPLING: surprise_processes, COMMITTED: surprise_processes, LAST: surprise_processes}
-    serve(Job(model, None, journal), loaded, stream, counts)
-    about = dict(weights_hash=loaded.weights_hash, prompt_tokens=[len(ids) for ids in stream.prompts])
-    return whole(journal.trials), about
+@dataclass(frozen=True)
+class Recompilation(Experiment):
+    """The four experiments, each subject in fresh processes of its own, in seeded random order.
+
+    prompts, requests, batch: of the `Stream`. processes: for each policy of `shapes`; surprise_processes: for each side
+    of the other three.
+    """
+
+    kind = Served
+
+    model: str
+    seed: int
+    prompts: int
+    requests: int
+    new_tokens: int
+    batch: int
+    processes: int
+    surprise_processes: int
+
+    def check(self) -> None:
+        check_counts(prompts=self.prompts, new_tokens=self.new_tokens)
+        check_counts(processes=self.processes, surprise_processes=self.surprise_processes)
+        if self.requests < self.prompts:
+            raise UserError(
+                f"requests is {self.requests}; each of the {self.prompts} prompts comes at least once, so it must be"
+                f" {self.prompts} or more."
+            )
+        if self.batch < 2:
+            raise UserError(f"batch is {self.batch}; a last batch can only be smaller than one of 2 or more.")
+
+    def measure(self, runner: Runner) -> tuple[list[Served], dict]:
+        loaded = checkpoint.load(self.model)
+        stream = ragged(loaded, self.prompts, self.requests, self.new_tokens, self.batch, self.seed)
+        runner.run(self.serving_all(expect(loaded, stream)))
+        about = dict(weights_hash=loaded.weights_hash, prompt_tokens=[len(ids) for ids in stream.prompts])
+        return runner.rows, about
+
+    def serving_all(self, stream: Stream) -> list[Point]:
+        """stream: with `expect`ed tokens."""
+        found = []
+        for experiment, names in SUBJECTS.items():
+            processes = self.processes if experiment == SHAPES else self.surprise_processes
+            for block, _, subject in blocks(names, processes, self.seed, experiment):
+                asked = dict(experiment=experiment, subject=subject, stream=asdict(stream))
+                rows = 2 * len(asks(experiment, subject, stream))
+                found.append(Point(f"{experiment}: {subject}", block, serving, rows, asked))
+        return found
 
 
 def ragged(
@@ -116,15 +143,8 @@ def ragged(
     """A stream of `requests` over `count` prompts, each of which comes at least once, in seeded random order.
 
     Prompt k asks 2k + 1 science questions at once; for a model without a tokenizer, random ids of like length.
-    Raises UserError for counts that cannot be and a text that exceeds the context.
+    Raises UserError for a text that exceeds the context.
     """
-    check(prompts=count, new_tokens=new_tokens)
-    if requests < count:
-        raise UserError(
-            f"requests is {requests}; each of the {count} prompts comes at least once, so it must be {count} or more."
-        )
-    if batch < 2:
-        raise UserError(f"batch is {batch}; a last batch can only be smaller than one of 2 or more.")
     rng = np.random.default_rng(seed)
     sizes = [2 * k + 1 for k in range(count)]
     if loaded.tokenizer is None:
@@ -150,37 +170,6 @@ def expect(loaded: checkpoint.Checkpoint, stream: Stream) -> Stream:
 
 def reference_work(stream: Stream) -> Workload:
     return Workload(stream.prompts, stream.new_tokens, generate.bucket(stream.longest), seed=stream.seed)
-
-
-def serve(job: Job, loaded: checkpoint.Checkpoint, stream: Stream, processes: dict[str, int]) -> None:
-    """Some experiments, each subject in so many processes. Raises UserError for a wrong name or count before anything
-    is measured."""
-    for experiment, count in processes.items():
-        if experiment not in SUBJECTS:
-            raise UserError(f"No such experiment: {experiment!r}.{near(experiment, SUBJECTS)}")
-        check(**{f"processes ({experiment})": count})
-    stream = expect(loaded, stream)
-    for experiment, count in processes.items():
-        interleaved(job, experiment, stream, count)
-
-
-def interleaved(job: Job, experiment: str, stream: Stream, processes: int) -> None:
-    """Each subject of an experiment in `processes` of its own, in seeded random order. stream: with `expect`ed
-    tokens."""
-    names = SUBJECTS[experiment]
-    for block in range(processes):
-        drawn = shuffled(names, stream.seed, experiment, block)
-        for i, subject in enumerate(drawn):
-            job.progress(f"{experiment}: {subject}", block * len(names) + i, processes * len(names))
-            job.child(
-                f"{experiment}: {subject}",
-                block,
-                f"{__name__}:serving",
-                2 * len(asks(experiment, subject, stream)),
-                experiment=experiment,
-                subject=subject,
-                stream=asdict(stream),
-            )
 
 
 # What is asked --------------------------------------------------------------------------------------------------------
@@ -220,25 +209,22 @@ def asks(experiment: str, subject: str, stream: Stream) -> list[Ask]:
 # What the children run ------------------------------------------------------------------------------------------------
 
 
-def serving(say: Callable, job: dict, identity: dict, experiment: str, subject: str, stream: dict) -> dict:
-    """A stream in this process, cold and then warm; each request is said as it ends."""
+def serving(lab: Lab, experiment: str, subject: str, stream: dict) -> None:
+    """A stream in this process, cold and then warm; each request is kept as it ends."""
     stream = Stream(**{**stream, **{name: tuple(map(tuple, stream[name])) for name in ("prompts", "expected")}})
     placement = POLICIES[subject].placement if experiment == SHAPES else "step+traced" if subject == TRACED else "step"
-    with watched(say):
-        loaded, *_ = opened(job)
-        if subject == ALWAYS:
-            loaded = again(loaded)
-        engine, base = generate.build(loaded, placement), protocol.subject(loaded, parse(placement), subject)
-        reference = Reference(loaded, reference_work(stream))
-        for i, tokens in enumerate(stream.expected):
-            reference.expect(i, tokens, base.identity["dtype"])
-        for phase in ("cold", "warm"):
-            for order, ask in enumerate(asks(experiment, subject, stream)):
-                if ask.change == RELOADED:
-                    engine = replace(engine, params=again(loaded).params)
-                row = request(engine, base, ask, stream, reference, **identity, order=order, phase=phase)
-                say("trial", row.model_dump())
-    return {}
+    loaded = lab.load()
+    if subject == ALWAYS:
+        loaded = again(loaded)
+    engine, base = generate.build(loaded, placement), protocol.subject(loaded, parse(placement), subject)
+    reference = Reference(loaded, reference_work(stream))
+    for i, tokens in enumerate(stream.expected):
+        reference.expect(i, tokens, base.identity["dtype"])
+    for phase in ("cold", "warm"):
+        for order, ask in enumerate(asks(experiment, subject, stream)):
+            if ask.change == RELOADED:
+                engine = replace(engine, params=again(loaded).params)
+            lab.keep(request(engine, base, ask, stream, reference, **lab.identity, order=order, phase=phase))
 
 
 def again(loaded: checkpoint.Checkpoint) -> checkpoint.Checkpoint:

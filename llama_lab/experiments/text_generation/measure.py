@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from llama_jax import chat, checkpoint, generate, prompts
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.sampling import Sampler
 from llama_lab.bench import passages, run
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Runner
 from llama_lab.bench.record import Trial
 
 SUBJECTS = {
@@ -20,24 +22,24 @@ SUBJECTS = {
 CACHED, UNCACHED = "step", "step+nocache"
 
 
-def record(
-    journal: Journal, model: str, seed: int, new_tokens: int, answers: int, sample_tokens: int, temperature: float
-) -> tuple[list[Trial], dict]:
-    """The trials of all subjects, and what the meta file says of them: the questions, and texts by their settings.
+@dataclass(frozen=True)
+class TextGeneration(Experiment):
+    """`answers` of each subject, and texts of `sample_tokens` tokens by their settings."""
 
-    answers: of each subject. sample_tokens: of each text.
-    """
-    loaded, questions = checkpoint.load(model), prompts.load(answers)
-    plan = run.Plan(
-        model=model,
-        placements=tuple(map(parse, SUBJECTS)),
-        workload=passages.science(loaded, questions, new_tokens, seed),
-        baseline=CACHED,
-        blocks=answers,
-    )
-    trials = run.collect(plan, journal)
-    texts = samples(loaded, prompts.load(1)[0], sample_tokens, temperature, seed)
-    return trials, dict(weights_hash=loaded.weights_hash, questions=questions, samples=texts)
+    model: str
+    seed: int
+    new_tokens: int
+    answers: int
+    sample_tokens: int
+    temperature: float
+
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        loaded, questions = checkpoint.load(self.model), prompts.load(self.answers)
+        work = passages.science(loaded, questions, self.new_tokens, self.seed)
+        plan = run.Plan.of(self.model, SUBJECTS, work, CACHED, blocks=self.answers)
+        trials = run.collect(plan, runner.journal, runner.progress)
+        texts = samples(loaded, prompts.load(1)[0], self.sample_tokens, self.temperature, self.seed)
+        return trials, dict(weights_hash=loaded.weights_hash, questions=questions, samples=texts)
 
 
 def samples(loaded: Checkpoint, question: str, count: int, temperature: float, seed: int) -> dict[str, str]:

@@ -14,7 +14,7 @@ from llama_jax.plumbing.errors import UserError, near
 from llama_jax.sampling import Sampler
 from llama_lab.bench import AGAIN, workload
 from llama_lab.bench import passages as bench_passages
-from llama_lab.bench.job import check
+from llama_lab.bench.experiment import check_counts
 from llama_lab.bench.passages import passages
 from llama_lab.bench.workload import Shaped, Workload
 
@@ -74,7 +74,7 @@ def check_plan(plan: Plan, config: ModelConfig) -> None:
     measured."""
     from llama_lab import peers
 
-    check(blocks=plan.blocks, processes=plan.processes, starts=plan.starts, new_tokens=plan.new_tokens)
+    check_counts(blocks=plan.blocks, processes=plan.processes, starts=plan.starts, new_tokens=plan.new_tokens)
     if not plan.placements:
         raise UserError("placements is empty; name at least one, such as 'step exact'.")
     for name in plan.placements:

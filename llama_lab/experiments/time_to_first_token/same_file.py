@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from llama_jax import checkpoint
-from llama_lab.bench import AGAIN, available, frames, phases
+from llama_lab.bench import AGAIN, available, frames
 from llama_lab.bench.available import peer_names
 from llama_lab.bench.cold import Start
-from llama_lab.bench.job import Job, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Point, Runner
 from llama_lab.bench.standings import SAME_FILE
 from llama_lab.bench.statistics import NO_RATIO, Ratio, of_times
 from llama_lab.experiments.time_to_first_token import measure as ttft
@@ -28,33 +28,39 @@ ON_FILE = (*SAME_FILE, "ik-llamacpp")  # peers that compute on the file's own bl
 NEW_TOKENS = 1  # tokens of each answer: no decode program is compiled for what is not timed
 
 
-def measure(job: Job, subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: int = 0) -> list[Start]:
-    """`blocks` requests of every subject at every length, the first placement's twice, all interleaved in one process.
+@dataclass(frozen=True)
+class FirstOnFile(Experiment):
+    """`first_blocks` requests of every subject at every length, the first placement's twice, all interleaved in one
+    process. What cannot run here is said to be missing in the journal's notes."""
 
-    What cannot run here is said to be missing in the journal's notes. Raises UserError before anything is loaded: an
-    unknown or no placement, a first one that needs kernels, lengths that cannot be.
-    """
-    plan = planned(subjects, lengths, blocks, seed)
-    check_plan(plan, checkpoint.load_config(job.model))
-    available.check_baseline(plan.placements[0].removesuffix(EXACT))
-    plan = planned(available.present(job, subjects), lengths, blocks, seed)
-    ttft.answers(job, plan, workloads(checkpoint.load(job.model), plan))
-    return [t.model_copy(update=dict(subject=t.subject.replace(EXACT, ""))) for t in whole(job.journal.trials)]
+    kind = Start
 
+    model: str
+    seed: int
+    first_subjects: tuple[str, ...]
+    first_lengths: tuple[int, ...]
+    first_blocks: int
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    first_subjects: Sequence[str],
-    first_lengths: Sequence[int],
-    first_blocks: int,
-) -> tuple[list[Start], dict]:
-    """All requests of `measure`, and for the meta file what could not run and what the limit follows from."""
-    rows = measure(Job(model, None, journal), first_subjects, first_lengths, first_blocks, seed)
-    floor = table.floor(checkpoint.load_config(model), first_lengths)
-    return rows, dict(missing=phases.missing(journal), floor=floor)
+    def plan(self, subjects: Sequence[str]) -> Plan:
+        return planned(subjects, self.first_lengths, self.first_blocks, self.seed)
+
+    def check(self) -> None:
+        plan = self.plan(self.first_subjects)
+        check_plan(plan, checkpoint.load_config(self.model))
+        available.check_baseline(plan.placements[0].removesuffix(EXACT))
+
+    def points(self, runner: Runner) -> list[Point]:
+        plan = self.plan(runner.present(self.first_subjects))
+        return ttft.answers(plan, workloads(checkpoint.load(self.model), plan))
+
+    def measure(self, runner: Runner) -> tuple[list[Start], dict]:
+        rows, about = super().measure(runner)
+        return [t.model_copy(update=dict(subject=t.subject.replace(EXACT, ""))) for t in rows], about
+
+    def about(self, runner: Runner) -> dict:
+        """What could not run, and what the limit follows from."""
+        floor = table.floor(checkpoint.load_config(self.model), self.first_lengths)
+        return dict(missing=runner.missing, floor=floor)
 
 
 def planned(subjects: Sequence[str], lengths: Sequence[int], blocks: int, seed: int) -> Plan:

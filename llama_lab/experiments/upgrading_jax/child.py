@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from llama_jax.config import ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing import runtime
 from llama_lab.bench import gate, memory, protocol, roofline
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.order import shuffled
 from llama_lab.bench.workload import Subject, Workload
 from llama_lab.experiments.upgrading_jax import oracle
@@ -97,7 +97,7 @@ def updates() -> float:
     return seconds(LONGER * UPDATES) / seconds(UPDATES) / LONGER
 
 
-def references(say: Callable, job: dict, identity: dict, folder: str, cases: list[dict], out: str) -> dict:
+def references(lab: Lab, folder: str, cases: list[dict], out: str) -> None:
     """Greedy tokens [n] and float32 logits [n V] of every case by `step`, under this Python, to a file."""
     engine, found = generate.build(opened(Path(folder)), "step"), {}
     for i, case in enumerate(cases):
@@ -106,7 +106,6 @@ def references(say: Callable, job: dict, identity: dict, folder: str, cases: lis
         found[f"tokens{i}"] = np.array(tokens)
         found[f"logits{i}"] = np.asarray(generate.logits(engine, [*ids, *tokens[:-1]])[-len(tokens) :])
     np.savez(out, **found)
-    return {}
 
 
 def judged(tokens: np.ndarray, known: dict, case: int) -> tuple[bool, str]:
@@ -120,57 +119,47 @@ def judged(tokens: np.ndarray, known: dict, case: int) -> tuple[bool, str]:
 
 
 def answers(
-    say: Callable,
-    job: dict,
-    identity: dict,
-    release: str,
-    folder: str,
-    small: str,
-    reference: str,
-    cases: list[dict],
-    placements: list[str],
-    blocks: int,
-    seed: int,
-) -> dict:
+    lab: Lab, release: str, files: dict, cases: list[dict], placements: list[str], blocks: int, seed: int
+) -> None:
     """One process of a release: the facts (in its first block), then first requests, then interleaved warm answers.
 
-    cases: what is asked, {ids, new_tokens}: the first is a decode, asked of every placement; the others are first
-    tokens, asked of `step`.
+    files: where `weights`, those of the `small` model and the `reference` lie. cases: what is asked, {ids, new_tokens}:
+    the first is a decode, asked of every placement; the others are first tokens, asked of `step`.
     """
-    if identity["block"] == 0:
-        say("note", dict(release=release, facts=facts(small, placements, seed)))
-    loaded, known, bandwidth = opened(Path(folder)), dict(np.load(reference)), roofline.Probe().bandwidth()
+    if lab.block == 0:
+        lab.note(release=release, facts=facts(files["small"], placements, seed))
+    loaded, known = opened(Path(files["weights"])), dict(np.load(files["reference"]))
+    bandwidth = roofline.Probe().bandwidth()
     asked = [(protocol.subject(loaded, parse(name)), 0) for name in placements]
     asked += [(protocol.subject(loaded, parse("step")), case) for case in range(1, len(cases))]
     works = [Workload((tuple(c["ids"]),), c["new_tokens"], len(c["ids"]), seed=seed) for c in cases]
 
-    def tell(who: Subject, case: int, phase: str, order: int, **more) -> None:
+    def tell(who: Subject, case: int, phase: str, order: int) -> None:
         seen, tokens = protocol.timed(who, works[case], 0)
         passed, reason = judged(tokens[:, 0], known, case)
         compiled = phase == "cold"  # a first request may compile
         valid = passed and (seen["valid"] or (compiled and bool(seen["token_times_ns"])))
         why = "; ".join(filter(None, ("" if compiled else seen["reason"], reason)))
-        say("trial", {**seen, **identity, **more, "valid": valid, "reason": why, "phase": phase, "order": order,
-                      "bandwidth_gbps": bandwidth})  # fmt: skip
+        lab.say("trial", {**seen, **lab.identity, "valid": valid, "reason": why, "phase": phase, "order": order,
+                          "bandwidth_gbps": bandwidth})  # fmt: skip
 
-    for order, (who, case) in enumerate(shuffled(asked[: len(placements)], seed, identity["block"])):
+    for order, (who, case) in enumerate(shuffled(asked[: len(placements)], seed, lab.block)):
         before = set(map(id, memory.executables()))
         tell(who, case, "cold", order)
         new = [memory.analyse(each) for each in memory.executables() if id(each) not in before]
         sizes = protocol.program_sizes(memory.decode_program(filter(None, new), parse(who.placement).outermost))
-        say("note", dict(release=release, placement=who.placement, sizes=sizes))
+        lab.note(release=release, placement=who.placement, sizes=sizes)
     for who, case in asked:
         protocol.warm_up(who, works[case])
     for block in range(blocks):
-        for order, (who, case) in enumerate(shuffled(asked, seed, identity["block"], block)):
+        for order, (who, case) in enumerate(shuffled(asked, seed, lab.block, block)):
             tell(who, case, "warm", order)
-    return {}
 
 
-def first_request(say: Callable, job: dict, identity: dict, folder: str, case: dict, phase: str) -> dict:
+def first_request(lab: Lab, folder: str, case: dict, phase: str) -> None:
     """The first request of `step` in a process that has a persistent cache: `cold` fills it, `cached` finds it."""
     work = Workload((tuple(case["ids"]),), case["new_tokens"], len(case["ids"]))
     who = protocol.subject(opened(Path(folder)), parse("step"))
     seen, _ = protocol.timed(replace(who, name=f"step ({phase} start)"), work, 0)
-    say("trial", {**seen, **identity, "valid": bool(seen["token_times_ns"]), "reason": "", "phase": phase, "order": 0})
-    return {}
+    fields = dict(valid=bool(seen["token_times_ns"]), reason="", phase=phase, order=0)
+    lab.say("trial", {**seen, **lab.identity, **fields})

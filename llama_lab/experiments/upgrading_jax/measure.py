@@ -7,6 +7,7 @@ the locked release: it makes the reference tokens, and nothing else of it is tim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,9 @@ import numpy as np
 from llama_jax import checkpoint
 from llama_jax.plumbing import paths, xla_flags
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import record, recorded
-from llama_lab.bench.job import Job, check, whole
-from llama_lab.bench.journal import Journal
-from llama_lab.bench.order import shuffled
+from llama_lab.bench import record
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.order import blocks
 from llama_lab.bench.process import Interpreter
 from llama_lab.bench.progress import Progress, announce
 from llama_lab.bench.record import Trial
@@ -60,60 +60,99 @@ def interpreters(
     return found, gaps, version
 
 
-def measure(
-    job: Job,
-    found: dict[str, Interpreter],
-    gaps: list[dict],
-    folder: Path,
-    *,
-    processes: int,
-    blocks: int,
-    prompt_tokens: int,
-    new_tokens: int,
-    seed: int,
-    small: str = SMALL,
-) -> list[dict]:
+@dataclass(frozen=True)
+class Releases:
+    """What a set of releases can be measured with. python: its version. found: release → what runs it."""
+
+    found: dict[str, Interpreter]
+    gaps: list[dict]
+    python: str
+
+
+@dataclass(frozen=True)
+class Upgrading(Experiment):
     """Every release `processes` times, interleaved in seeded order, and its two starts with a persistent cache.
 
-    Returns the gaps, with releases whose process died. folder: for weights, the reference and caches.
+    made: what runs the releases. small: the model of the oracle. folder: for weights, the reference and caches.
     """
-    check(processes=processes, blocks=blocks)
-    weights, tiny, reference = folder / "weights", folder / "small", folder / "reference.npz"
-    source = checkpoint.find(job.model)
-    for where, name, opened in ((weights, job.model, source), (tiny, small, checkpoint.find(small))):
-        if not (where / "about.json").is_file():
-            job.progress(f"writing the weights of {name}", 0, 1)
-            child.save(opened, where, name)
-    asked = cases(source.config.vocab_size, prompt_tokens, new_tokens, seed)
-    if not reference.is_file():
-        job.child(
-            "reference", 0, f"{child.__name__}:references", 1, folder=str(weights), cases=asked, out=str(reference)
-        )
-    dead: dict[str, str] = {}
-    total = len(found) * (processes + 1)
-    shared = dict(folder=str(weights))
 
-    def run(which: str, name: str, block: int, task: str, expected: int, done: int, **more) -> None:
-        if which in dead:
-            return
-        job.progress(f"jax {which}", done, total)
-        try:
-            job.child(name, block, f"{child.__name__}:{task}", expected, interpreter=found[which], **shared, **more)
-        except UserError as error:  # such as a release that crashes: the others go on
-            dead[which] = str(error)
+    beside = ("made", "small", "folder")
 
-    rows = len(PLACEMENTS) + blocks * (len(PLACEMENTS) + len(FIRST_TOKENS))
-    answers = dict(
-        small=str(tiny), reference=str(reference), cases=asked, placements=list(PLACEMENTS), blocks=blocks, seed=seed
-    )
-    for block in range(processes):
-        for i, release in enumerate(shuffled(list(found), seed, block)):
-            run(release, DECODE + release, block, "answers", rows, block * len(found) + i, release=release, **answers)
-    for i, release in enumerate(found):
-        for block, phase in enumerate(("cold", "cached")):
-            cache = dict(cache=folder / f"cache-{release}", case=asked[0], phase=phase)
-            run(release, START + release, block, "first_request", 1, processes * len(found) + i, **cache)
-    return [*gaps, *(dict(name=name, reason=said, remedy="it was tried") for name, said in dead.items())]
+    model: str
+    releases: tuple[str, ...]
+    processes: int
+    blocks: int
+    prompt_tokens: int
+    new_tokens: int
+    seed: int
+    made: Releases
+    small: str = SMALL
+    folder: Path | None = None
+
+    @property
+    def parameters(self) -> dict:
+        return super().parameters | dict(placements=PLACEMENTS, python=self.made.python)
+
+    @property
+    def also(self) -> object:
+        return self.small
+
+    def check(self) -> None:
+        check_counts(processes=self.processes, blocks=self.blocks)
+
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        path = runner.journal.path
+        folder = self.folder or path.parent.parent / NAME / path.stem
+        places = {name: folder / name for name in ("weights", "small")} | {"reference": folder / "reference.npz"}
+        source = checkpoint.find(self.model)
+        for where, model, opened in (
+            (places["weights"], self.model, source),
+            (places["small"], self.small, checkpoint.find(self.small)),
+        ):
+            if not (where / "about.json").is_file():
+                runner.progress(f"writing the weights of {model}", 0, 1)
+                child.save(opened, where, model)
+        files = {name: str(path) for name, path in places.items()}
+        asked = cases(source.config.vocab_size, self.prompt_tokens, self.new_tokens, self.seed)
+        if not places["reference"].is_file():
+            told = dict(folder=files["weights"], cases=asked, out=files["reference"])
+            runner.child(Point("reference", 0, child.references, 1, told, watched=False))
+        dead = self.each_release(runner, self.points_of(files, asked, folder))
+        notes = runner.journal.notes
+        facts = {note["release"]: note["facts"] for note in notes if "facts" in note}
+        sizes = {f"{note['release']} {note['placement']}": note["sizes"] for note in notes if "sizes" in note}
+        return runner.rows, dict(missing=[*self.made.gaps, *dead], facts=facts, sizes=sizes)
+
+    def points_of(self, files: dict[str, str], asked: list[dict], folder: Path) -> list[tuple[str, Point]]:
+        """(release, what one of its processes measures), in order."""
+        rows, found = len(PLACEMENTS) + self.blocks * (len(PLACEMENTS) + len(FIRST_TOKENS)), []
+        common = dict(files=files, cases=asked, placements=list(PLACEMENTS), blocks=self.blocks, seed=self.seed)
+        for block, _, release in blocks(list(self.made.found), self.processes, self.seed):
+            told, where = common | dict(release=release), self.made.found[release]
+            point = Point(
+                DECODE + release, block, child.answers, rows, told, f"jax {release}", interpreter=where, watched=False
+            )
+            found.append((release, point))
+        for release, where in self.made.found.items():
+            cache = folder / f"cache-{release}"
+            for block, phase in enumerate(("cold", "cached")):
+                told, what = dict(folder=files["weights"], case=asked[0], phase=phase), f"jax {release}"
+                how = dict(cache=cache, interpreter=where, watched=False)
+                found.append((release, Point(START + release, block, child.first_request, 1, told, what, **how)))
+        return found
+
+    def each_release(self, runner: Runner, points: list[tuple[str, Point]]) -> list[dict]:
+        """Every process, unless one of its release has died: the others go on. Returns the gaps that death leaves."""
+        dead: dict[str, str] = {}
+        for i, (release, point) in enumerate(points):
+            if release in dead:
+                continue
+            runner.progress(point.what, i, len(points))
+            try:
+                runner.child(point)
+            except UserError as error:
+                dead[release] = str(error)
+        return [dict(name=name, reason=reason, remedy="it was tried") for name, reason in dead.items()]
 
 
 def obtain(
@@ -123,32 +162,20 @@ def obtain(
     model: str = checkpoint.DEFAULT,
     progress: Progress = announce,
     make: Callable = environments.make,
-    small: str = SMALL,
     **options,
 ) -> tuple[list[Trial], dict | None]:
     """Recorded trials and their meta, from OUT or else from the repository; ([], None) where none are recorded.
 
     source: "measure" measures the `releases` first, where any are named, and goes on where an interrupted run stopped.
-    options: as for `measure`. Raises UserError for another source, for a release that is none, and where none can be
-    had.
+    options: further fields of `Upgrading`. Raises UserError for another source, for a release that is none, and where
+    none can be had.
     """
     if source == "measure" and releases:
         environments.check(releases)
-        found, gaps, version = interpreters(releases, progress, make)
-        if not found:
-            raise UserError(f"No release of JAX can be had here: {gaps[0]['reason']}")
-        parameters = dict(model=model, releases=list(releases), placements=list(PLACEMENTS), python=version, **options)
-
-        def measured(journal: Journal) -> tuple[list[Trial], dict]:
-            folder = Path(out_dir) / "out" / NAME / journal.path.stem
-            missing = measure(Job(model, None, journal, progress), found, gaps, folder, **options, small=small)
-            facts = {note["release"]: note["facts"] for note in journal.notes if "facts" in note}
-            sizes = {
-                f"{note['release']} {note['placement']}": note["sizes"] for note in journal.notes if "sizes" in note
-            }
-            return whole(journal.trials), dict(missing=missing, facts=facts, sizes=sizes)
-
-        return recorded.obtain(source, NAME, out_dir, parameters, measured, also=small)
+        made = Releases(*interpreters(releases, progress, make))
+        if not made.found:
+            raise UserError(f"No release of JAX can be had here: {made.gaps[0]['reason']}")
+        return Upgrading(model, releases, made=made, **options).obtain(source, NAME, out_dir, progress)
     if source not in ("measure", "recorded"):
         raise UserError(f"source is {source!r}; it must be recorded or measure.")
     known = (Path(home) / "data" / f"{NAME}.csv" for home in (out_dir, paths.ROOT))

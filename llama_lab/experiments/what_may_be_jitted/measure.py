@@ -5,13 +5,15 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jax
 
-from llama_jax import generate
+from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import tracing
+from llama_lab.bench.experiment import Experiment, Runner
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.record import Row
 
@@ -103,6 +105,15 @@ def lanes(events: Sequence[dict]) -> dict:
     return found
 
 
-def measure(loaded: Checkpoint, seed: int = 0) -> list[Traced]:
-    """A row a placement."""
-    return [traced(loaded, name, seed) for name in PLACEMENTS]
+@dataclass(frozen=True)
+class OneToken(Experiment):
+    """A row a placement, measured in this process."""
+
+    kind = Traced
+
+    model: str
+    seed: int
+
+    def measure(self, runner: Runner) -> tuple[list[Traced], dict]:
+        loaded = checkpoint.load(self.model)
+        return [traced(loaded, name, self.seed) for name in PLACEMENTS], {}

@@ -7,16 +7,16 @@ answers again by `generate` alone, whose texts they must be.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from llama_jax import checkpoint
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import COMPILED, available, passages, phases, standings
-from llama_lab.bench.job import Job, check, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench import COMPILED, passages, standings
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.record import Row
 from llama_lab.experiments.what_serving_needs import client, servers
@@ -75,155 +75,130 @@ class Setting:
         return f"{self.server}, {self.slots} slots, {self.shapes}"
 
 
-def record(
-    journal: Journal,
-    *,
-    model: str,
-    seed: int,
-    placements: Sequence[str],
-    peers: Sequence[str],
-    rates: Sequence[float],
-    seconds: float,
-    slots: int,
-    queue: int,
-    one_rate: float,
-    shapes: Sequence[str],
-    more_slots: Sequence[int],
-    gated: int,
-) -> tuple[list[Request], dict]:
-    """All requests, and for the meta file what could not run (`missing`) and where no tokenizer was (`text`).
+@dataclass(frozen=True)
+class Serving(Experiment):
+    """Servers under load, each in a process of its own.
 
     one_rate: at which all placements are asked under each of `shapes` and with each of `more_slots`. gated: answers of
-    each load that are made again. Raises UserError for what does not exist, before anything is started.
+    each load that are made again.
     """
-    check(slots=slots, queue=queue, gated=gated)
-    checked(model, placements, peers, [*rates, one_rate], shapes, more_slots)
-    job = Job(model, None, journal)
-    here = present(job, [*placements, *peers])
-    settings = plan(placements, peers, rates, slots, one_rate, shapes, more_slots)
-    mine = [setting for setting in settings if setting.server in here]
-    for i, setting in enumerate(mine):
-        job.progress(f"serving with {setting.run}", i, len(mine))
-        expected = sum(count(rate, seconds) for rate in setting.rates)
-        job.child(setting.run, 0, f"{__name__}:loading", expected, server=setting.server, slots=setting.slots,
-                  shapes=setting.shapes, rates=list(setting.rates), every=[*rates, one_rate], seconds=seconds,
-                  queue=queue, gated=gated, seed=seed)  # fmt: skip
-    found = whole(journal.trials)
-    return found, dict(
-        missing=phases.missing(journal),
-        text="English" if checkpoint.find(model).tokenizer() else "random ids",
-    )
+
+    kind = Request
+
+    model: str
+    seed: int
+    placements: tuple[str, ...]
+    peers: tuple[str, ...]
+    rates: tuple[float, ...]
+    seconds: float
+    slots: int
+    queue: int
+    one_rate: float
+    shapes: tuple[str, ...]
+    more_slots: tuple[int, ...]
+    gated: int
+
+    def check(self) -> None:
+        check_counts(slots=self.slots, queue=self.queue, gated=self.gated)
+        for name in self.placements:
+            stepper.check(parse(name))
+        if not self.placements:
+            raise UserError("placements is empty; name one that serves, such as step+donate.")
+        if strange := [name for name in self.peers if name not in PEERS]:
+            raise UserError(f"{strange[0]} is no server that is asked here; peers may hold {', '.join(PEERS)}.")
+        if strange := [name for name in self.shapes if name not in SHAPES]:
+            raise UserError(f"shapes hold {strange[0]!r}; they may hold {', '.join(SHAPES)}.")
+        if not min(self.all_rates) > 0:
+            raise UserError(f"A rate is {min(self.all_rates):g}; it must be above 0 requests a second.")
+        check_counts(more_slots=min(self.more_slots, default=1))
+        passages.check_contexts(self.model, [CONTEXT], ANSWERS[1])
+
+    @property
+    def all_rates(self) -> list[float]:
+        """Rates of all servers, whose passages are drawn together."""
+        return [*self.rates, self.one_rate]
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Every server with the rates that it is asked, each once: a load of the first part serves the others too."""
+        wanted: dict[tuple[str, int, str], list[float]] = {}
+        for name in (*self.placements, *self.peers):
+            wanted[name, self.slots, BUCKETS] = sorted(set(self.rates))
+        others = [(name, self.slots, shape) for name in self.placements for shape in self.shapes]
+        for key in others + [(name, n, BUCKETS) for name in self.placements for n in self.more_slots]:
+            wanted[key] = sorted({*wanted.get(key, ()), self.one_rate})
+        return [Setting(*key, tuple(asked)) for key, asked in wanted.items()]
+
+    def points(self, runner: Runner) -> list[Point]:
+        here = present(runner, [*self.placements, *self.peers])
+        return [
+            Point(
+                setting.run,
+                0,
+                self.loading,
+                sum(count(rate, self.seconds) for rate in setting.rates),
+                asdict(setting),
+                f"serving with {setting.run}",
+            )
+            for setting in self.settings
+            if setting.server in here
+        ]
+
+    def about(self, runner: Runner) -> dict:
+        is_text = checkpoint.find(self.model).tokenizer()
+        return dict(missing=runner.missing, text="English" if is_text else "random ids")
+
+    def loading(self, lab: Lab, **setting) -> None:
+        """One server under each rate, and its first answers made again. A server that refused requests is asked no
+        higher rate: what it would say is known."""
+        here, bare = Setting(**setting), lab.without_weights()
+        asked = asks(bare, self.all_rates, self.seconds, self.seed)
+        loads: list[tuple[float, list[Answer], int | None]] = []
+        with started(bare, here, self.queue) as running:
+            warm(running)
+            for rate in here.rates:
+                lab.progress(f"{here.server} at {rate:g} requests/s", len(loads), len(here.rates))
+                loads.append((rate, *loaded_with(running, asked[rate])))
+                if any(answer.status == REFUSED for answer in loads[-1][1]):
+                    break
+        where = dict(server=here.server, slots=here.slots, shapes=here.shapes)
+        lab.notes.update(where, programs=running.programs, warm_s=running.seconds)
+        about = dict(seed=self.seed, phase="warm", backend=backend_of(here.server), model=lab.model,
+                     weights_hash=bare.weights_hash)  # fmt: skip
+        again = None if here.server in PEERS else Again(lab.model, here.server)
+        for rate, answers, compiled in loads:
+            for i, (ask, answer) in enumerate(zip(asked[rate], answers, strict=True)):
+                row = of(ask, answer, **lab.identity, **where, **about, order=i, rate=rate, compiled=compiled)
+                if again and i < self.gated and row.valid and row.answered:
+                    verdict = again.judge(ask, answer)
+                    row = row.model_copy(update=dict(gated=True, valid=verdict.passed, reason=verdict.reason))
+                lab.keep(row)
 
 
-def present(job: Job, names: Sequence[str]) -> list[str]:
-    """As `available.present`, and llama.cpp's server where it is named, which is no subject of other measurements."""
+def present(runner: Runner, names: Sequence[str]) -> list[str]:
+    """As `Runner.present`, and llama.cpp's server where it is named, which is no subject of other measurements."""
     from llama_lab.peers import llama_server
 
-    found = available.present(job, [name for name in names if name != LLAMACPP])
-    if LLAMACPP in names and LLAMACPP not in {gap["name"] for gap in phases.missing(job.journal)}:
-        if gap := llama_server.missing(job.model):
-            job.journal.note(missing=dict(name=LLAMACPP, reason=gap[0], remedy=gap[1]))
+    found = runner.present([name for name in names if name != LLAMACPP])
+    if LLAMACPP in names and LLAMACPP not in {gap["name"] for gap in runner.missing}:
+        if gap := llama_server.missing(runner.model):
+            runner.journal.note(missing=dict(name=LLAMACPP, reason=gap[0], remedy=gap[1]))
         else:
             found.append(LLAMACPP)
     return found
 
 
-def checked(
-    model: str,
-    placements: Sequence[str],
-    peers: Sequence[str],
-    rates: Sequence[float],
-    shapes: Sequence[str],
-    more_slots: Sequence[int],
-) -> None:
-    """Raises UserError for what cannot be served or asked."""
-    for name in placements:
-        stepper.check(parse(name))
-    if not placements:
-        raise UserError("placements is empty; name one that serves, such as step+donate.")
-    if strange := [name for name in peers if name not in PEERS]:
-        raise UserError(f"{strange[0]} is no server that is asked here; peers may hold {', '.join(PEERS)}.")
-    if strange := [name for name in shapes if name not in SHAPES]:
-        raise UserError(f"shapes hold {strange[0]!r}; they may hold {', '.join(SHAPES)}.")
-    if not min(rates) > 0:
-        raise UserError(f"A rate is {min(rates):g}; it must be above 0 requests a second.")
-    check(more_slots=min(more_slots, default=1))
-    passages.check_contexts(model, [CONTEXT], ANSWERS[1])
-
-
-def plan(
-    placements: Sequence[str],
-    peers: Sequence[str],
-    rates: Sequence[float],
-    slots: int,
-    one_rate: float,
-    shapes: Sequence[str],
-    more_slots: Sequence[int],
-) -> list[Setting]:
-    """Every server with the rates that it is asked, each once: a load of the first part serves the others too."""
-    wanted: dict[tuple[str, int, str], list[float]] = {}
-    for name in (*placements, *peers):
-        wanted[name, slots, BUCKETS] = sorted(set(rates))
-    others = [(name, slots, shape) for name in placements for shape in shapes]
-    for key in others + [(name, n, BUCKETS) for name in placements for n in more_slots]:
-        wanted[key] = sorted({*wanted.get(key, ()), one_rate})
-    return [Setting(*key, tuple(asked)) for key, asked in wanted.items()]
-
-
 # What the children run ------------------------------------------------------------------------------------------------
 
 
-def loading(
-    say: Callable,
-    job: dict,
-    identity: dict,
-    server: str,
-    slots: int,
-    shapes: str,
-    rates: Sequence[float],
-    every: Sequence[float],
-    seconds: float,
-    queue: int,
-    gated: int,
-    seed: int,
-) -> dict:
-    """One server under each rate, and its first answers made again. every: the rates of all servers, whose passages are
-    drawn together. A server that refused requests is asked no higher rate: what it would say is known."""
-    with watched(say) as more:
-        bare, *_ = available.bare(job)
-        asked = asks(bare, every, seconds, seed)
-        loads: list[tuple[float, list[Answer], int | None]] = []
-        with started(bare, server, slots, queue, shapes) as running:
-            warm(running)
-            for rate in rates:
-                say("progress", [f"{server} at {rate:g} requests/s", len(loads), len(rates)])
-                loads.append((rate, *loaded_with(running, asked[rate])))
-                if any(answer.status == REFUSED for answer in loads[-1][1]):
-                    break
-        more |= dict(server=server, slots=slots, shapes=shapes, programs=running.programs, warm_s=running.seconds)
-    about = dict(
-        **identity, seed=seed, phase="warm", server=server, backend=backend_of(server), model=job["model"],
-        weights_hash=bare.weights_hash, slots=slots, shapes=shapes,
-    )  # fmt: skip
-    again = None if server in PEERS else Again(job["model"], server)
-    for rate, answers, compiled in loads:
-        for i, (ask, answer) in enumerate(zip(asked[rate], answers, strict=True)):
-            row = of(ask, answer, **about, order=i, rate=rate, compiled=compiled)
-            if again and i < gated and row.valid and row.answered:
-                verdict = again.judge(ask, answer)
-                row = row.model_copy(update=dict(gated=True, valid=verdict.passed, reason=verdict.reason))
-            say("trial", row.model_dump())
-    return {}
-
-
 @contextlib.contextmanager
-def started(bare: Checkpoint, server: str, slots: int, queue: int, shapes: str):
-    """The server by its name, ready. bare: a checkpoint without weights."""
-    if server in PEERS:
-        with PEERS[server][0](bare, slots, queue) as running:
+def started(bare: Checkpoint, setting: Setting, queue: int):
+    """The server of a setting, ready. bare: a checkpoint without weights."""
+    if setting.server in PEERS:
+        with PEERS[setting.server][0](bare, setting.slots, queue) as running:
             yield running
     else:
-        with servers.ours(bare.name, server, slots, queue, shapes) as running:
+        with servers.ours(bare.name, setting.server, setting.slots, queue, setting.shapes) as running:
             yield running
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -21,8 +21,8 @@ import numpy as np
 from llama_jax.plumbing import xla_flags
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import AGAIN, WRONG, statistics
-from llama_lab.bench.job import Job, check, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.order import shuffled
 from llama_lab.bench.process import Interpreter
 from llama_lab.bench.record import Row
@@ -73,41 +73,43 @@ class Told:
         return self.same and self.slow > self.fast
 
 
-def measure(job: Job, blocks: int, seed: int = 0, names: Sequence[str] | None = None) -> list[Compared]:
-    """All findings (or those named) in `blocks` fresh processes; the rows, without what interrupted ones left.
+@dataclass(frozen=True)
+class XlaFindings(Experiment):
+    """All findings (or those named) in `pair_blocks` fresh processes. model: the table's; no pair depends on it."""
 
-    Raises UserError for fewer blocks than one or an unknown name, before anything is measured.
-    """
-    check(blocks=blocks)
-    chosen = list(names or (f.name for f in FINDINGS))
-    known = [f.name for f in FINDINGS]
-    for name in chosen:
-        if name not in known:
-            raise UserError(f"No such finding: {name!r}.{near(name, known)}")
-    for block in range(blocks):
-        job.progress("findings about XLA:CPU", block, blocks)
-        expected = 3 * len(chosen)
-        job.child(RUN, block, f"{__name__}:comparing", expected, interpreter=SHIPPED, names=chosen, seed=seed)
-    return [row for row in whole(job.journal.trials) if isinstance(row, Compared)]
+    kind = Compared
+    beside = ("names",)
+
+    model: str
+    seed: int
+    pair_blocks: int
+    names: tuple[str, ...] = tuple(finding.name for finding in FINDINGS)
+
+    def check(self) -> None:
+        check_counts(blocks=self.pair_blocks)
+        known = [finding.name for finding in FINDINGS]
+        for name in self.names:
+            if name not in known:
+                raise UserError(f"No such finding: {name!r}.{near(name, known)}")
+
+    def points(self, runner: Runner) -> list[Point]:
+        rows, what = 3 * len(self.names), "findings about XLA:CPU"
+        return [
+            Point(RUN, block, self.comparing, rows, what=what, interpreter=SHIPPED) for block in range(self.pair_blocks)
+        ]
+
+    def about(self, runner: Runner) -> dict:
+        return dict(missing=[])
+
+    def comparing(self, lab: Lab) -> None:
+        """The findings of one block in this process, in seeded random order."""
+        for place, name in enumerate(shuffled(self.names, self.seed, lab.block)):
+            finding = next(f for f in FINDINGS if f.name == name)
+            for row in compare(finding, lab.identity | dict(seed=self.seed), 3 * place):
+                lab.keep(row)
 
 
 # What the children run ------------------------------------------------------------------------------------------------
-
-
-def record(journal: Journal, *, model: str, seed: int, pair_blocks: int) -> tuple[list[Compared], dict]:
-    """All pairs of programs. model: the journal's; no pair depends on it."""
-    return measure(Job(model, None, journal), pair_blocks, seed), dict(missing=[])
-
-
-def comparing(say: Callable, job: dict, identity: dict, names: list[str], seed: int) -> dict:
-    """The findings of one block in this process, in seeded random order."""
-    drawn = shuffled(names, seed, identity["block"])
-    with watched(say):
-        for place, name in enumerate(drawn):
-            finding = next(f for f in FINDINGS if f.name == name)
-            for row in compare(finding, identity | dict(seed=seed), 3 * place):
-                say("trial", row.model_dump())
-    return {}
 
 
 class Subject:

@@ -15,12 +15,12 @@ import numpy as np
 
 from llama_jax import generate
 from llama_jax import prompts as science
-from llama_jax.checkpoint import Checkpoint, load
+from llama_jax.checkpoint import Checkpoint, find, load
 from llama_jax.placement import LADDER, Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, COMPILED, WRONG, compile_causes, frames, passages, protocol, summary
-from llama_lab.bench.job import Job, check, opened, watched, whole
-from llama_lab.bench.journal import Journal
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import UNDECIDED
@@ -80,38 +80,61 @@ def placements(mine: Placement, ladder: Sequence[str]) -> list[Placement]:
     return found
 
 
-def record(
-    journal: Journal,
-    mine: Placement,
-    *,
-    model: str,
-    seed: int,
-    ladder: Sequence[str],
-    prompts: int,
-    blocks: int,
-    processes: int,
-    new_tokens: int,
-) -> tuple[list[Trial], dict]:
-    """The trials of one's own placement, the ladder's and those that must be caught, and what the meta file says."""
-    loaded = load(model)
-    workload = passages.science(loaded, science.load(prompts), new_tokens, seed)
-    measure(Job(model, workload, journal), mine, ladder, blocks, processes)
-    return journal.trials, dict(weights_hash=loaded.weights_hash, baseline=BASELINE, placement=asdict(mine))
+@dataclass(frozen=True)
+class OwnPlacement(Experiment):
+    """One's own placement, the ladder's and those that must be caught, all interleaved, the baseline twice: `blocks`
+    times in each of `processes` fresh processes."""
 
+    beside = ("mine",)
 
-def measure(job: Job, mine: Placement, ladder: Sequence[str], blocks: int, processes: int) -> None:
-    """All of them interleaved, the baseline twice, `blocks` times in each of `processes` fresh processes; the journal
-    keeps the trials.
+    mine: Placement
+    model: str
+    seed: int
+    ladder: tuple[str, ...]
+    prompts: int
+    blocks: int
+    processes: int
+    new_tokens: int
 
-    Raises UserError as `placements` does, and when a process dies.
-    """
-    check(blocks=blocks, processes=processes)
-    asked = [asdict(p) for p in placements(mine, ladder)]
-    rows = len(asked) + len(SPECIMENS) + 1
-    for i in range(processes):
-        job.progress(f"{mine.name} beside the ladder, process {i + 1}", i, processes)
-        numbers = list(range(i * blocks, (i + 1) * blocks))
-        job.child("own", numbers[-1], f"{__name__}:interleaved", rows, asked=asked, blocks=numbers)
+    def __post_init__(self):
+        super().__post_init__()
+        if isinstance(self.mine, dict):  # as it was sent to a process
+            object.__setattr__(self, "mine", Placement(**self.mine))
+
+    @property
+    def also(self) -> object:
+        return self.mine, NESTED, *SPECIMENS
+
+    def check(self) -> None:
+        check_counts(blocks=self.blocks, processes=self.processes)
+        placements(self.mine, self.ladder)
+
+    def points(self, runner: Runner) -> list[Point]:
+        workload = passages.science(load(self.model), science.load(self.prompts), self.new_tokens, self.seed)
+        rows, found = len(placements(self.mine, self.ladder)) + len(SPECIMENS) + 1, []
+        for i in range(self.processes):
+            numbers = list(range(i * self.blocks, (i + 1) * self.blocks))
+            what = f"{self.mine.name} beside the ladder, process {i + 1}"
+            asked = dict(blocks=numbers)
+            found.append(Point("own", numbers[-1], self.interleaved, rows, asked, what, workload=workload))
+        return found
+
+    def about(self, runner: Runner) -> dict:
+        weights = find(self.model).hash()
+        return dict(weights_hash=weights, baseline=BASELINE, placement=asdict(self.mine))
+
+    def interleaved(self, lab: Lab, blocks: Sequence[int]) -> None:
+        """What a process runs; each trial says in JAX's own words why it compiled."""
+
+        def keep(trial: Trial) -> None:
+            lab.keep(trial, cause=compile_causes.shorten(trial.cause))
+
+        def starting(what: str, block: int, **where) -> None:
+            lab.progress(what, block - blocks[0], len(blocks))
+
+        loaded = lab.load()
+        subjects, reference = built(loaded, placements(self.mine, self.ladder)), Reference(loaded, lab.workload)
+        lab.blocks(subjects, blocks, BASELINE, reference, keep, starting=starting, explain=True)
 
 
 def built(loaded: Checkpoint, asked: Sequence[Placement]) -> list[Subject]:
@@ -119,27 +142,6 @@ def built(loaded: Checkpoint, asked: Sequence[Placement]) -> list[Subject]:
     found = [protocol.subject(loaded, p) for p in asked]
     step = next(who for who in found if who.name == BASELINE)
     return found + [build(loaded, step) for build in SPECIMENS.values()]
-
-
-def interleaved(say: Callable, job: dict, identity: dict, asked: Sequence[dict], blocks: Sequence[int]) -> dict:
-    """What a child runs. asked: the fields of each placement."""
-
-    def keep(trial: Trial) -> None:
-        say("trial", {**trial.model_dump(), "cause": compile_causes.shorten(trial.cause)})
-
-    with watched(say):
-        loaded, _, workload, _ = opened(job)
-        subjects = built(loaded, [Placement(**fields) for fields in asked])
-        where = {k: v for k, v in identity.items() if k != "block"}
-        caller = protocol.Caller(
-            where,
-            keep,
-            starting=lambda **what: say("progress", [what["what"], what["block"] - blocks[0], len(blocks)]),
-            explain=True,
-            locked=True,
-        )
-        protocol.measure(subjects, workload, blocks, Reference(loaded, workload), BASELINE, caller)
-    return {}
 
 
 def as_recorded(mine: Placement, meta: dict) -> Placement:

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config
+from llama_jax import config
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import ActivationSpec, ActivationStore
-from llama_lab.bench import AGAIN, recorded
-from llama_lab.bench.job import Job
+from llama_lab.bench import AGAIN
+from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.activation_extraction import finding, probing, rungs
 from llama_lab.experiments.activation_extraction import measure as experiment
@@ -20,7 +20,7 @@ from llama_lab.experiments.activation_extraction import table as extraction_tabl
 from llama_lab.experiments.activation_extraction.gate import LIMIT, Reference, beyond_rounding
 from llama_lab.experiments.activation_extraction.measure import Passes
 from llama_lab.experiments.activation_extraction.pipeline import Setting, pipeline, read
-from llama_lab.experiments.activation_extraction.plan import LADDER, Extraction, Plan, examples_of
+from llama_lab.experiments.activation_extraction.plan import LADDER, Extraction, examples_of
 from llama_lab.experiments.activation_extraction.rungs import (
     BASE,
     CUT,
@@ -272,7 +272,8 @@ def test_rounding_is_forgiven_and_nothing_else(dtype):
 def test_really_measured(tmp_path, monkeypatch):
     """A ladder of a few rungs in a process of its own, the probe, and two processes by command; the rows come back."""
     monkeypatch.setattr(experiment.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    plan = Plan(
+    plan = experiment.Extractions(
+        model=TINY,
         batch=2,
         length=LENGTH,
         unit=3,
@@ -283,11 +284,7 @@ def test_really_measured(tmp_path, monkeypatch):
         probe=10,
         subjects=(BASE, PRODUCT, FORWARD, DISK),
     )
-
-    def measure(journal):
-        return journal.trials, dict(missing=experiment.measure(Job(TINY, None, journal), checkpoint.load(TINY), plan))
-
-    rows, meta = recorded.obtain("measure", "77-extraction", tmp_path, dict(model=TINY), measure, kind=Extraction)
+    rows, meta = plan.obtain("measure", "77-extraction", tmp_path)
     assert all(r.valid for r in rows), [r.reason for r in rows]
     warm = [(r.block, r.subject) for r in rows if r.run == LADDER and r.phase == "warm"]
     assert sorted(warm) == sorted((b, name) for b in range(2) for name in (*plan.subjects, BASE + AGAIN))
@@ -299,8 +296,9 @@ def test_really_measured(tmp_path, monkeypatch):
 
 
 def test_a_command_that_fails_is_a_void_row_with_its_own_words(tmp_path, passes, setting):
-    job = Job("random:nothing", None, Journal(kind=Extraction))
-    report, why = experiment.by_command(job, Plan(), setting.loaded, passes.examples, 1, tmp_path)
+    nothing = experiment.Extractions(model="random:nothing")
+    runner = Runner(nothing, Journal(kind=Extraction))
+    report, why = nothing.by_command(runner, setting.loaded, passes.examples, 1, tmp_path)
     assert report == {}
     assert "nothing" in why
     row = experiment.scaled_row(passes, 2, report, why, tmp_path / "store", {**WHO, "run": "scaling 2"})

@@ -6,7 +6,7 @@ import pytest
 from llama_lab.bench import AGAIN, record
 from llama_lab.experiments.activation_extraction import finding, rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
-from llama_lab.experiments.activation_extraction.measure import STAGES
+from llama_lab.experiments.activation_extraction.passes import STAGES
 from llama_lab.experiments.activation_extraction.plan import LADDER, SECOND, Extraction
 from llama_lab.experiments.activation_extraction.rungs import (
     ASYNC,

@@ -8,7 +8,6 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import protocol
-from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.activation_extraction import (
     command,
@@ -25,14 +24,26 @@ from llama_lab.experiments.activation_extraction.workers import (
     OVERHEAD,
     RAY,
     SCALING,
+    SMALL,
     UNIT,
-    Plan,
     Run,
+    Workers,
 )
 from tests.experiments.activation_extraction.test_chart import words
 from tests.figures.drawn import assert_drawn
 
-PLAN = Plan((1, 2), examples=4, unit=2, batch=2, length=16, sizes=(1, 4), small=256, starts=2, seed=0)
+PLAN = Workers(
+    model=SMALL,
+    seed=0,
+    batch=2,
+    length=16,
+    workers=(1, 2),
+    worker_unit=2,
+    worker_examples=4,
+    worker_starts=2,
+    unit_sizes=(1, 4),
+    unit_examples=256,
+)
 
 
 def row(subject=ONE, n=1, block=0, run=SCALING, **changes):
@@ -63,13 +74,13 @@ def measured(blocks=6, seed=0):
 
 def test_what_is_asked_of_each_engine(monkeypatch):
     monkeypatch.setattr(workers, "find_spec", lambda name: True)
-    asked = workers.kinds(PLAN)
+    asked = PLAN.kinds
     assert [(k.subject, k.workers) for k in asked if k.run == SCALING] == [(ONE, 1), (CHILDREN, 2), (RAY, 1), (RAY, 2)]
     small = [(k.subject, k.workers, k.unit) for k in asked if k.run == OVERHEAD]
     assert small == [(s, n, u) for u in (32, 128) for s, n in ((ONE, 1), (CHILDREN, 2), (RAY, 2))]
     assert [k.options for k in asked[:3]] == [{"processes": 1}, {"processes": 2}, {"engine": "ray", "processes": 1}]
     monkeypatch.setattr(workers, "find_spec", lambda name: None)
-    assert {k.subject for k in workers.kinds(PLAN)} == {ONE, CHILDREN}
+    assert {k.subject for k in PLAN.kinds} == {ONE, CHILDREN}
 
 
 @pytest.fixture
@@ -97,10 +108,9 @@ def ran(monkeypatch, tmp_path):
 
 
 def test_every_run_leaves_its_row_and_what_does_not_count_says_why(ran):
-    job = Job(workers.SMALL, None, Journal(kind=Run), progress=lambda *_: None)
-    workers.measure(job, PLAN)
-    rows = job.journal.trials
-    assert len(ran) == PLAN.starts * len(workers.kinds(PLAN))
+    journal = Journal(kind=Run)
+    rows = list(PLAN.record(journal)[0])
+    assert len(ran) == PLAN.worker_starts * len(PLAN.kinds)
     good = [t for t in rows if t.valid and t.run == SCALING]
     assert {(t.subject, t.tokens, t.wall_ns, t.start_ns) for t in good} <= {
         (ONE, 90, 2 * 10**9, 5 * 10**9), (RAY, 90, 2 * 10**9, 5 * 10**9),
@@ -112,13 +122,10 @@ def test_every_run_leaves_its_row_and_what_does_not_count_says_why(ran):
     of_one = [t for t in rows if t.run == UNIT]
     assert len(of_one) == 2 * sum(t.subject == ONE for t in good)
     assert all(t.wall_ns >= 0 for t in of_one)
-    workers.measure(job, PLAN)  # an interrupted run goes on: nothing is measured again
-    assert job.journal.trials == rows
+    assert PLAN.record(journal)[0] == rows  # an interrupted run goes on: nothing is measured again
 
 
 def test_a_plan_that_cannot_be_is_one_line():
-    given = dict(model=workers.SMALL, seed=0, batch=2, length=16, workers=[1], worker_unit=2, worker_examples=4)
-    given |= dict(worker_starts=1, unit_sizes=[1, 4], unit_examples=64)
     for change, line in (
         (dict(unit_sizes=[2, 2]), "two different numbers"),
         (dict(unit_sizes=[0, 2]), "two different numbers"),
@@ -126,7 +133,7 @@ def test_a_plan_that_cannot_be_is_one_line():
         (dict(worker_starts=0), "worker_starts is 0"),
     ):
         with pytest.raises(UserError, match=line):
-            workers.record(Journal(kind=Run), **given | change)
+            replace(PLAN, **change).record()
 
 
 def test_the_command_is_run_and_a_failure_is_its_line(tmp_path):

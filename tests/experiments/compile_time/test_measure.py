@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import job, protocol, record
+from llama_lab.bench import process, protocol, record
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.compile_time import measure, table
 from llama_lab.experiments.compile_time.measure import Compilation
+from tests.bench import labs
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -130,24 +132,33 @@ def test_a_row_reads_back_as_it_was_written(tmp_path):
     assert record.read(tmp_path / "x.csv", kind=Compilation)[0] == rows
 
 
-def test_what_cannot_be_measured_is_one_line():
-    j = job.Job(SMALL, None, Journal(kind=Compilation))
-    calls = {
-        "'2 ten'; give two": lambda: measure.numbers("2 ten", "depths"),
-        "two or more different": lambda: measure.numbers("4 4", "depths"),
-        "only random weights": lambda: measure.of_depth("smollm2-135m-instruct", 2),
-        "processes is 0": lambda: measure.depth(j, SHAPE, (2, 3), 0),
-        "up to 64": lambda: measure.placements(j, ("step",), 1, tokens=65),
-        "several programs": lambda: measure.placements(j, ("layer",), 1),
-        "no such size": lambda: measure.depth(j, "random:smollm2-135m,hat=3", (2, 3), 1),
-        "context": lambda: measure.sizes(j, ("step",), (64, 10**6)),
-    }
-    for words, call in calls.items():
-        with pytest.raises(UserError, match=words):
-            call()
+def compile_time(**changes):
+    counts = dict(depths="2 3", depth_processes=1, placement_processes=1, slots="32 64")
+    return measure.CompileTime(**dict(model=SMALL, seed=0, shape=SHAPE) | counts | changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("'2 ten'; give two", dict(depths="2 ten")),
+        ("two or more different", dict(depths="4 4")),
+        ("only random weights", dict(shape="smollm2-135m-instruct")),
+        ("depth_processes is 0", dict(depth_processes=0)),
+        ("no such size", dict(shape="random:smollm2-135m,hat=3")),
+        ("context", dict(slots="64 1000000")),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(words, changes):
+    with pytest.raises(UserError, match=words):
+        compile_time(**changes).record()
+
+
+def test_a_program_is_one_that_decodes_alone():
+    assert measure.program_of(parse("loop")) == "decode"
+    with pytest.raises(UserError, match="several programs"):
+        measure.program_of(parse("layer"))
     assert measure.numbers("16, 2 8", "x") == (2, 8, 16)
     assert measure.of_depth("random:smollm2-135m:3", 5) == "random:smollm2-135m,num_hidden_layers=5:3"
-    assert not j.journal.trials
 
 
 def test_stages_that_overlap_void_their_row(monkeypatch):
@@ -179,15 +190,18 @@ def measured(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     home = tmp_path_factory.mktemp("compiling")
     patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
-    j = job.Job(SMALL, None, Journal(home / "j.jsonl", kind=Compilation))
-    measure.depth(j, SHAPE, (2, 3), 1, tokens=4)
-    yield j
+    patch.setattr(measure, "DEPTH_TOKENS", 4)
+    patch.setattr(measure, "STAGED", ())
+    patch.setattr(measure, "SIZED", ())
+    journal = Journal(home / "j.jsonl", kind=Compilation)
+    compile_time().record(journal)
+    yield journal
     patch.undo()
 
 
 @pytest.mark.slow
 def test_the_stages_are_apart_and_jax_says_the_same(measured):
-    timed = [r for r in measure.judged(measured.journal.trials) if r.token_times_ns]
+    timed = [r for r in measure.judged(measured.trials) if r.token_times_ns]
     assert len(timed) == 4
     for r in timed:
         assert r.valid, r.reason
@@ -204,19 +218,9 @@ def test_the_stages_are_apart_and_jax_says_the_same(measured):
 
 
 def in_this_process(task, **arguments):
-    """The rows that a child's task says."""
-    said = []
-    identity, where = (
-        dict(run="slots" if "slots" in arguments else "placement 0", block=0, process=1),
-        dict(model=SMALL, dtype="float32"),
-    )
-    task(
-        lambda kind, value: said.append((kind, value)),
-        dict(**where, placements=[], workload=None),
-        identity,
-        **arguments,
-    )
-    return [Compilation(**value) for kind, value in said if kind == "trial"]
+    """The rows that a child's task leaves."""
+    run = "slots" if "slots" in arguments else "placement 0"
+    return [Compilation(**row) for row in labs.run(task, SMALL, run, **arguments)[0]]
 
 
 def test_a_loop_around_the_step_hands_over_its_tokens_together():
@@ -239,6 +243,5 @@ def test_a_scan_copies_what_it_scans():
 
 @pytest.mark.slow
 def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
-    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
-    again = job.Job(SMALL, None, Journal(measured.journal.path, kind=Compilation))
-    measure.depth(again, SHAPE, (2, 3), 1, tokens=4)
+    monkeypatch.setattr(process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    compile_time().record(Journal(measured.path, kind=Compilation))

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import job, protocol, record
+from llama_lab.bench import phases, process, protocol, record
 from llama_lab.bench.cold import Start
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import NAN
-from llama_lab.bench.workload import Workload
 from llama_lab.experiments.compile_time import finding, starts, table
 from tests.bench.test_record import trial
 from tests.experiments.compile_time.test_measure import SMALL, sweep
@@ -197,24 +196,32 @@ def test_one_trace_is_enough_to_void_a_serialised_start():
 
 def test_wrong_tokens_void_a_start():
     bad = start(block=7).model_copy(update=dict(tokens_sha256="other"))
-    assert [t.valid for t in starts.judged([*trials(), bad])][-1] is False
+    assert [t.valid for t in phases.judge_starts([*trials(), bad])][-1] is False
 
 
-def test_what_cannot_be_started_is_one_line():
-    j = job.Job(SMALL, Workload(((1,),), 2, 1), Journal(kind=Start))
-    single = job.Job(SMALL, Workload(((1,),), 1, 1), j.journal)
-    calls = {
-        "warm.* is no way to start step": lambda: starts.first(j, [("step", "warm")], 1),
-        "processes is 0": lambda: starts.first(j, [("step", "cold")], 0),
-        "No such placement": lambda: starts.first(j, [("stepp", "cold")], 1),
-        "blocks is 0": lambda: starts.warm(j, ["step"], "step", 0),
-        "a rate needs 2": lambda: starts.warm(single, ["step"], "step", 1),
-        "baseline 'step'": lambda: starts.warm(j, ["loop"], "step", 1),
-        "programs of layer cannot be serialised": lambda: starts.first(j, [("layer", "serialised")], 1),
-    }
-    for words, call in calls.items():
-        with pytest.raises(UserError, match=words):
-            call()
+def starting(**changes):
+    """Every way of `step`, and rates of two placements."""
+    ways = [("step", way) for way in starts.WAYS]
+    counts = dict(starts=1, new_tokens=4, blocks=2, warm_processes=1)
+    placements = ["step", "step+scan+donate"]
+    return starts.Starts(**dict(ways=ways, placements=placements, model=SMALL, seed=0) | counts | changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("warm.* is no way to start step", dict(ways=[("step", "warm")])),
+        ("starts is 0", dict(starts=0)),
+        ("No such placement", dict(ways=[("stepp", "cold")])),
+        ("blocks is 0", dict(blocks=0)),
+        ("a rate needs 2", dict(new_tokens=1)),
+        ("baseline 'step'", dict(placements=["loop"])),
+        ("programs of layer cannot be serialised", dict(ways=[("layer", "serialised")])),
+    ],
+)
+def test_what_cannot_be_started_is_one_line(words, changes):
+    with pytest.raises(UserError, match=words):
+        starting(**changes).record()
 
 
 @pytest.fixture(scope="module")
@@ -222,23 +229,22 @@ def measured(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     home = tmp_path_factory.mktemp("starts")
     patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
-    j = job.Job(SMALL, Workload((tuple(range(20)),), 4, 24), Journal(home / "j.jsonl", kind=Start))
-    starts.first(j, [("step", way) for way in starts.WAYS], 1)
-    starts.warm(j, ["step", "step+scan+donate"], "step", 2)
-    yield j
+    journal = Journal(home / "j.jsonl", kind=Start)
+    starting().record(journal)
+    yield journal
     patch.undo()
 
 
 @pytest.mark.slow
 def test_the_three_ways_do_what_they_say(measured):
-    found = {t.phase: t for t in starts.judged(measured.journal.trials) if t.to_first_ns is not None}
+    found = {t.phase: t for t in phases.judge_starts(measured.trials) if t.to_first_ns is not None}
     assert all(t.valid for t in found.values()), [t.reason for t in found.values()]
     assert found["cold"].compiled >= 2
     assert (found["cached"].compiled, found["cached"].cache_hits >= 2) == (0, True)
     serialised = found["serialised"]
     assert (serialised.trace_ns, serialised.lower_ns, serialised.backend_ns, serialised.lowered) == (0, 0, 0, 0)
     assert serialised.bind_ns > 0
-    assert len({t.tokens_sha256 for t in measured.journal.trials}) == 1
+    assert len({t.tokens_sha256 for t in measured.trials}) == 1
     for t in found.values():
         assert all(seconds >= 0 for seconds in table.parts(t).values()), table.parts(t)
         assert 0 <= t.first_backend_ns <= t.backend_ns
@@ -248,7 +254,7 @@ def test_the_three_ways_do_what_they_say(measured):
 
 @pytest.mark.slow
 def test_warm_trials_know_the_sizes_of_their_own_program(measured):
-    by = {t.subject: t for t in measured.journal.trials if t.phase == "warm"}
+    by = {t.subject: t for t in measured.trials if t.phase == "warm"}
     assert set(by) == {"step", "step (again)", "step+scan+donate"}
     assert by["step"].temp_bytes == by["step (again)"].temp_bytes < by["step+scan+donate"].temp_bytes
     assert by["step+scan+donate"].alias_bytes > 0 == by["step"].alias_bytes
@@ -257,9 +263,8 @@ def test_warm_trials_know_the_sizes_of_their_own_program(measured):
 
 @pytest.mark.slow
 def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch, tmp_path):
-    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
-    again = job.Job(SMALL, measured.workload, Journal(measured.journal.path, kind=Start))
-    starts.first(again, [("step", way) for way in starts.WAYS], 1)
-    starts.warm(again, ["step", "step+scan+donate"], "step", 2)
-    record.write(tmp_path / "x.csv", again.journal.trials, Start)
-    assert record.read(tmp_path / "x.csv", kind=Start, as_probed=True)[0] == again.journal.trials
+    monkeypatch.setattr(process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    again = Journal(measured.path, kind=Start)
+    starting().record(again)
+    record.write(tmp_path / "x.csv", again.trials, Start)
+    assert record.read(tmp_path / "x.csv", kind=Start, as_probed=True)[0] == again.trials

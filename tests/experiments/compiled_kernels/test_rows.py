@@ -4,8 +4,6 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import protocol
-from llama_lab.bench.job import Job
-from llama_lab.bench.journal import Journal
 from llama_lab.experiments.compiled_kernels import rows, rows_chart
 from llama_lab.experiments.compiled_kernels.rows import BATCH, SEQUENCE, Pass
 
@@ -39,23 +37,27 @@ def test_a_shape_without_its_single_row_has_no_ratio():
     assert entry["ratio"].n == 0
 
 
+def asked(**changes):
+    counts = dict(row_passes=2, row_blocks=1)
+    shapes = dict(row_engines=["loop+fused"], rows=[1, 4], row_contexts=[16])
+    return rows.PassesOfRows(**dict(model=TINY, seed=0) | shapes | counts | changes)
+
+
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
         ("rows are \\[2, 4\\]; they must be positive and hold 1", dict(rows=[2, 4])),
         ("rows are \\[0, 1\\]", dict(rows=[0, 1])),
-        ("passes is 0", dict(passes=0)),
-        ("No such placement", dict(engines=["loop+fusd"])),
-        ("keeps no cache of a fixed size", dict(engines=["step+growing"])),
-        ("more than the model's 8192", dict(contexts=[9000])),
+        ("passes is 0", dict(row_passes=0)),
+        ("No such placement", dict(row_engines=["loop+fusd"])),
+        ("keeps no cache of a fixed size", dict(row_engines=["step+growing"])),
+        ("more than the model's 8192", dict(row_contexts=[9000])),
     ],
     ids=str,
 )
 def test_mistakes_are_refused_before_anything_is_measured(words, changes):
-    asked = dict(engines=["loop+fused"], rows=[1, 4], contexts=[16], passes=2, blocks=1) | changes
-    job = Job(TINY, None, Journal(kind=Pass))
     with pytest.raises(UserError, match=words):
-        rows.measure(job, **asked, seed=0)
+        asked(**changes).record()
 
 
 def test_the_chart_labels_every_line_and_says_n():
@@ -71,8 +73,7 @@ def test_the_chart_labels_every_line_and_says_n():
 @pytest.mark.parametrize("engine", ["loop+q4_1+fused", "loop"])
 def test_a_child_times_every_shape(engine, tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    job = Job(TINY, None, Journal(kind=Pass))
-    found = rows.measure(job, [engine], [1, 3], [16, 40], 2, 1, seed=0)
+    found, _ = asked(row_engines=[engine], rows=[1, 3], row_contexts=[16, 40]).record()
     assert {(p.kind, p.rows, p.context) for p in found} == {
         (SEQUENCE, 1, 16), (SEQUENCE, 1, 40), (SEQUENCE, 3, 16), (SEQUENCE, 3, 40), (BATCH, 3, 16), (BATCH, 3, 40)
     }  # fmt: skip
@@ -83,6 +84,6 @@ def test_a_child_times_every_shape(engine, tmp_path, monkeypatch):
 @pytest.mark.peers
 def test_llamacpp_passes_rows_too(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    job = Job("smollm2-135m-instruct", None, Journal(kind=Pass))
-    found = rows.measure(job, ["llamacpp"], [1, 2], [8], 1, 1, seed=0)
+    shapes = dict(row_engines=["llamacpp"], rows=[1, 2], row_contexts=[8], row_passes=1)
+    found, _ = asked(model="smollm2-135m-instruct", **shapes).record()
     assert {(p.kind, p.rows) for p in found} == {(SEQUENCE, 1), (SEQUENCE, 2), (BATCH, 2)}

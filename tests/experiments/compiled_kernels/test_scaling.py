@@ -3,8 +3,7 @@
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import phases, protocol
-from llama_lab.bench.job import Job
+from llama_lab.bench import protocol
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.compiled_kernels import scaling
 from tests.bench.test_record import trial
@@ -13,7 +12,6 @@ TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
     "head_dim=16,vocab_size=97"
 )
-SUBJECTS = ["loop", "llamacpp"]
 
 
 def points(name="loop", rates={"256": 60, "4096": 40, "1024": 50}, axis="context", answers=3):  # noqa: B006
@@ -47,37 +45,38 @@ def test_void_answers_do_not_count():
     assert [p["value"] for p in scaling.axis_of(made, "context")["loop"]] == ["1024", "4096"]
 
 
+def asked(**changes):
+    axes = dict(scale_contexts=[24], scale_threads=[])
+    counts = dict(scale_tokens=6, scale_answers=1, scale_processes=1)
+    return scaling.Scaling(**dict(model=TINY, seed=0, scaled=["loop", "llamacpp"]) | axes | counts | changes)
+
+
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
-        ("No such axis: 'contexts'. Did you mean", dict(axes={"contexts": [24]})),
-        ("threads asked for", dict(axes={"threads": [999]})),
-        ("more than the model's 8192", dict(axes={"context": [9000]})),
-        ("leaves no room", dict(axes={"context": [6]})),
-        ("answers is 0", dict(answers=0)),
-        ("No such placement", dict(names=["lop"])),
+        ("threads asked for", dict(scale_threads=[999])),
+        ("more than the model's 8192", dict(scale_contexts=[9000])),
+        ("leaves no room", dict(scale_contexts=[6])),
+        ("answers is 0", dict(scale_answers=0)),
+        ("No such placement", dict(scaled=["lop"])),
     ],
 )
 def test_mistakes_are_named_before_anything_is_measured(words, changes):
-    given = dict(names=SUBJECTS, axes={"context": [24]}, base=24, new_tokens=6, answers=1, processes=1) | changes
     with pytest.raises(UserError, match=words):
-        scaling.measure(Job(TINY, None, Journal()), **given)
+        asked(**changes).record()
 
 
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    job, given = (
-        Job(TINY, None, Journal()),
-        (SUBJECTS, {"context": [24, 64], "threads": [1]}, 24, 6, 2, 1),
-    )
-    made = scaling.measure(job, *given)
+    journal, experiment = Journal(), asked(scale_contexts=[24, 64], scale_threads=[1], scale_answers=2)
+    made, meta = experiment.record(journal)
     assert all(t.valid for t in made), [t.reason for t in made]
     assert {t.run for t in made} == {"context 24 loop", "context 64 loop", "threads 1 loop"}
-    assert [gap["name"] for gap in phases.missing(job.journal)] == ["llamacpp"]
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
     assert {t.prompt_tokens + t.new_tokens for t in made if t.run == "context 64 loop"} == {64}
     (note,) = [
-        n for n in job.journal.notes if n.get("process") == next(t.process for t in made if t.run == "threads 1 loop")
+        n for n in journal.notes if n.get("process") == next(t.process for t in made if t.run == "threads 1 loop")
     ]
     assert len(note["affinity"]) == 1
-    assert scaling.measure(job, *given) == made
+    assert experiment.record(journal)[0] == made

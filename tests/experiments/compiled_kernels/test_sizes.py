@@ -6,8 +6,7 @@ import pytest
 from llama_jax import checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import phases, protocol
-from llama_lab.bench.job import Job
+from llama_lab.bench import protocol
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.compiled_kernels import finding, size_table, sizes
@@ -17,7 +16,15 @@ TINY = (
     "random:smollm2-135m,num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,"
     "num_key_value_heads=2,head_dim=16,vocab_size=512"
 )
-PLAN = dict(engines=["loop+q8_0"], files=[f"{TINY}/q4_0"], contexts=[24], lengths=[10], new_tokens=6, blocks=1)
+PLAN = dict(
+    size_engines=["loop+q8_0"],
+    size_files=[f"{TINY}/q4_0"],
+    size_contexts=[24],
+    size_lengths=[10],
+    size_tokens=6,
+    size_blocks=1,
+    seed=0,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -97,19 +104,19 @@ def test_the_sentence_counts_on_how_many_files_we_are_ahead():
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
-        ("write MODEL/TYPE", dict(files=[TINY])),
-        ("the type one of q4_0, q4_1, q8_0", dict(files=[f"{TINY}/q5_0"])),
-        ("No such preset", dict(files=["random:smol/q4_0"])),
-        ("No such placement", dict(engines=["lop"])),
-        ("more than the model's", dict(contexts=[9000])),
-        ("more than the model's", dict(lengths=[9000])),
-        ("leaves no room", dict(contexts=[6])),
-        ("blocks is 0", dict(blocks=0)),
+        ("write MODEL/TYPE", dict(size_files=[TINY])),
+        ("the type one of q4_0, q4_1, q8_0", dict(size_files=[f"{TINY}/q5_0"])),
+        ("No such preset", dict(size_files=["random:smol/q4_0"])),
+        ("No such placement", dict(size_engines=["lop"])),
+        ("more than the model's", dict(size_contexts=[9000])),
+        ("more than the model's", dict(size_lengths=[9000])),
+        ("leaves no room", dict(size_contexts=[6])),
+        ("blocks is 0", dict(size_blocks=0)),
     ],
 )
 def test_mistakes_are_named_before_anything_is_measured(words, changes):
     with pytest.raises(UserError, match=words):
-        sizes.measure(Job(TINY, None, Journal()), **PLAN | changes)
+        sizes.Sizes(**PLAN | changes).record()
 
 
 def test_a_file_is_made_once_and_a_gguf_files_own_type_is_itself():
@@ -160,14 +167,15 @@ def test_every_subject_has_every_task_in_each_block_and_blocks_differ():
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    job, given = Job(TINY, None, Journal()), PLAN | dict(engines=["loop+q8_0", "step+gguf"], blocks=2)
-    made = sizes.measure(job, **given)
+    journal = Journal()
+    experiment = sizes.Sizes(**PLAN | dict(size_engines=["loop+q8_0", "step+gguf"], size_blocks=2))
+    made, meta = experiment.record(journal)
     assert all(t.valid for t in made), [t.reason for t in made]
     assert {(t.run, t.model) for t in made} == {(f"{TINY}/q4_0", f"{TINY}/q4_0")}
     assert {(t.subject, t.block, t.prompt_tokens, t.new_tokens) for t in made} == {
-        (name, block, *shape) for name in given["engines"] for block in (0, 1) for shape in ((18, 6), (10, 1))
+        (name, block, *shape) for name in experiment.size_engines for block in (0, 1) for shape in ((18, 6), (10, 1))
     }
     assert all(t.bandwidth_gbps for t in made)
-    assert phases.missing(job.journal) == []
+    assert meta["missing"] == []
     assert str(tmp_path) not in str([t.model_dump() for t in made])
-    assert sizes.measure(job, **given) == made
+    assert experiment.record(journal)[0] == made

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import protocol
-from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.compiled_kernels import where
 from llama_lab.experiments.compiled_kernels.where import LONG, NARROW, SHALLOW, WHOLE
@@ -82,29 +81,34 @@ def test_a_block_without_all_variants_is_left_out():
     assert where.table([t for t in made if t.subject != LONG], MODEL, SHORT, FAR) == []
 
 
+def parts(**changes):
+    fields = dict(model=TINY, seed=0, split=["loop"], split_contexts=[24, 64], split_blocks=1, new_tokens=6)
+    return where.PartsOfAToken(**fields | changes)
+
+
 @pytest.mark.parametrize(
-    ("words", "model", "arguments"),
+    ("words", "changes"),
     [
-        ("only of random weights", "smollm2-135m-instruct", (["loop"], 24, 64, 6, 1)),
-        ("must be longer", TINY, (["loop"], 64, 64, 6, 1)),
-        ("No such placement", TINY, (["lop"], 24, 64, 6, 1)),
-        ("blocks is 0", TINY, (["loop"], 24, 64, 6, 0)),
-        ("leaves no room", TINY, (["loop"], 6, 64, 6, 1)),
-        ("too small to leave anything out", TINY + ",vocab_size=64", (["loop"], 24, 64, 6, 1)),
+        ("only of random weights", dict(model="smollm2-135m-instruct")),
+        ("must be longer", dict(split_contexts=[64, 64])),
+        ("No such placement", dict(split=["lop"])),
+        ("blocks is 0", dict(split_blocks=0)),
+        ("leaves no room", dict(split_contexts=[6, 64])),
+        ("too small to leave anything out", dict(model=TINY + ",vocab_size=64")),
     ],
 )
-def test_mistakes_are_named(words, model, arguments):
+def test_mistakes_are_named(words, changes):
     with pytest.raises(UserError, match=words):
-        where.measure(Job(model, None, Journal()), *arguments)
+        parts(**changes).record()
 
 
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    journal = Journal()
-    made = where.measure(Job(TINY, None, journal), ["loop", "loop+q8_0"], 24, 64, 6, 2)
+    journal, experiment = Journal(), parts(split=["loop", "loop+q8_0"], split_blocks=2)
+    made, _ = experiment.record(journal)
     assert all(t.valid for t in made), [t.reason for t in made]
     assert len(made) == 2 * 2 * 4
     assert len({t.bytes_per_token for t in made if t.placement == "loop"}) == 4  # four models, or contexts
     assert [e["name"] for e in where.table(made, TINY, 24, 64)] == ["loop", "loop+q8_0"]
-    assert where.measure(Job(TINY, None, journal), ["loop", "loop+q8_0"], 24, 64, 6, 2) == made
+    assert experiment.record(journal)[0] == made

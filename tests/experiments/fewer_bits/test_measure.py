@@ -10,11 +10,12 @@ import pytest
 from llama_jax import checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available, passages, protocol
-from llama_lab.bench.job import Job
+from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import encoder
 from llama_lab.experiments.fewer_bits import measure, table
 from llama_lab.experiments.fewer_bits.measure import Contest
+from tests.bench import labs
 from tests.checkpoint import test_gguf
 
 TINY = (
@@ -22,7 +23,15 @@ TINY = (
     "head_dim=16,vocab_size=97"
 )
 CONTEST = Contest(
-    TINY, ("loop", "loop+int8"), ("torch-int8", "llamacpp+q4_0"), (24, 48), new_tokens=6, blocks=2, processes=1
+    TINY,
+    ("loop", "loop+int8"),
+    ("torch-int8", "llamacpp+q4_0"),
+    (24, 48),
+    new_tokens=6,
+    blocks=2,
+    processes=1,
+    starts=1,
+    seed=0,
 )
 
 
@@ -45,7 +54,7 @@ CONTEST = Contest(
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
-        measure.run(replace(CONTEST, **changes), Journal())
+        replace(CONTEST, **changes).record()
 
 
 def test_the_context_is_full_with_the_last_token(packaged):
@@ -83,10 +92,10 @@ def test_the_kernels_are_found_in_the_folder_given(tmp_path, monkeypatch):
     monkeypatch.setattr(
         build, "library", lambda: made.append(os.environ["LLAMA_JAX_CACHE"]) or (tmp_path / "x.o").write_text("code")
     )
-    said = []
+    notes = []
     for way in measure.WAYS:
-        measure.kernels_ready(lambda kind, value: said.append(value), {}, dict(block=1), str(tmp_path), way)
-    notes = [value["kernels"] for value in said]
+        _, (note,) = labs.run(measure.kernels_ready, TINY, block=1, folder=str(tmp_path), way=way)
+        notes.append(note["kernels"])
     assert made == [str(tmp_path)] * 2
     assert [(n["way"], n["block"], n["found"]) for n in notes] == [("cold", 1, False), ("cached", 1, True)]
     assert all(n["seconds"] >= 0 and n["isa"] for n in notes)
@@ -95,20 +104,22 @@ def test_the_kernels_are_found_in_the_folder_given(tmp_path, monkeypatch):
 def test_compiled_kernels_are_asked_for_once_a_way_and_start(monkeypatch):
     asked = []
 
-    def child(self, run, block, task, expected, **given):
-        asked.append((run, block, Path(given["folder"]).is_dir()))
-        self.journal.note(process=len(asked), kernels=dict(way=given["way"], block=block, seconds=1.0))
+    def child(self, point):
+        asked.append((point.run, point.block, Path(point.arguments["folder"]).is_dir()))
+        kernels = dict(way=point.arguments["way"], block=point.block, seconds=1.0)
+        self.journal.note(process=len(asked), kernels=kernels)
 
-    monkeypatch.setattr(Job, "child", child)
-    job = Job(TINY, None, Journal())
-    measure.compile_kernels(job, 2)
+    monkeypatch.setattr(Runner, "child", child)
+    contest = replace(CONTEST, starts=2)
+    runner = Runner(contest, Journal())
+    contest.compile_kernels(runner)
     assert asked == [
         ("kernels cold", 0, True),
         ("kernels cached", 0, True),
         ("kernels cold", 1, True),
         ("kernels cached", 1, True),
     ]
-    measure.compile_kernels(job, 2)  # all of it is in the journal
+    contest.compile_kernels(runner)  # all of it is in the journal
     assert len(asked) == 4
 
 
@@ -117,7 +128,7 @@ def test_really_measured(tmp_path, monkeypatch):
     """Placements and PyTorch on random weights; what reads a file is a gap; an interrupted run goes on."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     journal = Journal()
-    trials, meta = measure.run(CONTEST, journal)
+    trials, meta = CONTEST.record(journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp+q4_0"]
     assert meta["subjects"] == ["loop", "loop+int8", "torch-int8"]
@@ -125,4 +136,4 @@ def test_really_measured(tmp_path, monkeypatch):
     assert {t.prompt_tokens + t.new_tokens for t in trials if t.run == "context 48"} == {48}
     for found in (table.ladder(trials, meta["subjects"], c, [], journal.notes) for c in CONTEST.contexts):
         assert all(e["decode"].n == 2 and e["mbu"].n == 2 and e["peak"] for e in found)
-    assert measure.run(CONTEST, journal)[0] == trials
+    assert CONTEST.record(journal)[0] == trials

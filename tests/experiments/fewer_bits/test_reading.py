@@ -6,8 +6,7 @@ import pytest
 
 from llama_jax import checkpoint
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, phases, protocol, quality, record
-from llama_lab.bench.job import Job
+from llama_lab.bench import available, protocol, quality, record
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.fewer_bits import reading
 from llama_lab.experiments.fewer_bits.reading import ALL, CODE, PROSE, Reading
@@ -129,16 +128,23 @@ def test_a_quotient_of_noisy_distances_has_a_wide_interval():
     assert found.low < found.value < found.high
 
 
-def test_mistakes_are_named_before_anything_runs():
-    job = Job(TINY, None, Journal(kind=Reading))
-    for words, arguments in {
-        "No such placement: 'lop'": (["lop"], 10, 5),
-        "tokens is 0": ([], 0, 5),
-        "window is 0": ([], 10, 0),
-        "more than the model's context of 8192": ([], 10, 9000),
-    }.items():
-        with pytest.raises(UserError, match=words):
-            reading.measure(job, *arguments)
+def asked(*placements, **changes):
+    fields = dict(model=TINY, seed=0, quality_tokens=50, window=20, placements=placements, peers=[])
+    return reading.Readings(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("No such placement: 'lop'", dict(placements=["lop"])),
+        ("tokens is 0", dict(quality_tokens=0)),
+        ("window is 0", dict(window=0)),
+        ("more than the model's context of 8192", dict(window=9000)),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(words, changes):
+    with pytest.raises(UserError, match=words):
+        asked(**changes).record()
 
 
 @pytest.mark.slow
@@ -147,13 +153,13 @@ def test_really_read(tmp_path, monkeypatch):
     files."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     journal = Journal(kind=Reading)
-    asked = ["loop", "loop+bf16", "torch-int8", "llamacpp+q4_0"]
-    made = reading.measure(Job(TINY, None, journal), asked, 50, 20)
+    experiment = asked("loop", "loop+bf16", peers=["torch-int8", "llamacpp+q4_0"])
+    made, meta = experiment.record(journal)
     at = {(e["subject"], e["text"]): e for e in reading.table(made)}
     assert {name for name, _ in at} == {"float32", "loop", "loop+bf16", "torch-int8"}
     assert all(e["tokens"] == (100 if text == ALL else 50) and e["valid"] for (_, text), e in at.items())
     assert at["float32", ALL]["kl"] == at["loop", ALL]["kl"] == 0
     assert at["float32", ALL]["kl"] < at["loop+bf16", ALL]["kl"] < at["torch-int8", ALL]["kl"]
     assert at["float32", ALL]["ppl"] == pytest.approx(97, rel=0.2)  # a random model foresees nothing
-    assert [gap["name"] for gap in phases.missing(journal)] == ["llamacpp+q4_0"]
-    assert reading.measure(Job(TINY, None, journal), asked, 50, 20) == made  # nothing anew
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp+q4_0"]
+    assert experiment.record(journal)[0] == made  # nothing anew

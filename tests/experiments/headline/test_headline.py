@@ -36,7 +36,7 @@ def test_what_is_measured_and_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "PLACEMENTS", ("eager", "step", "loop"))
     said = []
     amount = measure.Amount(blocks=1, processes=1, new_tokens=3, model=TINY)
-    found, about = measure.record(Journal(), amount, lambda what, done, total: said.append(total))
+    found, about = amount.record(Journal(), lambda what, done, total: said.append(total))
     assert {t.subject for t in found} == {"eager", "step", "step (again)", "loop"}
     assert all(t.valid for t in found), [t.reason for t in found]
     assert (about["baseline"], about["subjects"]) == ("step", ["eager", "step", "loop"])

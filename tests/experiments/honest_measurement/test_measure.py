@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import job, protocol, published, record, statistics
+from llama_lab.bench import process, protocol, published, record, statistics
+from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.honest_measurement import finding, measure
@@ -138,15 +139,15 @@ def test_a_void_trial_is_no_answer_with_the_guard_on():
     assert found["interleaved"].value == pytest.approx(1, abs=0.02)
 
 
-def test_counts_below_one_are_named(tmp_path):
-    job = measure.Job("m", Workload(((1,),), 1, 1), Journal())
-    for call, words in (
-        (lambda: measure.compilation(job, 0), "processes is 0"),
-        (lambda: measure.tail(job, 0), "requests is 0"),
-        (lambda: measure.order(job, 1, 0), "pairs is 0"),
-    ):
-        with pytest.raises(UserError, match=words):
-            call()
+def honest(**changes):
+    counts = dict(processes=1, repeats=2, requests=4, rounds=1, pairs=2, blocks=1, ab_processes=1, simulated=1)
+    return measure.HonestMeasurement(**dict(model="m", seed=0, a="step", b="step+donate") | counts | changes)
+
+
+@pytest.mark.parametrize("name", ["processes", "repeats", "requests", "rounds", "pairs"])
+def test_counts_below_one_are_named(name):
+    with pytest.raises(UserError, match=f"{name} is 0"):
+        honest(**{name: 0}).record()
 
 
 def test_the_published_way_breaks_the_checklist():
@@ -157,6 +158,16 @@ def test_the_published_way_breaks_the_checklist():
     assert not kept["an A/A control that finds no difference"]
 
 
+def claimed(model, journal):
+    """The processes of all three claims, into a journal."""
+    experiment, prompt = honest(model=model), (5, 6, 7)
+    runner = Runner(experiment, journal)
+    runner.run(experiment.compilation(Workload((prompt,), measure.TEST, len(prompt))))
+    runner.run([experiment.tail(Workload((prompt, (8, 9)), 1, 4))])
+    runner.run(experiment.order(Workload((prompt,), 4, 4)))
+    return runner
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """All three claims, really measured on a small model, with their journal."""
@@ -165,12 +176,7 @@ def measured(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
     journal = Journal(home / "j.jsonl")
-    prompt = (5, 6, 7)
-    job = measure.Job(str(folder), Workload((prompt,), measure.TEST, len(prompt)), journal)
-    measure.compilation(job, processes=1, repeats=2)
-    measure.tail(measure.Job(str(folder), Workload((prompt, (8, 9)), 1, 4), journal), requests=4)
-    measure.order(measure.Job(str(folder), Workload((prompt,), 4, 4), journal), rounds=1, pairs=2)
-    yield job
+    yield claimed(str(folder), journal)
     patch.undo()
 
 
@@ -204,11 +210,8 @@ def test_the_other_two_claims_have_all_their_trials(measured):
 
 @pytest.mark.slow
 def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
-    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
-    again = measure.Job(measured.model, measured.workload, Journal(measured.journal.path))
-    measure.compilation(again, processes=1, repeats=2)
-    measure.tail(again, requests=4)
-    measure.order(again, rounds=1, pairs=2)
+    monkeypatch.setattr(process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    again = claimed(measured.model, Journal(measured.journal.path))
     assert [t.model_dump() for t in record.read(measured.journal.path)[0]] == [
         t.model_dump() for t in again.journal.trials
     ]

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import protocol, record, recorded
-from llama_lab.bench.job import Job
-from llama_lab.bench.journal import Journal
+from llama_lab.bench import protocol, record
 from llama_lab.experiments.host_loop import finding, flax_chart, flax_twin
 from llama_lab.experiments.host_loop.flax_twin import CallRow
 
@@ -154,20 +152,25 @@ def test_the_figure_is_drawn_in_style_also_with_a_way_without_a_burst(tmp_path):
         assert_drawn(flax_chart.call_cost(flax_twin.table(data)), tmp_path)
 
 
-def test_mistakes_are_named_before_anything_runs():
-    job = Job(TINY, None, Journal(kind=CallRow))
-    for words, arguments in {
-        "processes is 0": (0, 1, 1),
-        "rounds is 0": (1, 0, 1),
-        "calls is 0": (1, 1, 0),
-        "9000 calls exceed the context of 8192": (1, 1, 9000),
-    }.items():
-        with pytest.raises(UserError, match=words):
-            flax_twin.per_call(job, [], *arguments)
-    with pytest.raises(UserError, match="No such way of calling: 'torch'"):
-        flax_twin.per_call(job, [], 1, 1, 1, ways=["torch"])
-    with pytest.raises(UserError, match="No such size of model: '3 layers'. Did you mean .*'2 layers'"):
-        flax_twin.per_call(job, ["3 layers"], 1, 1, 1)
+def cost_of_a_call(**changes):
+    counts = dict(processes=1, flax_rounds=2, flax_calls=4, ways=flax_twin.WAYS)
+    return flax_twin.CostOfACall(**dict(model=TINY, seed=0, flax_sizes=[]) | counts | changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("processes is 0", dict(processes=0)),
+        ("rounds is 0", dict(flax_rounds=0)),
+        ("calls is 0", dict(flax_calls=0)),
+        ("9000 calls exceed the context of 8192", dict(flax_calls=9000)),
+        ("No such way of calling: 'torch'", dict(ways=["torch"])),
+        ("No such size of model: '3 layers'. Did you mean .*'2 layers'", dict(flax_sizes=["3 layers"])),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(words, changes):
+    with pytest.raises(UserError, match=words):
+        cost_of_a_call(**changes).record()
 
 
 @pytest.mark.slow
@@ -175,12 +178,7 @@ def test_really_measured(tmp_path, monkeypatch):
     """Every way in one process: silent under the guard, equal tokens, and the ways that are jitted one dispatch a
     call."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-
-    def measure(journal):
-        flax_twin.per_call(Job(TINY, None, journal), [], 1, 2, 4)
-        return journal.trials, {}
-
-    made, meta = recorded.obtain("measure", "77-calls", tmp_path, dict(model=TINY), measure, kind=CallRow)
+    made, meta = cost_of_a_call().obtain("measure", "77-calls", tmp_path)
     assert all(r.valid for r in made), [r.reason for r in made]
     assert sorted((r.subject, r.round) for r in made) == sorted(
         (way, turn) for way in flax_twin.WAYS for turn in range(2)
@@ -195,4 +193,4 @@ def test_really_measured(tmp_path, monkeypatch):
         assert (r.output_bytes or 0) < 4 * r.parameters or r.subject == flax_twin.NNX_JITTED
     assert meta["processes"][0]["watch"]
     assert flax_twin.table(made)
-    assert recorded.obtain("recorded", "77-calls", tmp_path, {}, measure, kind=CallRow)[0] == made
+    assert cost_of_a_call().obtain("recorded", "77-calls", tmp_path)[0] == made

@@ -10,7 +10,7 @@ import pytest
 from llama_jax import generate, pipeline
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, job, protocol, record
+from llama_lab.bench import AGAIN, process, protocol, record
 from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
@@ -209,18 +209,23 @@ def test_a_served_run_with_one_wrong_answer_is_void(tiny):
     assert not measure.judged(made, tokens[:9], reference).valid
 
 
+def host_loop(**changes):
+    counts = dict(prompts=2, blocks=2, processes=1, rounds=2, new_tokens=10)
+    return measure.HostLoop(**dict(model=TINY, seed=0, sizes=[]) | counts | changes)
+
+
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("changes", "words"),
     [
-        (lambda work: measure.by_strategy(work, [], 0, 1), "processes is 0"),
-        (lambda work: measure.by_strategy(work, ["0.2M"], 1, 1), "No such size of a model: '0.2M'.*0.1M"),
-        (lambda work: measure.serving(work, [], 1, 0), "rounds is 0"),
+        (dict(processes=0), "processes is 0"),
+        (dict(sizes=["0.2M"]), "No such size of a model: '0.2M'.*0.1M"),
+        (dict(rounds=0), "rounds is 0"),
     ],
 )
-def test_mistakes_are_named_before_anything_runs(call, words, monkeypatch):
-    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
+def test_mistakes_are_named_before_anything_runs(changes, words, monkeypatch):
+    monkeypatch.setattr(process, "start", lambda *a, **k: pytest.fail("a process was started"))
     with pytest.raises(UserError, match=words):
-        call(job.Job(TINY, Workload(((1, 2),), 4, 4), Journal(kind=HostTrial)))
+        host_loop(**changes).record()
 
 
 def test_a_size_that_is_the_model_itself_is_measured_once():
@@ -235,16 +240,15 @@ def measured(tmp_path_factory):
     home = tmp_path_factory.mktemp("hostloop")
     patch = pytest.MonkeyPatch()
     patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
-    work = job.Job(TINY, Workload(((5, 6, 7, 8), (9, 10, 11, 12)), 10, 4), Journal(home / "j.jsonl", kind=HostTrial))
-    measure.by_strategy(work, [], processes=1, blocks=2)
-    measure.serving(work, [], processes=1, rounds=2)
-    yield work
+    journal = Journal(home / "j.jsonl", kind=HostTrial)
+    host_loop().record(journal)
+    yield journal
     patch.undo()
 
 
 @pytest.mark.slow
 def test_every_strategy_is_measured_and_makes_the_same_tokens(measured):
-    trials = measure.of_model(measured.journal.trials, TINY)
+    trials = measure.of_model(measured.trials, TINY)
     assert {t.subject for t in trials} == {*measure.STRATEGIES, "step (again)"}
     assert len(trials) == 2 * (len(measure.STRATEGIES) + 1)
     assert all(t.valid for t in trials), {t.reason for t in trials}
@@ -278,21 +282,20 @@ def test_every_strategy_is_measured_and_makes_the_same_tokens(measured):
 
 @pytest.mark.slow
 def test_both_ways_to_serve_are_measured(measured):
-    trials = measure.of_model(measured.journal.trials, TINY, "serve")
+    trials = measure.of_model(measured.trials, TINY, "serve")
     assert sorted((t.block, t.subject) for t in trials) == [
         (b, s) for b in (0, 1) for s in (hostclock.ONE_THREAD, hostclock.THREADS)
     ]
-    assert all(t.valid and t.new_tokens == 20 and t.calls == 18 and t.prompt_tokens == 8 for t in trials), {
+    assert all(t.valid and t.new_tokens == 20 and t.calls == 18 and t.prompt_tokens == 80 for t in trials), {
         t.reason for t in trials
     }
-    assert measure.served(measured.journal.trials)[0]["ratio"].n == 2
+    assert measure.served(measured.trials)[0]["ratio"].n == 2
 
 
 @pytest.mark.slow
 def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
-    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
-    again = job.Job(measured.model, measured.workload, Journal(measured.journal.path, kind=HostTrial))
-    measure.by_strategy(again, [], processes=1, blocks=2)
-    measure.serving(again, [], processes=1, rounds=2)
-    assert measure.by_size(again.journal.trials)[0]["model"] == TINY
+    monkeypatch.setattr(process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    again = Journal(measured.path, kind=HostTrial)
+    host_loop().record(again)
+    assert measure.by_size(again.trials)[0]["model"] == TINY
     assert pipeline.BOUND > 0

@@ -61,12 +61,23 @@ def test_latencies_are_those_of_one_model_by_context():
     assert measure.saving(trials, "a", 32).value == pytest.approx(2.5)
 
 
-def test_plans_are_checked_before_anything_runs():
-    with pytest.raises(UserError, match="context of 1024"):
-        measure.at_contexts(SMALL, [32, 1022], 4, 1, 1, 0)
-    for wrong in ([32], [0, 5], ["a", "b"]):
-        with pytest.raises(UserError, match="at least two lengths"):
-            measure.at_contexts(SMALL, wrong, 4, 1, 1, 0)
+def kv_cache(**changes):
+    counts = dict(seed=0, new_tokens=4, blocks=1, case_blocks=2, type_blocks=1, processes=1, type_context=40)
+    return measure.KvCache(**dict(model=SMALL, shapes=SMALL, contexts=[8, 16]) | counts | changes)
+
+
+@pytest.mark.parametrize(
+    ("contexts", "words"),
+    [
+        ([32, 1022], "context of 1024"),
+        ([32], "at least two lengths"),
+        ([0, 5], "at least two lengths"),
+        (["a", "b"], "at least two lengths"),
+    ],
+)
+def test_plans_are_checked_before_anything_runs(contexts, words):
+    with pytest.raises(UserError, match=words):
+        kv_cache(contexts=contexts).record()
 
 
 @pytest.mark.parametrize("family", config.FAMILIES)
@@ -128,7 +139,7 @@ def test_the_finding_says_what_was_measured():
 @pytest.mark.slow
 def test_the_case_is_measured_whole_and_gated(tmp_path, monkeypatch):
     monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
-    trials = suite.collect(measure.fifteen(SMALL, blocks=2, processes=1, seed=0))
+    trials = suite.collect(kv_cache().plans[0])
     assert {t.subject for t in trials} == {*measure.COMBINATIONS, "step" + AGAIN}
     assert all(t.valid and t.new_tokens == measure.NEW and t.prompt_tokens == measure.PROMPT for t in trials), [
         t.reason for t in trials

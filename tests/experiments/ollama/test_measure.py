@@ -7,9 +7,10 @@ import pytest
 from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import footprints, protocol
+from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import encoder
-from llama_lab.experiments.ollama import measure, turns
+from llama_lab.experiments.ollama import turns
 from llama_lab.experiments.ollama.measure import Contest
 
 TINY = (
@@ -28,6 +29,9 @@ CONTEST = Contest(
     turns=2,
     turn_tokens=4,
     chats=2,
+    served=(),
+    starts=1,
+    seed=0,
 )
 
 
@@ -49,12 +53,12 @@ CONTEST = Contest(
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
-        measure.run(replace(CONTEST, **changes), Journal())
+        replace(CONTEST, **changes).record()
 
 
 def test_too_long_a_conversation_is_named():
     with pytest.raises(UserError, match="exceed the model's context of 96"):
-        measure.run(replace(CONTEST, model=TINY + ",max_position_embeddings=96"), Journal())
+        replace(CONTEST, model=TINY + ",max_position_embeddings=96").record()
 
 
 def test_each_turn_holds_all_before_it(packaged):
@@ -83,8 +87,8 @@ def test_a_file_reader_needs_no_weights(packaged, tmp_path, monkeypatch):
     """llama.cpp alone in its process holds less than the float32 weights would take."""
     pytest.importorskip("llama_cpp")
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    journal, work = Journal(), turns.conversation(packaged, 1, 2)
-    footprints.memory(measure.Job(packaged.name, work, journal), ["llamacpp"], 1)
-    (found,) = footprints.table(journal.trials, journal.notes, ["llamacpp"])
+    runner, work = Runner(replace(CONTEST, model=packaged.name), Journal()), turns.conversation(packaged, 1, 2)
+    runner.run(footprints.points(["llamacpp"], 1, work))
+    (found,) = footprints.table(runner.rows, runner.journal.notes, ["llamacpp"])
     assert found["peak"][0] - found["libraries"] < packaged.config.num_parameters * 4
     assert found["dtype"] == "q4_1"

@@ -6,7 +6,6 @@ import pytest
 from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import passages, protocol
-from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import encoder
 from llama_lab.experiments.past_one_token_a_pass import finding, measure, table
 from tests.experiments.fewer_bits.test_measure import TINY
@@ -36,7 +35,7 @@ ASKED = dict(
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
-        measure.record(Journal(), **ASKED | changes)
+        measure.PastOneToken(**ASKED | changes).record()
 
 
 def test_copies_have_begun_and_edits_have_another_word(packaged):
@@ -77,7 +76,7 @@ def test_passes_are_those_of_the_stream():
 def test_it_is_measured(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     monkeypatch.setattr(protocol.tempfile, "tempdir", None)
-    trials, meta = measure.record(Journal(), **ASKED)
+    trials, meta = measure.PastOneToken(**ASKED).record()
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
     entries = table.table(trials, meta | dict(parameters=ASKED))

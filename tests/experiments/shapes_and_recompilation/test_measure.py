@@ -7,10 +7,11 @@ import pytest
 
 from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import compile_causes, job, record, workload
+from llama_lab.bench import compile_causes, process, protocol, record, workload
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.shapes_and_recompilation import measure, table
 from llama_lab.experiments.shapes_and_recompilation.measure import Served, Stream
+from tests.bench import labs
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -73,31 +74,27 @@ def test_real_prompts_are_ragged(packaged):
     assert text.count("?") == 3
 
 
+def recompilation(**changes):
+    counts = dict(prompts=1, requests=1, new_tokens=2, batch=4, processes=1, surprise_processes=1)
+    return measure.Recompilation(**dict(model=MODEL, seed=0) | counts | changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (dict(count=0), "prompts is 0"),
-        (dict(requests=1), "requests is 1"),
+        (dict(prompts=0), "prompts is 0"),
+        (dict(prompts=2), "requests is 1"),
         (dict(new_tokens=0), "new_tokens is 0"),
         (dict(batch=1), "batch is 1"),
         (dict(new_tokens=9000), "exceed the model's context"),
+        (dict(surprise_processes=0), "surprise_processes is 0"),
     ],
 )
-def test_counts_that_cannot_be_are_named(loaded, changes, words):
-    with pytest.raises(UserError, match=words):
-        measure.ragged(loaded, **{**dict(count=2, requests=2, new_tokens=2), **changes})
-
-
-def test_nothing_is_measured_for_a_wrong_name_or_count(loaded, monkeypatch):
-    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
+def test_nothing_is_measured_for_counts_that_cannot_be(monkeypatch, changes, words):
+    monkeypatch.setattr(process, "start", lambda *a, **k: pytest.fail("a process was started"))
     monkeypatch.setattr(measure, "expect", lambda *a: pytest.fail("a reference was made"))
-    here = job.Job(MODEL, None, Journal(kind=Served))
-    for processes, words in (
-        ({measure.SHAPES: 1, measure.LAST: 0}, r"processes \(last batch\) is 0"),
-        ({"shape": 1}, "Did you mean 'shapes'"),
-    ):
-        with pytest.raises(UserError, match=words):
-            measure.serve(here, loaded, Stream(((1,),), (0,), 1, 2), processes)
+    with pytest.raises(UserError, match=words):
+        recompilation(**changes).record()
 
 
 PLAIN = Stream(((1,) * 5, (2,) * 9, (3,) * 20), (0, 2, 1, 2), NEW, 4)
@@ -137,12 +134,10 @@ def test_dummy_rows_repeat_the_first_prompt(loaded):
 
 def served(stream, experiment, subject):
     """A stream served in this process, as a child would; its rows."""
-    said = []
-    identity = dict(run=f"{experiment}: {subject}", block=0, process=1)
     plain = json.loads(json.dumps(measure.asdict(stream)))
-    made = dict(model=MODEL, dtype="float32", placements=[], workload=None)
-    measure.serving(lambda kind, value: said.append((kind, value)), made, identity, experiment, subject, plain)
-    return [Served(**value) for kind, value in said if kind == "trial"]
+    asked = dict(experiment=experiment, subject=subject, stream=plain)
+    rows, _ = labs.run(measure.serving, MODEL, f"{experiment}: {subject}", **asked)
+    return [Served(**row) for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -225,17 +220,15 @@ def test_a_wrong_answer_is_void_and_keeps_its_programs(stream):
 
 @pytest.mark.slow
 def test_children_fill_a_journal_once(loaded, tmp_path, monkeypatch):
-    monkeypatch.setattr(job.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    stream = measure.ragged(loaded, 1, 1, 2)
-    here = job.Job(MODEL, None, Journal(tmp_path / "j.jsonl", kind=Served), progress=lambda *a: None)
-    measure.serve(here, loaded, stream, {measure.COMMITTED: 1})
-    rows = job.whole(here.journal.trials)
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(measure, "SUBJECTS", {measure.COMMITTED: measure.SUBJECTS[measure.COMMITTED]})
+    journal = Journal(tmp_path / "j.jsonl", kind=Served)
+    rows, _ = recompilation().record(journal)
     bad, cured = table.accounts(rows, measure.COMMITTED)
     assert (bad.programs, bad.surprises, cured.programs, cured.surprises) == (4, 2, 2, 0)
     assert len({r.process for r in rows}) == 2
     assert np.isfinite([*bad.total, *bad.warm, *cured.total, *cured.warm]).all()
     path = record.write(tmp_path / "t.csv", rows, Served)
     assert record.read(path, kind=Served)[0] == rows
-    monkeypatch.setattr(job.process, "start", lambda *a, **k: pytest.fail("a process was started"))
-    again = job.Job(MODEL, None, Journal(here.journal.path, kind=Served), progress=lambda *a: None)
-    measure.serve(again, loaded, stream, {measure.COMMITTED: 1})
+    monkeypatch.setattr(process, "start", lambda *a, **k: pytest.fail("a process was started"))
+    assert recompilation().record(Journal(journal.path, kind=Served))[0] == rows

@@ -10,11 +10,13 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import AGAIN
 from llama_lab.bench.cold import Start
-from llama_lab.bench.job import Job, whole
+from llama_lab.bench.experiment import Runner, whole
 from llama_lab.bench.journal import Journal
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.time_to_first_token import first_requests, measure
 from llama_lab.experiments.time_to_first_token import plan as ttft_plan
+from tests.bench import labs
 from tests.bench.test_passages import without_tokenizer
 from tests.experiments.compile_time.test_measure import SMALL
 
@@ -132,9 +134,11 @@ def test_processes_cover_every_block_and_every_tail_request_once(monkeypatch):
 def test_who_can_sample_does_and_the_others_take_the_best_token(tiny):
     loaded = without_tokenizer(tiny)
     names = ("step exact", "torch", "flax-linen+jit")
-    samplers = {who.name: who.sampler for who in measure.build(lambda *said: None, loaded, names, 0, {}, 0.7)}
+    samplers = {
+        who.name: who.sampler for who in measure.build(Lab(lambda *said: None, {}, ""), loaded, names, 0, {}, 0.7)
+    }
     assert samplers == {"step exact": Sampler(0.7), "torch": Sampler(0.7), "flax-linen+jit": None}
-    assert {who.sampler for who in measure.build(lambda *said: None, loaded, names, 0, {})} == {None}
+    assert {who.sampler for who in measure.build(Lab(lambda *said: None, {}, ""), loaded, names, 0, {})} == {None}
 
 
 def test_the_order_is_random_and_the_baseline_runs_twice(tiny):
@@ -172,12 +176,13 @@ def measured(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(lock))
         said = []
-        job = Job(SMALL, None, Journal(kind=Start), progress=lambda *words: said.append(words))
+        journal = Journal(kind=Start)
         plan = changed(peers=("flax-linen+jit", "llamacpp"), temperature=0.7, tail=((5, 2), (8, 1)))
-        gaps = measure.measure(job, checkpoint.load(SMALL), plan)
-        before = len(job.journal.trials)
-        measure.measure(job, checkpoint.load(SMALL), plan)
-        return job.journal, gaps, said, before
+        experiment = measure.FirstTokens(SMALL, plan)
+        _, meta = experiment.record(journal, lambda *words: said.append(words))
+        before = len(journal.trials)
+        experiment.record(journal)
+        return journal, meta["missing"], said, before
 
 
 @pytest.mark.slow
@@ -224,15 +229,10 @@ def test_cold_requests_have_processes_of_their_own_and_what_they_compiled(measur
 
 @pytest.mark.slow
 def test_a_cold_request_with_other_tokens_is_void(tiny):
-    said = []
-    job = dict(model=SMALL, dtype="float32", placements=[], workload=None)
-    work = dict(prompts=[[1] * 20], new_tokens=2, length=20, batch=1, seed=0)
-    where = dict(run="cold step exact", block=0, process=1)
     plan = {k: getattr(PLAN, k) for k in PLAN.__dataclass_fields__}
-    measure.first_request(
-        lambda kind, value: said.append((kind, value)), job, where, "step exact", 0, plan, work, [96, 96]
-    )
-    (row,) = [value for kind, value in said if kind == "trial"]
+    work = Workload(([1] * 20,), 2, 20)
+    asked = dict(subject="step exact", order=0, plan=plan, greedy=[96, 96], workload=work)
+    (row,), _ = labs.run(measure.first_request, SMALL, "cold step exact", **asked)
     assert not row["valid"]
     assert row["reason"].startswith("wrong: token 0 is")
 
@@ -244,10 +244,12 @@ def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tm
         checkpoint.load(SMALL),
         changed(placements=("step exact",), peers=("flax-nnx",), tail=(), tail_subjects=()),
     )
-    job = Job(SMALL, None, Journal(kind=Start), limit=0.05)  # a child that is silent for so long is stopped
+    experiment = measure.FirstTokens(SMALL, plan)
+    # a child that is silent for so long is stopped
+    runner = Runner(experiment, Journal(kind=Start), limit=0.05)
     work = ttft_plan.workloads(loaded, plan)[ttft_plan.COLD, plan.at]
-    measure.cold_starts(job, loaded, replace(plan, placements=()), plan.at, work)
-    assert [note["missing"]["name"] for note in job.journal.notes] == ["flax-nnx"]
-    assert "stopped after" in job.journal.notes[0]["missing"]["reason"]
+    experiment.cold_starts(runner, loaded, replace(plan, placements=()), plan.at, work)
+    assert [gap["name"] for gap in runner.missing] == ["flax-nnx"]
+    assert "stopped after" in runner.missing[0]["reason"]
     with pytest.raises(UserError, match="measuring process .cold step exact. failed"):
-        measure.cold_starts(job, loaded, replace(plan, peers=()), plan.at, work)
+        experiment.cold_starts(runner, loaded, replace(plan, peers=()), plan.at, work)

@@ -8,10 +8,9 @@ import pytest
 
 from llama_jax import checkpoint, config, kernels
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, phases, protocol, roofline
+from llama_lab.bench import AGAIN, protocol, roofline
 from llama_lab.bench.cold import Start
 from llama_lab.bench.frames import show
-from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.time_to_first_token import measure, same_file, table
 from tests.experiments.fewer_bits.race import LENGTHS, firsts
@@ -22,36 +21,41 @@ TINY = (
 )
 
 
+def race(*subjects, **changes):
+    fields = dict(model=TINY, seed=0, first_subjects=subjects or ["step"], first_lengths=[5], first_blocks=1)
+    return same_file.FirstOnFile(**fields | changes)
+
+
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
-        ("No such placement: 'stepp'", dict(subjects=["stepp"])),
-        ("placements is empty", dict(subjects=["llamacpp"])),
-        ("named twice", dict(subjects=["step", "step"])),
-        ("step\\+fused is the baseline", dict(subjects=["step+fused", "step"])),
-        ("lengths is \\[\\]", dict(lengths=[])),
-        ("lengths is \\[5, 5\\]", dict(lengths=[5, 5])),
-        ("blocks is 0", dict(blocks=0)),
-        ("exceed the model's context of 8192", dict(lengths=[9000])),
+        ("No such placement: 'stepp'", dict(first_subjects=["stepp"])),
+        ("placements is empty", dict(first_subjects=["llamacpp"])),
+        ("named twice", dict(first_subjects=["step", "step"])),
+        ("step\\+fused is the baseline", dict(first_subjects=["step+fused", "step"])),
+        ("lengths is \\[\\]", dict(first_lengths=[])),
+        ("lengths is \\[5, 5\\]", dict(first_lengths=[5, 5])),
+        ("blocks is 0", dict(first_blocks=0)),
+        ("exceed the model's context of 8192", dict(first_lengths=[9000])),
     ],
 )
 def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
     monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
     with pytest.raises(UserError, match=words):
-        same_file.measure(Job(TINY, None, Journal()), **{**dict(subjects=["step"], lengths=[5], blocks=1), **changes})
+        race(**changes).record()
 
 
 def test_what_cannot_run_here_is_named_and_the_rest_is_asked(monkeypatch):
     asked = []
     monkeypatch.setattr(kernels, "missing", lambda: "None here; leave them out.")
-    monkeypatch.setattr(measure, "answers", lambda job, plan, works: asked.append((plan, works)))
-    job = Job(TINY, None, Journal(kind=Start))
-    assert same_file.measure(job, ["step", "step+fused", "llamacpp"], [5, 20], 3) == []
+    monkeypatch.setattr(measure, "answers", lambda plan, works: asked.append((plan, works)) or [])
+    rows, meta = race("step", "step+fused", "llamacpp", first_lengths=[5, 20], first_blocks=3).record()
+    assert rows == []
     ((plan, works),) = asked
     assert plan.subjects == ("step exact",)
     assert (plan.processes, plan.tail, plan.new_tokens) == (1, (), 1)
     assert {n for _, n in works} == {5, 20}
-    assert [gap["name"] for gap in phases.missing(job.journal)] == ["step+fused", "llamacpp"]
+    assert [gap["name"] for gap in meta["missing"]] == ["step+fused", "llamacpp"]
 
 
 def test_each_length_is_raced_against_llama_cpps_fastest_mode_of_the_file():
@@ -104,8 +108,9 @@ def test_the_table_and_the_limits():
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    job = Job(TINY, None, Journal(kind=Start))
-    made = same_file.measure(job, ["step", "step+fused", "llamacpp"], [5, 20], 2)
+    journal = Journal(kind=Start)
+    experiment = race("step", "step+fused", "llamacpp", first_lengths=[5, 20], first_blocks=2)
+    made, meta = experiment.record(journal)
     assert all(t.valid for t in made), [t.reason for t in made]
     assert Counter((t.subject, t.prompt_tokens) for t in made) == {
         (s, n): 2 for s in ("step", "step" + AGAIN, "step+fused") for n in (5, 20)
@@ -113,5 +118,5 @@ def test_really_measured(tmp_path, monkeypatch):
     assert {t.quantisation for t in made if t.subject == "step+fused"} == {"q8_0+fused"}
     assert {len(t.token_times_ns) for t in made} == {1}
     assert {t.cache_slots for t in made if t.prompt_tokens == 5} == {5}  # nothing is padded
-    assert [gap["name"] for gap in phases.missing(job.journal)] == ["llamacpp"]
-    assert same_file.measure(job, ["step", "step+fused", "llamacpp"], [5, 20], 2) == made
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
+    assert experiment.record(journal)[0] == made

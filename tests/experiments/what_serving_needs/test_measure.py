@@ -6,14 +6,15 @@ from dataclasses import replace
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import COMPILED, phases, protocol
-from llama_lab.bench.job import Job
+from llama_lab.bench import COMPILED, protocol
+from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.what_serving_needs import finding, measure, servers, table
 from llama_lab.experiments.what_serving_needs.client import Answer
 from llama_lab.experiments.what_serving_needs.load import Ask
-from llama_lab.experiments.what_serving_needs.measure import Request
+from llama_lab.experiments.what_serving_needs.measure import Request, Serving
 from llama_lab.peers import llama_server
+from tests.bench import labs
 from tests.experiments.fewer_bits.test_measure import TINY
 from tests.experiments.what_serving_needs.made import request
 
@@ -48,13 +49,15 @@ ASKED = dict(
     ],
 )
 def test_mistakes_are_named_before_anything_is_started(monkeypatch, words, changes):
-    monkeypatch.setattr(Job, "child", lambda *arguments, **more: pytest.fail("started"))
+    monkeypatch.setattr(Runner, "child", lambda *arguments, **more: pytest.fail("started"))
     with pytest.raises(UserError, match=words):
-        measure.record(Journal(kind=Request), **ASKED | changes)
+        Serving(**ASKED | changes).record()
 
 
 def test_a_load_that_serves_two_parts_is_asked_once():
-    found = measure.plan(["a", "b"], ["ollama"], [1.0, 4.0], 4, 1.0, ["buckets", "exact"], [1, 4])
+    rates = dict(rates=[1.0, 4.0], one_rate=1.0)
+    servers = dict(placements=["a", "b"], peers=["ollama"], slots=4, shapes=["buckets", "exact"], more_slots=[1, 4])
+    found = Serving(**ASKED | rates | servers).settings
     assert [(s.server, s.slots, s.shapes, s.rates) for s in found] == [
         ("a", 4, "buckets", (1.0, 4.0)),
         ("b", 4, "buckets", (1.0, 4.0)),
@@ -69,19 +72,19 @@ def test_a_load_that_serves_two_parts_is_asked_once():
 
 def test_llama_cpps_server_is_a_gap_where_it_is_not_built_and_asked_where_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path))
-    journal = Journal(kind=Request)
+    runner = Runner(Serving(**ASKED | dict(model="smollm2-135m-instruct")), Journal(kind=Request))
     for _ in range(2):
-        assert measure.present(Job("smollm2-135m-instruct", None, journal), ["step", "llama-server"]) == ["step"]
-    (gap,) = phases.missing(journal)
+        assert measure.present(runner, ["step", "llama-server"]) == ["step"]
+    (gap,) = runner.missing
     assert (gap["name"], gap["remedy"]) == ("llama-server", "Run `make llama-server`.")
     made = tmp_path / "llama-server" / llama_server.version() / "llama-server"
     made.parent.mkdir(parents=True)
     made.touch()
-    job = Job("smollm2-135m-instruct", None, Journal(kind=Request))
-    assert measure.present(job, ["step", "llama-server"]) == ["step", "llama-server"]
-    job = Job(TINY, None, Journal(kind=Request))
-    assert measure.present(job, ["llama-server"]) == []
-    assert "reads GGUF files" in phases.missing(job.journal)[0]["reason"]
+    runner = replace(runner, journal=Journal(kind=Request))
+    assert measure.present(runner, ["step", "llama-server"]) == ["step", "llama-server"]
+    runner = Runner(Serving(**ASKED), Journal(kind=Request))
+    assert measure.present(runner, ["llama-server"]) == []
+    assert "reads GGUF files" in runner.missing[0]["reason"]
 
 
 def test_a_program_compiled_in_service_voids_a_load_unless_that_is_the_question():
@@ -104,7 +107,7 @@ def test_a_server_that_fails_its_first_request_is_not_measured(monkeypatch):
 
 
 def test_a_server_that_refused_is_asked_no_higher_rate(monkeypatch):
-    rates, said = [], []
+    rates = []
 
     def answers(server, wanted):
         rates.append(len(wanted))
@@ -115,14 +118,12 @@ def test_a_server_that_refused_is_asked_no_higher_rate(monkeypatch):
     monkeypatch.setattr(measure, "warm", lambda server: None)
     monkeypatch.setattr(measure, "loaded_with", answers)
     monkeypatch.setattr(measure, "Again", lambda *a: None)
-    job, identity = dict(model=TINY, dtype="float32", workload=None), dict(run="r", block=0, process=1)
-    every = dict(every=[4.0, 8.0, 16.0], seconds=1.0, queue=1, gated=1, seed=0)
-    measure.loading(lambda kind, value: said.append((kind, value)), job, identity, "step+donate", 2, "buckets",
-                    [4.0, 8.0, 16.0], **every)  # fmt: skip
+    experiment = Serving(**ASKED | dict(rates=[4.0, 8.0], one_rate=16.0, queue=1, gated=1))
+    setting = measure.Setting("step+donate", 2, "buckets", (4.0, 8.0, 16.0))
+    rows, (note,) = labs.run(experiment.loading, TINY, **measure.asdict(setting))
     assert rates == [4, 8]
-    trials = [Request(**value) for kind, value in said if kind == "trial"]
+    trials = [Request(**row) for row in rows]
     assert (len(trials), sum(t.status == measure.REFUSED for t in trials)) == (12, 8)
-    (note,) = [value for kind, value in said if kind == "note"]
     assert (note["server"], note["slots"], note["shapes"], note["programs"], note["warm_s"]) == (
         "step+donate", 2, "buckets", 3, 1.0)  # fmt: skip
 
@@ -138,7 +139,7 @@ def test_it_is_measured(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     monkeypatch.setattr(protocol.tempfile, "tempdir", None)
     journal = Journal(kind=Request)
-    rows, meta = measure.record(journal, **ASKED)
+    rows, meta = Serving(**ASKED).record(journal)
     assert all(r.valid for r in rows), [r.reason for r in rows]
     assert {gap["name"] for gap in meta["missing"]} == {"ollama", "llama-server"}
     assert (meta["text"], measure.backend_of("ollama")) == ("random ids", "ollama")

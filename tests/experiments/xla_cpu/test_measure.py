@@ -9,7 +9,6 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import process, record, statistics
-from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.xla_cpu import cases, measure
 from llama_lab.experiments.xla_cpu.cases import (
@@ -277,12 +276,13 @@ def test_the_sentence_says_what_the_rows_say():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [(dict(blocks=0), "blocks is 0"), (dict(blocks=1, names=["int8 prodct"]), "int8 product")]
+    ("options", "words"),
+    [(dict(pair_blocks=0), "blocks is 0"), (dict(pair_blocks=1, names=["int8 prodct"]), "int8 product")],
 )
 def test_a_wrong_plan_is_refused_before_anything_is_measured(options, words):
     journal = Journal(kind=measure.Compared)
     with pytest.raises(UserError, match=words):
-        measure.measure(Job("random:smollm2-135m", None, journal), **options)
+        measure.XlaFindings("random:smollm2-135m", 0, **options).record(journal)
     assert journal.trials == []
 
 
@@ -290,7 +290,7 @@ def test_measured_in_a_process_of_its_own_once(tmp_path):
     names = ["cache of one row", "shared vector"]
     for _ in range(2):  # the second time nothing is left to do
         journal = Journal(tmp_path / "j.jsonl", dict(plan=1), kind=measure.Compared)
-        rows = measure.measure(Job("random:smollm2-135m", None, journal, progress=lambda *what: None), 1, names=names)
+        rows, _ = measure.XlaFindings("random:smollm2-135m", 0, 1, names).record(journal)
         assert sorted({r.finding for r in rows}) == names
         assert len(rows) == len(journal.trials) == 6
         assert {r.process for r in rows} == {1}

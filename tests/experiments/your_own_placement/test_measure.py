@@ -19,7 +19,6 @@ from llama_lab import figures
 from llama_lab.bench import AGAIN, protocol, record, summary
 from llama_lab.bench.frames import show
 from llama_lab.bench.guard import Region
-from llama_lab.bench.job import Job
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.workload import Workload
@@ -249,6 +248,10 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
 # What may be asked ----------------------------------------------------------------------------------------------------
 
 
+def own(mine, ladder):
+    return measure.OwnPlacement(mine, TINY, seed=0, ladder=ladder, prompts=2, blocks=1, processes=1, new_tokens=4)
+
+
 @pytest.mark.parametrize(
     ("mine", "ladder", "words"),
     [
@@ -262,7 +265,7 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
 )
 def test_mistakes_are_named_before_anything_runs(mine, ladder, words):
     with pytest.raises(UserError, match=words):
-        measure.measure(Job(TINY, WORK, Journal()), mine, ladder, 1, 1)
+        own(mine, ladder).record()
 
 
 @given(st.lists(st.sampled_from(sorted(TREE)), unique=True), st.sampled_from(["fixed", "none"]), st.booleans())
@@ -280,8 +283,8 @@ def test_the_line_makes_the_placement_and_json_brings_it_back(jit, cache, aot):
 def test_measuring_goes_through_children_and_goes_on_where_it_stopped(tmp_path):
     """Placements cross as data, specimens by name; nothing that is measured is measured again."""
     journal = Journal(tmp_path / "j.jsonl", {})
-    job = Job(TINY, WORK, journal)
-    measure.measure(job, MINE, ["step"], 1, 1)
+    experiment = own(MINE, ["step"])
+    experiment.record(journal)
     assert {t.subject for t in journal.trials} == {"step", "step" + AGAIN, "mine", NESTED.name, SHORT, ANEW}
     assert {t.subject for t in journal.trials if t.placement == "mine"} == {"mine"}
     anew = of(journal.trials, ANEW)[0]
@@ -289,7 +292,7 @@ def test_measuring_goes_through_children_and_goes_on_where_it_stopped(tmp_path):
     assert "never seen function: <lambda>" in anew.cause
     assert not re.search(r" id=\d|(?<!\w)/", anew.cause)  # no object's number, no machine's path
     processes = len(journal.notes)
-    measure.measure(job, MINE, ["step"], 1, 1)
+    experiment.record(journal)
     assert len(journal.notes) == processes
     path = record.write(tmp_path / "t.csv", journal.trials)
     assert record.read(path)[0] == journal.trials
