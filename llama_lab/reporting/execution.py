@@ -17,6 +17,7 @@ import psutil
 
 from llama_lab.bench import parent
 from llama_lab.bench.progress import VARIABLE as PROGRESS
+from llama_lab.reporting.remaining import every
 
 EVERY_S = 10.0  # between two lines about one long cell
 CELL_S = 7200  # for one cell; the whole has its own limit
@@ -46,7 +47,7 @@ def run(spec: dict, name: str, progress: Callable[[str], None], limit: float, ch
         late = threading.Timer(limit, lambda: (expired.set(), stop(child)))
         late.start()
         try:
-            with listening(Path(announced.name), tell):
+            with every(EVERY_S, news(Path(announced.name), tell)):
                 for line in child.stdout:
                     tell(line.rstrip())
                 code = child.wait()
@@ -60,25 +61,17 @@ def run(spec: dict, name: str, progress: Callable[[str], None], limit: float, ch
     return (last[0] if last else f"exit code {code}") if code else ""
 
 
-@contextlib.contextmanager
-def listening(file: Path, tell: Callable[[str], None]):
-    """Every EVERY_S seconds, tell what a long cell last wrote to `file`, where that is new."""
-    ended = threading.Event()
+def news(file: Path, tell: Callable[[str], None]) -> Callable[[], None]:
+    """What tells the line that a long cell last wrote to `file`, where that is new."""
+    told = [""]
 
-    def listen() -> None:
-        last = ""
-        while not ended.wait(EVERY_S):
-            if (line := file.read_text().strip()) and line != last:
-                last = line
-                tell(line)
+    def look() -> None:
+        line = file.read_text().strip()
+        if line and line != told[-1]:
+            told.append(line)
+            tell(line)
 
-    thread = threading.Thread(target=listen, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return look
 
 
 def stop(child: subprocess.Popen) -> None:

@@ -140,7 +140,8 @@ def baseline_of(rows: Sequence[Row], meta: dict) -> str:
 def line_of(table: str, group: Group, name: str, baseline: str, seed: int) -> Line:
     """The line of one subject of a group."""
     valid, every = (summary.warm(group.rows, name, valid) for valid in (True, False))
-    values = [1e3 * row.ttft if group.first else row.tg for row in valid]
+    values = [first_tokens.first_ms(row) if group.first else row.tg for row in valid]
+    pairing = first_tokens.FIRST if group.first else {}
     size = f"{group.rows[0].weights_bytes / 1e6:.3g} MB of weights" if resized(group.rows[0]) else ""
     return Line(
         table=table,
@@ -154,18 +155,13 @@ def line_of(table: str, group: Group, name: str, baseline: str, seed: int) -> Li
         share=None if group.first else share(valid),
         void=len(every) - len(valid),
         baseline=baseline,
-        ratio=None if baseline in ("", name) else ratio(group, name, baseline, seed),
+        ratio=None if baseline in ("", name) else summary.paired_ratio(group.rows, name, baseline, seed, **pairing),
     )
 
 
 def resized(row: Row) -> bool:
     """Whether a row's model is one of other sizes than its preset's."""
     return "," in row.model and bool(getattr(row, "weights_bytes", None))
-
-
-def ratio(group: Group, name: str, baseline: str, seed: int) -> Ratio:
-    """Speed of a subject over the baseline's, paired by where they stood side by side."""
-    return summary.paired_ratio(group.rows, name, baseline, seed, **(first_tokens.FIRST if group.first else {}))
 
 
 def lengths(rows: Sequence[Row]) -> str:

@@ -42,19 +42,26 @@ class Remaining:
     @contextlib.contextmanager
     def spoken(self) -> Iterator[Remaining]:
         """Say the line every minute until the block ends."""
-        ended = threading.Event()
-
-        def speak() -> None:
-            while not ended.wait(self.every_s):
-                self.tell(self.line())
-
-        thread = threading.Thread(target=speak, daemon=True)
-        thread.start()
-        try:
+        with every(self.every_s, lambda: self.tell(self.line())):
             yield self
-        finally:
-            ended.set()
-            thread.join()
+
+
+@contextlib.contextmanager
+def every(seconds: float, do: Callable[[], object]) -> Iterator[None]:
+    """Call it every so many seconds, in a thread that ends with the block."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            do()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def rest(expected: float, spent: float, share: float) -> float:

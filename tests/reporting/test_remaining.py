@@ -35,7 +35,7 @@ def test_it_speaks_without_being_asked_and_then_falls_silent():
     heard = threading.Event()
     with Remaining(STEPS, lambda line: heard.set(), every_s=0.01).spoken():
         assert heard.wait(30)
-    assert not [t for t in threading.enumerate() if t.name.endswith("(speak)")]
+    assert not [t for t in threading.enumerate() if t.name.endswith("(repeat)")]
 
 
 def test_plain_lines_come_one_at_a_time():
