@@ -12,11 +12,12 @@ share a row:
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from llama_lab.activations.shards import LABELS
 from llama_lab.activations.spec import ActivationSpec
 
 SHORTEST = 8  # a packed row holds T / SHORTEST segments at most where not all positions are kept: room for their values
@@ -35,6 +36,15 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Made:
+    """A call of the model whose values are there already, of its kept tokens only."""
+
+    to: np.ndarray  # as a batch's
+    values: dict[str, np.ndarray]  # site → [n ...]
+    moments: dict[str, tuple[np.ndarray, np.ndarray]]  # site → (mean, M2) over these
+
+
+@dataclass(frozen=True)
 class Unit:
     """A fixed range of examples with everything that is known before the model runs: its rows and its batches."""
 
@@ -44,7 +54,7 @@ class Unit:
     tokens: int  # that the model reads, padding left out
     # token int32, example int64, segment int32 (piece of the example), position int32 (in its piece): [n]
     rows: dict[str, np.ndarray]
-    batches: tuple[Batch, ...]
+    batches: tuple[Batch | Made, ...]
 
     @property
     def size(self) -> int:
@@ -56,9 +66,21 @@ class Unit:
 class Piece:
     """At most T tokens of one example, up to the last that is kept."""
 
+    example: int
+    segment: int  # which piece of the example
     ids: np.ndarray
     kept: np.ndarray  # indices in `ids`
     row: int  # the row within the unit of the first kept token
+
+
+def labels(parts: Iterable[tuple[np.ndarray, int, int, np.ndarray]]) -> dict[str, np.ndarray]:
+    """`Unit.rows` of parts that follow each other: (tokens [n], example, segment, positions [n]) each."""
+    columns = {name: [np.empty(0, dtype)] for name, dtype in LABELS.items()}
+    for tokens, example, segment, positions in parts:
+        several = tokens, np.full(len(tokens), example), np.full(len(tokens), segment), positions
+        for column, values in zip(columns.values(), several, strict=True):
+            column.append(values)
+    return {name: np.concatenate(columns[name]).astype(dtype) for name, dtype in LABELS.items()}
 
 
 def plan(
@@ -66,35 +88,23 @@ def plan(
 ) -> Unit:
     """The batches of the examples `first`, `first` + 1, …, given as token ids, and the rows that they will fill, in
     order."""
-    pieces, rows = [], {"token": [], "example": [], "segment": [], "position": []}
-    size = 0
+    pieces, size = [], 0
     for example, ids in enumerate(examples, first):
         ids = np.asarray(ids, np.int32)
         kept = spec.kept(len(ids))
-        for segment in range(-(-len(ids) // shape[1])):
-            start = segment * shape[1]
+        for segment, start in enumerate(range(0, len(ids), shape[1])):
             inside = kept[(kept >= start) & (kept < start + shape[1])] - start
-            if not len(inside):
-                continue  # nothing of it is wanted: it need not run
-            piece = Piece(ids[start : start + inside[-1] + 1], inside, size)
-            pieces.append(piece)
-            size += len(inside)
-            for name, values in (
-                ("token", piece.ids[inside]),
-                ("example", np.full(len(inside), example)),
-                ("segment", np.full(len(inside), segment)),
-                ("position", inside),
-            ):
-                rows[name].append(values)
+            if len(inside):  # else nothing of it is wanted: it need not run
+                pieces.append(Piece(example, segment, ids[start : start + inside[-1] + 1], inside, size))
+                size += len(inside)
     most = most_segments(spec, shape[1]) if pack else 1
     filled = best_fit([len(p.ids) for p in pieces], shape[1], most)
     batches = tuple(
         lay([[pieces[i] for i in row] for row in filled[b : b + shape[0]]], shape)
         for b in range(0, len(filled), shape[0])
     )
-    types = {"token": np.int32, "example": np.int64, "segment": np.int32, "position": np.int32}
-    joined = {name: np.concatenate([np.empty(0, kind), *rows[name]]).astype(kind) for name, kind in types.items()}
-    return Unit(number, first, len(examples), sum(len(p.ids) for p in pieces), joined, batches)
+    rows = labels((piece.ids[piece.kept], piece.example, piece.segment, piece.kept) for piece in pieces)
+    return Unit(number, first, len(examples), sum(len(p.ids) for p in pieces), rows, batches)
 
 
 def most_segments(spec: ActivationSpec, length: int) -> int:

@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.activations.batches import Batch, Unit
+from llama_lab.activations.batches import Batch, Made, Unit
 from llama_lab.activations.moments import Moments, joined
-from llama_lab.activations.program import Extractor, Values
+from llama_lab.activations.program import Compiled, Values
 from llama_lab.activations.sources import Chunk
 from llama_lab.activations.trace import Trace
 
@@ -43,14 +43,14 @@ def to_the_end(planned: Iterator[tuple[Unit, Chunk]]) -> Iterator[tuple[Unit, Ch
 
 
 def gathered(
-    extractor: Extractor, planned: Iterable[tuple[Unit, Chunk] | Exception | None], depth: int, tracing: Trace
+    extractor: Compiled, planned: Iterable[tuple[Unit, Chunk] | Exception | None], depth: int, tracing: Trace
 ) -> Iterator[Work]:
     """Run every batch, `depth` of them in flight, and hand each unit over as soon as its last batch has arrived; where
     nothing is planned yet (None), all that are in flight.
 
     Raises the error that ended the planning once everything planned before it has been handed over.
     """
-    waiting: deque[tuple[Work, Batch, tuple[Values, dict], bool]] = deque()
+    waiting: deque[tuple[Work, Batch | Made, tuple[Values, dict], bool]] = deque()
     numbers, error = itertools.count(), None
 
     def arrive() -> Iterator[Work]:
@@ -91,7 +91,7 @@ def fits(size: int) -> bool:
     return size <= psutil.virtual_memory().available
 
 
-def check_room(extractor: Extractor, depth: int) -> None:
+def check_room(extractor: Compiled, depth: int) -> None:
     """Raises UserError where the values of the batches in flight, and what one of them takes on its way through the
     model where that is computed on the host, would not fit."""
     needed = (depth + 1) * extractor.capacity * extractor.row_bytes
@@ -105,7 +105,7 @@ def check_room(extractor: Extractor, depth: int) -> None:
         )
 
 
-def empty(extractor: Extractor, unit: Unit) -> dict[str, np.ndarray]:
+def empty(extractor: Compiled, unit: Unit) -> dict[str, np.ndarray]:
     """Room for a unit's values. Raises UserError where there is none."""
     try:
         if not fits(unit.size * extractor.row_bytes):

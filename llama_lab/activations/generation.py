@@ -8,6 +8,7 @@ seeds; what is made after a stop token is dropped, as there.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -27,10 +28,10 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown, whole
 from llama_jax.quantise import is_quantised
 from llama_jax.sampling import Sampler
-from llama_lab.activations.batches import Batch, Unit
-from llama_lab.activations.program import Extractor, Values, checked_ids, checked_shape
-from llama_lab.activations.spec import ROW_LIMIT, ActivationSpec, Site, check_size
-from llama_lab.bench.guard import Guard
+from llama_lab.activations import moments
+from llama_lab.activations.batches import Made, Unit, labels
+from llama_lab.activations.program import Compiled, Values, check_weights
+from llama_lab.activations.spec import ROW_LIMIT, ActivationSpec, Site
 
 UNKNOWN = ("pattern",)  # sites whose values are as wide as the cache
 
@@ -110,7 +111,7 @@ def values_of(seen: dict[str, list], params: Model, shape: Shape) -> Values:
 COMPILED = jax.jit(program, static_argnames="shape")
 
 
-def checked(spec: ActivationSpec, config: ModelConfig) -> tuple[Site, ...]:
+def check_sites(spec: ActivationSpec, config: ModelConfig) -> tuple[Site, ...]:
     """The sites, all of which can be had while tokens are made. Raises UserError for another."""
     sites = spec.resolve(config)
     if unknown := [site for site in sites if site.name in UNKNOWN]:
@@ -129,24 +130,23 @@ def answer(
     tap: ActivationSpec,
     stop: Collection[int] = (),
     sampler: Sampler = GREEDY,
-    seeds: Sequence[int] | int = 0,
-    slots: int | None = None,
-    length: int | None = None,
+    **options,
 ) -> list[Answer]:
-    """As `generate.answer`, each answer with its `activations`: {site: [n ...]}, a row a token.
+    """As `generate.answer`, each answer with its `activations`: {site: [n ...]}, a row a token. options: seeds, slots
+    and length, as there.
 
     Raises UserError as that does, for sites that cannot be had, and for an engine whose weights are quantised or
     stacked.
     """
     if not isinstance(tap, ActivationSpec):
         raise UserError(f"tap is {shown(tap)}; it must be a llama_lab.activations.ActivationSpec.")
-    sites = checked(tap, engine.config)
+    sites = check_sites(tap, engine.config)
     if not isinstance(engine.params.layers, tuple) or is_quantised(engine.params.embedding.weight):
         raise UserError(
             f"Activations cannot be taken under {engine.placement.name}; build the engine with float32 or bfloat16"
             " weights and without scan, such as step."
         )
-    batch = generate.checked_request(engine, prompts, new_tokens, seeds, stop, slots, length)
+    batch = generate.checked_request(engine, prompts, new_tokens, stop=stop, **options)
     room = max(batch.slots, bucket(batch.ids.shape[1] + batch.new_tokens))  # the last token is fed as well
     shape = Shape(engine.config, sites, tap.dtype, sampler, batch.new_tokens, room, engine.placement.kv)
     tokens, values = jax.device_get(COMPILED(engine.params, batch.ids, batch.pad, batch.seeds, shape=shape))
@@ -157,20 +157,12 @@ def answer(
     ]
 
 
-@dataclass(frozen=True)
-class Made(Batch):
-    """A batch whose tokens and values are there already."""
-
-    values: dict[str, np.ndarray]  # site → [n ...], its kept tokens
-    moments: dict[str, tuple[np.ndarray, np.ndarray]]  # site → (mean, M2) over these
-
-
-class Generator(Extractor):
+class Generator(Compiled):
     """What `extract` writes where the examples are prompts: greedy answers of up to `new_tokens` tokens, and of each
     token the activations that `spec` asks for. Everything is compiled here, once.
 
     batch: (B, T), T the longest prompt. A row's `position` is the token's place in the whole text.
-    Raises UserError as `Extractor` does, for sites that cannot be had, and for more tokens than the model's context.
+    Raises UserError as `Compiled` does, for sites that cannot be had, and for more tokens than the model's context.
     """
 
     def __init__(
@@ -181,62 +173,42 @@ class Generator(Extractor):
         new_tokens: int,
         row_limit: int = ROW_LIMIT,
     ):
-        config = checkpoint.config
-        if is_quantised(checkpoint.params.embedding.weight):
-            raise UserError(
-                f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}."
-            )
-        self.sites, self.new_tokens = checked(spec, config), whole(new_tokens, "new_tokens", 1)
-        shape = checked_shape(batch, config.max_position_embeddings)
-        if shape[1] + self.new_tokens > config.max_position_embeddings:
-            raise UserError(
-                f"Prompts of {shape[1]} tokens and {self.new_tokens} new ones exceed the model's context of"
-                f" {config.max_position_embeddings}; ask for fewer."
-            )
-        check_size(spec, config, shape[1], row_limit)
-        self.checkpoint, self.spec, self.shape, self.pack, self.mesh = checkpoint, spec, shape, False, None
-        self.capacity, self.params = shape[0] * self.new_tokens, checkpoint.params
+        check_weights(checkpoint)
+        check_sites(spec, checkpoint.config)
+        super().__init__(checkpoint, spec, batch, row_limit, whole(new_tokens, "new_tokens", 1))
+        self.capacity, self.params = self.shape[0] * self.new_tokens, checkpoint.params
         self.stop = checkpoint.tokenizer.stop if checkpoint.tokenizer else ()
-        slots = bucket(shape[1] + self.new_tokens)
-        static = Shape(config, self.sites, spec.dtype, GREEDY, self.new_tokens, slots)
-        rows = [jax.ShapeDtypeStruct(of, kind) for of, kind in ((shape, np.int32), (shape[:1], np.int32))]
-        with Guard() as guard:
-            lowered = COMPILED.lower(self.params, *rows, jax.ShapeDtypeStruct(shape[:1], np.uint32), shape=static)
-            self.executable = lowered.compile()
-        self.compilations, self.compile_seconds = guard.compilations, guard.backend_seconds
+        slots = bucket(self.shape[1] + self.new_tokens)
+        static = Shape(checkpoint.config, self.sites, spec.dtype, GREEDY, self.new_tokens, slots)
+        rows = [jax.ShapeDtypeStruct(of, kind) for of, kind in
+                ((self.shape, np.int32), (self.shape[:1], np.int32), (self.shape[:1], np.uint32))]  # fmt: skip
+        self.compile(lambda: COMPILED.lower(self.params, *rows, shape=static))
         self.one_at_a_time = threading.Lock()
 
     def plan(self, number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
         """A unit, its answers made. Raises UserError for a token id that the vocabulary has not and for a prompt that
         is empty or too long, naming the example."""
-        (b, t), vocabulary = self.shape, self.checkpoint.config.vocab_size
-        prompts = [checked_ids(i, ids, vocabulary) for i, ids in enumerate(examples, first)]
+        b, t = self.shape
+        prompts = self.checked(first, examples)
         for i, ids in enumerate(prompts, first):
             if not 1 <= len(ids) <= t:
                 raise UserError(f"Example {i} has {len(ids)} tokens; as a prompt it must have 1 to {t} (--length).")
-        batches, rows, size = [], {"token": [], "example": [], "segment": [], "position": []}, 0
+        batches, answers = [], []
         for at in range(0, len(prompts), b):
-            group = prompts[at : at + b]
-            tokens, values = self.run(group)
-            answers = [np.asarray(generate.cut(row, self.stop).token_ids, np.int32) for row in tokens.T[: len(group)]]
+            tokens, values = self.run(prompts[at : at + b])
+            cut = [generate.cut(row, self.stop).token_ids for row in tokens.T[: len(prompts) - at]]
             kept = {
-                site: np.concatenate([value[: len(a), row] for row, a in enumerate(answers)])
+                site: np.concatenate([value[: len(ids), row] for row, ids in enumerate(cut)])
                 for site, value in values.items()
             }
-            for row, a in enumerate(answers):
-                rows["token"].append(a)
-                rows["example"].append(np.full(len(a), first + at + row))
-                rows["segment"].append(np.zeros(len(a)))
-                rows["position"].append(len(group[row]) + np.arange(len(a)))
-            count = sum(map(len, answers))
-            nothing = np.zeros((b, t), np.int32)
-            where = np.arange(count, dtype=np.int32), size + np.arange(count)
-            moments = {site: moments_of(value) for site, value in kept.items()}
-            batches.append(Made(nothing, nothing, nothing, *where, kept, moments))
-            size += count
-        types = {"token": np.int32, "example": np.int64, "segment": np.int32, "position": np.int32}
-        joined = {name: np.concatenate([np.empty(0, kind), *rows[name]]).astype(kind) for name, kind in types.items()}
-        return Unit(number, first, len(examples), sum(map(len, prompts)) + size, joined, tuple(batches))
+            to = sum(map(len, answers)) + np.arange(sum(map(len, cut)))
+            sums = {site: moments.of(value) for site, value in kept.items()}
+            batches.append(Made(to, kept, {site: (found.mean, found.m2) for site, found in sums.items()}))
+            answers += cut
+        pairs = zip(itertools.count(first), prompts, answers, strict=False)
+        rows = labels((np.array(a, np.int32), i, 0, len(prompt) + np.arange(len(a))) for i, prompt, a in pairs)
+        read = sum(map(len, prompts)) + sum(map(len, answers))
+        return Unit(number, first, len(examples), read, rows, tuple(batches))
 
     def run(self, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """(tokens [N B], values [N B ...]) of up to B prompts; rows that nobody asked for answer the last one again."""
@@ -252,10 +224,3 @@ class Generator(Extractor):
 
     def kept(self, batch: Made, value: np.ndarray) -> np.ndarray:
         return value
-
-
-def moments_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(mean, M2) of values [n ...] over n, float64."""
-    wide = values.astype(np.float64)
-    mean = wide.mean(axis=0) if len(wide) else np.zeros(wide.shape[1:])
-    return mean, ((wide - mean) ** 2).sum(axis=0)

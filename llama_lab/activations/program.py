@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Lowered
 from pydantic import Field
 
 from llama_jax import attention, embeddings, ffn, head, kvc, layer, norm, rope
@@ -145,6 +146,71 @@ def program(
     return values, {site: moments(value, real) for site, value in values.items()}
 
 
+class Compiled:
+    """What an extraction needs of that which gives its values, for batches of one shape: `plan`, which makes a unit's
+    batches, `dispatch`, which starts one, and `kept`, which fetches its rows. Compiled once, when it is made.
+
+    Raises UserError for quantised weights, for a shape that the model cannot have, and for sites that take more than
+    `row_limit` bytes a token.
+    """
+
+    mesh: Mesh | None = None
+    pack = False
+    capacity: int  # kept tokens of a batch, at most
+    new_tokens: int  # that are made of each example; 0 where it is only read
+
+    def __init__(
+        self, checkpoint: Checkpoint, spec: ActivationSpec, batch: tuple[int, int], row_limit: int, new_tokens: int = 0
+    ):
+        config = checkpoint.config
+        self.checkpoint, self.spec, self.new_tokens = checkpoint, spec, new_tokens
+        self.shape = checked_shape(batch, config.max_position_embeddings)
+        if self.shape[1] + new_tokens > config.max_position_embeddings:
+            raise UserError(
+                f"Prompts of {self.shape[1]} tokens and {new_tokens} new ones exceed the model's context of"
+                f" {config.max_position_embeddings}; ask for fewer."
+            )
+        check_size(spec, config, self.shape[1], row_limit)
+        self.sites = spec.resolve(config)
+
+    def compile(self, lower: Callable[[], Lowered]) -> None:
+        with Guard() as guard:
+            self.executable = lower().compile()
+        self.compilations, self.compile_seconds = guard.compilations, guard.backend_seconds
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that the values of one token take."""
+        return row_bytes(self.sites, self.checkpoint.config, self.shape[1], self.spec.itemsize)
+
+    @property
+    def row_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {str(site): row_shape(site, self.checkpoint.config, self.shape[1]) for site in self.sites}
+
+    def checked(self, first: int, examples: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Token ids [n] of each example. Raises UserError for an id that the vocabulary has not, naming the example."""
+        return [checked_ids(i, ids, self.checkpoint.config.vocab_size) for i, ids in enumerate(examples, first)]
+
+    def __call__(self, examples: Iterable[str | Sequence[int]]) -> dict[str, np.ndarray]:
+        """The activations of a few examples, at once: {site: [rows ...], token, example, segment, position: [rows]}."""
+        if isinstance(examples, str):
+            raise UserError("One text is given where several are expected; put it in a list.")
+        unit = self.plan(0, 0, [encode(self.checkpoint)(example) for example in examples])
+        found = {
+            site: np.empty((unit.size, *shape), jnp.dtype(self.spec.dtype)) for site, shape in self.row_shapes.items()
+        }
+        for batch in unit.batches:
+            for site, value in self.dispatch(batch)[0].items():
+                found[site][batch.to] = self.kept(batch, value)
+        return found | unit.rows
+
+
+def check_weights(checkpoint: Checkpoint) -> None:
+    """Raises UserError for quantised weights."""
+    if is_quantised(checkpoint.params.embedding.weight):
+        raise UserError(f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}.")
+
+
 class Request(boundary.Declared):
     """What an extractor is asked for, beside its checkpoint, spec and batch."""
 
@@ -152,7 +218,7 @@ class Request(boundary.Declared):
     row_limit: Annotated[Whole, Field(ge=1)]
 
 
-class Extractor:
+class Extractor(Compiled):
     """The activations that `spec` asks for, of any batch [B T]. Everything is compiled here, once: layers above the
     last site and an unused head are not part of the program.
 
@@ -174,42 +240,24 @@ class Extractor:
         mesh: Mesh | None = None,
         compute: Callable = program,
     ):
-        config, asked = checkpoint.config, boundary.read(Request, dict(pack=pack, row_limit=row_limit), "The extractor")
-        if is_quantised(checkpoint.params.embedding.weight):
-            raise UserError(
-                f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}."
-            )
-        batch = checked_shape(batch, config.max_position_embeddings)
-        check_size(spec, config, batch[1], asked.row_limit)
-        self.checkpoint, self.spec, self.shape, self.pack = checkpoint, spec, batch, pack
-        self.sites, self.capacity = spec.resolve(config), batches.capacity(spec, batch, pack)
+        asked = boundary.read(Request, dict(pack=pack, row_limit=row_limit), "The extractor")
+        check_weights(checkpoint)
+        super().__init__(checkpoint, spec, batch, asked.row_limit)
+        self.pack, self.capacity = pack, batches.capacity(spec, self.shape, pack)
         self.params, self.mesh = needed(checkpoint.params, self.sites), mesh
         rows = every = None
         if mesh is not None:
-            sharding.check_batch(batch, mesh)
+            sharding.check_batch(self.shape, mesh)
             self.params = sharding.shard(self.params, mesh)
             rows, every = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
         abstract = jax.ShapeDtypeStruct(self.shape, jnp.int32, sharding=rows)
-        with Guard() as guard:
-            jitted = jax.jit(partial(compute, config=config, spec=spec), out_shardings=every)
-            at = jax.ShapeDtypeStruct((self.capacity if spec.positions != "all" else 0,), jnp.int32, sharding=every)
-            self.executable = jitted.lower(self.params, abstract, abstract, abstract, at).compile()
-        self.compilations, self.compile_seconds = guard.compilations, guard.backend_seconds
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes that the values of one token take."""
-        return row_bytes(self.sites, self.checkpoint.config, self.shape[1], self.spec.itemsize)
-
-    @property
-    def row_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {str(site): row_shape(site, self.checkpoint.config, self.shape[1]) for site in self.sites}
+        at = jax.ShapeDtypeStruct((self.capacity if spec.positions != "all" else 0,), jnp.int32, sharding=every)
+        jitted = jax.jit(partial(compute, config=checkpoint.config, spec=spec), out_shardings=every)
+        self.compile(lambda: jitted.lower(self.params, abstract, abstract, abstract, at))
 
     def plan(self, number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
         """The batches of a unit. Raises UserError for a token id that the vocabulary has not, naming the example."""
-        vocabulary = self.checkpoint.config.vocab_size
-        checked = [checked_ids(i, ids, vocabulary) for i, ids in enumerate(examples, first)]
-        return batches.plan(number, first, checked, self.spec, self.shape, self.pack)
+        return batches.plan(number, first, self.checked(first, examples), self.spec, self.shape, self.pack)
 
     def dispatch(self, batch: Batch) -> tuple[Values, dict]:
         """Start one batch on the device and its results on their way to the host; returns at once, see `program`."""
@@ -228,19 +276,6 @@ class Extractor:
         """The kept rows [n ...] of one site of a dispatched batch, on the host."""
         host = np.asarray(value)
         return host[batch.at] if self.spec.positions == "all" else host[: len(batch.at)]
-
-    def __call__(self, examples: Iterable[str | Sequence[int]]) -> dict[str, np.ndarray]:
-        """The activations of a few examples, at once: {site: [rows ...], token, example, segment, position: [rows]}."""
-        if isinstance(examples, str):
-            raise UserError("One text is given where several are expected; put it in a list.")
-        unit = self.plan(0, 0, [encode(self.checkpoint)(example) for example in examples])
-        found = {
-            site: np.empty((unit.size, *shape), jnp.dtype(self.spec.dtype)) for site, shape in self.row_shapes.items()
-        }
-        for batch in unit.batches:
-            for site, value in self.dispatch(batch)[0].items():
-                found[site][batch.to] = self.kept(batch, value)
-        return found | unit.rows
 
 
 def checked_shape(batch: Sequence[int], context: int) -> tuple[int, int]:

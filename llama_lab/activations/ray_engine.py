@@ -20,7 +20,7 @@ from llama_lab.activations.extraction import extract
 from llama_lab.activations.folders import open_folder
 from llama_lab.activations.pipeline import Pipeline
 from llama_lab.activations.plan import finish, pending, read_plan
-from llama_lab.activations.program import Extractor
+from llama_lab.activations.program import Compiled
 from llama_lab.activations.ray_cluster import (
     connected,
     heard_out,
@@ -31,7 +31,7 @@ from llama_lab.activations.ray_cluster import (
     shared_out,
 )
 from llama_lab.activations.records import commits
-from llama_lab.activations.run import Progress, RunReport
+from llama_lab.activations.run import Progress, RunReport, summed
 from llama_lab.activations.sources import Source
 from llama_lab.activations.supervisor import terminable
 
@@ -43,7 +43,7 @@ class Job:
     """What every actor does. make, source: called in the actor's own process, once. folder: that relative paths are
     from."""
 
-    make: Callable[[], Extractor]
+    make: Callable[[], Compiled]
     source: Callable[[], Source]
     out: str
     unit: int
@@ -165,26 +165,8 @@ class Tally:
         self.progress(Progress(*done, self.before, self.total, unit))
 
     def report(self, complete: bool, reports: Sequence[RunReport], seconds: float) -> RunReport:
-        found = commits(self.folder).values()
-        tokens, slots = (sum(of(r) for r in reports if r.tokens) for of in (lambda r: r.tokens, slots_of))
-        return RunReport(
-            out=self.folder.where,
-            units=len(found),
-            rows=sum(commit.rows for commit in found),
-            bytes=sum(commit.bytes for commit in found),
-            written=self.units,
-            tokens=self.tokens,
-            padding=1 - tokens / slots if slots else 0.0,
-            compilations=sum(report.compilations for report in reports),
-            seconds=seconds,
-            tokens_per_second=self.tokens / seconds,
-            complete=complete,
-        )
-
-
-def slots_of(report: RunReport) -> float:
-    """Tokens that the model read, padding included."""
-    return report.tokens / (1 - report.padding)
+        found, done = commits(self.folder).values(), dict(written=self.units, tokens=self.tokens)
+        return summed(self.folder.where, found, reports, seconds=seconds, complete=complete, **done)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from llama_lab.activations.batches import Unit
 from llama_lab.activations.flow import Work
 from llama_lab.activations.folder import Folder
 from llama_lab.activations.plan import Plan, Shard, share_of
-from llama_lab.activations.program import Extractor, encode
+from llama_lab.activations.program import Compiled, encode
 from llama_lab.activations.records import Commit, commits, committed_unit
 from llama_lab.activations.sources import Chunk, Source, changed, chunks
 
@@ -67,13 +67,35 @@ class RunReport:
     device_idle: float | None = None
 
 
+def summed(
+    out: str, found: Collection[Commit], reports: Sequence[RunReport], *, written: int, tokens: int, seconds: float,
+    complete: bool,
+) -> RunReport:  # fmt: skip
+    """One report of several processes. found: the commits of all that was asked for. reports: of those that ended
+    their work, whose padding and compilations are known. written, tokens: by all of them, also those that did not."""
+    slots = sum(report.tokens / (1 - report.padding) for report in reports if report.tokens)
+    return RunReport(
+        out=out,
+        units=len(found),
+        rows=sum(commit.rows for commit in found),
+        bytes=sum(commit.bytes for commit in found),
+        written=written,
+        tokens=tokens,
+        padding=1 - sum(report.tokens for report in reports) / slots if slots else 0.0,
+        compilations=sum(report.compilations for report in reports),
+        seconds=seconds,
+        tokens_per_second=tokens / seconds if seconds else 0.0,
+        complete=complete,
+    )
+
+
 class Run:
     """left: numbers still to do. passed: of a source that is read in order, numbers to pass over. count: units that the
     source has, as far as is known. `planned` and `write` are called in threads."""
 
     def __init__(
         self,
-        extractor: Extractor,
+        extractor: Compiled,
         folder: Folder,
         source: Source,
         size: int,

@@ -23,7 +23,7 @@ from llama_lab.activations.dealer import Dealer
 from llama_lab.activations.folders import open_folder
 from llama_lab.activations.plan import Shard, finish, pending, read_plan, share_of
 from llama_lab.activations.records import commits
-from llama_lab.activations.run import Progress, RunReport
+from llama_lab.activations.run import Progress, RunReport, summed
 from llama_lab.activations.workers import END, VARIABLE
 
 GRACE = 10  # seconds that an interrupted worker has to finish the unit it is writing
@@ -147,7 +147,7 @@ def run_local(
     for reader in (reader for worker in workers for reader in worker.readers):
         reader.join()
     check(workers, pool.done())
-    return summed(workers, out, shard, len(pool.todo))
+    return report_of(workers, out, shard, len(pool.todo))
 
 
 @contextlib.contextmanager
@@ -254,24 +254,10 @@ def examples_of(out: str, shard: Shard | None, todo: Sequence[int]) -> tuple[int
     return total, total - sum(plan.part(number).examples for number in todo)
 
 
-def summed(workers: Sequence[Worker], out: str, shard: Shard | None, written: int) -> RunReport:
+def report_of(workers: Sequence[Worker], out: str, shard: Shard | None, written: int) -> RunReport:
     """One report of all: what the store holds, and what each did added up, as far as those said that were stopped."""
     complete, found = finish(out), commits(open_folder(out))
     mine = [found[number] for number in share_of(range(max(found, default=-1) + 1), shard) if number in found]
     reports = [worker.report for worker in workers if worker.report]
-    known = [worker.progress for worker in workers if worker.progress]
-    tokens, seconds = sum(p.tokens for p in known), max(p.seconds for p in known)
-    slots = sum(r.tokens / (1 - r.padding) for r in reports if r.tokens)
-    return RunReport(
-        out=out,
-        units=len(mine),
-        rows=sum(commit.rows for commit in mine),
-        bytes=sum(commit.bytes for commit in mine),
-        written=written,
-        tokens=tokens,
-        padding=1 - sum(r.tokens for r in reports) / slots if slots else 0.0,
-        compilations=sum(r.compilations for r in reports),
-        seconds=seconds,
-        tokens_per_second=tokens / seconds if seconds else 0.0,
-        complete=complete,
-    )
+    done = summed_progress(workers)
+    return summed(out, mine, reports, written=written, tokens=done.tokens, seconds=done.seconds, complete=complete)

@@ -112,7 +112,7 @@ def test_the_store_holds_what_the_extractor_gives(extractor, tmp_path):
 
 @pytest.mark.parametrize(("depth", "writers"), [(0, 0), (1, 0), (3, 1), (2, 4)])
 def test_depth_and_writers_change_nothing(depth, writers, extractor, unbroken, tmp_path):
-    extract(extractor, Stream(), tmp_path, depth, writers, unit=UNIT)
+    extract(extractor, Stream(), tmp_path, depth=depth, writers=writers, unit=UNIT)
     assert contents(tmp_path) == unbroken
 
 

@@ -54,7 +54,7 @@ def read(loaded, spec, prompt, answer):
 def test_tokens_are_those_of_plain_generation_and_values_those_of_the_finished_text(family):
     own = of(family)
     engine = generate.build(own, parse("step"))
-    plain, tapped = (generate.answer(engine, PROMPTS, 7, **more) for more in ({}, {"tap": SPEC}))
+    plain, tapped = generate.answer(engine, PROMPTS, 7), generation.answer(engine, PROMPTS, 7, SPEC)
     assert tapped == plain
     assert plain[0].activations is None
     for prompt, answer in zip(PROMPTS, tapped, strict=True):
@@ -76,7 +76,7 @@ def test_tokens_are_those_of_plain_generation_and_values_those_of_the_finished_t
 @settings(max_examples=6, deadline=None)
 def test_so_are_drawn_ones_and_those_before_a_stop_token(engine, prompts, count, sampler, seed, stop):
     options = dict(sampler=sampler, seeds=seed, stop=stop)
-    tapped = generate.answer(engine, prompts, count, tap=ActivationSpec("resid_post:1"), **options)
+    tapped = generation.answer(engine, prompts, count, ActivationSpec("resid_post:1"), **options)
     assert tapped == generate.answer(engine, prompts, count, **options)
     assert [len(a.activations["resid_post:1"]) for a in tapped] == [len(a.token_ids) for a in tapped]
 
@@ -115,7 +115,7 @@ def test_all_of_it_is_one_program(engine):
 )
 def test_what_cannot_be_tapped_is_one_line(engine, tap, words):
     with pytest.raises(UserError, match=words) as error:
-        generate.answer(engine, [[1, 2]], 3, tap=tap)
+        generation.answer(engine, [[1, 2]], 3, tap)
     assert "\n" not in str(error.value)
 
 

@@ -31,7 +31,7 @@ def content(folder):
 @pytest.mark.parametrize("depth", [0, 2])
 def test_a_unit_is_committed_before_the_next_is_asked_for(extractor, tmp_path, depth):
     extract(extractor, EXAMPLES, tmp_path / "once", unit=3)
-    pipeline = Pipeline(partial(extract, extractor, EXAMPLES, tmp_path / "fed", depth, unit=3))
+    pipeline = Pipeline(partial(extract, extractor, EXAMPLES, tmp_path / "fed", depth=depth, unit=3))
     for left, unit in ((4, 3), (3, 0), (2, 4), (1, 1)):
         took = pipeline.do(unit)
         assert (took.unit, took.units, took.examples) == (unit, 1, 1 if unit == 4 else 3)

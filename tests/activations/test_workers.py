@@ -535,7 +535,7 @@ def test_reports_are_summed(tmp_path, monkeypatch):
     told = Progress(5, 20, 60, 7, 2.0, 0)
     slow = worker(1, -9, progress=Progress(5, 20, 40, 7, 4.0, 0))
     other = worker(2, 0, report=replace(REPORT, tokens=40, padding=0.5), progress=told._replace(tokens=40))
-    found = supervisor.summed([worker(0, 0, progress=told), slow, other], tmp_path, None, 5)
+    found = supervisor.report_of([worker(0, 0, progress=told), slow, other], tmp_path, None, 5)
     assert (found.units, found.rows, found.complete) == (5, sum(stores.ROWS), True)
     assert (found.written, found.tokens, found.compilations, found.seconds, found.tokens_per_second) == (
         5,
@@ -545,7 +545,7 @@ def test_reports_are_summed(tmp_path, monkeypatch):
         35.0,
     )
     assert found.padding == pytest.approx(1 - 100 / (80 + 80))  # of those that have said so
-    half = supervisor.summed([worker(0, 0, progress=told)], tmp_path, (1, 2), 2)
+    half = supervisor.report_of([worker(0, 0, progress=told)], tmp_path, (1, 2), 2)
     assert (half.units, half.rows) == (2, stores.ROWS[1] + stores.ROWS[3])
 
 
