@@ -191,28 +191,3 @@ def test_quantised_weights_are_refused(loaded):
     own = replace(loaded, params=model.quantised(loaded.params, "q8_0"), dtype="q8_0")
     with pytest.raises(UserError, match="loaded as q8_0"):
         Generator(own, ActivationSpec("resid_post:0"), (1, 4), 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--generate", "3", "--mesh", "1x1"), "--generate makes tokens on one device"),
-        (("--generate", "3", "--length", "2"), "as a prompt it must have 1 to 2"),
-        (("--generate", "-1"), "--generate"),
-    ],
-)
-def test_the_command_says_what_does_not_go(tmp_path, capsys, options, words):
-    from llama_lab import __main__ as program
-
-    source = tmp_path / "prompts.jsonl"
-    source.write_text('{"text": [1, 2, 3]}\n')
-    command = [
-        "extract",
-        "--model",
-        "random:gpt2,num_hidden_layers=1,hidden_size=12,num_attention_heads=1,num_key_value_heads=1,head_dim=12,vocab_size=9",
-    ]
-    command += ["--source", str(source), "--sites", "resid_post:0", "--out", str(tmp_path / "out"), *options]
-    with pytest.raises(SystemExit) as end:
-        program.main(command)
-    assert end.value.code not in (0, None)
-    assert words in capsys.readouterr().err

@@ -46,26 +46,6 @@ def test_without_ray_the_remedy_is_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (("--engine", "rai"), "--engine is 'rai'. Did you mean 'ray'?"),
-        (("--address", "auto"), "--address is of a Ray cluster; add --engine ray."),
-        (("--engine", "ray", "--shard", "0/2"), "leave --shard away"),
-        (("--engine", "ray", "--mesh", "1x2"), "--engine ray is for models that fit a device"),
-        (("--engine", "ray", "--trace", "t.json.gz"), "--trace is of one process; leave --engine ray away."),
-    ],
-)
-def test_options_that_do_not_go_together_are_one_line(tmp_path, options, line):
-    (tmp_path / "ids.jsonl").write_text('{"text": [1, 2]}\n')
-    ended = finished(start(tmp_path / "ids.jsonl", tmp_path / "out", *options))
-    assert ended.returncode == 2
-    assert ended.err.startswith("error: ")
-    assert line in ended.err
-    assert len(ended.err.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
     ("cpus", "gpus", "count", "shared"),
     [
         ([2], [0], None, (1, 2, 0)),

@@ -146,39 +146,75 @@ def test_a_store_of_an_earlier_version_is_read_and_told_apart(out):
     assert [p.file for p in verify(out)] == ["run.json"]
 
 
-def test_a_truncated_shard(out):
-    with (out / SHARD).open("r+b") as file:
-        file.truncate(200)
-    [problem] = verify(out)
-    assert problem.file == SHARD
-    assert "truncated: 200 bytes" in problem.reason
+def put(name, content):
+    """Damage: a file of that name with that content."""
+
+    def damage(out):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_bytes(content)
+
+    return damage
 
 
-def test_a_shard_that_is_too_long(out):
-    with (out / SHARD).open("ab") as file:
-        file.write(b"x")
-    [problem] = verify(out)
-    assert (problem.file, problem.reason[:8]) == (SHARD, "too long")
+def remove(*names):
+    return lambda out: [(out / name).unlink() for name in names]
 
 
-def test_a_missing_shard(out):
-    (out / SHARD).unlink()
-    assert verify(out) == [Problem(SHARD, "missing, although its unit is committed")]
+LEFT, LAST = temporary("units/000/000005.safetensors"), "units/000/000004.json"
+ODD = ("units/000/notes.txt", "units/001/000002.json", "units/2.safetensors", "units/000/2.json")
+DAMAGES = {  # what is done to a store, and what is said of which file; where that is one file, of no other
+    "truncated shard": (lambda out: os.truncate(out / SHARD, 200), {SHARD: "truncated: 200 bytes"}),
+    "longer shard": (lambda out: put(SHARD, (out / SHARD).read_bytes() + b"x")(out), {SHARD: "too long"}),
+    "no shard": (remove(SHARD), {SHARD: "missing, although its unit is committed"}),
+    "no commit": (
+        remove(COMMIT),
+        {
+            SHARD: f"has no commit: {COMMIT} is missing",
+            COMMIT: "missing, although later units",
+            "complete.json": "units",
+        },
+    ),
+    "no last unit": (
+        remove(LAST, "units/000/000004.safetensors"),
+        {LAST: "missing, although complete.json counts 5 units", "complete.json": "units"},
+    ),
+    "another's commit": (
+        lambda out: shutil.copy(out / "units/000/000003.json", out / COMMIT),
+        {COMMIT: "commit of unit 3", "complete.json": "units"},
+    ),
+    "a shard that is none": (lambda out: recommit(out, b"\x10" + b"\0" * 1000), {SHARD: "header", "complete.json": ""}),
+    "other values": (
+        lambda out: recommit(out, b"".join(shards.serialise(tensors(**{"q:1": tensors()["q:1"] + 1})))),
+        {COMMIT: "its moments of q:1 are not those of the values", "complete.json": ""},
+    ),
+    "other examples": (
+        lambda out: edit(out, COMMIT, first=5),
+        {COMMIT: "begins at example 5; 6 should follow", "complete.json": ""},
+    ),
+    "another fingerprint": (
+        lambda out: edit(out, "run.json", model={"name": "other"}),
+        {"run.json": "changed since the run finished"},
+    ),
+    "unreadable totals": (put("complete.json", b"{"), {"complete.json": "not JSON"}),
+    "half a file": (put(LEFT, b"half"), {LEFT: "a temporary file"}),
+    **{name: (put(name, b"{}"), {name: "not a file of a store"}) for name in ODD},
+}
 
 
-def test_a_missing_commit(out):
-    (out / COMMIT).unlink()
-    found = {p.file: p.reason for p in verify(out)}
-    assert found[SHARD] == f"has no commit: {COMMIT} is missing"
-    assert found[COMMIT] == "missing, although later units are committed"
-    assert "units" in found["complete.json"]
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_named_by_its_file(name, out):
+    damage, expected = DAMAGES[name]
+    damage(out)
+    problems = verify(out)
+    assert len(expected) > 1 or [problem.file for problem in problems] == [*expected]
+    for file, words in expected.items():
+        assert any(problem.file == file and words in problem.reason for problem in problems), problems
 
 
-def test_a_missing_last_unit(out):
-    for end in ("json", "safetensors"):
-        (out / f"units/000/000004.{end}").unlink()
-    found = {p.file: p.reason for p in verify(out)}
-    assert found["units/000/000004.json"] == "missing, although complete.json counts 5 units"
+def test_what_a_killed_writer_left_is_swept(out):
+    put(LEFT, b"half")(out)
+    open_folder(out).sweep()
+    assert verify(out) == []
 
 
 def test_a_gap_in_an_unfinished_run(tmp_path):
@@ -203,16 +239,6 @@ def test_a_commit_that_is_none(content, words, out):
     [reason] = [p.reason for p in verify(out) if p.file == COMMIT and "although" not in p.reason]
     assert words in reason
     assert str(out) not in reason
-
-
-def test_a_commit_of_another_unit(out):
-    shutil.copy(out / "units/000/000003.json", out / COMMIT)
-    assert "commit of unit 3" in {p.file: p.reason for p in verify(out)[:1]}[COMMIT]
-
-
-def test_another_fingerprint(out):
-    edit(out, "run.json", model={"name": "other"})
-    assert verify(out) == [Problem("run.json", "changed since the run finished")]
 
 
 @pytest.mark.parametrize(("content", "words"), [(b"{}", "has no spec"), (b"x", "not JSON"), (None, "missing")])
@@ -251,12 +277,6 @@ def test_a_shard_that_is_whole_but_not_the_run_s(name, out):
     assert any(words in reason for reason in reasons), reasons
 
 
-def test_a_shard_that_is_none(out):
-    recommit(out, b"\x10" + b"\0" * 1000)
-    [reason] = [p.reason for p in verify(out) if p.file == SHARD]
-    assert "header" in reason
-
-
 @pytest.mark.parametrize("site", stores.SHAPES)
 @pytest.mark.parametrize("field", ["mean", "m2", "count"])
 def test_moments_that_are_not_those_of_the_values(site, field, out):
@@ -277,12 +297,6 @@ def test_moments_of_other_sites_or_shapes(out):
     assert {p.file for p in verify(out)} >= {"run.json", "complete.json"}
 
 
-def test_values_that_differ_from_their_moments(out):
-    """A shard and a commit that fit each other, but for the numbers."""
-    recommit(out, b"".join(shards.serialise(tensors(**{"q:1": tensors()["q:1"] + 1}))))
-    assert Problem(COMMIT, "its moments of q:1 are not those of the values") in verify(out)
-
-
 @pytest.mark.parametrize("offset", [0, 1e4])
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1, 1e15])
 def test_moments_summed_in_float32_are_near_enough(scale, offset):
@@ -301,22 +315,10 @@ def test_large_shards_are_read_in_pieces(out, monkeypatch):
     assert verify(out) == []
 
 
-def test_examples_that_do_not_follow(out):
-    edit(out, COMMIT, first=5)
-    assert Problem(COMMIT, "begins at example 5; 6 should follow") in verify(out)
-
-
 @pytest.mark.parametrize("field", ["units", "examples", "rows", "tokens", "bytes", "commits_sha256", "moments"])
 def test_totals_that_are_wrong(field, out):
     edit(out, "complete.json", **{field: {"commits_sha256": "0" * 64, "moments": {}}.get(field, 1)})
     assert Problem("complete.json", f"contradicts the commits: {field}") in verify(out)
-
-
-def test_totals_that_are_unreadable(out):
-    (out / "complete.json").write_bytes(b"{")
-    [problem] = verify(out)
-    assert problem.file == "complete.json"
-    assert "not JSON" in problem.reason
 
 
 def vouched(out):
@@ -339,24 +341,6 @@ def test_an_index_that_contradicts_the_commits(out, tmp_path):
     assert "missing" in verify(out)[0].reason
     store.rebuild_index(open_folder(out))
     assert verify(out) == []
-
-
-def test_what_a_killed_writer_left(out):
-    name = temporary("units/000/000005.safetensors")
-    (out / name).write_bytes(b"half")
-    [problem] = verify(out)
-    assert (problem.file, problem.reason[:16]) == (name, "a temporary file")
-    open_folder(out).sweep()
-    assert verify(out) == []
-
-
-@pytest.mark.parametrize(
-    "name", ["units/000/notes.txt", "units/001/000002.json", "units/2.safetensors", "units/000/2.json"]
-)
-def test_what_does_not_belong_there(name, out):
-    (out / name).parent.mkdir(exist_ok=True)
-    (out / name).write_bytes(b"{}")
-    assert verify(out) == [Problem(name, "not a file of a store")]
 
 
 def test_an_unfinished_store_has_one_problem(tmp_path):

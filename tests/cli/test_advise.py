@@ -72,31 +72,6 @@ def test_a_table_of_ones_own(advised, tmp_path):
     assert found["evidence"]["where"].startswith("mine (")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["--model", "smolm2"],
-            "Nothing was recorded of smolm2 (but of smollm2-135m-instruct); measure it with --measure.",
-        ),
-        (["--memory-mb", "1"], "No recorded placement does what you wish"),
-        (["--out", "x.csv"], "--placements and --out belong to --measure"),
-        (["--placements", "step"], "--placements and --out belong to --measure"),
-        (["--data", "x.csv", "--measure"], "choose one"),
-        (["--data", "none.csv"], "No recorded data at none"),
-        (["--data", "README.md"], "is no table"),
-        (["--requests", "0"], "--requests"),
-        (["--measure", "--out", "x.txt"], "x.txt"),
-        (["--measure", "--placements", "stpe"], "Did you mean 'step'"),
-    ],
-)
-def test_a_mistake_is_one_line(advised, arguments, words):
-    found, lines, code = advised(*arguments)
-    assert (found, code, len(lines)) == (None, 2, 1)
-    assert lines[0].startswith("error: ")
-    assert words in lines[0]
-
-
 @pytest.mark.slow
 def test_really_measured(advised, tmp_path, monkeypatch):
     monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))

@@ -22,22 +22,3 @@ def test_it_writes_a_file_and_says_what_it_is(call, tmp_path):
     )
     assert found["sha256"] == checkpoint.find(str(out)).hash()
     assert str(out) in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--model", SMALL, "--type", "q5_0", "--out", "m.gguf"], "--type is 'q5_0'"),
-        (["--model", "smollm2-135m-instruct", "--type", "q8_0", "--out", "m.gguf"], "only random weights"),
-        (["--model", SMALL, "--type", "q8_0", "--out", "/proc/m.gguf"], "Cannot write '/proc/m.gguf'"),
-        (["--model", SMALL, "--type", "q8_0"], "--out"),
-    ],
-)
-def test_what_it_cannot_do_is_one_line(call, tmp_path, monkeypatch, arguments, words):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = call("gguf", *arguments)
-    assert code == 2
-    assert out == ""
-    assert words in err
-    assert len(err.strip().splitlines()) == 1
-    assert not (tmp_path / "m.gguf").exists()
