@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def lowered(run: Callable[[], None]) -> list[str]:
 
     jax.clear_caches()
     jax.config.update("jax_include_debug_info_in_dumps", False)
+    jax.config.update("jax_disable_most_optimizations", True)  # of compiling, which comes after what is compared
     with tempfile.TemporaryDirectory() as folder:
         jax.config.update("jax_dump_ir_to", folder)
         try:
@@ -174,7 +176,8 @@ def gather(root: Path, before: str, tell: Callable[[str], None]) -> dict:
         package = "llama_lab" if (there / "llama_lab").is_dir() else "llama_jax"
         stale = ask(there, "-m", package, "stale", "--json", "--out", str(root))
         tell("lowering the programs of both commits")
-        lowered_by = [ask(checkout, __file__, "programs") for checkout in (there, root)]
+        with ThreadPoolExecutor() as pool:
+            lowered_by = list(pool.map(lambda checkout: ask(checkout, __file__, "programs"), (there, root)))
         rounds = []
         for number in range(ROUNDS):
             tell(f"timing both commits, round {number + 1} of {ROUNDS}")
