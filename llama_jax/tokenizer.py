@@ -1,35 +1,24 @@
-"""Text to token ids and back, on the `tokenizers` library; built from GGUF metadata or a Hugging Face folder.
+"""Text to token ids and back, on the `tokenizers` library. `checkpoint.vocabulary` reads tokenizers from files.
 
-A text is text: what spells a special token in it does not become one. MARK is put inside such a spelling, which keeps
-the library from finding it, and taken out by the first step of its normalisation, so that all the rest is as it was.
+A text is text: a special token that is spelled in it does not become one. MARK is put inside such a spelling, so that
+the library does not find it. The first step of the normalisation takes MARK out, so the rest of the text is unchanged.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any, Literal
 
 import tokenizers
-from pydantic import Field, model_validator
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 
-LLAMA_3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN_2_SPLIT = LLAMA_3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")  # a number goes digit by digit
 END_OF_TURN = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>")  # what ends an answer, besides eos
-NORMAL, CONTROL, USER = 1, 3, 4  # GGUF token types: text, special, text that is never split
 LONGEST = 1 << 22  # characters of a text: more than a context of a million tokens takes
 MARK = "\ufdd0\ufdef"  # two noncharacters, which Unicode keeps for use inside a program
 
@@ -74,10 +63,11 @@ class Tokenizer:
         return re.compile(f"(?={'|'.join(map(re.escape, longest_first))}).", re.DOTALL) if longest_first else NOTHING
 
     def encode(self, text: str, special: bool = True, allow_special_tokens: bool = False) -> list[int]:
-        """Token ids of a text. special: add what the model expects around a plain text, such as its first token.
-        allow_special_tokens: what spells a special token is that token, as in a rendered chat; else it stays text.
+        """Token ids of a text. special: add the tokens that the model expects around a plain text, such as its first.
+        allow_special_tokens: a spelled special token becomes that token, as in a rendered chat; else it stays text.
 
-        Raises UserError: too long, half a surrogate pair, or what spells a special token cannot be written otherwise.
+        Raises UserError for a text that is too long or holds half a surrogate pair, and for a spelled special token
+        that the vocabulary cannot write as text.
         """
         check_text(text)
         if allow_special_tokens:
@@ -85,11 +75,11 @@ class Tokenizer:
         marked = self.marked(text)
         if marked == text:
             return self.ids(self.backend, text, special).ids
-        found = self.ids(self.unmarking, marked, special)
-        for i, added in zip(found.ids, found.special_tokens_mask, strict=True):
+        encoding = self.ids(self.unmarking, marked, special)
+        for i, added in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
             if not added and i in self.special and self.special[i] in text:
                 raise UserError(f"The text holds {self.special[i]!r}, which this tokenizer has no other tokens for.")
-        return found.ids
+        return encoding.ids
 
     def marked(self, text: str) -> str:
         """The text with MARK inside all that spells a special token."""
@@ -156,209 +146,3 @@ def stop_ids(vocabulary: dict[str, int], *extra: int | None) -> tuple[int, ...]:
     """Ids that end an answer: those given and the vocabulary's own end-of-turn tokens."""
     known = {vocabulary[t] for t in END_OF_TURN if t in vocabulary}
     return tuple(sorted(known | {i for i in extra if i is not None}))
-
-
-Id = Annotated[int, Field(ge=0, lt=1 << 31)]
-
-
-class Written(boundary.Declared):
-    """A special token of tokenizer_config.json with its properties."""
-
-    content: str
-
-
-class Template(boundary.Declared):
-    """One of several chat templates."""
-
-    name: str
-    template: str
-
-
-class TokenizerConfig(boundary.Declared):
-    """What is read of tokenizer_config.json."""
-
-    bos_token: str | Written | None = None
-    eos_token: str | Written | None = None
-    chat_template: str | list[Template] | None = None
-
-    @property
-    def template(self) -> str | None:
-        """The template; of several, the one for plain conversations."""
-        if not isinstance(self.chat_template, list):
-            return self.chat_template
-        return next((one.template for one in self.chat_template if one.name == "default"), None)
-
-
-class Ends(boundary.Declared):
-    """What config.json and generation_config.json say of the tokens that end an answer."""
-
-    eos_token_id: Id | list[Id] | None = None
-
-    @property
-    def ids(self) -> list[int]:
-        return self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
-
-
-def from_folder(
-    folder: Path, vocab_size: int, config: dict, tokenizer_config: dict, generation_config: dict
-) -> Tokenizer:
-    """From tokenizer.json and its neighbours in a Hugging Face folder. vocab_size: rows of the embedding table."""
-    path = folder / "tokenizer.json"
-    try:
-        definition = boundary.content(path).decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a tokenizer ({error}).") from None
-    backend = built(definition, str(path))
-    parts = boundary.read(TokenizerConfig, tokenizer_config, f"{folder}: tokenizer_config.json")
-    template, jinja = parts.template, folder / "chat_template.jinja"
-    if os.path.lexists(jinja):
-        template = text_of(jinja)
-    bos, eos = (
-        token.content if isinstance(token, Written) else token or "" for token in (parts.bos_token, parts.eos_token)
-    )
-    name = "generation_config.json" if "eos_token_id" in generation_config else "config.json"
-    ends = boundary.read(Ends, {**config, **generation_config}, f"{folder}: {name}").ids
-    vocabulary = backend.get_vocab()
-    stop = stop_ids(vocabulary, vocabulary.get(eos), *ends)
-    if (most := max([*vocabulary.values(), *stop], default=0)) >= vocab_size:
-        raise UserError(
-            f"{folder}: the tokenizer and its end-of-answer tokens reach id {most}; the model's vocabulary has"
-            f" {vocab_size} tokens. They are not of one model."
-        )
-    return Tokenizer(definition, template, bos, eos, stop)
-
-
-def text_of(path: Path) -> str:
-    try:
-        return boundary.content(path, 1 << 20).decode()
-    except (FileNotFoundError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a text in UTF-8 ({error}).") from None
-
-
-Token = Annotated[str, Field(max_length=512)]
-Kind = Annotated[int, Field(ge=0, le=6)]
-Merge = Annotated[str, Field(pattern="^[^ ]+ [^ ]+$")]
-SPLITS = {
-    "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
-    "default": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
-    "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
-    "llama-bpe": [pre_tokenizers.Split(Regex(LLAMA_3_SPLIT), "isolated"),
-                  pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)],
-    "qwen2": [pre_tokenizers.Split(Regex(QWEN_2_SPLIT), "isolated"),
-              pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)],
-}  # fmt: skip
-
-
-class Vocabulary(boundary.Declared):
-    """The metadata `tokenizer.ggml.*` of a GGUF file. token_type: all text where it is left out."""
-
-    model: Literal["gpt2", "llama"]
-    pre: Literal[tuple(SPLITS)] = "default"
-    tokens: list[Token] = Field(min_length=1, fail_fast=True)
-    token_type: list[Kind] | None = Field(None, fail_fast=True)
-    scores: list[float] | None = Field(None, fail_fast=True)
-    merges: list[Merge] = Field([], fail_fast=True)
-    bos_token_id: Id | None = None
-    eos_token_id: Id | None = None
-    eot_token_id: Id | None = None
-    unknown_token_id: Id = 0
-    add_bos_token: bool | None = None
-    chat_template: str | None = None
-
-    @model_validator(mode="after")
-    def fits(self) -> Vocabulary:
-        count = len(self.tokens)
-        if len(set(self.tokens)) < count:
-            raise ValueError("a token stands twice in the vocabulary")
-        for name in ("token_type", "scores"):
-            if (values := getattr(self, name)) is not None and len(values) != count:
-                raise ValueError(f"the vocabulary has {count} tokens but {len(values)} {name}")
-        if self.model == "llama" and self.scores is None:
-            raise ValueError(f"the SentencePiece vocabulary has {count} tokens but 0 scores")
-        for name in ("bos", "eos", "eot", "unknown"):
-            if (token := getattr(self, f"{name}_token_id")) is not None and token >= count:
-                raise ValueError(f"{name}_token_id is {token}; the vocabulary has {count} tokens")
-        return self
-
-    @property
-    def types(self) -> list[int]:
-        return self.token_type or [NORMAL] * len(self.tokens)
-
-    @property
-    def ids(self) -> dict[str, int]:
-        return {token: i for i, token in enumerate(self.tokens)}
-
-
-def from_gguf(fields: Mapping[str, Any], where: str, vocab_size: int) -> Tokenizer:
-    """From GGUF metadata (`tokenizer.ggml.*`). vocab_size: rows of the embedding table."""
-    given = {
-        key.removeprefix("tokenizer.ggml."): value for key, value in fields.items() if key.startswith("tokenizer.ggml.")
-    }
-    given["chat_template"] = fields.get("tokenizer.chat_template")
-    if not given.get("tokens"):
-        raise UserError(f"{where}: the GGUF file has no vocabulary (tokenizer.ggml.tokens).")
-    known = boundary.read(Vocabulary, given, f"{where}: tokenizer.ggml")
-    if len(known.tokens) != vocab_size:
-        raise UserError(
-            f"{where}: the vocabulary has {len(known.tokens)} tokens, the embedding table {vocab_size} rows."
-        )
-    tokens, bos, eos = known.tokens, known.bos_token_id, known.eos_token_id
-    with plainly(f"{where}: not a tokenizer"):
-        backend = {"gpt2": byte_level_bpe, "llama": sentencepiece_bpe}[known.model](known)
-        backend.add_special_tokens(
-            [
-                AddedToken(t, special=True, normalized=False)
-                for t, k in zip(tokens, known.types, strict=True)
-                if k == CONTROL
-            ]
-        )
-        adds_bos = (
-            known.model == "llama" or known.pre == "llama-bpe" if known.add_bos_token is None else known.add_bos_token
-        )
-        if adds_bos and bos is not None:
-            first = tokens[bos]
-            backend.post_processor = processors.TemplateProcessing(
-                single=f"{first} $A", pair=f"{first} $A $B", special_tokens=[(first, bos)]
-            )
-        definition = backend.to_str()
-    made = Tokenizer(
-        definition=definition,
-        chat_template=known.chat_template,
-        bos_token=tokens[bos] if bos is not None else "",
-        eos_token=tokens[eos] if eos is not None else "",
-        stop=stop_ids(known.ids, eos, known.eot_token_id),
-    )
-    vars(made)["backend"] = backend  # as the definition would make it again
-    return made
-
-
-def byte_level_bpe(known: Vocabulary) -> tokenizers.Tokenizer:
-    """GPT-2's byte-level BPE, with the way of splitting words that the file names."""
-    merges = [tuple(merge.split(" ")) for merge in known.merges]
-    # Llama 3 looks a whole word up before it merges
-    backend = tokenizers.Tokenizer(models.BPE(known.ids, merges, ignore_merges=known.pre == "llama-bpe"))
-    if known.pre == "qwen2":
-        backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(SPLITS[known.pre])
-    backend.decoder = decoders.ByteLevel()
-    return backend
-
-
-def sentencepiece_bpe(known: Vocabulary) -> tokenizers.Tokenizer:
-    """Llama 2's SentencePiece BPE: merges rebuilt from the scores, unknown characters spelt in bytes. Text never
-    merges to a special token or a byte's."""
-    ids = known.ids
-    merges = []
-    for token, score, kind in zip(known.tokens, known.scores, known.types, strict=True):
-        if kind in (NORMAL, USER):
-            halves = ((token[:i], token[i:]) for i in range(1, len(token)))
-            merges += [(-score, ids[a], ids[b], a, b) for a, b in halves if a in ids and b in ids]
-    ordered = [(a, b) for *_, a, b in sorted(merges)]
-    backend = tokenizers.Tokenizer(
-        models.BPE(ids, ordered, unk_token=known.tokens[known.unknown_token_id], fuse_unk=True, byte_fallback=True)
-    )
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    return backend

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
 from llama_jax import chat
+from llama_jax.checkpoint.vocabulary import from_gguf
 from llama_jax.plumbing.errors import UserError
-from llama_jax.tokenizer import LONGEST, MARK, Tokenizer, from_gguf
+from llama_jax.tokenizer import LONGEST, MARK, Tokenizer
 from tests.test_tokenizer import SCORES, SPM, spm
 
 ALPHABET = sorted(ByteLevel.alphabet())

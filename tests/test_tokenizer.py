@@ -4,7 +4,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
-from llama_jax import checkpoint, tokenizer
+from llama_jax import checkpoint
+from llama_jax.checkpoint import vocabulary
 from llama_jax.plumbing.errors import UserError
 from tests.conftest import edit_json, save_llama
 
@@ -27,7 +28,7 @@ def spm(**changes):
 
 
 def made(fields):
-    return tokenizer.from_gguf(fields, "m.gguf", len(fields["tokenizer.ggml.tokens"]))
+    return vocabulary.from_gguf(fields, "m.gguf", len(fields["tokenizer.ggml.tokens"]))
 
 
 @settings(deadline=None)

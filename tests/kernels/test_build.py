@@ -201,12 +201,12 @@ def test_here_there_are_kernels():
 )
 def test_where_there_are_none_a_placement_says_so_before_anything_is_computed(monkeypatch, break_it, words, tiny):
     import llama_jax as ll
-    from llama_jax import generate
+    from llama_jax import engine
     from llama_lab import doctor
     from llama_lab.bench import environment
 
-    monkeypatch.setattr(generate, "weights", lambda *a: pytest.fail("computed"))
-    monkeypatch.setattr(generate, "prepare", lambda *a: pytest.fail("computed"))
+    monkeypatch.setattr(engine, "weights", lambda *a: pytest.fail("computed"))
+    monkeypatch.setattr(engine, "prepare", lambda *a: pytest.fail("computed"))
     break_it(monkeypatch)
     for name in ("step+gemv", "loop+fused"):
         with pytest.raises(UserError, match=words):

@@ -10,22 +10,13 @@ from __future__ import annotations
 
 from numba import types
 
-from llama_jax.kernels.native.lanes import (
-    ISA,
-    exponential,
-    fma,
-    larger,
-    largest,
-    load,
-    prefetch,
-    splat,
-    store,
-    store_half,
-    total,
-)
+from llama_jax.kernels.native.halves import store_half
+from llama_jax.kernels.native.lanes import exponential, fma, larger, largest, load, splat, store, total
 from llama_jax.kernels.native.lanes import first as first_lane
 from llama_jax.kernels.native.machine import copy_i16, function, load_f32, stack, store_f32
+from llama_jax.kernels.native.octets import prefetch
 from llama_jax.kernels.native.sums import sums
+from llama_jax.kernels.native.vectors import ISA
 
 CHUNK, LANES, HEADS = 128, 16, 4  # positions a piece, positions a tile of keys, query heads done at once
 TILES, COLUMNS = (2, 4) if ISA == "avx512vnni" else (1, 1)  # tiles, vectors of values that 32 registers have room for

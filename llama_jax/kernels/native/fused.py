@@ -7,7 +7,8 @@ from numba import types
 
 from llama_jax.kernels.native import layout, step, team
 from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, describe, executes, failure, number, result, size
-from llama_jax.kernels.native.lanes import load_half, store
+from llama_jax.kernels.native.halves import load_half
+from llama_jax.kernels.native.lanes import store
 from llama_jax.kernels.native.layout import p
 from llama_jax.kernels.native.machine import (
     address_of,

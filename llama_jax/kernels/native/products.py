@@ -12,34 +12,36 @@ from __future__ import annotations
 
 from numba import types
 
+from llama_jax.kernels.native.halves import load_half
 from llama_jax.kernels.native.lanes import (
-    ISA,
-    absolute,
     count,
-    dot4,
     float_of_bits,
     fma,
-    high,
     larger_integer,
     largest_integer,
     load,
-    load_bytes,
-    load_four,
-    load_half,
-    low,
     magnitude,
     nearest,
-    plus_128,
-    prefetch,
     splat,
     splat_integer,
     store,
-    store_bytes,
     to_floats,
     to_integers,
-    with_sign_of,
 )
 from llama_jax.kernels.native.machine import function, load_f32, load_i32, stack, store_f32, store_i32
+from llama_jax.kernels.native.octets import (
+    absolute,
+    dot4,
+    high,
+    load_bytes,
+    load_four,
+    low,
+    plus_128,
+    prefetch,
+    store_bytes,
+    with_sign_of,
+)
+from llama_jax.kernels.native.vectors import ISA
 
 ROWS, COLUMNS = 16, 32  # sizes of a block
 Q4_0, Q4_1, Q8_0 = 288, 320, 544  # bytes of a block, by which kinds are told apart

@@ -6,9 +6,10 @@ from numba import types
 
 from llama_jax.kernels.native import layout, team
 from llama_jax.kernels.native.ffi import data, size
-from llama_jax.kernels.native.lanes import fma, load, prefetch, splat, store, total
+from llama_jax.kernels.native.lanes import fma, load, splat, store, total
 from llama_jax.kernels.native.layout import p, rows_of
 from llama_jax.kernels.native.machine import function, square_root
+from llama_jax.kernels.native.octets import prefetch
 from llama_jax.kernels.native.products import COLUMNS, round_blocks
 
 f4 = types.float32

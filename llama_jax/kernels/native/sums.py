@@ -6,8 +6,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from llama_jax.kernels.native.lanes import FLOATS, F, every, floats_of_halves, llvm, spread
+from llama_jax.kernels.native.halves import floats_of_halves
 from llama_jax.kernels.native.machine import F32, pointer
+from llama_jax.kernels.native.vectors import FLOATS, F, every, llvm, spread
 
 
 def sums(n, m):

@@ -16,7 +16,6 @@ taken, done (+64).
 from __future__ import annotations
 
 from llama_jax.kernels.native.ffi import pool_threads, scheduled
-from llama_jax.kernels.native.lanes import prefetch
 from llama_jax.kernels.native.machine import (
     fetch_add,
     fetch_or,
@@ -29,6 +28,7 @@ from llama_jax.kernels.native.machine import (
     sched_yield,
     store_i64,
 )
+from llama_jax.kernels.native.octets import prefetch
 
 CLOSED, INSIDE, CAME, PARAMETERS, PHASES, PHASE = 8, 16, 24, 32, 512, 128
 MOST = 64  # parts of a phase that are taken by name: a bit each
