@@ -56,14 +56,16 @@ def encode(tokenizer: Tokenizer, messages: Sequence[Message], allow_special_toke
 def checked(messages: Sequence[Message]) -> list[Message]:
     """The messages. Raises UserError where they are none, or hold what no tokenizer reads."""
     given = list(messages) if isinstance(messages, tuple) else messages
-    found = boundary.read(Conversation, given, "The messages", 'Write each as {"role": "user", "content": text}.')
-    for i, message in enumerate(found):
+    conversation = boundary.read(
+        Conversation, given, "The messages", 'Write each as {"role": "user", "content": text}.'
+    )
+    for i, message in enumerate(conversation):
         check_text(message.content, f"Message {i + 1}")
-    if (size := sum(len(message.content) for message in found)) > LONGEST:
+    if (size := sum(len(message.content) for message in conversation)) > LONGEST:
         raise UserError(
             f"The messages have {size:,} characters; at most {LONGEST:,} are read, more than a context holds."
         )
-    return [message.model_dump() for message in found]
+    return [message.model_dump() for message in conversation]
 
 
 def as_text(tokenizer: Tokenizer, content: str) -> str:
@@ -82,10 +84,10 @@ def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True)
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
     )
-    said = renderer(tokenizer.chat_template).render(given)
-    if "error" in said:
-        raise UserError(f"The model's chat template failed: {said['error']}.")
-    return said["text"]
+    text = renderer(tokenizer.chat_template).render(given)
+    if "error" in text:
+        raise UserError(f"The model's chat template failed: {text['error']}.")
+    return text["text"]
 
 
 def ask(question: str, system: str | None = None) -> list[Message]:

@@ -71,8 +71,8 @@ def unrolled(layers: tuple[Layer, ...], x, where: CallPositions, entries, *, lay
 def scanned(layers: Layer, x, where: CallPositions, entries, *, layer: Callable):
     """Run the layers as one `lax.scan` over stacked weights: one body to compile, however deep the model."""
 
-    def body(x, each):
-        params, entry = each
+    def body(x, layer_and_entry):
+        params, entry = layer_and_entry
         return layer(params, x, where, entry)
 
     return jax.lax.scan(body, x, (layers, entries))
@@ -105,10 +105,10 @@ def on_matrices(function: Callable, model: Model) -> Model:
     embedding = replace(model.embedding, weight=function(model.embedding.weight, True))
     head = model.head if model.head.weight is None else replace(model.head, weight=function(model.head.weight, True))
 
-    def within(each: Layer) -> Layer:
-        mix, net = each.attention, each.ffn
+    def within(block: Layer) -> Layer:
+        mix, net = block.attention, block.ffn
         return replace(
-            each,
+            block,
             attention=replace(mix, qkv=function(mix.qkv, False), o=function(mix.o, False)),
             ffn=replace(net, gate_up=function(net.gate_up, False), down=function(net.down, False)),
         )
@@ -126,10 +126,11 @@ def quantised(model: Model, form: str) -> Model:
     def matrix(weight, vocabulary: bool):
         kind = quantise.kind_of(form, vocabulary)
         if is_quantised(weight):
-            found = getattr(weight, "kind", "int8")
-            if found != kind and not (form == "gguf" and found in quantise.LAYOUTS):
+            present = getattr(weight, "kind", "int8")
+            if present != kind and not (form == "gguf" and present in quantise.LAYOUTS):
                 raise UserError(
-                    f"weights={form!r}: these are quantised as {found} already; load the model as float32 or as {form}."
+                    f"weights={form!r}: these are quantised as {present} already; load the model as float32 or as"
+                    f" {form}."
                 )
             return weight
         if form == "gguf":
@@ -138,8 +139,8 @@ def quantised(model: Model, form: str) -> Model:
             )
         return quantise.from_float(np.asarray(weight, np.float32), kind)
 
-    found = on_matrices(matrix, model)
-    return jax.tree.map(lambda w: w if is_quantised(w) else w.astype(jnp.float32), found, is_leaf=is_quantised)
+    changed = on_matrices(matrix, model)
+    return jax.tree.map(lambda w: w if is_quantised(w) else w.astype(jnp.float32), changed, is_leaf=is_quantised)
 
 
 def multiplied_by(model: Model, product: Product | None) -> Model:
@@ -158,6 +159,6 @@ def multiplied_by(model: Model, product: Product | None) -> Model:
 def kinds(model: Model) -> str:
     """What the weights are kept as: a dtype's name, or the kinds of the matrices in alphabetical order, as in
     "q4_1+q8_0"."""
-    found = {getattr(w, "kind", "int8") for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w)}
-    found.update(*getattr(model.layers, "kinds", ()))  # those of a `kernels.packed.Packed`
-    return "+".join(sorted(found)) or model.embedding.weight.dtype.name
+    names = {getattr(w, "kind", "int8") for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w)}
+    names.update(*getattr(model.layers, "kinds", ()))  # those of a `kernels.packed.Packed`
+    return "+".join(sorted(names)) or model.embedding.weight.dtype.name

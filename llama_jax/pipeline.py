@@ -110,15 +110,15 @@ def transform(
 def detokenise(tokenizer: Tokenizer | Numbers, blocks: Iterator[tuple[int, np.ndarray, bool]]) -> Iterator[Piece]:
     """Each block's text; an answer that ends within a character gives what there is of it last."""
     with contextlib.closing(blocks):
-        read, ids, said = reader(tokenizer), [], ""
+        read, ids, so_far = reader(tokenizer), [], ""
         for i, tokens, ended in blocks:
             if ended:
-                rest = tokenizer.decode(ids)[len(said) :]
+                rest = tokenizer.decode(ids)[len(so_far) :]
                 if rest:
                     yield Piece(i, rest, ())
-                read, ids, said = reader(tokenizer), [], ""
+                read, ids, so_far = reader(tokenizer), [], ""
                 continue
             text = read(tokens)
             ids += tokens.tolist()
-            said += text
+            so_far += text
             yield Piece(i, text, tuple(tokens.tolist()))

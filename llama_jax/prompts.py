@@ -72,8 +72,8 @@ def written_by(model: str, count: int, client=None, **options) -> list[str]:
             format=wanted(count),
             options=options or {"seed": 0},
         )
-        said = boundary.parse(answer.message.content or "", "Ollama's answer", REMEDY)
-        pool = boundary.read(PromptPool, said, "Ollama's answer", f"{REMEDY} Try another model.")
+        document = boundary.parse(answer.message.content or "", "Ollama's answer", REMEDY)
+        pool = boundary.read(PromptPool, document, "Ollama's answer", f"{REMEDY} Try another model.")
     except (ConnectionError, OSError, httpx.HTTPError) as error:
         raise UserError(
             "No Ollama server answers: start it with `ollama serve` (OLLAMA_HOST names another one)."

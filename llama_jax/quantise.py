@@ -197,10 +197,10 @@ def permuted(raw: np.ndarray, layout: Layout) -> np.ndarray:
     rows, head = raw.reshape(-1, ROWS, blocks, size), 2 * layout.scales
     scales = np.ascontiguousarray(rows[..., :head]).view(np.uint16).transpose(0, 2, 3, 1)
     vectors = np.ascontiguousarray(rows[..., head:]).view(np.uint32).transpose(0, 2, 3, 1)
-    found = np.empty((len(rows), blocks, layout.group), np.uint8)
-    found[..., : 4 * ROWS * layout.vectors].view(np.uint32)[:] = vectors.reshape(len(rows), blocks, -1)
-    found[..., 4 * ROWS * layout.vectors :].view(np.uint16)[:] = scales.reshape(len(rows), blocks, -1)
-    return found
+    codes = np.empty((len(rows), blocks, layout.group), np.uint8)
+    codes[..., : 4 * ROWS * layout.vectors].view(np.uint32)[:] = vectors.reshape(len(rows), blocks, -1)
+    codes[..., 4 * ROWS * layout.vectors :].view(np.uint16)[:] = scales.reshape(len(rows), blocks, -1)
+    return codes
 
 
 def unpack(blocks: Blocks) -> np.ndarray:

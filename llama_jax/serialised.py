@@ -212,7 +212,7 @@ def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
     sources = sorted(Path(__file__).parent.rglob("*.py"))
     source = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     chosen = {k: v for k, v in asdict(placement).items() if k not in ("name", "compile")}
-    found = {
+    known = {
         "jax": f"{jax.__version__}, jaxlib {jaxlib.__version__}",
         "device": " ".join(filter(None, where)),
         "model": asdict(config),
@@ -221,7 +221,7 @@ def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
         "version of this package": source,
     }
-    return json.loads(json.dumps(found))
+    return json.loads(json.dumps(known))
 
 
 def cpu() -> str:

@@ -51,7 +51,7 @@ def examine(probe: bool = True) -> dict:
         },
         "packages": packages,
         "devices": [str(d) for d in jax.devices()],
-        "jax computes": {f"{c.name} ({c.issue}):": runtime.told(c, outcomes[c.name]) for c in checks},
+        "jax computes": {f"{c.name} ({c.issue}):": runtime.note(c, outcomes[c.name]) for c in checks},
         "kernels": compiled,
         "peers": others,
         "ollama": find_ollama(),
@@ -73,7 +73,7 @@ def find_weights() -> tuple[dict, str]:
 def find_ollama() -> dict:
     """The real Ollama that `make ollama` built here, and the server that answers: version and place of each, or
     None."""
-    path = ollama_native.binary()
+    path = ollama_native.BUILT.binary()
     return {"built": path and f"{ollama_native.VERSION} at {path}", "running": ollama.running()}
 
 

@@ -131,7 +131,7 @@ def pytest_collection_modifyitems(items, config):
 def skip_what_is_not_built(items):
     """Tests of the real Ollama are skipped where it is not built. So are those of llama.cpp; where that must be, as in
     CI, they run and fail."""
-    if ollama_native.binary() is None:
+    if ollama_native.BUILT.binary() is None:
         for item in items:
             if item.get_closest_marker("ollama"):
                 item.add_marker(pytest.mark.skip(reason="Ollama is not built: `make ollama`"))

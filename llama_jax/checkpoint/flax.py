@@ -72,10 +72,10 @@ def stored_transposed(config: ModelConfig) -> set[str]:
 
 def flatten(tree: Mapping, before: tuple[str, ...] = ()) -> dict[tuple[str, ...], np.ndarray]:
     """Path → array."""
-    found = {}
+    leaves = {}
     for key, value in tree.items():
         path = (*before, str(key))
-        found |= (
+        leaves |= (
             flatten(value, path) if isinstance(value, Mapping) else {path: np.asarray(getattr(value, "value", value))}
         )
-    return found
+    return leaves

@@ -99,9 +99,9 @@ def open_file(path: Path) -> Source:
 def check_types(path: Path, header: Header) -> None:
     for name, place in header.tensors.items():
         if place.kind not in SUPPORTED:
-            found, known = GGMLQuantizationType(place.kind).name, ", ".join(sorted(s.name for s in SUPPORTED))
+            kind, known = GGMLQuantizationType(place.kind).name, ", ".join(sorted(s.name for s in SUPPORTED))
             raise UserError(
-                f"{path}: tensor {boundary.shown(name)} has the unsupported type {found}; supported: {known}."
+                f"{path}: tensor {boundary.shown(name)} has the unsupported type {kind}; supported: {known}."
             )
 
 
@@ -179,9 +179,9 @@ def weights_hash(path: Path) -> str:
     identity = [str(path.resolve()), status.st_size, status.st_mtime_ns]
     entry = paths.cache("gguf", hashlib.sha256(identity[0].encode()).hexdigest()[:16] + ".json")
     with contextlib.suppress(UserError, FileNotFoundError):  # no entry, or a damaged one
-        found = boundary.read(Hashed, boundary.load(entry, 1 << 16), str(entry))
-        if found.identity == identity:
-            return found.sha256
+        hashed = boundary.read(Hashed, boundary.load(entry, 1 << 16), str(entry))
+        if hashed.identity == identity:
+            return hashed.sha256
     digest = hash_files([path])
     with contextlib.suppress(UserError):  # where the cache folder cannot be written, go without
         files.write(entry, json.dumps(dict(identity=identity, sha256=digest)))
@@ -204,8 +204,8 @@ def read_config(path: Path, header: Header) -> ModelConfig:
         tie_word_embeddings=kind == "gpt2" or "output.weight" not in tensors,
     )
     form = declared.shape(kind, {field: f"{kind}.{key}" for field, key in keys.items()})
-    found = boundary.read(form, fields | given, f"{path}: the GGUF header")
-    config = found.config(kind)
+    values = boundary.read(form, fields | given, f"{path}: the GGUF header")
+    config = values.config(kind)
     if fields.get(f"{kind}.rope.dimension_count", config.head_dim) != config.head_dim:
         raise UserError(
             f"{path}: only a part of each head is rotated ({kind}.rope.dimension_count); that is not supported."

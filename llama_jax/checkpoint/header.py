@@ -88,24 +88,24 @@ class Cursor:
 
     def count(self) -> int:
         """How many of something follow, each of a byte or more."""
-        if (found := self.number("Q")) > min(ITEMS, self.end - self.at):
-            raise DamagedError(f"a count in its header is {found:,}")
-        return found
+        if (count := self.number("Q")) > min(ITEMS, self.end - self.at):
+            raise DamagedError(f"a count in its header is {count:,}")
+        return count
 
     def text(self) -> str:
         return self.texts(1)[0]
 
     def texts(self, count: int) -> list[str]:
-        data, at, found = self.data, self.at, []
+        data, at, texts = self.data, self.at, []
         for _ in range(count):  # a hundred thousand of them: no call in between
             start = at + 8
             at = start + int.from_bytes(data[at:start], "little")
             if at > self.end:
                 raise DamagedError(f"its header goes on beyond byte {self.end:,}")
-            found.append(data[start:at])
+            texts.append(data[start:at])
         self.at = at
         try:
-            return [text.decode() for text in found]
+            return [text.decode() for text in texts]
         except UnicodeDecodeError:
             raise DamagedError(f"a text before byte {at:,} of its header is not UTF-8") from None
 
@@ -123,9 +123,9 @@ class Cursor:
             raise DamagedError(f"a value in its header has the unknown type {kind}")
         if kind != BOOL:
             return self.numbers(SCALARS[kind], count)
-        if set(found := self.numbers("B", count)) - {0, 1}:
+        if set(flags := self.numbers("B", count)) - {0, 1}:
             raise DamagedError("a truth value in its header is neither 0 nor 1")
-        return tuple(map(bool, found))
+        return tuple(map(bool, flags))
 
 
 def parse(cursor: Cursor, length: int) -> Header:
@@ -134,27 +134,27 @@ def parse(cursor: Cursor, length: int) -> Header:
         raise DamagedError(f"its version is {version}; versions {VERSIONS[0]} and {VERSIONS[1]} can be read")
     tensors, pairs = cursor.count(), cursor.count()
     metadata = named(cursor, pairs, "value", lambda: cursor.value(cursor.number("I")))
-    found = named(cursor, tensors, "tensor", lambda: (cursor.numbers("Q", dimensions(cursor)), *cursor.numbers("IQ")))
+    places = named(cursor, tensors, "tensor", lambda: (cursor.numbers("Q", dimensions(cursor)), *cursor.numbers("IQ")))
     alignment = metadata.get("general.alignment", ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
         raise DamagedError(f"general.alignment is {alignment!r:.40}, no power of two")
-    return Header(metadata, placed(found, cursor.at, alignment, length))
+    return Header(metadata, placed(places, cursor.at, alignment, length))
 
 
-def named(cursor: Cursor, count: int, what: str, one: Callable[[], T]) -> dict[str, T]:
+def named(cursor: Cursor, count: int, what: str, read: Callable[[], T]) -> dict[str, T]:
     """`count` things, each behind its name."""
-    found = {}
+    items = {}
     for _ in range(count):
-        if (name := cursor.text()) in found:
+        if (name := cursor.text()) in items:
             raise DamagedError(f"it has two {what}s of the name {name[:60]!r}")
-        found[name] = one()
-    return found
+        items[name] = read()
+    return items
 
 
 def dimensions(cursor: Cursor) -> int:
-    if not 1 <= (found := cursor.number("I")) <= 4:
-        raise DamagedError(f"a tensor has {found} dimensions")
-    return found
+    if not 1 <= (count := cursor.number("I")) <= 4:
+        raise DamagedError(f"a tensor has {count} dimensions")
+    return count
 
 
 def placed(found: dict, end: int, alignment: int, length: int) -> dict[str, Place]:

@@ -114,13 +114,13 @@ def read_config(folder: Path | str, raw: dict) -> ModelConfig:
         )
     check_supported(folder, raw)
     where = f"{folder}: config.json"
-    said = [raw[key] for key in ("rope_parameters", "rope_scaling") if raw.get(key) is not None]
-    rope = boundary.read(declared.Rope, said[0] if said else {}, where)
+    scalings = [raw[key] for key in ("rope_parameters", "rope_scaling") if raw.get(key) is not None]
+    rope = boundary.read(declared.Rope, scalings[0] if scalings else {}, where)
     given = {key: value for key, value in raw.items() if key != "rope_theta" or value is not None}
     if rope.rope_theta is not None:
         given["rope_theta"] = rope.rope_theta
-    found = boundary.read(declared.shape(kind, NAMES[kind]), DEFAULTS[kind] | given, where)
-    return found.config(kind, rope.scaling())
+    values = boundary.read(declared.shape(kind, NAMES[kind]), DEFAULTS[kind] | given, where)
+    return values.config(kind, rope.scaling())
 
 
 UNSUPPORTED = {  # key of config.json: the only value that the model can run, which is also the default
@@ -136,12 +136,12 @@ def check_supported(folder: Path | str, raw: dict) -> None:
     from llama_jax.plumbing.boundary import shown
 
     for key, only in UNSUPPORTED[raw["model_type"]].items():
-        found = raw.get(key, only)
-        if found is None:
-            found = False  # as transformers takes it
-        if found != only or type(found) is not type(only):
+        value = raw.get(key, only)
+        if value is None:
+            value = False  # as transformers takes it
+        if value != only or type(value) is not type(only):
             raise UserError(
-                f"{folder}: {key} is {shown(found)} in config.json; a {raw['model_type']} model is supported with"
+                f"{folder}: {key} is {shown(value)} in config.json; a {raw['model_type']} model is supported with"
                 f" {only!r} alone."
             )
 

@@ -81,8 +81,8 @@ def on_device(config: ModelConfig, seed: int, dtype=jnp.bfloat16) -> Model:
     sizes, keys = shapes(config), jax.random.split(jax.random.key(seed), len(leaves))
 
     def drawn(rows, key) -> jax.Array:
-        each = [sizes[name][::-1] if rows.transposed else sizes[name] for name in rows.names]
-        shape = (sum(height for height, *_ in each), *each[0][1:])
+        shapes_of_rows = [sizes[name][::-1] if rows.transposed else sizes[name] for name in rows.names]
+        shape = (sum(height for height, *_ in shapes_of_rows), *shapes_of_rows[0][1:])
         if len(shape) == 1 and rows.names[0].endswith("weight"):  # a norm's
             return jnp.ones(shape, dtype)
         return jax.random.normal(key, shape, dtype) * jnp.asarray(SCALE, dtype)

@@ -179,11 +179,11 @@ def named(config: ModelConfig, params: Model) -> dict[str, np.ndarray]:
 
     Quantised ones are expanded to float32.
     """
-    sizes, found = shapes(config), {}
+    sizes, tensors = shapes(config), {}
     for rows, weight in zip(jax.tree.leaves(names(config)), jax.tree.leaves(params, is_leaf=is_quantised), strict=True):
         values, at = np.asarray(weight.dequantised() if is_quantised(weight) else weight), 0
         for name in rows.names:
             height = sizes[name][-1 if rows.transposed else 0]
             part = values[at : at + height]
-            found[name], at = part.T if rows.transposed else part, at + height
-    return found
+            tensors[name], at = part.T if rows.transposed else part, at + height
+    return tensors

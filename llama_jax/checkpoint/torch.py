@@ -39,11 +39,11 @@ def from_torch(source, config: ModelConfig | None = None, dtype: str = "float32"
 def to_torch(config: ModelConfig, params: Model) -> dict:
     """A `state_dict` that `load_state_dict` of the transformers model takes as it is; a tied head shares the table's
     memory."""
-    found = {name: tensor(values) for name, values in named(config, params).items()}
+    state = {name: tensor(values) for name, values in named(config, params).items()}
     if config.tie_word_embeddings:
         table = "transformer.wte.weight" if config.model_type == "gpt2" else "model.embed_tokens.weight"
-        found["lm_head.weight"] = found[table]
-    return found
+        state["lm_head.weight"] = state[table]
+    return state
 
 
 def tensor(values: np.ndarray | jax.Array):

@@ -49,7 +49,7 @@ class TokenizerConfig(boundary.Declared):
         """The template; of several, the one for plain conversations."""
         if not isinstance(self.chat_template, list):
             return self.chat_template
-        return next((one.template for one in self.chat_template if one.name == "default"), None)
+        return next((candidate.template for candidate in self.chat_template if candidate.name == "default"), None)
 
 
 class Ends(boundary.Declared):

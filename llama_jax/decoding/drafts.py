@@ -195,9 +195,9 @@ def choices(params, rows: Int[Array, "B T"], carry: Drafted, sampler, drafts: Dr
         return drafts.steps.verify(params, rows, carry.cache)
     values, cache = drafts.steps.logits(params, rows, carry.cache)
 
-    def choose(state, each):
+    def choose(state, position):
         draw, slot = state
-        ids, logits = each
+        ids, logits = position
         draw = replace(draw, seen=sampling.mark(draw.seen, ids[:, None], slot, carry.cache.pad))
         token, draw = drafts.sample(logits, draw, sampler)
         return (draw, slot + 1), token

@@ -116,8 +116,8 @@ def token_ids(prompt: Sequence[int], vocabulary: int) -> Sequence[int]:
 
 def check_seeds(seeds: Sequence[int] | int, rows: int) -> np.ndarray:
     """One seed a row, uint32; a single seed s gives row i the seed s + i, so that equal prompts differ."""
-    one = integer(seeds)
-    given = listed(seeds, "seeds", "whole numbers, or a single one") if one is None else range(one, one + rows)
+    first = integer(seeds)
+    given = listed(seeds, "seeds", "whole numbers, or a single one") if first is None else range(first, first + rows)
     if len(given) != rows:
         raise UserError(f"{len(given)} seeds for {rows} prompts; give one seed a prompt, or a single one.")
     return np.array([whole(s, "seed", 0, SEEDS - 1) for s in given], np.uint32)

@@ -69,8 +69,8 @@ def code(where: Target) -> bytes:
     except UserError as error:
         print(f"warning: the kernels are compiled for this process alone: {error}", file=sys.stderr)
         return compiled(where)
-    if (found := kept(path)) is not None:
-        return found
+    if (content := kept(path)) is not None:
+        return content
     made = compiled(where)
     with contextlib.suppress(UserError):
         files.write(path, sealed(made))
@@ -82,10 +82,10 @@ def kept(path: Path) -> bytes | None:
     """The object file of an entry; None where there is none, or a damaged one."""
     try:
         with open(path, "rb", opener=opener) as file:
-            found = file.read(LARGEST + 1)
+            content = file.read(LARGEST + 1)
     except OSError:
         return None
-    return opened(found) if len(found) <= LARGEST else None
+    return opened(content) if len(content) <= LARGEST else None
 
 
 def opener(path: str, flags: int) -> int:
@@ -114,14 +114,14 @@ def entry(where: Target) -> Path:
     return paths.cache("kernels", f"{where.isa}-{digest.hexdigest()[:32]}.o")
 
 
-def sealed(found: bytes) -> bytes:
-    return hashlib.sha256(found).hexdigest().encode() + b"\n" + found
+def sealed(code: bytes) -> bytes:
+    return hashlib.sha256(code).hexdigest().encode() + b"\n" + code
 
 
 def opened(content: bytes) -> bytes | None:
     """What `sealed` was given; None where a byte of it has changed."""
-    digest, _, found = content.partition(b"\n")
-    return found if digest == hashlib.sha256(found).hexdigest().encode() else None
+    digest, _, code = content.partition(b"\n")
+    return code if digest == hashlib.sha256(code).hexdigest().encode() else None
 
 
 def compiled(where: Target) -> bytes:
@@ -141,6 +141,6 @@ def compiled(where: Target) -> bytes:
             f"The kernels could not be compiled: cannot start {sys.executable or 'Python'}: {error.strerror}."
         ) from None
     if done.returncode or not done.stdout:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
-        raise UserError(f"The kernels could not be compiled for {where.isa}: {said[-1]}")
+        errors = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise UserError(f"The kernels could not be compiled for {where.isa}: {errors[-1]}")
     return done.stdout

@@ -88,8 +88,8 @@ def step(
 
 def after(slots: Slots, numbers, logits, many: int, live: Bool[Array, " R"]):
     """The next token [R] of each sequence whose logits these are, its scores, and the slots with `many` more cached."""
-    each = slots.keys, slots.drawn, slots.seen, slots.samplers
-    token, scores = jax.lax.map(choose, (logits, *jax.tree.map(lambda all: all[numbers], each)))
+    settings = slots.keys, slots.drawn, slots.seen, slots.samplers
+    token, scores = jax.lax.map(choose, (logits, *jax.tree.map(lambda all: all[numbers], settings)))
     return (
         token,
         scores,

@@ -41,29 +41,30 @@ def steps(config: ModelConfig, placement: Placement, transform: Callable, sample
 
     def pieces(params, ids, cache: KVCache, kept: str):
         """Results (logits, best) of each piece of a prompt. kept: whose logits are wanted, as in `fused.transform`."""
-        size, found = max(ROWS // ids.shape[0], 1), []
+        size, results = max(ROWS // ids.shape[0], 1), []
         for start in range(0, ids.shape[1], size):
             last = start + size >= ids.shape[1]
             wanted = "none" if kept == "last" and not last else kept
             values, best, cache = run(params, ids[:, start : start + size], cache, logits=wanted)
-            found.append((values, best))
-        return found, cache
+            results.append((values, best))
+        return results, cache
 
     def tokens(params, ids, cache: KVCache):
-        found, cache = pieces(params, ids, cache, "last")
-        return found[-1], cache
+        results, cache = pieces(params, ids, cache, "last")
+        return results[-1], cache
 
-    def chosen(found, draw, sampler):
-        values, best = found
+    def chosen(result, draw, sampler):
+        values, best = result
         token, draw = sample(values, draw, sampler)
         return best if sampling.is_greedy(sampler) else token, draw
 
     def every(params, ids, cache: KVCache):
-        found, cache = pieces(params, ids, cache, "all")
-        return jnp.concatenate([values.reshape(len(ids), -1, config.vocab_size) for values, _ in found], axis=1), cache
+        results, cache = pieces(params, ids, cache, "all")
+        logits = [values.reshape(len(ids), -1, config.vocab_size) for values, _ in results]
+        return jnp.concatenate(logits, axis=1), cache
 
     def verify(params, ids, cache: KVCache):
-        found, cache = pieces(params, ids, cache, "all")
-        return jnp.concatenate([best.reshape(len(ids), -1) for _, best in found], axis=1), cache
+        results, cache = pieces(params, ids, cache, "all")
+        return jnp.concatenate([best.reshape(len(ids), -1) for _, best in results], axis=1), cache
 
     return replace(plain.steps(config, placement, tokens, chosen, every, new_cache), verify=verify)

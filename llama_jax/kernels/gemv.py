@@ -22,5 +22,5 @@ def product(x: Float[Array, "... K"], data: jax.Array, shape: tuple[int, int]) -
     call = jax.ffi.ffi_call(
         registered("llama_jax_gemv"), jax.ShapeDtypeStruct((rows.shape[0], n), jnp.float32), vmap_method="sequential"
     )
-    found = call(rows, data)
-    return found.reshape(*x.shape[:-1], n)
+    result = call(rows, data)
+    return result.reshape(*x.shape[:-1], n)

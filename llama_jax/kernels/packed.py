@@ -56,11 +56,16 @@ def table_of(kinds: Sequence[Sequence[str]], shapes: Sequence[tuple[int, int]]) 
 
 def pack(layers: tuple[Layer, ...]) -> Packed:
     """Layers with quantised matrices, their bytes copied side by side."""
-    found = [matrices(layer) for layer in layers]
-    kinds, shapes = tuple(tuple(m.kind for m in each) for each in found), tuple(m.shape for m in found[0])
+    all_matrices = [matrices(layer) for layer in layers]
+    kinds, shapes = (
+        tuple(tuple(m.kind for m in of_layer) for of_layer in all_matrices),
+        tuple(m.shape for m in all_matrices[0]),
+    )
     table = table_of(kinds, shapes)
-    blocks = aligned(UNIT * int(table[-1, -1, 0]) + found[-1][-1].nbytes)
-    for matrix, (unit, *_) in zip((m for each in found for m in each), table.reshape(-1, 4).tolist(), strict=True):
+    blocks = aligned(UNIT * int(table[-1, -1, 0]) + all_matrices[-1][-1].nbytes)
+    for matrix, (unit, *_) in zip(
+        (m for of_layer in all_matrices for m in of_layer), table.reshape(-1, 4).tolist(), strict=True
+    ):
         blocks[UNIT * unit :][: matrix.nbytes] = np.asarray(matrix.data).reshape(-1)
     norms = jnp.stack([jnp.stack([layer.attention_norm.weight, layer.ffn_norm.weight]) for layer in layers])
     biases = None if layers[0].attention.qkv_bias is None else jnp.stack([layer.attention.qkv_bias for layer in layers])

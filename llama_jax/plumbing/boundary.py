@@ -42,13 +42,13 @@ def complaint(error: pydantic.ValidationError, where: str, remedy: str = "") -> 
     first, *rest = error.errors(include_url=False, include_context=False)
     field = ".".join(map(str, first["loc"]))
     if first["type"] == "missing":
-        said = f"{where} has no {field}"
+        line = f"{where} has no {field}"
     else:
         named = f"{field} is {shown(first['input'])}" if field else f"it holds {shown(first['input'])}"
         message = first["msg"].removeprefix("Value error, ")
-        said = f"{where}: {named}; {message[:1].lower()}{message[1:]}"
+        line = f"{where}: {named}; {message[:1].lower()}{message[1:]}"
     more = f" ({len(rest)} more such)" if rest else ""
-    return " ".join(filter(None, [said.rstrip(".") + more + ".", remedy]))
+    return " ".join(filter(None, [line.rstrip(".") + more + ".", remedy]))
 
 
 def parse(content: bytes | str, where: str, remedy: str = "", nan: bool = False) -> Any:
@@ -74,11 +74,11 @@ def content(path: Path, limit: int = LIMIT) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise UserError(f"{path} is no regular file.")
         with path.open("rb") as file:
-            found = file.read(limit + 1)
+            data = file.read(limit + 1)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise UserError(f"Cannot read {shown(str(path), LONG)}: {getattr(error, 'strerror', None) or error}.") from None
-    if len(found) > limit:
+    if len(data) > limit:
         raise UserError(f"{path} has {status.st_size:,} bytes; at most {limit:,} are read.")
-    return found
+    return data

@@ -34,14 +34,14 @@ def private(*parts: str) -> Path:
     folder = cache(*parts)
     own = [folder, *folder.parents][: len(parts) + 1]
     try:
-        for each in reversed([folder, *folder.parents]):
-            if not each.is_dir():
-                each.mkdir(mode=0o700, exist_ok=True)
-        for each in own:
-            found = each.stat()
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        for parent in reversed([folder, *folder.parents]):
+            if not parent.is_dir():
+                parent.mkdir(mode=0o700, exist_ok=True)
+        for parent in own:
+            status = parent.stat()
+            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
                 raise UserError(
-                    f"{each} belongs to another user or may be written by others, and holds what is run as code;"
+                    f"{parent} belongs to another user or may be written by others, and holds what is run as code;"
                     " remove it, or set LLAMA_JAX_CACHE to a folder of your own."
                 )
     except (OSError, ValueError) as error:

@@ -195,10 +195,10 @@ def scaled_product_with_a_bias():
     return program(np.float32(0.1), a, bias, b), np.float32(0.1) * (b @ a.T + 100 * bias)
 
 
-def outcome(one: Check) -> str:
+def outcome(check: Check) -> str:
     """`RIGHT`, or what is wrong, in a few words."""
     try:
-        got, expected = map(np.asarray, one.run())
+        got, expected = map(np.asarray, check.run())
     except Exception as error:
         return f"does not run: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
     if got.shape != expected.shape:
@@ -210,9 +210,9 @@ def outcome(one: Check) -> str:
     return f"wrong: {got.flat[first]:.9g} instead of {expected.flat[first]:.9g}, {bad.sum()} of {bad.size} values"
 
 
-def outcome_apart(one: Check, limit: float = LIMIT_S) -> str:
+def outcome_apart(check: Check, limit: float = LIMIT_S) -> str:
     """As `outcome`, in a fresh process with this one's settings: a crash and a hang are outcomes too."""
-    code = f"from llama_jax.plumbing import runtime\nprint(runtime.outcome(runtime.named({one.name!r})))"
+    code = f"from llama_jax.plumbing import runtime\nprint(runtime.outcome(runtime.named({check.name!r})))"
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     try:
@@ -224,13 +224,13 @@ def outcome_apart(one: Check, limit: float = LIMIT_S) -> str:
     return done.stdout.strip().splitlines()[-1] if done.returncode == 0 else f"crashes: exit code {done.returncode}"
 
 
-def told(one: Check, said: str) -> str:
+def note(check: Check, outcome: str) -> str:
     """An outcome for people: one that is not right, and does not matter here, says why."""
-    return f"{said}; not met here: {one.avoided}" if said != RIGHT and one.avoided else said
+    return f"{outcome}; not met here: {check.avoided}" if outcome != RIGHT and check.avoided else outcome
 
 
 def named(name: str) -> Check:
-    return next(one for one in CHECKS if one.name == name)
+    return next(check for check in CHECKS if check.name == name)
 
 
 @functools.cache
@@ -240,18 +240,18 @@ def examine(fatal: bool = False) -> dict[str, str]:
     import jax
 
     platform = "cpu" if jax.default_backend() == "cpu" else "gpu"
-    chosen = [one for one in CHECKS if one.platform == platform and (fatal or not one.fatal)]
-    return {one.name: outcome_apart(one) if one.fatal else outcome(one) for one in chosen}
+    chosen = [check for check in CHECKS if check.platform == platform and (fatal or not check.fatal)]
+    return {check.name: outcome_apart(check) if check.fatal else outcome(check) for check in chosen}
 
 
 def complaint(outcomes: dict[str, str]) -> str:
     """One phrase that names what this JAX computes wrongly and this package might meet, by the outcomes that `examine`
     gave; "" where there is nothing."""
-    met = [one for one in CHECKS if outcomes.get(one.name, RIGHT) != RIGHT and not one.avoided]
-    return f"this JAX computes wrong values ({', '.join(dict.fromkeys(one.issue for one in met))})" if met else ""
+    met = [check for check in CHECKS if outcomes.get(check.name, RIGHT) != RIGHT and not check.avoided]
+    return f"this JAX computes wrong values ({', '.join(dict.fromkeys(check.issue for check in met))})" if met else ""
 
 
 def warn(outcomes: dict[str, str]) -> None:
     """That phrase as a line of standard error."""
-    if said := complaint(outcomes):
-        print(f"warning: {said}; {REMEDY}.", file=sys.stderr)
+    if line := complaint(outcomes):
+        print(f"warning: {line}; {REMEDY}.", file=sys.stderr)

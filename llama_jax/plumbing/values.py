@@ -38,25 +38,25 @@ def integer(value: Any) -> int | None:
     """A whole number as an int; None for anything else, True and 1.0 among it."""
     if type(value) is int:
         return value
-    found = plain(value)
-    return int(found) if isinstance(found, int) and not isinstance(found, bool) else None
+    number = plain(value)
+    return int(number) if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def whole(value: Any, name: str, least: int = 0, most: int = LARGEST) -> int:
     """A whole number from `least` to `most`. Raises UserError for anything else."""
-    found = integer(value)
-    if found is None or not least <= found <= most:
-        bound = f"at most {most}" if found is not None and found > most else f"{least} or more"
+    number = integer(value)
+    if number is None or not least <= number <= most:
+        bound = f"at most {most}" if number is not None and number > most else f"{least} or more"
         raise UserError(f"{name} is {shown(value)}; it must be a whole number, {bound}.")
-    return found
+    return number
 
 
 def number(value: Any, name: str, least: float, most: float) -> float:
     """A number from `least` to `most` as a float. Raises UserError for anything else, NaN among it."""
-    found = plain(value)
-    if isinstance(found, bool) or not isinstance(found, numbers.Real) or not least <= found <= most:
+    real = plain(value)
+    if isinstance(real, bool) or not isinstance(real, numbers.Real) or not least <= real <= most:
         raise UserError(f"{name} is {shown(value)}; it must be a number from {least:g} to {most:g}.")
-    return float(found)
+    return float(real)
 
 
 def listed(value: Any, name: str, of: str) -> Sequence:

@@ -29,6 +29,7 @@ from llama_jax.attention import CallPositions
 from llama_jax.axes import Array, Float
 from llama_jax.config import ModelConfig
 from llama_lab.bench.workload import Subject, Workload, encoder
+from llama_lab.peers.latest import Latest
 
 WAYS = {  # peer: (module, its function)
     "flax-linen": ("flax_linen", "applied"),
@@ -170,14 +171,12 @@ def as_rows(ids) -> jax.Array:
     return ids.reshape(ids.shape[0], -1)
 
 
-_shared: dict = {}  # the checkpoint converted last: twins of one process hold its weights once, not once each
+WEIGHTS = Latest()  # of the checkpoint converted last: twins of one process hold them once, not once each
 
 
 def weights(loaded: checkpoint.Checkpoint) -> dict:
     """The checkpoint's weights as Flax's tree."""
-    if _shared.get("params") is not loaded.params:
-        _shared.update(params=loaded.params, tree=checkpoint.to_flax(loaded.config, loaded.params))
-    return _shared["tree"]
+    return WEIGHTS.get(loaded.params, lambda: checkpoint.to_flax(loaded.config, loaded.params))
 
 
 def twin(loaded: checkpoint.Checkpoint, name: str) -> Twin:
@@ -209,5 +208,5 @@ def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
     """Flax runs wherever it is installed."""
-    found = find_spec("flax")
-    return None if found else ("Flax is not installed.", "Run `make setup`, or `.venv/bin/pip install flax`.")
+    spec = find_spec("flax")
+    return None if spec else ("Flax is not installed.", "Run `make setup`, or `.venv/bin/pip install flax`.")

@@ -14,6 +14,7 @@ the process over several rows, so it is asked for one.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,7 @@ BACKEND = "ik_llama.cpp"
 PACKAGE, MODULE = "ik-llama-cpp-python", "ik_llama_cpp"
 F16 = 1  # ggml's number of the type
 UNSOUND, PIECE = "q4_1", 31  # whose products are wrong for more tokens than that
-_kept: dict = {}  # the callback and the model opened last, which subjects of one process share
+MODEL = llamacpp.Latest()  # the one opened last
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
@@ -70,17 +71,24 @@ def library():
         from ik_llama_cpp import _ctypes_api as ik
     except (ImportError, OSError, AttributeError) as error:  # no such instructions, no such library, another version
         raise UnavailableError(f"{PACKAGE} cannot be loaded: {error}", "Run `make peers` again.") from error
-    if "listener" not in _kept:
-        _kept["listener"] = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(llamacpp.listen)
-        ik._lib.llama_log_set(_kept["listener"], None)
-        ik.llama_backend_init()
+    listener(ik)
     return ik
+
+
+@functools.cache
+def listener(ik):
+    """`llamacpp.listen` as a C function, which must live as long as the library may call it."""
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(llamacpp.listen)
+    ik._lib.llama_log_set(callback, None)
+    ik.llama_backend_init()
+    return callback
 
 
 def opened(path: Path) -> Model:
     """A file as its model, its pages mapped; the one opened last is kept."""
-    ik, identity = library(), (str(path), path.stat().st_mtime_ns)
-    if _kept.get("identity") != identity:
+    ik = library()
+
+    def make() -> Model:
         settings = ik.llama_model_default_params()
         settings.n_gpu_layers = 0
         if not (model := ik.llama_model_load_from_file(str(path).encode(), settings)):
@@ -88,15 +96,16 @@ def opened(path: Path) -> Model:
                 f"ik_llama.cpp cannot read {path}: {llamacpp.complaint()}",
                 "Leave the peer out, or convert the model with llama.cpp's own tools.",
             )
-        _kept.update(identity=identity, model=Model(ik, model, path))
-    return _kept["model"]
+        return Model(ik, model, path)
+
+    return MODEL.get((str(path), path.stat().st_mtime_ns), make)
 
 
 def instructions() -> str:
     """What it was compiled for, in its own words: `AVX512_VNNI = 1 | …`."""
-    said = library()._lib.llama_print_system_info
-    said.restype = ctypes.c_char_p
-    return said().decode(errors="replace")
+    print_system_info = library()._lib.llama_print_system_info
+    print_system_info.restype = ctypes.c_char_p
+    return print_system_info().decode(errors="replace")
 
 
 class Model(llamacpp.Model):

@@ -15,6 +15,7 @@ request. Neither may reuse what it holds of an earlier request: the cache is cle
 from __future__ import annotations
 
 import ctypes
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -30,12 +31,13 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.workload import Subject, Workload, encoder
 from llama_lab.peers import UnavailableError, requantised
+from llama_lab.peers.latest import Latest
 
 BATCH, MICRO_BATCH = 2048, 512  # tokens a call, and at a time within it: llama-bench's own
 CACHE_BYTES = 2  # a cached value's: f16
 ERROR_LEVEL = 4  # a level of ggml's log
 heard: list[str] = []  # llama.cpp's last complaints; it says them nowhere else
-_kept: dict = {}  # the callback and the model opened last, which subjects of one process share
+MODEL = Latest()  # the one opened last
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
@@ -114,29 +116,39 @@ def listen(level: int, text: bytes, _) -> None:
         heard[:] = [*heard[-2:], text.decode(errors="replace").strip()]
 
 
+@functools.cache
+def listener():
+    """`listen` as a C function, which must live as long as llama.cpp may call it; the library is set up with it."""
+    import llama_cpp
+
+    callback = llama_cpp.llama_log_callback(listen)
+    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    return callback
+
+
 def library():
     """`llama_cpp` with its log going nowhere but to `heard`."""
     import llama_cpp
 
-    if "listener" not in _kept:
-        _kept["listener"] = llama_cpp.llama_log_callback(listen)
-        llama_cpp.llama_log_set(_kept["listener"], ctypes.c_void_p(0))
-        llama_cpp.llama_backend_init()
+    listener()
     return llama_cpp
 
 
 def opened(path: Path):
     """A file as llama.cpp's model, its pages mapped and not copied where it can; the one opened last is kept."""
-    llama, identity = library(), (str(path), path.stat().st_mtime_ns)
-    if _kept.get("identity") != identity:
+    llama = library()
+
+    def make() -> Model:
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = 0
         if not (model := llama.llama_model_load_from_file(str(path).encode(), settings)):
             raise UnavailableError(
                 f"llama.cpp cannot read {path}: {complaint()}", "Convert the model anew with llama.cpp's own tools."
             )
-        _kept.update(identity=identity, model=Model(llama, model, llama.llama_model_free))
-    return _kept["model"]
+        return Model(llama, model, llama.llama_model_free)
+
+    return MODEL.get((str(path), path.stat().st_mtime_ns), make)
 
 
 def complaint() -> str:
@@ -300,10 +312,10 @@ def logits(
 
 def teacher_forced(context: Context, ids: Sequence[int]) -> np.ndarray:
     """Logits of every position, float32 [T V], by a new context that hands out all of them."""
-    found = np.empty((len(ids), context.model.vocabulary), np.float32)
+    values = np.empty((len(ids), context.model.vocabulary), np.float32)
     for start in range(0, len(ids), MICRO_BATCH):
         piece = [(int(token), start + i, 0, True) for i, token in enumerate(ids[start : start + MICRO_BATCH])]
         context.decode(piece)
         for i in range(len(piece)):
-            found[start + i] = context.logits(i)
-    return found
+            values[start + i] = context.logits(i)
+    return values

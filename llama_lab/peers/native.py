@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax.plumbing import paths
@@ -23,11 +24,42 @@ from llama_lab.bench import parent
 STARTS_S, ENDS_S = 30.0, 10.0
 
 
-def require(tools: Mapping[str, str], what: str, command: str) -> None:
-    """Raises UserError for the first tool, of {name: remedy}, that is missing."""
-    for tool, remedy in tools.items():
-        if shutil.which(tool) is None:
-            raise UserError(f"{tool} is missing, so {what} cannot be built here; {remedy}, then `{command}`.")
+@dataclass(frozen=True)
+class Built:
+    """A program that `make NAME` builds from source into the user's cache, as NAME/VERSION/NAME there.
+
+    title: as messages call it. tools: {program that the build needs: remedy where it is missing}. compile: given an
+    empty folder, builds there and returns the program.
+    """
+
+    name: str
+    version: str
+    title: str
+    tools: Mapping[str, str]
+    compile: Callable[[str], Path]
+
+    def binary(self) -> Path | None:
+        """The program that was built here; None where none was."""
+        path = paths.cache(self.name, self.version, self.name)
+        return path if path.is_file() else None
+
+    def required(self) -> Path:
+        """The same. Raises UserError where none was built."""
+        if (path := self.binary()) is None:
+            raise UserError(f"{self.title} is not built here; run `make {self.name}`.")
+        return path
+
+    def build(self) -> Path:
+        """Build it. Raises UserError where a tool is missing or the build fails."""
+        for tool, remedy in self.tools.items():
+            if shutil.which(tool) is None:
+                raise UserError(
+                    f"{tool} is missing, so {self.title} cannot be built here; {remedy}, then `make {self.name}`."
+                )
+        folder = paths.private(self.name, self.version)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            os.replace(self.compile(scratch), folder / self.name)
+        return folder / self.name
 
 
 def run(command: list[str], settings: dict[str, str], folder: str) -> str:
@@ -58,15 +90,15 @@ def llama_cpp() -> Iterator[Callable[[str, Path, Sequence[str]], None]]:
 
             def extract(part: str, folder: Path, names: Sequence[str] = ()) -> None:
                 for member in archive.getmembers():
-                    _, found, path = member.name.partition(f"/vendor/llama.cpp/{part}")
-                    if found and member.isfile() and (not names or path.split("/")[0] in names):
+                    _, separator, path = member.name.partition(f"/vendor/llama.cpp/{part}")
+                    if separator and member.isfile() and (not names or path.split("/")[0] in names):
                         archive.extract(member.replace(name=path), folder, filter="data")
 
             yield extract
 
 
 def start(
-    command: Sequence[str], settings: Mapping[str, str], answers: Callable[[], bool], who: str
+    command: Sequence[str], settings: Mapping[str, str], answers: Callable[[], bool], server: str
 ) -> subprocess.Popen:
     """A server's process once it answers; it ends with this one. Raises UserError where it does not, with its last
     words."""
@@ -84,7 +116,7 @@ def start(
             end(process)
             log.seek(0)
             last = (log.read().strip().splitlines() or ["no message"])[-1]
-            raise UserError(f"{who} that was built here did not start: {last[-300:]}")
+            raise UserError(f"{server} that was built here did not start: {last[-300:]}")
         time.sleep(0.05)
     return process
 
@@ -103,7 +135,7 @@ def listening(host: str) -> bool:
 
 
 @contextlib.contextmanager
-def speaking(command: Sequence[str], who: str, ends_s: float) -> Iterator[str]:
+def speaking(command: Sequence[str], server: str, ends_s: float) -> Iterator[str]:
     """The first line that a server says on stdout, once it answers; it is given so many seconds to end in the end.
     Raises UserError where it ends without one, with its last words."""
     with tempfile.TemporaryFile("w+", errors="replace") as complaints:
@@ -113,7 +145,7 @@ def speaking(command: Sequence[str], who: str, ends_s: float) -> Iterator[str]:
                 process.wait()
                 complaints.seek(0)
                 last = (complaints.read().strip().splitlines() or ["no message"])[-1]
-                raise UserError(f"{who} did not start: {last[-300:]}")
+                raise UserError(f"{server} did not start: {last[-300:]}")
             yield line
         finally:
             end(process, ends_s)
@@ -131,17 +163,17 @@ def end(process: subprocess.Popen, ends_s: float = ENDS_S) -> None:
             process.wait()
 
 
-def make(what: str, binary: Callable[[], Path | None], build: Callable[[], Path]) -> None:
+def make(what: str, built: Built) -> None:
     """A target of the Makefile: build it unless it is there, and say how large it is and what it says of itself."""
     try:
-        if (path := binary()) is None:
+        if (path := built.binary()) is None:
             print(f"building {what} from source; some minutes on two idle cores", flush=True)
             start = time.perf_counter()
-            path = build()
+            path = built.build()
             print(f"built in {time.perf_counter() - start:.0f} s")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     done = subprocess.run([path, "--version"], capture_output=True, text=True)
-    said = (done.stdout + done.stderr).strip().splitlines()
-    print(f"{what}: {path.stat().st_size:,} bytes at {path}; it says: {said[-1] if said else 'nothing'}")
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    print(f"{what}: {path.stat().st_size:,} bytes at {path}; it says: {lines[-1] if lines else 'nothing'}")

@@ -73,7 +73,7 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 def ours() -> bool:
     """Whether the server is one of our own, which is started when it is needed."""
-    return "OLLAMA_HOST" not in os.environ and ollama_native.binary() is not None
+    return "OLLAMA_HOST" not in os.environ and ollama_native.BUILT.binary() is not None
 
 
 def address() -> str | None:
@@ -108,8 +108,8 @@ def look(patience: float) -> tuple[object, list[str]]:
     client = ollama.Client(where, timeout=httpx.Timeout(patience, connect=LOOK_S))
     host = str(client._client.base_url).rstrip("/")
     try:
-        found = client._client.get("/api/version", timeout=LOOK_S)
-        version = str(found.json()["version"]) if found.is_success else ""
+        answer = client._client.get("/api/version", timeout=LOOK_S)
+        version = str(answer.json()["version"]) if answer.is_success else ""
         names = [m.model for m in ollama.Client(where, timeout=LOOK_S).list().models]
     except httpx.TimeoutException:
         raise UnavailableError(
@@ -185,10 +185,10 @@ class Server:
     room: int = 0
 
     def __post_init__(self):
-        found = list(itertools.islice(words(self.tokenizer), WORDS))
+        known = list(itertools.islice(words(self.tokenizer), WORDS))
         # another process, which may have left its prompts there, started elsewhere
-        start = time.time_ns() % max(len(found), 1)
-        self.words = itertools.cycle(found[start:] + found[:start])
+        start = time.time_ns() % max(len(known), 1)
+        self.words = itertools.cycle(known[start:] + known[:start])
 
     def forget(self) -> None:
         """Have the server drop the model from its memory, so that the next request loads it."""
@@ -322,7 +322,7 @@ def top1(loaded: checkpoint.Checkpoint, ids: Sequence[int], positions: Sequence[
     where the server cannot, or at any position does not, answer.
     """
     server, ids = connect(loaded), [int(i) for i in ids]
-    room, found = generate.bucket(len(ids) + 1), np.full(len(positions), -1, np.int32)
+    room, best = generate.bucket(len(ids) + 1), np.full(len(positions), -1, np.int32)
     for n, p in enumerate(positions):
         before = ids[: p + 1]
         text = server.text(before)
@@ -334,5 +334,5 @@ def top1(loaded: checkpoint.Checkpoint, ids: Sequence[int], positions: Sequence[
         except ServerError as error:
             raise UnavailableError(f"Ollama failed at position {p}: {error}.", START) from None
         token = server.tokenizer.encode(answer, special=False, allow_special_tokens=True)
-        found[n] = token[0] if len(token) == 1 else -1
-    return found
+        best[n] = token[0] if len(token) == 1 else -1
+    return best

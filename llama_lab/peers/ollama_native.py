@@ -17,11 +17,9 @@ import functools
 import json
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 
 from llama_jax.plumbing import paths
-from llama_jax.plumbing.errors import UserError
 from llama_lab.peers import native
 
 VERSION = "0.24.0"
@@ -41,30 +39,23 @@ SETTINGS = {  # of the server: nothing leaves this machine, one model at a time,
 TOOLS = {"go": "install Go 1.26 or newer (https://go.dev/dl)", "c++": "apt install build-essential"}
 
 
-def binary() -> Path | None:
-    """The Ollama that was built here; None where none was."""
-    path = paths.cache("ollama", VERSION, "ollama")
-    return path if path.is_file() else None
-
-
-def build() -> Path:
-    """Build it. Raises UserError where a tool is missing or the build fails."""
-    native.require(TOOLS, "Ollama", "make ollama")
-    folder = paths.private("ollama", VERSION)
+def compiled(folder: str) -> Path:
+    """Build it in a folder. Raises UserError where a step fails."""
     include = headers(paths.private("ollama", "headers"))
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        settings = dict(
-            GOBIN=made,
-            CGO_ENABLED="1",
-            CGO_CFLAGS=OPTIMISED,
-            CGO_CXXFLAGS=OPTIMISED,
-            CGO_CPPFLAGS=f"{REPACKED} -I{include}",
-            CGO_LDFLAGS=amx(made),
-        )
-        command = ["go", "install", "-trimpath", "-ldflags", LINKED, f"{MODULE}@v{VERSION}"]
-        native.run(command, settings, made)
-        os.replace(Path(made, "ollama"), folder / "ollama")
-    return folder / "ollama"
+    settings = dict(
+        GOBIN=folder,
+        CGO_ENABLED="1",
+        CGO_CFLAGS=OPTIMISED,
+        CGO_CXXFLAGS=OPTIMISED,
+        CGO_CPPFLAGS=f"{REPACKED} -I{include}",
+        CGO_LDFLAGS=amx(folder),
+    )
+    command = ["go", "install", "-trimpath", "-ldflags", LINKED, f"{MODULE}@v{VERSION}"]
+    native.run(command, settings, folder)
+    return Path(folder, "ollama")
+
+
+BUILT = native.Built("ollama", VERSION, "Ollama", TOOLS, compiled)
 
 
 def amx(folder: str) -> str:
@@ -103,8 +94,7 @@ def server() -> str:
 def start(**more: str) -> tuple[subprocess.Popen, str]:
     """(the process, its address once it answers). more: settings in place of those of SETTINGS. Raises UserError where
     it is not built or does not start."""
-    if (path := binary()) is None:
-        raise UserError("Ollama is not built here; run `make ollama`.")
+    path = BUILT.required()
     host = f"127.0.0.1:{native.free_port()}"
     home = paths.private("ollama", "home")
     models = str(paths.private("ollama", "models"))
@@ -115,4 +105,4 @@ def start(**more: str) -> tuple[subprocess.Popen, str]:
 
 
 if __name__ == "__main__":
-    native.make(f"Ollama {VERSION}", binary, build)
+    native.make(f"Ollama {VERSION}", BUILT)

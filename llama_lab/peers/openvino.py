@@ -30,13 +30,14 @@ from llama_jax.plumbing import paths
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.workload import Subject, Workload, encoder
 from llama_lab.peers import UnavailableError, llamacpp
+from llama_lab.peers.latest import Latest
 
 BACKEND = "openvino"
 FAMILIES = ("llama", "qwen2")  # that its reader of GGUF files knows
 CACHE_BYTES = 1  # a cached value's: u8
 MODEL = "openvino_model.xml"
 REMEDY = "Leave the peer out, or convert the model with optimum-intel."
-_kept: dict = {}  # the pipeline opened last
+PIPELINE = Latest()  # the one opened last
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
@@ -72,15 +73,14 @@ def opened(path: Path):
     """A file as its pipeline; the one opened last is kept."""
     openvino_genai = library()
     checkpoint.gguf.read(path)  # raises for a damaged one, over which its own reader would end the process
-    identity = str(path), path.stat().st_mtime_ns
-    if _kept.get("identity") != identity:
-        _kept.clear()  # freed before the next one takes its memory
+
+    def make():
         try:
-            pipeline = openvino_genai.LLMPipeline(str(path), "CPU", ATTENTION_BACKEND="SDPA", **threads())
+            return openvino_genai.LLMPipeline(str(path), "CPU", ATTENTION_BACKEND="SDPA", **threads())
         except RuntimeError as error:
             raise UnavailableError(f"OpenVINO cannot read {path}: {last_line(error)}", REMEDY) from error
-        _kept.update(identity=identity, pipeline=pipeline)
-    return _kept["pipeline"]
+
+    return PIPELINE.get((str(path), path.stat().st_mtime_ns), make)
 
 
 def threads() -> dict:

@@ -73,8 +73,8 @@ def quantise(source: Path, target: Path, kind: str, threads: int) -> None:
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"llama.cpp's quantiser took more than {LIMIT_S} s.", REMEDY) from None
     if ended.returncode or not target.is_file():
-        said = [line.strip() for line in (ended.stderr + ended.stdout).splitlines() if line.strip()]
-        reason = f"llama.cpp's quantiser made no {kind} of {source}: {'; '.join(said[-2:]) or 'it does not say why'}"
+        lines = [line.strip() for line in (ended.stderr + ended.stdout).splitlines() if line.strip()]
+        reason = f"llama.cpp's quantiser made no {kind} of {source}: {'; '.join(lines[-2:]) or 'it does not say why'}"
         raise UnavailableError(reason, REMEDY)
 
 

@@ -28,6 +28,7 @@ from llama_jax.config import ModelConfig
 from llama_lab.bench.guard import TorchCounter, TorchGuard
 from llama_lab.bench.workload import Subject, Workload, encoder
 from llama_lab.peers import UnavailableError
+from llama_lab.peers.latest import Latest
 
 if TYPE_CHECKING:
     import torch
@@ -90,15 +91,14 @@ def runner(
     return run
 
 
-_shared: dict = {}  # the checkpoint converted last: subjects of one process share its module
+MODULE = Latest()  # of the checkpoint converted last
 
 
 def shared_module(loaded: Checkpoint):
+    """The checkpoint as transformers' module, one for all subjects."""
     from llama_lab.peers import torch_model
 
-    if _shared.get("params") is not loaded.params:
-        _shared.update(params=loaded.params, module=torch_model.module(loaded.config, loaded.params, device()))
-    return _shared["module"]
+    return MODULE.get(loaded.params, lambda: torch_model.module(loaded.config, loaded.params, device()))
 
 
 def device() -> str:

@@ -59,17 +59,17 @@ def assembled(description, weights: dict[str, torch.Tensor], scaling: RopeScalin
 
 def shared(config: ModelConfig, params: Model) -> dict[str, torch.Tensor]:
     """Hugging Face name → contiguous tensor, on JAX's own memory where its layout is Hugging Face's too."""
-    sizes, found = shapes(config), {}
+    sizes, tensors = shapes(config), {}
     for rows, weight in zip(
         jax.tree.leaves(names(config)), jax.tree.leaves(jax.block_until_ready(params)), strict=True
     ):
         heights = [sizes[name][-1 if rows.transposed else 0] for name in rows.names]
         pieces = torch.utils.dlpack.from_dlpack(weight).split(heights)
-        found |= {
+        tensors |= {
             name: piece.T.contiguous() if rows.transposed else piece
             for name, piece in zip(rows.names, pieces, strict=True)
         }
-    return found
+    return tensors
 
 
 def described(config: ModelConfig):
@@ -113,12 +113,12 @@ def described(config: ModelConfig):
 def rope(config: ModelConfig) -> dict:
     """transformers' rotary parameters. Divisors as GGUF stores them (`factors`) have no name there: `assembled` puts
     them in."""
-    scaling, found = config.rope_scaling, dict(rope_type="default", rope_theta=config.rope_theta)
+    scaling, parameters = config.rope_scaling, dict(rope_type="default", rope_theta=config.rope_theta)
     if scaling is None or scaling.kind == "factors":
-        return found
+        return parameters
     if scaling.kind == "linear":
-        return found | dict(rope_type="linear", factor=scaling.factor)
-    return found | dict(
+        return parameters | dict(rope_type="linear", factor=scaling.factor)
+    return parameters | dict(
         rope_type="llama3",
         factor=scaling.factor,
         low_freq_factor=scaling.low_freq_factor,

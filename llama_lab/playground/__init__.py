@@ -125,8 +125,8 @@ class Playground:
 
         self.fields = view.fields(wish or Wish(), tuple(checkpoint.models()), tuple(LADDER))
         self.go, self.halt, self.text, self.status, self.message, self.table = view.parts()
-        told = view.hint(tuple(LADDER), tuple(MODIFIERS))
-        self.box = view.arrange(self.fields, told, self.go, self.halt, self.text, self.status, self.message, self.table)
+        hint = view.hint(tuple(LADDER), tuple(MODIFIERS))
+        self.box = view.arrange(self.fields, hint, self.go, self.halt, self.text, self.status, self.message, self.table)
         self.go.on_click(lambda _: self.ask())
         self.halt.on_click(lambda _: self.stop())
         self.loaded: Checkpoint | None = None
@@ -163,7 +163,7 @@ class Playground:
 
     def run(self, wish: Wish, channel: Channel) -> None:
         """Make the answer, in the worker: a failure is a line, whatever it is."""
-        last, drawn, said = None, 0.0, ""
+        last, drawn, message = None, 0.0, ""
         try:
             engine = self.engine(wish)
             for last in answer(engine, self.loaded.tokenizer, wish, lambda: channel.closed):
@@ -172,19 +172,19 @@ class Playground:
                     drawn = time.monotonic()
             self.rows = [(wish, last), *self.rows][:KEPT]
         except UserError as error:
-            said = str(error)
+            message = str(error)
         except Exception as error:  # nobody reads this thread's traceback
-            said = f"It failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        self.end(said)
+            message = f"It failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        self.end(message)
 
-    def end(self, said: str) -> None:
+    def end(self, message: str) -> None:
         from llama_lab.playground import view
 
         self.table.value = view.table(self.rows)
-        if said:
+        if message:
             self.status.value = ""
         self.set_busy(False)
-        self.say(said)
+        self.say(message)
 
     def is_new(self, model: str) -> bool:
         return self.loaded is None or self.loaded.name != model

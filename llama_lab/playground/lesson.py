@@ -27,8 +27,8 @@ def refused() -> Iterator[None]:
         yield
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = re.sub(r"\. [^.]*:$", ".", ADDRESS.sub("", lines[0] if lines else ""))  # what it leads to is left out
-        print(f"{type(error).__name__}: {said if len(said) <= LONGEST else said[:LONGEST] + ' …'}")
+        message = re.sub(r"\. [^.]*:$", ".", ADDRESS.sub("", lines[0] if lines else ""))  # what it leads to is left out
+        print(f"{type(error).__name__}: {message if len(message) <= LONGEST else message[:LONGEST] + ' …'}")
     else:
         raise AssertionError("This was meant to fail, and did not: JAX has learnt it.")
 
@@ -55,8 +55,8 @@ def exercise(answer: object, right: object, why: str, within: float = 0.0) -> st
     if numbers and (isinstance(answer, bool) or not isinstance(answer, (int, float))):
         return f"Not yet: {answer!r} is no number."
     hit = math.isclose(answer, right, rel_tol=within, abs_tol=1e-9) if numbers else answer == right
-    told = f"{right:,.4g}" if isinstance(right, float) else right
-    return f"Right: {told}. {why}" if hit else f"Not yet: it is not {answer!r}. {why}"
+    shown = f"{right:,.4g}" if isinstance(right, float) else right
+    return f"Right: {shown}. {why}" if hit else f"Not yet: it is not {answer!r}. {why}"
 
 
 def same(mine: Callable | None, reference: Callable, calls: Iterable[tuple], most: int | None = None) -> str:
@@ -69,14 +69,14 @@ def same(mine: Callable | None, reference: Callable, calls: Iterable[tuple], mos
         wanted = np.asarray(reference(*arguments))
         try:
             with Guard() as guard:
-                found = np.asarray(mine(*arguments))
+                result = np.asarray(mine(*arguments))
         except Exception as error:  # the reader's own, told in a line
             return f"Not yet: call {n} ends in {type(error).__name__}: {(str(error).splitlines() or [''])[0][:LONGEST]}"
         compiled += guard.count("backend")
-        if found.shape != wanted.shape:
-            return f"Not yet: call {n} gives shape {found.shape}, it should be {wanted.shape}."
-        if not np.allclose(found, wanted, rtol=1e-4, atol=1e-5):
-            return f"Not yet: call {n} gives {found.tolist()!r:.60}, it should be {wanted.tolist()!r:.60}."
+        if result.shape != wanted.shape:
+            return f"Not yet: call {n} gives shape {result.shape}, it should be {wanted.shape}."
+        if not np.allclose(result, wanted, rtol=1e-4, atol=1e-5):
+            return f"Not yet: call {n} gives {result.tolist()!r:.60}, it should be {wanted.tolist()!r:.60}."
     if most is not None and compiled > most:
         return f"Not yet: the values are right, but it compiled {compiled} programs where {most} will do."
     return f"Right, in {compiled} program{'s' * (compiled != 1)}."

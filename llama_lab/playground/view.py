@@ -71,7 +71,7 @@ def hint(placements: Sequence[str], switches: Sequence[str]) -> widgets.Widget:
     return widgets.HTML(html.escape(words)).add_class("playground-hint")
 
 
-def arrange(inputs: dict[str, widgets.Widget], told, go, halt, text, status, message, table) -> widgets.Widget:
+def arrange(inputs: dict[str, widgets.Widget], hint, go, halt, text, status, message, table) -> widgets.Widget:
     """All of it, in one box. told: the hint."""
 
     def row(*names: str) -> widgets.Widget:
@@ -81,7 +81,7 @@ def arrange(inputs: dict[str, widgets.Widget], told, go, halt, text, status, mes
         [
             widgets.HTML(SHEET),
             row("model", "placement"),
-            told,
+            hint,
             row("temperature", "top_k", "top_p", "seed"),
             inputs["prompt"],
             widgets.HBox([inputs["new_tokens"], go, halt]),

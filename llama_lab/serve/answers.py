@@ -54,22 +54,22 @@ class Stops:
     def feed(self, text: str) -> tuple[str, bool]:
         """(what can be said now, whether a stop was met)."""
         self.held += text
-        found = [at for stop in self.stops if (at := self.held.find(stop)) >= 0]
-        if found:
-            said, self.held = self.held[: min(found)], ""
-            return said, True
+        places = [at for stop in self.stops if (at := self.held.find(stop)) >= 0]
+        if places:
+            released, self.held = self.held[: min(places)], ""
+            return released, True
         keep = max((self.overlap(stop) for stop in self.stops), default=0)
-        said = self.held[: len(self.held) - keep]
-        self.held = self.held[len(said) :]
-        return said, False
+        released = self.held[: len(self.held) - keep]
+        self.held = self.held[len(released) :]
+        return released, False
 
     def overlap(self, stop: str) -> int:
         """Characters at the end of what is held with which a stop begins."""
         return next((n for n in range(min(len(stop) - 1, len(self.held)), 0, -1) if self.held.endswith(stop[:n])), 0)
 
     def rest(self) -> str:
-        said, self.held = self.held, ""
-        return said
+        released, self.held = self.held, ""
+        return released
 
 
 class Answer:
@@ -124,10 +124,10 @@ class Answer:
 
 def before(tokens: deque[Token], end: int | None) -> tuple[Token, ...]:
     """Take out the tokens that begin before so many characters; all of them without an end."""
-    found = []
+    taken = []
     while tokens and (end is None or tokens[0].at < end):
-        found.append(tokens.popleft())
-    return tuple(found)
+        taken.append(tokens.popleft())
+    return tuple(taken)
 
 
 async def unless_gone(receive: Callable, work: Coroutine):
@@ -138,8 +138,8 @@ async def unless_gone(receive: Callable, work: Coroutine):
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
     finally:
-        for each in (task, watch):
-            each.cancel()
+        for future in (task, watch):
+            future.cancel()
         await asyncio.gather(task, watch, return_exceptions=True)
 
 

@@ -208,10 +208,9 @@ class Batcher(threading.Thread):
     def step(self, slots: Sequence[Slot]) -> list[tuple]:
         """(slot, what its step makes) of slots that step together."""
         made = self.stepper.step([slot.state for slot in slots], [slot.job.sampler for slot in slots])
-        started = []
-        for slot, (tokens, slot.state) in zip(slots, made, strict=True):
-            started.append((slot, tokens))
-        return started
+        for slot, (_, state) in zip(slots, made, strict=True):
+            slot.state = state
+        return [(slot, tokens) for slot, (tokens, _) in zip(slots, made, strict=True)]
 
     def read(self, slots: Sequence[Slot]) -> list[tuple]:
         """(a slot, the token after the next piece of its prompt, which is its answer's first after the last one)."""

@@ -33,8 +33,8 @@ def is_local(host: str) -> bool:
     """Whether a request for this host may be meant for a server on loopback: else a page of another site has had its
     name point here."""
     with contextlib.suppress(ValueError):
-        found = ipaddress.ip_address(host)
-        return found.is_loopback or found.is_private or found.is_unspecified
+        address = ipaddress.ip_address(host)
+        return address.is_loopback or address.is_private or address.is_unspecified
     return host in ("", "localhost") or host.endswith(LOCAL_NAMES)
 
 

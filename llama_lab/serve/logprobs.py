@@ -17,23 +17,23 @@ from llama_lab.serve.answers import Token
 
 def listed(tokenizer: Tokenizer | Numbers, tokens: Sequence[Token], most: int) -> list[dict]:
     """Ollama's: what stands for nothing is left out."""
-    found = []
+    entries = []
     for token in tokens:
-        best = [one(tokenizer, *each) for each in token.score.best[:most]]
-        found.append(one(tokenizer, token.id, token.score.chosen) | (dict(top_logprobs=best) if best else {}))
-    return found
+        best = [one(tokenizer, *candidate) for candidate in token.score.best[:most]]
+        entries.append(one(tokenizer, token.id, token.score.chosen) | (dict(top_logprobs=best) if best else {}))
+    return entries
 
 
 def content(tokenizer: Tokenizer | Numbers, tokens: Sequence[Token], most: int) -> dict:
     """OpenAI's for chats: https://platform.openai.com/docs/api-reference/chat/object"""
     none = dict(bytes=None, top_logprobs=[])
-    return dict(content=[none | each for each in listed(tokenizer, tokens, most)], refusal=None)
+    return dict(content=[none | entry for entry in listed(tokenizer, tokens, most)], refusal=None)
 
 
 def one(tokenizer: Tokenizer | Numbers, token: int, value: float) -> dict:
     spelt = bytes_of(tokenizer, token)
-    found = dict(token=spelt.decode(errors="replace"), logprob=value)
-    return found | (dict(bytes=list(spelt)) if spelt else {})
+    entry = dict(token=spelt.decode(errors="replace"), logprob=value)
+    return entry | (dict(bytes=list(spelt)) if spelt else {})
 
 
 def columns(tokenizer: Tokenizer | Numbers, tokens: Sequence[Token], most: int, before: int) -> dict:
@@ -49,10 +49,10 @@ def columns(tokenizer: Tokenizer | Numbers, tokens: Sequence[Token], most: int, 
 def likely(tokenizer: Tokenizer | Numbers, token: Token, most: int) -> dict[str, float]:
     """The most likely tokens, and the one that was drawn, which may be one more; of two that spell alike the more
     likely."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for i, value in [*token.score.best[:most], (token.id, token.score.chosen)]:
-        found.setdefault(spelling(tokenizer, i), value)
-    return found
+        values.setdefault(spelling(tokenizer, i), value)
+    return values
 
 
 def bytes_of(tokenizer: Tokenizer | Numbers, token: int) -> bytes:

@@ -42,7 +42,7 @@ async def ps(service: Service, request: Request) -> Response:
 async def show(service: Service, request: Request, asked: Named) -> Response:
     service.check_model(asked.model or asked.name)
     about = service.about
-    found = dict(
+    document = dict(
         modelfile=f"# made by llama-jax serve\nFROM {about.name}\n",
         template=about.template,
         details=details(service),
@@ -50,7 +50,7 @@ async def show(service: Service, request: Request, asked: Named) -> Response:
         capabilities=["completion"],
         modified_at=stamp(about.modified),
     )
-    return Document(found)
+    return Document(document)
 
 
 async def absent(service: Service, request: Request) -> Response:

@@ -148,10 +148,10 @@ async def converse(service: Service, request: Request, asked: Chat) -> Response:
     head = dict(id=f"chatcmpl-{next(numbers)}", object="chat.completion", created=int(time.time()), model=asked.model)
 
     def choice(text: str, reason: str | None, streamed: bool, tokens: Sequence[Token]) -> dict:
-        said = {"delta" if streamed else "message": dict(role="assistant", content=text)}
+        fields = {"delta" if streamed else "message": dict(role="assistant", content=text)}
         if asked.scored:
-            said["logprobs"] = logprobs.content(service.tokenizer, tokens, asked.top_logprobs)
-        return dict(index=0, **said, finish_reason=reason)
+            fields["logprobs"] = logprobs.content(service.tokenizer, tokens, asked.top_logprobs)
+        return dict(index=0, **fields, finish_reason=reason)
 
     return await answered(service, request, asked, ids, head, choice)
 
@@ -163,11 +163,11 @@ async def complete(service: Service, request: Request, asked: Completion) -> Res
     head = dict(id=f"cmpl-{next(numbers)}", object="text_completion", created=int(time.time()), model=asked.model)
 
     def choice(text: str, reason: str | None, streamed: bool, tokens: Sequence[Token]) -> dict:
-        said = dict(text=text, index=0)
+        fields = dict(text=text, index=0)
         if asked.scored:
             before = len(service.tokenizer.decode(ids))
-            said["logprobs"] = logprobs.columns(service.tokenizer, tokens, asked.logprobs, before)
-        return said | dict(finish_reason=reason)
+            fields["logprobs"] = logprobs.columns(service.tokenizer, tokens, asked.logprobs, before)
+        return fields | dict(finish_reason=reason)
 
     return await answered(service, request, asked, ids, head, choice)
 

@@ -62,7 +62,7 @@ def document(routes: Sequence[Served], version: str) -> dict:
 
 def operation(served: Served, schema: dict | None) -> dict:
     refused = dict(description="An error", content={"application/json": dict(schema=error_of(served.path))})
-    found = dict(
+    description = dict(
         summary=served.about,
         responses={
             "200": dict(description="The answer", content={kind: {} for kind in served.gives}),
@@ -71,9 +71,9 @@ def operation(served: Served, schema: dict | None) -> dict:
         },
     )
     if names := re.findall(r"{(\w+)", served.path):
-        found["parameters"] = [
+        description["parameters"] = [
             dict(name=name, required=True, schema=dict(type="string", minLength=1)) | {"in": "path"} for name in names
         ]
     if schema:
-        found["requestBody"] = dict(required=True, content={"application/json": dict(schema=schema)})
-    return found
+        description["requestBody"] = dict(required=True, content={"application/json": dict(schema=schema)})
+    return description

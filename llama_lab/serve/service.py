@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import time
@@ -70,6 +71,7 @@ class Service:
         self.tokenizer: Tokenizer | Numbers = loaded.tokenizer or Numbers()
         self.about, self.metrics, self.guard = about(loaded, engine.params), Metrics(), Guard()
         self.batcher = Batcher(self.stepper, slots, queue, self.metrics)
+        self.watching = contextlib.ExitStack()  # the guard, from the first request to the last
         self.seeds = itertools.count()  # of requests that name none
 
     def start(self) -> tuple[int, float]:
@@ -80,14 +82,14 @@ class Service:
         seconds = time.perf_counter() - began
         self.metrics.programs.set(compiling.compilations)
         self.metrics.warm_seconds.set(seconds)
-        self.guard.__enter__()
+        self.watching.enter_context(self.guard)
         self.metrics.count_compilations(lambda: self.guard.count("backend"))
         self.batcher.start()
         return compiling.compilations, seconds
 
     def close(self) -> None:
         self.batcher.close()
-        self.guard.__exit__()
+        self.watching.close()
 
     def check_model(self, name: str) -> None:
         """Raises RefusalError where another model is asked for; letters may be capital or not."""

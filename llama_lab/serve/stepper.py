@@ -159,10 +159,10 @@ class Stepper:
 
     def scores(self, made: Made) -> list[Score]:
         """Of each token its log probabilities, for a request that asked."""
-        rows, found = made.tokens.shape[-1], made.scores
+        rows, scores = made.tokens.shape[-1], made.scores
         chosen, ids, best = (
             np.asarray(part).reshape(-1, rows, *part.shape[made.tokens.ndim :])[:, made.at].tolist()
-            for part in (found.chosen, found.ids, found.best)
+            for part in (scores.chosen, scores.ids, scores.best)
         )
         return [Score(one, list(zip(*each, strict=True))) for one, *each in zip(chosen, ids, best, strict=True)]
 

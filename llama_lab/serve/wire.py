@@ -50,21 +50,21 @@ def refused(path: str, refusal: RefusalError) -> JSONResponse:
 
 async def content(request: Request) -> bytes:
     """A request's body. Raises RefusalError for one that is too long, too long on its way, or broken off."""
-    found, declared = bytearray(), request.headers.get("content-length", "0")
+    body, declared = bytearray(), request.headers.get("content-length", "0")
     too_long = RefusalError(413, f"The body is longer than {LIMIT:,} bytes; send less.", {"Connection": "close"})
     if declared.isdecimal() and int(declared) > LIMIT:
         raise too_long
     try:
         async with asyncio.timeout(BODY_S):
             async for part in request.stream():
-                found += part
-                if len(found) > LIMIT:
+                body += part
+                if len(body) > LIMIT:
                     raise too_long
     except ClientDisconnect:
         raise RefusalError(400, "The client left before its body had come.") from None
     except TimeoutError:
         raise RefusalError(408, f"The body did not come within {BODY_S:g} s.", {"Connection": "close"}) from None
-    return bytes(found)
+    return bytes(body)
 
 
 async def read(request: Request, kind: type[T]) -> T:

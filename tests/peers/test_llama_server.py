@@ -48,18 +48,18 @@ def tools(tmp_path, monkeypatch):
 
 def make():
     """What `make llama-server` calls."""
-    native.make("llama-server", llama_server.binary, llama_server.build)
+    native.make("llama-server", llama_server.BUILT)
 
 
 def test_it_is_built_of_the_pinned_source_for_this_machine_and_kept(cache, tools, tmp_path, capsys):
-    assert llama_server.binary() is None
+    assert llama_server.BUILT.binary() is None
     make()
     said = capsys.readouterr().out
     configured, built = (tmp_path / "seen").read_text().splitlines()
     assert {"-DGGML_NATIVE=ON", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_CURL=OFF"} <= set(configured.split())
     assert "--target llama-server" in built
-    path = llama_server.binary()
-    assert path == cache / "llama-server" / llama_server.version() / "llama-server"
+    path = llama_server.BUILT.binary()
+    assert path == cache / "llama-server" / llama_server.BUILT.version / "llama-server"
     assert list(path.parent.iterdir()) == [path]  # the source and what was built of it are gone
     assert "it says: version: 7" in said
     make()  # what is there is not built again
@@ -77,7 +77,7 @@ def test_a_machine_without_cmake_gets_one_line(cache, tools, monkeypatch, capsys
 def test_a_server_that_dies_at_once_says_its_last_words(cache):
     with pytest.raises(UserError, match="not built here; run `make llama-server`"):
         llama_server.start("m.gguf", 2, 64, 2)
-    path = cache / "llama-server" / llama_server.version() / "llama-server"
+    path = cache / "llama-server" / llama_server.BUILT.version / "llama-server"
     path.parent.mkdir(parents=True, mode=0o700)
     path.write_text('#!/bin/sh\necho "no luck with $@"\nexit 1\n')
     path.chmod(0o755)
@@ -86,7 +86,7 @@ def test_a_server_that_dies_at_once_says_its_last_words(cache):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(llama_server.binary() is None, reason="llama.cpp's server is not built: `make llama-server`")
+@pytest.mark.skipif(llama_server.BUILT.binary() is None, reason="llama.cpp's server is not built: `make llama-server`")
 def test_the_real_one_answers_in_our_shape_and_ends(packaged):
     with servers.llamacpps(packaged, 2, 4) as server:
         bodies = [client.body(server.api, server.model, Ask(0, "1, 2, 3, 4, 5,", 15, 6), 512, 2)] * 3

@@ -62,7 +62,7 @@ def archive(monkeypatch):
 
 def make():
     """What `make ollama` calls."""
-    native.make(f"Ollama {ollama_native.VERSION}", ollama_native.binary, ollama_native.build)
+    native.make(f"Ollama {ollama_native.VERSION}", ollama_native.BUILT)
 
 
 def test_where_there_is_amx_the_part_that_go_leaves_out_is_compiled_and_linked(cache, tools, archive, tmp_path):
@@ -78,7 +78,7 @@ echo "$@" > "$SEEN.c++"; touch amx.o mmq.o
 case "$*" in mod*) echo '{{"Dir": "{tmp_path / "module"}"}}'; exit;; esac
 for archive in $CGO_LDFLAGS; do ar t "$archive" > "$SEEN"; done; touch "$GOBIN/ollama"
 """)
-    ollama_native.build()
+    ollama_native.BUILT.build()
     assert (tmp_path / "seen").read_text().split() == ["amx.o", "mmq.o"]
     compiled = (tmp_path / "seen.c++").read_text().split()
     assert compiled[-2:] == [str(kernels / "amx.cpp"), str(kernels / "mmq.cpp")]
@@ -87,7 +87,7 @@ for archive in $CGO_LDFLAGS; do ar t "$archive" > "$SEEN"; done; touch "$GOBIN/o
 
 
 def test_the_build_lies_in_the_cache_with_native_flags_and_the_missing_headers(cache, tools, archive, tmp_path, capsys):
-    assert ollama_native.binary() is None
+    assert ollama_native.BUILT.binary() is None
     make()
     said = capsys.readouterr().out
     asked, flags = (tmp_path / "seen").read_text().splitlines()
@@ -95,7 +95,7 @@ def test_the_build_lies_in_the_cache_with_native_flags_and_the_missing_headers(c
     assert asked.endswith(f"{ollama_native.MODULE}@v{ollama_native.VERSION}")
     include = flags.rpartition("-I")[2]
     assert sorted(os.listdir(include)) == sorted(ollama_native.HEADERS)
-    path = ollama_native.binary()
+    path = ollama_native.BUILT.binary()
     assert path.is_relative_to(cache)
     assert f"{path.stat().st_size:,} bytes" in said
     assert f"Ollama {ollama_native.VERSION}" in said
@@ -117,8 +117,8 @@ def test_a_machine_without_go_gets_one_line(cache, tools, monkeypatch, capsys):
 def test_a_build_that_fails_says_why_and_leaves_nothing(cache, tools, archive):
     (tools / "go").write_text("#!/bin/sh\necho 'x.cpp: fatal error: y.h: No such file' >&2\nexit 1\n")
     with pytest.raises(UserError, match="fatal error: y.h"):
-        ollama_native.build()
-    assert ollama_native.binary() is None
+        ollama_native.BUILT.build()
+    assert ollama_native.BUILT.binary() is None
 
 
 def test_the_one_that_was_built_is_used_unless_another_is_named(cache, monkeypatch):

@@ -36,7 +36,7 @@ def _one_thread(monkeypatch, tmp_path):
         monkeypatch.setattr(module, "allowed_cores", lambda: [0])
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
     yield
-    openvino._kept.clear()
+    openvino.PIPELINE.clear()
 
 
 @pytest.fixture

@@ -161,8 +161,8 @@ def test_what_the_package_avoids_is_no_complaint():
     other = next(one for one in runtime.CHECKS if not one.avoided)
     wrong = {avoided.name: "wrong: 1 instead of 2, 1 of 1 values"}
     assert runtime.complaint(wrong) == ""
-    assert runtime.told(avoided, wrong[avoided.name]).endswith(f"1 of 1 values; not met here: {avoided.avoided}")
-    assert runtime.told(avoided, runtime.RIGHT) == runtime.RIGHT
+    assert runtime.note(avoided, wrong[avoided.name]).endswith(f"1 of 1 values; not met here: {avoided.avoided}")
+    assert runtime.note(avoided, runtime.RIGHT) == runtime.RIGHT
     assert other.issue in runtime.complaint(wrong | {other.name: "crashes: exit code -11"})
 
 

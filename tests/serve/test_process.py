@@ -71,7 +71,7 @@ def test_ollamas_own_command_line_is_answered(server, tmp_path):
     def ollama(*words):
         settings = os.environ | dict(OLLAMA_HOST=server, HOME=str(tmp_path))
         return subprocess.run(
-            [ollama_native.binary(), *words],
+            [ollama_native.BUILT.binary(), *words],
             env=settings,
             capture_output=True,
             text=True,

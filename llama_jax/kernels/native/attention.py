@@ -62,14 +62,14 @@ def scores_for(n, tiles):
     def scores(q, head_dim, keys, values, to):
         """Scores of `tiles` times 16 positions for n query heads, float32 [n, CHUNK] at `to`. Memory is asked for their
         values, which are needed next, and for the keys behind."""
-        step, found = 2 * LANES * head_dim, zeros()
+        step, totals = 2 * LANES * head_dim, zeros()
         for i in range(head_dim):
-            found = add(found, keys + 2 * LANES * i, step, q + 4 * i, 4 * head_dim)
+            totals = add(totals, keys + 2 * LANES * i, step, q + 4 * i, 4 * head_dim)
             for tile in range(tiles):
                 at = 2 * LANES * i + step * tile
                 prefetch(values + at)
                 prefetch(keys + step * tiles + at)
-        write(found, to, 4 * CHUNK, 4 * LANES)
+        write(totals, to, 4 * CHUNK, 4 * LANES)
 
     return scores
 
@@ -81,10 +81,10 @@ def mix_for(n, columns):
     def mix(weights, values, places, head_dim, to, to_stride):
         """Sum over a chunk's first places of weight times 16 `columns` of the values, for n query heads; weights
         float32 [n, CHUNK]."""
-        found = zeros()
+        totals = zeros()
         for t in range(places):
-            found = add(found, values + 2 * head_dim * t, 2 * LANES, weights + 4 * t, 4 * CHUNK)
-        write(found, to + 4 * HEADER, to_stride, 4 * LANES)
+            totals = add(totals, values + 2 * head_dim * t, 2 * LANES, weights + 4 * t, 4 * CHUNK)
+        write(totals, to + 4 * HEADER, to_stride, 4 * LANES)
 
     return mix
 

@@ -33,9 +33,9 @@ def entries() -> dict:
 
 def module() -> llvm.ModuleRef:
     """All entry points, optimised, in one LLVM module."""
-    found = entries()
+    functions = entries()
     whole = None
-    for name, dispatcher in found.items():
+    for name, dispatcher in functions.items():
         compiled = dispatcher.overloads[(types.int64,)]
         part = llvm.parse_assembly(compiled.library.get_llvm_str())
         part.link_in(llvm.parse_assembly(ENTRY.format(name=name, function=compiled.fndesc.llvm_func_name)))
@@ -43,7 +43,7 @@ def module() -> llvm.ModuleRef:
         if whole is not part:
             whole.link_in(part)
     whole.verify()
-    return optimised(whole, set(found))
+    return optimised(whole, set(functions))
 
 
 def optimised(whole: llvm.ModuleRef, kept: set[str]) -> llvm.ModuleRef:

@@ -148,15 +148,15 @@ def fits(buffer, dtype, rank, alignment):
 @function
 def pool_threads(frame):
     """Threads of XLA's own intra-op pool; 1 where it has none for us."""
-    request, found = _room32(), _room8()
-    store_i64(found, 0)
+    request, threads = _room32(), _room8()
+    store_i64(threads, 0)
     store_i64(request, 32)
     store_i64(request + 8, 0)
     store_i64(request + 16, load_i64(frame + _CTX))
-    store_i64(request + 24, found)
+    store_i64(request + 24, threads)
     if dropped(frame, call(load_i64(load_i64(frame + _API) + _THREADS), request)):
         return 1
-    return max(load_i64(found), 1)
+    return max(load_i64(threads), 1)
 
 
 @function

@@ -28,9 +28,9 @@ def float_to_half(b, x):
     odd = b.and_(b.lshr(rest, every(I, 13)), every(I, 1))
     normal = b.lshr(b.add(b.add(rest, every(I, 0xFFF - (112 << 23))), odd), every(I, 13))
     small = b.sub(b.bitcast(b.fadd(b.bitcast(rest, F), every(F, 0.5)), I), every(I, 0x3F000000))
-    found = b.select(b.icmp_signed("<", rest, every(I, 113 << 23)), small, normal)
-    found = b.select(b.icmp_signed(">=", rest, every(I, 143 << 23)), every(I, 0x7C00), found)
-    return b.trunc(b.or_(found, b.lshr(sign, every(I, 16))), S)
+    half = b.select(b.icmp_signed("<", rest, every(I, 113 << 23)), small, normal)
+    half = b.select(b.icmp_signed(">=", rest, every(I, 143 << 23)), every(I, 0x7C00), half)
+    return b.trunc(b.or_(half, b.lshr(sign, every(I, 16))), S)
 
 
 def floats_of_halves(b, address):

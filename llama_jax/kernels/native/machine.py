@@ -20,10 +20,10 @@ compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=T
 def function(body):
     """Compile a function once for each choice of types. Numba would do so again for every constant among the
     arguments."""
-    found = compiled(body)
-    template = found.get_call_template
-    found.get_call_template = lambda arguments, named: template(tuple(map(types.unliteral, arguments)), named)
-    return found
+    dispatcher = compiled(body)
+    template = dispatcher.get_call_template
+    dispatcher.get_call_template = lambda arguments, named: template(tuple(map(types.unliteral, arguments)), named)
+    return dispatcher
 
 
 # called from outside
@@ -140,8 +140,8 @@ def c_function(name, result, *arguments):
     kinds = {types.int64: I64, types.int32: I32, types.void: ir.VoidType()}
 
     def body(context, builder, signature, given):
-        found = builder.call(declared(builder, name, kinds[result], [I64] * len(arguments)), given)
-        return context.get_dummy_value() if result is types.void else found
+        value = builder.call(declared(builder, name, kinds[result], [I64] * len(arguments)), given)
+        return context.get_dummy_value() if result is types.void else value
 
     if arguments:
 

@@ -70,11 +70,11 @@ def dot4_avx2(b, total, unsigned, signed):
     """vpmaddubsw adds pairs in 16 bits and saturates: products of neighbours must stay within 32767 (see
     `products.octets`)."""
     pairs, quads = ir.VectorType(I16, 16), ir.VectorType(I32, 8)
-    found = []
+    parts = []
     for t, u, s in zip(halves(b, total), halves(b, unsigned), halves(b, signed), strict=True):
         two = llvm(b, "llvm.x86.avx2.pmadd.ub.sw", pairs, u, s)
-        found.append(b.add(t, llvm(b, "llvm.x86.avx2.pmadd.wd", quads, two, every(pairs, 1))))
-    return joined(b, *found)
+        parts.append(b.add(t, llvm(b, "llvm.x86.avx2.pmadd.wd", quads, two, every(pairs, 1))))
+    return joined(b, *parts)
 
 
 def dot4_portable(b, total, unsigned, signed):

@@ -116,15 +116,15 @@ def nibbles(w, q, start):
 def octets(w, q, total):
     """Dot products of 16 rows of 32 signed 8-bit weights; total: the sum of the activations."""
     if ISA == "avx2":  # whose product of bytes saturates: signs go to the activations
-        found = splat_integer(i4(0))
+        lane_sums = splat_integer(i4(0))
         for v in range(8):
             packed = load_bytes(w + 64 * v)
-            found = dot4(found, absolute(packed), with_sign_of(load_four(q + 4 * v), packed))
-        return found
-    found = splat_integer(i4(-128) * total)
+            lane_sums = dot4(lane_sums, absolute(packed), with_sign_of(load_four(q + 4 * v), packed))
+        return lane_sums
+    lane_sums = splat_integer(i4(-128) * total)
     for v in range(8):
-        found = dot4(found, plus_128(load_bytes(w + 64 * v)), load_four(q + 4 * v))
-    return found
+        lane_sums = dot4(lane_sums, plus_128(load_bytes(w + 64 * v)), load_four(q + 4 * v))
+    return lane_sums
 
 
 @function
@@ -185,8 +185,8 @@ def tile_for(m, size, block):
 
 
 @function
-def finish(found, base, to, kept):
-    store_some(to, found + load(base) if base != 0 else found, kept)
+def finish(sums, base, to, kept):
+    store_some(to, sums + load(base) if base != 0 else sums, kept)
 
 
 def tiles_for(size, block):

@@ -26,24 +26,24 @@ def sums(n, m):
         return ir.Constant(array, [every(F, 0.0)] * (n * m))
 
     def add(context, b, signature, given):
-        found, vectors, step, numbers, stride = given
+        running, vectors, step, numbers, stride = given
         far = [b.mul(step, ir.Constant(step.type, j)) for j in range(m)]
         columns = [floats_of_halves(b, b.add(vectors, at)) for at in far]
         for i in range(n):
             at = b.add(numbers, b.mul(stride, ir.Constant(stride.type, i)))
             number = spread(b, b.load(pointer(b, at, F32), align=4), F)
             for j in range(m):
-                old = b.extract_value(found, m * i + j)
+                old = b.extract_value(running, m * i + j)
                 new = llvm(b, "llvm.fmuladd.v16f32", F, columns[j], number, old)
-                found = b.insert_value(found, new, m * i + j)
-        return found
+                running = b.insert_value(running, new, m * i + j)
+        return running
 
     def write(context, b, signature, given):
-        found, to, row, column = given
+        running, to, row, column = given
         for i, j in places:
             far = (b.mul(stride, ir.Constant(stride.type, k)) for stride, k in ((row, i), (column, j)))
             at = b.add(to, b.add(*far))
-            b.store(b.extract_value(found, m * i + j), pointer(b, at, F), align=4)
+            b.store(b.extract_value(running, m * i + j), pointer(b, at, F), align=4)
         return context.get_dummy_value()
 
     return (

@@ -41,8 +41,8 @@ def operation(result, *arguments):
 
     def make(emit):
         def generate(context, builder, signature, given):
-            found = emit(builder, *given)
-            return context.get_dummy_value() if found is None else found
+            value = emit(builder, *given)
+            return context.get_dummy_value() if value is None else value
 
         return fixed(result(*arguments), generate)
 

@@ -37,7 +37,7 @@ def test_a_server_that_does_not_start_is_named(packaged):
 
 @pytest.mark.slow
 def test_each_turn_makes_the_tokens_of_the_placement_alone(packaged):
-    names = [PLACEMENT] + ["ollama"] * (ollama_native.binary() is not None)
+    names = [PLACEMENT] + ["ollama"] * (ollama_native.BUILT.binary() is not None)
     trials, notes = said_by(names, packaged)
     assert {t["subject"] for t in trials} == set(names)
     assert len(trials) == 2 * 2 * len(names)  # chats, turns

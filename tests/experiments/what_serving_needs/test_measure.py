@@ -77,7 +77,7 @@ def test_llama_cpps_server_is_a_gap_where_it_is_not_built_and_asked_where_it_is(
         assert measure.present(runner, ["step", "llama-server"]) == ["step"]
     (gap,) = runner.missing
     assert (gap["name"], gap["remedy"]) == ("llama-server", "Run `make llama-server`.")
-    made = tmp_path / "llama-server" / llama_server.version() / "llama-server"
+    made = tmp_path / "llama-server" / llama_server.BUILT.version / "llama-server"
     made.parent.mkdir(parents=True)
     made.touch()
     runner = replace(runner, journal=Journal(kind=Request))
