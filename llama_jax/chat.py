@@ -22,7 +22,7 @@ from llama_jax.tokenizer import LONGEST, Tokenizer, check_text
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 
 
-class Said(boundary.Declared):
+class GivenMessage(boundary.Declared):
     """A message as it must be given."""
 
     model_config = ConfigDict(extra="forbid")
@@ -30,7 +30,7 @@ class Said(boundary.Declared):
     content: str
 
 
-Conversation = Annotated[list[Said], Field(min_length=1, max_length=10_000)]
+Conversation = Annotated[list[GivenMessage], Field(min_length=1, max_length=10_000)]
 
 
 def render(tokenizer: Tokenizer, messages: Sequence[Message], answer: bool = True) -> str:
@@ -79,10 +79,7 @@ def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True)
     if tokenizer.chat_template is None:
         raise UserError("This model has no chat template; give a plain prompt (--no-chat).")
     given = dict(
-        messages=messages,
-        add_generation_prompt=answer,
-        bos_token=tokenizer.bos_token,
-        eos_token=tokenizer.eos_token,
+        messages=messages, add_generation_prompt=answer, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
     )
     text = renderer(tokenizer.chat_template).render(given)
     if "error" in text:

@@ -16,35 +16,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax.decoding.request import PIECE, Request, bucket, request
-from llama_jax.engine import Engine, bind, build, checked_request, fetch, form, require_kernels, weights
+from llama_jax.decoding.request import PIECE, Request, bucket, request  # noqa: F401 (public face)
+from llama_jax.engine import (  # noqa: F401 (public face)
+    Engine,
+    bind,
+    build,
+    checked_request,
+    fetch,
+    form,
+    require_kernels,
+    weights,
+)
 from llama_jax.hosts import LOOPS
 from llama_jax.plumbing import threads
 from llama_jax.plumbing.values import listed
 from llama_jax.sampling import Sampler
 from llama_jax.transforms import new_cache, settings
 
-__all__ = [
-    "GREEDY",
-    "Answer",
-    "Engine",
-    "Request",
-    "answer",
-    "bind",
-    "bucket",
-    "build",
-    "checked_request",
-    "cut",
-    "decode",
-    "fetch",
-    "form",
-    "logits",
-    "prefill",
-    "request",
-    "require_kernels",
-    "stream",
-    "weights",
-]
 GREEDY = Sampler()
 
 

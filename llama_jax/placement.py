@@ -103,9 +103,8 @@ class Placement:
         ):
             given = whole(getattr(self, count), f"Placement {self.name!r}: {count}", least, most)
             object.__setattr__(self, count, given)
-        for wrong, why in _contradictions(self):
-            if wrong:
-                raise UserError(f"Placement {self.name!r}: {why}")
+        for contradiction in _contradictions(self):
+            raise UserError(f"Placement {self.name!r}: {contradiction}")
 
     @property
     def outermost(self) -> frozenset[str]:
@@ -126,105 +125,74 @@ def ancestors(name: str) -> list[str]:
 
 
 def _contradictions(p: Placement):
-    """(is it so, one sentence that says why it cannot work and what to do)."""
+    """A sentence for each contradiction: why it cannot work and what to do."""
     decode, growing = "decode" in p.jit, p.cache == "growing"
     whole = {"transform", "step", "decode"} & set(p.jit)
-    yield (
-        not decode and p.tokens_per_call > 1,
-        "tokens_per_call needs 'decode' in jit: only a jitted decode makes several tokens a call.",
-    )
-    yield (
-        not decode and p.until is not None,
-        "until='stop' needs 'decode' in jit: only a jitted decode can find the stop token itself.",
-    )
-    yield (
-        p.until is not None and p.tokens_per_call > 1,
-        "until='stop' runs to the end in one call; leave tokens_per_call out.",
-    )
-    yield (
-        decode and growing,
-        "a jitted 'decode' needs one cache shape, a growing cache has a new one every token; use cache='fixed'.",
-    )
-    yield (
-        p.donate and growing,
-        "a growing cache cannot be donated, its next shape does not fit the old buffer; use cache='fixed'.",
-    )
-    yield (
-        p.donate and p.cache == "none",
-        "donate=True has no KV cache to give away with cache='none'; leave donate out.",
-    )
-    yield (
-        p.kv != "loaded" and p.cache == "none",
-        f"kv={p.kv!r} has no KV cache to keep with cache='none'; leave one out.",
-    )
-    yield (
-        p.donate and not set(TAKES_CACHE) & set(p.jit),
-        f"donate=True needs one of {', '.join(TAKES_CACHE)} in jit: only they take a cache.",
-    )
+    if not decode and p.tokens_per_call > 1:
+        yield "tokens_per_call needs 'decode' in jit: only a jitted decode makes several tokens a call."
+    if not decode and p.until is not None:
+        yield "until='stop' needs 'decode' in jit: only a jitted decode can find the stop token itself."
+    if p.until is not None and p.tokens_per_call > 1:
+        yield "until='stop' runs to the end in one call; leave tokens_per_call out."
+    if decode and growing:
+        yield "a jitted 'decode' needs one cache shape, a growing cache has a new one every token; use cache='fixed'."
+    if p.donate and growing:
+        yield "a growing cache cannot be donated, its next shape does not fit the old buffer; use cache='fixed'."
+    if p.donate and p.cache == "none":
+        yield "donate=True has no KV cache to give away with cache='none'; leave donate out."
+    if p.kv != "loaded" and p.cache == "none":
+        yield f"kv={p.kv!r} has no KV cache to keep with cache='none'; leave one out."
+    if p.donate and not set(TAKES_CACHE) & set(p.jit):
+        yield f"donate=True needs one of {', '.join(TAKES_CACHE)} in jit: only they take a cache."
     yield from _against_kernels(p)
     yield from _against_drafts(p)
-    yield (
-        p.layers == "scan" and not whole,
-        "layers='scan' compiles the stack as one loop; put 'transform', 'step' or 'decode' in jit.",
-    )
-    yield p.compile != "lazy" and not p.jit, f"compile={p.compile!r} has nothing to compile; put a name in jit."
+    if p.layers == "scan" and not whole:
+        yield "layers='scan' compiles the stack as one loop; put 'transform', 'step' or 'decode' in jit."
+    if p.compile != "lazy" and not p.jit:
+        yield f"compile={p.compile!r} has nothing to compile; put a name in jit."
     ahead = p.host in ("async", "queue")
-    yield ahead and p.until is not None, f"host={p.host!r} has nothing to overlap with until='stop'; leave one out."
-    yield (
-        not ahead and p.in_flight != IN_FLIGHT,
-        "in_flight needs host='async' or host='queue': only they start calls ahead.",
-    )
+    if ahead and p.until is not None:
+        yield f"host={p.host!r} has nothing to overlap with until='stop'; leave one out."
+    if not ahead and p.in_flight != IN_FLIGHT:
+        yield "in_flight needs host='async' or host='queue': only they start calls ahead."
     back = p.host == "callback"
-    yield (
-        back and not decode,
-        "host='callback' needs 'decode' in jit: only a compiled loop can call the host while it runs.",
-    )
-    yield (
-        back and p.compile == "persistent",
-        "host='callback' calls into this very process, so JAX keeps no such program on disk; leave"
-        " compile='persistent' out.",
-    )
+    if back and not decode:
+        yield "host='callback' needs 'decode' in jit: only a compiled loop can call the host while it runs."
+    if back and p.compile == "persistent":
+        yield (
+            "host='callback' calls into this very process, so JAX keeps no such program on disk; leave"
+            " compile='persistent' out."
+        )
 
 
 def _against_kernels(p: Placement):
     """As `_contradictions`: what kernels cannot run with."""
     fused = p.kernels == "fused"
-    yield (
-        p.kernels != "none" and p.weights in ("f32", "bf16", "int8"),
-        f"kernels={p.kernels!r} multiply by blocks, not by {p.weights} weights; use weights='gguf', 'q8_0',"
-        " 'q4_0' or 'q4_1', or leave"
-        " weights out.",
-    )
-    yield (
-        fused and not {"step", "decode"} & set(p.jit),
-        "kernels='fused' is the whole step in one call; put 'step' or 'decode' in jit.",
-    )
-    yield (
-        fused and p.cache != "fixed",
-        f"kernels='fused' writes a cache of fixed size in place; leave cache={p.cache!r} out.",
-    )
-    yield fused and p.layers == "scan", "kernels='fused' runs all layers in one call; leave layers='scan' out."
-    yield (
-        fused and p.kv != "loaded",
-        f"kernels='fused' keeps keys and values in a layout of its own; leave kv={p.kv!r} out.",
-    )
+    if p.kernels != "none" and p.weights in ("f32", "bf16", "int8"):
+        yield (
+            f"kernels={p.kernels!r} multiply by blocks, not by {p.weights} weights; use weights='gguf', 'q8_0',"
+            " 'q4_0' or 'q4_1', or leave"
+            " weights out."
+        )
+    if fused and not {"step", "decode"} & set(p.jit):
+        yield "kernels='fused' is the whole step in one call; put 'step' or 'decode' in jit."
+    if fused and p.cache != "fixed":
+        yield f"kernels='fused' writes a cache of fixed size in place; leave cache={p.cache!r} out."
+    if fused and p.layers == "scan":
+        yield "kernels='fused' runs all layers in one call; leave layers='scan' out."
+    if fused and p.kv != "loaded":
+        yield f"kernels='fused' keeps keys and values in a layout of its own; leave kv={p.kv!r} out."
 
 
 def _against_drafts(p: Placement):
     """As `_contradictions`: what drafts cannot run with."""
     drafts = p.drafts > 0
-    yield (
-        drafts and not {"step", "decode"} & set(p.jit),
-        "drafts are proposed and verified in one program; put 'step' or 'decode' in jit.",
-    )
-    yield (
-        drafts and p.cache != "fixed",
-        f"drafts that are rejected are overwritten in a cache of fixed size; leave cache={p.cache!r} out.",
-    )
-    yield (
-        drafts and p.host in ("async", "queue"),
-        f"host={p.host!r} starts calls ahead, and with drafts nobody knows how many there will be; leave one out.",
-    )
+    if drafts and not {"step", "decode"} & set(p.jit):
+        yield "drafts are proposed and verified in one program; put 'step' or 'decode' in jit."
+    if drafts and p.cache != "fixed":
+        yield f"drafts that are rejected are overwritten in a cache of fixed size; leave cache={p.cache!r} out."
+    if drafts and p.host in ("async", "queue"):
+        yield f"host={p.host!r} starts calls ahead, and with drafts nobody knows how many there will be; leave one out."
 
 
 LADDER: dict[str, Placement] = {

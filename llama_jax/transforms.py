@@ -199,15 +199,7 @@ def in_turn(request, block, made, *, send: Callable):
 
 
 def chunk(
-    params,
-    token,
-    carry: Carry,
-    sampler,
-    *,
-    request=None,
-    step: Callable,
-    tokens_per_call: int,
-    send: Callable | None,
+    params, token, carry: Carry, sampler, *, request=None, step: Callable, tokens_per_call: int, send: Callable | None
 ):
     """`tokens_per_call` steps as one `lax.scan`: tokens still stream, dispatch is paid once a chunk."""
 

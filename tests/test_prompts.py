@@ -8,6 +8,7 @@ import pytest
 
 from llama_jax import prompts
 from llama_jax.plumbing.errors import UserError
+from llama_lab.peers import ollama_questions
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_damaged_pool_is_named(tmp_path, text):
 def test_ollama_writes_a_pool(server, tmp_path):
     url, asked, reply = server
     reply[0] = says(json.dumps({"prompts": ["Why?", "How?", "When?"]}))
-    assert prompts.from_ollama("m", 2, tmp_path / "p.json", client(url)) == ["Why?", "How?"]
+    assert ollama_questions.from_ollama("m", 2, tmp_path / "p.json", client(url)) == ["Why?", "How?"]
     assert prompts.load(path=tmp_path / "p.json") == ["Why?", "How?"]
     assert asked[0]["format"]["properties"]["prompts"]["type"] == "array"
 
@@ -87,10 +88,10 @@ def test_a_bad_answer_leaves_the_pool_alone(server, tmp_path, reply_with, words)
     reply[0] = reply_with
     (tmp_path / "p.json").write_text('{"prompts": ["kept?"]}')
     with pytest.raises(UserError, match=words):
-        prompts.from_ollama("m", 2, tmp_path / "p.json", client(url))
+        ollama_questions.from_ollama("m", 2, tmp_path / "p.json", client(url))
     assert prompts.load(path=tmp_path / "p.json") == ["kept?"]
 
 
 def test_no_server_answers(tmp_path):
     with pytest.raises(UserError, match="ollama serve"):
-        prompts.from_ollama("m", 2, tmp_path / "p.json", client("http://127.0.0.1:9"))
+        ollama_questions.from_ollama("m", 2, tmp_path / "p.json", client("http://127.0.0.1:9"))

@@ -62,15 +62,18 @@ def read(source: Source, rows: Rows, form: str):
     """One weight in its quantised form; float32 where it is no matrix."""
     tensors = [source.tensors[name] for name in rows.names]
     if not is_matrix(rows):
-        parts = [jnp.asarray(tensor.read(), jnp.float32) for tensor in tensors]
-        return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+        return joined([jnp.asarray(tensor.read(), jnp.float32) for tensor in tensors])
     if form == "int8":
-        found = [quantise.quantise_int8(as_rows(tensor, rows)) for tensor in tensors]
-        return found[0] if len(found) == 1 else jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
+        return joined([quantise.quantise_int8(as_rows(tensor, rows)) for tensor in tensors])
     kind = tensors[0].raw.kind if form == "gguf" else kind_of(form, rows)
     raw = [stored(tensor, rows, kind) for tensor in tensors]
     columns = tensors[0].shape[0 if rows.transposed else 1]
     return quantise.pack(raw[0] if len(raw) == 1 else np.concatenate(raw), kind, columns)
+
+
+def joined(parts: list):
+    """Weights one below the other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else jax.tree.map(lambda *pieces: jnp.concatenate(pieces), *parts)
 
 
 def as_rows(tensor, rows: Rows) -> np.ndarray:

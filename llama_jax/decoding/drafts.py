@@ -104,15 +104,7 @@ def proposed(ids: Int[Array, "B S"], length, pad: Int[Array, " B"], count: int) 
 
 
 def decode(
-    params,
-    token,
-    carry: Drafted,
-    sampler,
-    bounds: Bounds,
-    *,
-    request=None,
-    drafts: Drafts,
-    send: Callable | None,
+    params, token, carry: Drafted, sampler, bounds: Bounds, *, request=None, drafts: Drafts, send: Callable | None
 ):
     """Passes as one `lax.while_loop`: until `drafts.least` tokens are made, and at most `least` + K; or, where that is
     None, until every row has met a stop token. Never more than `limit`.

@@ -7,6 +7,7 @@ swept the caches: thirty layers in arrays of their own, 180 of them, cost a fift
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -57,15 +58,11 @@ def table_of(kinds: Sequence[Sequence[str]], shapes: Sequence[tuple[int, int]]) 
 def pack(layers: tuple[Layer, ...]) -> Packed:
     """Layers with quantised matrices, their bytes copied side by side."""
     all_matrices = [matrices(layer) for layer in layers]
-    kinds, shapes = (
-        tuple(tuple(m.kind for m in of_layer) for of_layer in all_matrices),
-        tuple(m.shape for m in all_matrices[0]),
-    )
+    kinds = tuple(tuple(matrix.kind for matrix in of_layer) for of_layer in all_matrices)
+    shapes = tuple(matrix.shape for matrix in all_matrices[0])
     table = table_of(kinds, shapes)
     blocks = aligned(UNIT * int(table[-1, -1, 0]) + all_matrices[-1][-1].nbytes)
-    for matrix, (unit, *_) in zip(
-        (m for of_layer in all_matrices for m in of_layer), table.reshape(-1, 4).tolist(), strict=True
-    ):
+    for matrix, (unit, *_) in zip(itertools.chain(*all_matrices), table.reshape(-1, 4).tolist(), strict=True):
         blocks[UNIT * unit :][: matrix.nbytes] = np.asarray(matrix.data).reshape(-1)
     norms = jnp.stack([jnp.stack([layer.attention_norm.weight, layer.ffn_norm.weight]) for layer in layers])
     biases = None if layers[0].attention.qkv_bias is None else jnp.stack([layer.attention.qkv_bias for layer in layers])

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from llama_jax.plumbing.errors import UserError
-from llama_jax.plumbing.threads import Supply
 from llama_jax.plumbing.values import whole
 from llama_lab.activations import store
 from llama_lab.activations.batches import Unit
@@ -21,6 +20,7 @@ from llama_lab.activations.plan import Plan, Shard, share_of
 from llama_lab.activations.program import Compiled, encode
 from llama_lab.activations.records import Commit, commits, committed_unit
 from llama_lab.activations.sources import Chunk, Source, changed, chunks
+from llama_lab.activations.supply import Supply
 
 
 class Progress(NamedTuple):

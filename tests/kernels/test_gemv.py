@@ -153,7 +153,7 @@ def test_under_every_transformation_of_control(kind):
     x, blocks = activations(3, 80), weight(kind, 33, 80)
     expected = np.asarray(gemv.product(x, blocks.data, blocks.shape))
     close(expected, x, blocks)
-    jitted = jax.jit(gemv.product)(x, blocks)
+    jitted = jax.jit(lambda x, data: gemv.product(x, data, blocks.shape))(x, blocks.data)
     _, scanned = jax.lax.scan(lambda c, row: (c, gemv.product(row, blocks.data, blocks.shape)), 0, x)
 
     def body(state):

@@ -10,7 +10,8 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from llama_jax.plumbing.threads import Receiver, Supply, Worker, ahead, threaded
+from llama_jax.plumbing.threads import Receiver, Worker, ahead, threaded
+from llama_lab.activations.supply import Supply
 
 
 @pytest.fixture(autouse=True)

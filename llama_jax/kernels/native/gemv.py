@@ -8,18 +8,7 @@ from __future__ import annotations
 from numba import types
 
 from llama_jax.kernels.native import team
-from llama_jax.kernels.native.ffi import (
-    F32,
-    U8,
-    argument,
-    counts,
-    data,
-    executes,
-    failure,
-    fits,
-    result,
-    size,
-)
+from llama_jax.kernels.native.ffi import F32, U8, argument, counts, data, executes, failure, fits, result, size
 from llama_jax.kernels.native.machine import address_of, entry, function, load_f32, stack, store_f32, text
 from llama_jax.kernels.native.products import COLUMNS, ROWS, activation_bytes, known, multiply, round_blocks
 

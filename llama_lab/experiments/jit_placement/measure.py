@@ -13,6 +13,7 @@ from llama_lab.bench import harness, passages, run
 from llama_lab.bench.experiment import Experiment, Runner
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.jit_placement import table
+from llama_lab.peers import ollama_questions
 
 BASELINE = "step"
 COMPILED_ANEW = ("step", "split", "step+traced")  # whose programs another temperature is tried on
@@ -50,7 +51,7 @@ class JitPlacement(Experiment):
     def questions(self) -> list[str]:
         if self.ollama_prompts:
             path = Path(self.out_dir) / "data" / "prompts.json"
-            return science.from_ollama(self.ollama_prompts, self.prompts, path)
+            return ollama_questions.from_ollama(self.ollama_prompts, self.prompts, path)
         return science.load(self.prompts)
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:

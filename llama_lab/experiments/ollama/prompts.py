@@ -20,7 +20,7 @@ from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import lab
 from llama_lab.bench.workload import encoder
-from llama_lab.peers import UnavailableError, ollama
+from llama_lab.peers import UnavailableError, ollama, ollama_questions
 
 MODULE = "llama_lab.experiments.ollama.prompts"
 FILE = paths.ROOT / "data" / "prompts-ollama.json"
@@ -57,7 +57,7 @@ def make(model: str, count: int, seed: int, path: Path) -> Made:
     server = ollama.connect(bare)
     client = type(server.client)(str(server.client._client.base_url), timeout=PATIENCE_S)
     options = WRITTEN | dict(seed=seed)
-    questions = prompts.written_by(server.model, count, client, **options)
+    questions = ollama_questions.written_by(server.model, count, client, **options)
     rendered = prompts.as_chat(bare.tokenizer, questions)  # by our template: the same token ids for everybody
     answers = [
         client.generate(model=server.model, prompt=text, raw=True, options=ANSWERED).response for text in rendered
