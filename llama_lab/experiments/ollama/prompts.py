@@ -70,7 +70,7 @@ def make(model: str, count: int, seed: int, path: Path) -> Made:
         model=model,
         weights_hash=bare.weights_hash,
         ollama=client._client.get("/api/version").json()["version"],
-        request=prompts.REQUEST.format(count=count),
+        request=ollama_questions.REQUEST.format(count=count),
         options=options,
         answer_options=ANSWERED,
         command=f"python -m {MODULE} --model {model} --count {count} --seed {seed}",
