@@ -127,8 +127,9 @@ def decode(
         tokens = jax.lax.dynamic_update_slice(tokens, block, (made, 0))
         token = jax.lax.dynamic_index_in_dim(block, new - 1, keepdims=False)
         done |= jnp.any(is_stop(block, stop) & (jnp.arange(len(block)) < new)[:, None], axis=0)
+        made += new
         gone = send(request, block, new) if send else False
-        return made + new, done | gone, tokens, token, carry
+        return made, done | gone, tokens, token, carry
 
     start = (jnp.int32(0), is_stop(token, stop), out, token, carry)
     made, _, tokens, token, carry = jax.lax.while_loop(unfinished, body, start)
