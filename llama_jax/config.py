@@ -34,7 +34,7 @@ def tuples(values: dict) -> dict:
 class ModelConfig:
     """Shape of one transformer. Static under `jax.jit`: a new value is a new program.
 
-    The last six fields are what tells the families apart (`FAMILIES`). model_type: whose checkpoints these are, which
+    The last six fields distinguish the families (`FAMILIES`). model_type: the family of the checkpoints, which
     decides the names of the tensors. norm: "rms", or "layer" with a bias. positions: "rope", or "learned" ones in a
     table.
     hidden_act: "silu", gated (SwiGLU), or "gelu_new", GELU by its tanh formula, not gated. qkv_bias: biases of query,

@@ -63,14 +63,18 @@ def stream(
     slots: int | None = None,
     length: int | None = None,
 ) -> Iterator[np.ndarray]:
-    """Blocks of token ids int32 [n B] as they arrive, the first token first; ends when every row has met a stop token.
+    """Blocks of token ids int32 [n B] as they reach the host, in order; the blocks have `new_tokens` rows in all, or
+    fewer where every sequence has met a stop token.
 
-    At most `new_tokens` rows in all. A row that is done goes on being filled; its tokens after the stop mean nothing.
+    prompts: B lists of token ids. seeds: one a prompt, or a single one s, which gives row i the seed s + i. stop: token
+    ids that end a sequence; what a row holds after its stop token means nothing. slots: cache positions, by default as
+    many as are needed, rounded up to few sizes. length: padded length of the prompts, by default rounded up likewise.
+    Raises UserError for a request that the model or the machine's memory cannot serve, before any work.
     """
     batch = checked_request(engine, prompts, new_tokens, seeds, stop, slots, length)
     token, carry = prefill(engine, batch, sampler)
-    # ends its threads, whoever leaves first
     with contextlib.closing(decode(engine, batch, token, carry, sampler)) as further:
+        # closing ends the host's threads, also where the reader leaves early
         blocks = itertools.chain([engine.fetch(token)], further)
         for block in until_all_have_met(blocks, batch.stop) if batch.stop[0] >= 0 else blocks:
             yield block
@@ -93,8 +97,8 @@ def until_all_have_met(blocks: Iterator[np.ndarray], stop: np.ndarray) -> Iterat
 
 @dataclass(frozen=True)
 class Answer:
-    """One row's answer. token_ids ends with the stop token when finish_reason is "stop", else it is "length".
-    activations: {site: [n ...]}, a row a token, where they were asked for."""
+    """One row's answer. finish_reason: "stop" where token_ids ends with a stop token, else "length". activations:
+    {site: [n ...]}, a row a token, where a caller has taken them."""
 
     token_ids: tuple[int, ...]
     finish_reason: str
@@ -111,13 +115,13 @@ def cut(tokens: np.ndarray, stop: Collection[int]) -> Answer:
 def answer(
     engine: Engine, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Collection[int] = (), **options
 ) -> list[Answer]:
-    """Answers to a batch of prompts (lists of token ids). Options as for `stream`."""
+    """Answers to a batch of prompts (lists of token ids). Options and errors as for `stream`."""
     blocks = np.concatenate(list(stream(engine, prompts, new_tokens, stop=stop, **options)))
     return [cut(row, stop) for row in blocks.T]
 
 
 def logits(engine: Engine, ids: Sequence[int]) -> jax.Array:
-    """Float32 logits [T V] at every position of one sequence, for evaluation."""
+    """Logits of every position of one sequence, float32 [T V], for evaluation. Raises UserError as `stream`."""
     size = len(listed(ids, "A prompt", "token ids"))
     batch = checked_request(engine, [ids], 1, length=size, slots=size, every=True)
     cache = new_cache(engine.params, jnp.asarray(batch.pad), batch.slots, engine.config, engine.placement)

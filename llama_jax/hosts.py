@@ -1,4 +1,4 @@
-"""Host loops: who starts the calls, who fetches their tokens, and how far the device runs ahead of the reader.
+"""Host loops: which thread starts the calls and which fetches their tokens, and how far the device runs ahead.
 
 Each loop is a generator (engine, request, token [B], carry, sampler) → blocks of tokens int32 [n B] on the host.
 """

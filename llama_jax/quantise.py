@@ -203,17 +203,6 @@ def permuted(raw: np.ndarray, layout: Layout) -> np.ndarray:
     return codes
 
 
-def unpack(blocks: Blocks) -> np.ndarray:
-    """The GGUF bytes [N, K/32, bytes a block] of blocks: the inverse of `pack`."""
-    data, layout = np.asarray(blocks.data), LAYOUTS[blocks.kind]
-    split = 4 * ROWS * layout.vectors
-    groups, columns, _ = data.shape
-    vectors = data[..., :split].reshape(groups, columns, layout.vectors, ROWS, 4).transpose(0, 3, 1, 2, 4)
-    scales = data[..., split:].reshape(groups, columns, layout.scales, ROWS, 2).transpose(0, 3, 1, 2, 4)
-    rows = [part.reshape(groups * ROWS, columns, -1) for part in (scales, vectors)]
-    return np.concatenate(rows, axis=-1)[: blocks.shape[0]]
-
-
 def quantise(values: np.ndarray, kind: str) -> np.ndarray:
     """GGUF bytes [N, K/32, bytes a block] of a float matrix [N, K], by the `gguf` library's own rounding, which is
     llama.cpp's.

@@ -16,7 +16,7 @@ from llama_jax.plumbing.values import LARGEST, number, whole
 
 TINY = 2.0**-126  # float32's least normal number: a temperature above 0 counts as this at least
 LARGE = 1e30  # logits in float32 can still be multiplied and divided by this
-SCORED = 20  # most likely tokens whose log probabilities are told: the most that OpenAI's and Ollama's API know
+SCORED = 20  # most likely tokens whose log probabilities are kept: the most that OpenAI's and Ollama's APIs offer
 RANGES = {  # setting: the least and the greatest that it may be
     "temperature": (0, LARGE),
     "top_k": (0, LARGEST),
@@ -57,12 +57,8 @@ class Sampler:
 
     def traced(self) -> TracedSampler:
         """The same settings as arrays: changing them compiles nothing, and every filter is always computed."""
-        return TracedSampler(
-            *(
-                jnp.asarray(getattr(self, f.name), jnp.int32 if f.name == "top_k" else jnp.float32)
-                for f in fields(Sampler)
-            )
-        )
+        kinds = {f.name: jnp.int32 if f.name == "top_k" else jnp.float32 for f in fields(Sampler)}
+        return TracedSampler(**{name: jnp.asarray(getattr(self, name), kind) for name, kind in kinds.items()})
 
 
 jax.tree_util.register_static(Sampler)  # static under jit: a new value is a new program, unused filters cost nothing
@@ -71,8 +67,8 @@ jax.tree_util.register_static(Sampler)  # static under jit: a new value is a new
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TracedSampler:
-    """`Sampler` with its settings as array scalars. scored: bool, whether `Scores` are wanted; None where nobody may
-    ask, whose program has no place for them."""
+    """`Sampler` with its settings as array scalars. scored: bool, whether `Scores` are wanted; None for a program that
+    cannot return them."""
 
     temperature: jax.Array
     top_k: jax.Array
@@ -86,7 +82,7 @@ class TracedSampler:
 @dataclass(frozen=True)
 class Scores:
     """Log probabilities: the log-softmax of the logits as the model gave them, before penalty, temperature and filters.
-    Zeros where nobody asked."""
+    Zeros where they were not wanted."""
 
     chosen: jax.Array  # float32 [B], of the token that was drawn
     best: jax.Array  # float32 [B K], of the SCORED most likely ones, falling
@@ -115,20 +111,20 @@ def next_token(logits: Float[Array, "B V"], draw: Draw, sampler: Sampler | Trace
 
 
 def scored(logits: Float[Array, "B V"], ids: Int[Array, " B"]) -> Scores:
-    """Log probabilities of the tokens drawn and of the most likely ones; of equals the lowest id comes first."""
+    """Log probabilities of the tokens drawn and of the most likely ones. Among equal ones the lowest id comes first."""
     values = jax.nn.log_softmax(logits, axis=-1)
     best, which = jax.lax.top_k(values, min(SCORED, logits.shape[-1]))
     return Scores(jnp.take_along_axis(values, ids[:, None], axis=-1)[:, 0], best, which)
 
 
 def unscored(logits: Float[Array, "B V"], ids: Int[Array, " B"]) -> Scores:
-    """What stands there where nobody asked."""
+    """Zeros in the place of `scored`."""
     shape = len(logits), min(SCORED, logits.shape[-1])
     return Scores(jnp.zeros(shape[0], jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.int32))
 
 
 def is_greedy(sampler: Sampler | TracedSampler) -> bool:
-    """Whether the choice is the best of the logits as they are, known before any token is made."""
+    """Whether the sampler always takes the largest of the unchanged logits. Known before any token is made."""
     return isinstance(sampler, Sampler) and sampler.temperature == 0 and sampler.repetition_penalty == 1.0
 
 
@@ -155,7 +151,7 @@ def _traced(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
     return jax.lax.cond(s.temperature == 0, _traced_greedy, _traced_draw, logits, draw, s)
 
 
-# The branches are functions of the module: a closure made at each call would compile at each call.
+# The branches of `lax.cond` are functions of the module: a closure made at each call would compile at each call.
 def _traced_greedy(logits, draw: Draw, s: TracedSampler) -> Int[Array, " B"]:
     return greedy(logits)
 

@@ -12,10 +12,10 @@ The weights are not in the file: they are arguments of the programs, so any weig
 request of a shape that is not in the file compiles, as it does in any engine compiled ahead of time.
 
 Trust such a file as you trust a program. It holds machine code, and `jax.experimental.serialize_executable` wraps that
-in a pickle: who can write the file can run code in your process. The SHA-256 in its first line finds damage, not
-malice, so nothing is loaded but with `trust=True`. All that is checked (damage, another jax, machine, model, placement
-or version of this package) is checked on the bytes that are then loaded and before anything is unpickled, and the trees
-of arguments and results are rebuilt from the configuration, never read.
+in a pickle: anybody who can write the file can run code in your process. The SHA-256 in its first line finds damage,
+not malice, so nothing is loaded without `trust=True`. Damage, another jax, machine, model, placement or version of this
+package are checked on the bytes that are then loaded, before anything is unpickled. The trees of arguments and results
+are rebuilt from the configuration, never read.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
     about, entries, blobs = read(Path(path))
     engine = generate.build(checkpoint, replace(placement, compile="aot"))
     if placement.kernels != "none":
-        from llama_jax.kernels import registry  # here: only who asks for kernels needs what compiles them
+        from llama_jax.kernels import registry  # here: without kernels their compiler is not needed
 
         registry.register_all()  # else only tracing would, and XLA takes no program that calls what it does not know
     here = identity(checkpoint.config, placement, kinds(engine.params))
@@ -268,15 +268,9 @@ def carried(engine: Engine, sampler: dict | None) -> Carry:
     """A carry of As, as a prompt leaves it."""
     placement = engine.placement
     parts = (A,) * (4 if placement.kv == "int8" else 2)  # keys and values, and the scales of both
-    entries = (
-        None
-        if placement.cache == "none"
-        else parts
-        if placement.layers == "scan"
-        else (parts,) * engine.config.num_hidden_layers
-    )
+    entries = parts if placement.layers == "scan" else (parts,) * engine.config.num_hidden_layers
+    cache = KVCache(None, A, A, A) if placement.cache == "none" else KVCache(entries, None, A, A)
     remembers = sampler is None or sampler["repetition_penalty"] != 1.0
-    cache = KVCache(entries, A if placement.cache == "none" else None, A, A)
     draw = Draw(A, A, A if remembers else None)
     return Drafted(cache, draw, A) if placement.drafts else Carry(cache, draw)
 

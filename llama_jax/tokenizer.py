@@ -20,6 +20,11 @@ from llama_jax.plumbing.errors import UserError
 
 END_OF_TURN = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>")  # what ends an answer, besides eos
 LONGEST = 1 << 22  # characters of a text: more than a context of a million tokens takes
+PRINTED = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+LETTERS = {chr(byte): bytes([byte]) for byte in PRINTED} | {  # GPT-2's letter → byte: others follow U+0100 in turn
+    chr(256 + n): bytes([byte]) for n, byte in enumerate(sorted(set(range(256)) - set(PRINTED)))
+}
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's, for what its vocabulary does not spell
 MARK = "\ufdd0\ufdef"  # two noncharacters, which Unicode keeps for use inside a program
 
 
@@ -96,6 +101,17 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids, special tokens left out."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def token_bytes(self, i: int) -> bytes:
+        """What a token stands for in bytes, which need not be whole characters: those of a byte-level or SentencePiece
+        token, a special token's spelling, none for an id without a token."""
+        token = self.backend.id_to_token(i)
+        if token is None or i in self.special:
+            return (token or "").encode()
+        if "ByteLevel" in repr(self.backend.decoder):
+            return b"".join(LETTERS.get(letter) or letter.encode() for letter in token)
+        byte = BYTE.fullmatch(token)
+        return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 
 
 NOTHING = re.compile("(?!)")

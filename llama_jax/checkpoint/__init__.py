@@ -71,7 +71,7 @@ class Checkpoint:
 
     def weights(self, form: str) -> Model:
         """The weights in one of `quantise.FORMS`: read again from where they came from, else quantised from the
-        parameters. All who ask for a form share it. Raises UserError where there are no such blocks, or too little
+        parameters. A form is made once and shared. Raises UserError where there are no such blocks, or too little
         memory."""
         if form == self.dtype:
             return self.params

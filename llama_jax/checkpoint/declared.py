@@ -1,4 +1,4 @@
-"""What may be said of a model's shape, whoever says it: a Hugging Face folder, a GGUF header, the changes of a preset.
+"""What a Hugging Face folder, a GGUF header or the changes of a preset may say of a model's shape.
 
 Each has names of its own for the same fields (`shape`).
 """

@@ -75,7 +75,6 @@ def flatten(tree: Mapping, before: tuple[str, ...] = ()) -> dict[tuple[str, ...]
     leaves = {}
     for key, value in tree.items():
         path = (*before, str(key))
-        leaves |= (
-            flatten(value, path) if isinstance(value, Mapping) else {path: np.asarray(getattr(value, "value", value))}
-        )
+        inner = isinstance(value, Mapping)
+        leaves |= flatten(value, path) if inner else {path: np.asarray(getattr(value, "value", value))}
     return leaves

@@ -157,11 +157,11 @@ def dimensions(cursor: Cursor) -> int:
     return count
 
 
-def placed(found: dict, end: int, alignment: int, length: int) -> dict[str, Place]:
+def placed(entries: dict, end: int, alignment: int, length: int) -> dict[str, Place]:
     """Name → place of tensors given as (innermost axis first, type, offset after the header)."""
     start = end = padded(end, alignment)
     places = {}
-    for name, (axes, kind, offset) in found.items():
+    for name, (axes, kind, offset) in entries.items():
         shown = f"tensor {name[:60]}"
         if kind not in GGML_QUANT_SIZES:
             raise DamagedError(f"{shown} has the unknown type {kind}")

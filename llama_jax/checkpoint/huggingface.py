@@ -53,10 +53,10 @@ def open_folder(folder: Path) -> Source:
     files = safetensors_files(folder)
     tensors = {}
     for path in files:
-        found = list_tensors(path)
-        if twice := tensors.keys() & found.keys():
+        in_file = list_tensors(path)
+        if twice := tensors.keys() & in_file.keys():
             raise UserError(f"{path}: tensor {min(twice)} is in another file of this folder too; remove one of them.")
-        tensors |= found
+        tensors |= in_file
     tokenizer = partial(read_tokenizer, folder, config, raw)
     return Source(str(folder), config, canonical(config, tensors), tokenizer, lambda: hash_files(files))
 

@@ -41,15 +41,15 @@ def changed(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
     from llama_jax.plumbing import boundary
 
     sizes = [f.name for f in fields(ModelConfig) if f.type == "int"]
-    found = {}
+    sizes_given = {}
     for change in changes:
         field, _, value = change.partition("=")
         if field not in sizes:
             raise UserError(f"{change[:60]!r}: no such size of a model.{near(field[:60], sizes)}")
         if not WHOLE.fullmatch(value) or not int(value):
             raise UserError(f"{change[:60]!r}: write {field}=NUMBER, a whole number above 0.")
-        found[field] = int(value)
-    config = replace(config, **found)
+        sizes_given[field] = int(value)
+    config = replace(config, **sizes_given)
     boundary.read(declared.shape(config.model_type), asdict(config), f"random:{','.join(changes)}"[:120])
     return config
 

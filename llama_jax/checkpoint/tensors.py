@@ -72,12 +72,12 @@ def gpt2_layer(i: int) -> Layer:
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Hugging Face name → expected shape, for every weight of the model, in the order of the tree."""
-    found = {}
+    by_name = {}
     for rows in jax.tree.leaves(names(config)):
         for name in rows.names:
             sizes = out_in(name, config)
-            found[name] = sizes[::-1] if rows.transposed else sizes if name.endswith("weight") else sizes[:1]
-    return found
+            by_name[name] = sizes[::-1] if rows.transposed else sizes if name.endswith("weight") else sizes[:1]
+    return by_name
 
 
 def out_in(name: str, config: ModelConfig) -> tuple[int, ...]:
@@ -146,10 +146,10 @@ def check(source: Source) -> None:
             raise UserError(
                 f"{source.where}: tensor {name} is missing; the file is incomplete or not of this configuration."
             )
-        found = tuple(source.tensors[name].shape)
-        if found != shape:
+        stored = tuple(source.tensors[name].shape)
+        if stored != shape:
             raise UserError(
-                f"{source.where}: tensor {name} has shape {list(found)}, the configuration says {list(shape)}."
+                f"{source.where}: tensor {name} has shape {list(stored)}, the configuration says {list(shape)}."
             )
 
 

@@ -52,8 +52,5 @@ def tensor(values: np.ndarray | jax.Array):
     import torch
 
     values = np.array(values)  # a copy, contiguous
-    return (
-        torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
-        if values.dtype.name == "bfloat16"
-        else torch.from_numpy(values)
-    )
+    narrow = values.dtype.name == "bfloat16"
+    return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16) if narrow else torch.from_numpy(values)

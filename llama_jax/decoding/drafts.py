@@ -1,17 +1,17 @@
-"""Several tokens a pass: what followed the last tokens where they stood before is proposed, and one pass over all of it
-says how much is what the model would have said.
+"""Several tokens a pass. What followed the last tokens earlier in the text is proposed as drafts, and one pass over all
+of them shows how many the model would have made itself.
 
 Prompt lookup (Saxena 2023, https://github.com/apoorvumang/prompt-lookup-decoding) is speculative decoding (Leviathan et
-al. 2023, https://arxiv.org/abs/2211.17192) whose drafts cost no model. All of it is on the device: the tokens so far
-are part of the carry, the search is a comparison of arrays, and a pass says how far its loop has come. Tokens are those
-of the same placement without drafts, whatever is proposed, at any temperature (to the bit under the fused kernel; XLA
-may add up several rows in another order than one, which at a near-tie would show): row i of a pass draws with the key
-that token i would have drawn with, and a draft is taken where that is what was drawn. This accepts a draft with the
-probability that the model gives it and else draws from what remains, which is rejection sampling.
+al. 2023, https://arxiv.org/abs/2211.17192) whose drafts need no second model. All of it is on the device: the tokens so
+far are part of the carry, the search is a comparison of arrays, and a pass returns how many tokens it took. At any
+temperature the tokens are those of the same placement without drafts (to the bit under the fused kernel; XLA may add up
+several rows in another order than one, which at a near-tie would show). Row i of a pass draws with the key that token i
+would have drawn with, and a draft is taken where it equals the token drawn. This accepts a draft with the probability
+that the model gives it and else draws from what remains, which is rejection sampling.
 
-A rejected draft's keys and values stay in the cache after its `length`, where nobody looks, until others are written
-there. The cache has one length for all rows of a batch: a pass takes as many tokens as the row that takes fewest, of
-those that have met no stop token.
+A rejected draft's keys and values stay in the cache after its `length`, where they are masked, until others overwrite
+them. The cache has one length for all rows of a batch: among the rows that have met no stop token, the one that takes
+fewest tokens decides.
 """
 
 from __future__ import annotations

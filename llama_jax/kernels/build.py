@@ -4,8 +4,8 @@ An entry is a line with the SHA-256 of what follows, and the object file. Its na
 source, the libraries, the target. One that is damaged is made anew. Where nothing can be written, or others than the
 user could have written, no entry is read: every process compiles for itself, and says so.
 
-The digest finds damage, not malice: who can write the entry can write its digest. Against that stands the folder, which
-is the user's alone (`paths.private`). What is checked is what is loaded, the same bytes, read once.
+The digest finds damage, not malice: anybody who can write the entry can write its digest. The folder, which is the
+user's alone (`paths.private`), guards against malice. The bytes that are checked are the bytes that are loaded.
 """
 
 from __future__ import annotations

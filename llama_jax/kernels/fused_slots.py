@@ -1,5 +1,5 @@
-"""Requests that came at different times, in one call of the fused kernel: sequences of one cache, each at a position,
-with a key, a count of drawn tokens and sampling settings of its own. Each gets the tokens that it gets alone.
+"""Requests that came at different times, in one call of the fused kernel: sequences of one cache. Each has a position,
+a key, a count of drawn tokens and sampling settings of its own, and gets the tokens that it gets alone.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def after(slots: Slots, numbers, logits, many: int, live: Bool[Array, " R"]):
 
 
 def choose(row) -> tuple[Int[Array, ""], sampling.Scores]:
-    """The token that one sequence's sampler chooses. One after the other, so that who is greedy does not sort."""
+    """The token that one sequence's sampler chooses. Sequences take turns, so that a greedy one does not sort."""
     logits, key, drawn, seen, sampler = row
     token, draw = sampling.next_token(logits[None], Draw(key[None], drawn, seen[None]), sampler)
     return jax.tree.map(lambda one: one[0], (token, draw.scores))

@@ -30,29 +30,58 @@ def check(path: Path) -> None:
         raise UserError(f"Cannot write {shown(str(path))}: it is there, and no regular file.")
 
 
-def write_together(contents: dict[Path, str | bytes]) -> None:
-    """Replace several files that belong together: all are complete on the disk before the first takes its place."""
-    staged: dict[Path, str] = {}
-    path = None
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Raises UserError, naming the path, for what the system refuses."""
     try:
-        for path, content in contents.items():
-            check(path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-                staged[path] = file.name
-                file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-        for path, temporary in staged.items():
-            os.replace(temporary, path)
+        yield
     except (OSError, ValueError) as error:  # ValueError: half a character, or a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"Cannot write {shown(str(path))}: {reason}.") from error
+
+
+@contextlib.contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """An empty file in the folder of `path`, which is made as needed; removed at the end unless it was moved."""
+    check(path)
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            staged = Path(file.name)
+    try:
+        yield staged
     finally:
-        for temporary in staged.values():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        staged.unlink(missing_ok=True)
+
+
+def complete(staged: Path) -> None:
+    """Bring a file's content to the disk, and let others read it."""
+    with open(staged, "rb") as file:
+        os.fsync(file.fileno())
+    os.chmod(staged, 0o644)
+
+
+def write_together(contents: dict[Path, str | bytes]) -> None:
+    """Replace several files that belong together: all are complete on the disk before the first takes its place."""
+    with contextlib.ExitStack() as stack:
+        staged = {path: stack.enter_context(beside(path)) for path in contents}
+        for path, content in contents.items():
+            with explained(path):
+                staged[path].write_bytes(content.encode() if isinstance(content, str) else content)
+                complete(staged[path])
+        for path, temporary in staged.items():
+            with explained(path):
+                os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """An empty file beside `path`, for what is written piece by piece: it takes that place when the block ends, and is
+    removed where the block fails. Raises UserError when it cannot be written."""
+    with beside(path) as staged, explained(path):
+        yield staged
+        complete(staged)
+        os.replace(staged, path)
 
 
 @contextlib.contextmanager
@@ -72,26 +101,3 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """An empty file beside `path`, for what is written piece by piece: it takes that place when the block ends, and is
-    removed where the block fails. Raises UserError when it cannot be written."""
-    check(path)
-    staged = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            staged = Path(file.name)
-        yield staged
-        with open(staged, "rb") as file:
-            os.fsync(file.fileno())
-        os.chmod(staged, 0o644)
-        os.replace(staged, path)
-    except (OSError, ValueError) as error:  # ValueError: half a character, or a NUL in the name
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"Cannot write {shown(str(path))}: {reason}.") from error
-    finally:
-        if staged:
-            staged.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ def private(*parts: str) -> Path:
     """A folder of the user's cache for what is run as code: made with mode 0700 where it is missing.
 
     Raises UserError where it cannot be made, or where it or a folder between it and the cache's own root belongs to
-    another user or may be written by others: who can write there could have this process run anything.
+    another user or may be written by others, who could then have this process run anything.
     """
     folder = cache(*parts)
     own = [folder, *folder.parents][: len(parts) + 1]

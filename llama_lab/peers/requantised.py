@@ -43,9 +43,9 @@ def obtain(path: Path, digest: str, kind: str, threads: int) -> Path:
         with tempfile.TemporaryDirectory(dir=made.parent) as folder:
             fresh = Path(folder) / made.name
             quantise(path, fresh, kind, threads)
-            found = hash_of(fresh)
+            made_hash = hash_of(fresh)
             os.replace(fresh, made)
-        files.write(known, found)  # last: it says that the file beside it is whole
+        files.write(known, made_hash)  # last: it says that the file beside it is whole
     except (OSError, UserError) as error:
         raise UnavailableError(
             f"{made.parent} cannot be written: {error}", "Set LLAMA_JAX_CACHE to a folder that can."

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_jax.pipeline import Numbers
-from llama_jax.token_bytes import token_bytes
 from llama_jax.tokenizer import Tokenizer
 from llama_lab.serve.answers import Token
 
@@ -56,7 +55,7 @@ def likely(tokenizer: Tokenizer | Numbers, token: Token, most: int) -> dict[str,
 
 
 def bytes_of(tokenizer: Tokenizer | Numbers, token: int) -> bytes:
-    return str(token).encode() if isinstance(tokenizer, Numbers) else token_bytes(tokenizer, token)
+    return str(token).encode() if isinstance(tokenizer, Numbers) else tokenizer.token_bytes(token)
 
 
 def spelling(tokenizer: Tokenizer | Numbers, token: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from llama_jax import checkpoint, config, generate, quantise
+from llama_jax import checkpoint, config, generate
 from llama_jax.checkpoint import quantised, random, tensors
 from llama_jax.checkpoint.source import Tensor
 from llama_jax.checkpoint.tensors import names
@@ -18,6 +18,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, Blocks, Int8, is_quantised
 from tests.checkpoint.test_gguf import CONFIG, write
 from tests.conftest import build
+from tests.kernels import products
 from tests.test_families import write_gguf
 
 SMALL = (
@@ -50,7 +51,7 @@ def test_the_files_own_blocks_are_its_bytes_in_the_models_row_order(tmp_path, ki
             for part, heads in (("q", 4), ("k", 2), ("v", 0))
         ]
     )
-    np.testing.assert_array_equal(quantise.unpack(own.params.layers[1].attention.qkv), qkv)
+    np.testing.assert_array_equal(products.unpack(own.params.layers[1].attention.qkv), qkv)
     # 260 rows: 16 does not divide them
     assert own.params.embedding.weight.shape == (CONFIG.vocab_size, CONFIG.hidden_size)
 

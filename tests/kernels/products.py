@@ -7,6 +7,17 @@ import numpy as np
 from llama_jax import quantise
 
 
+def unpack(blocks: quantise.Blocks) -> np.ndarray:
+    """The GGUF bytes [N, K/32, bytes a block] of blocks: the inverse of `quantise.pack`."""
+    data, layout = np.asarray(blocks.data), quantise.LAYOUTS[blocks.kind]
+    split = 4 * quantise.ROWS * layout.vectors
+    groups, columns, _ = data.shape
+    vectors = data[..., :split].reshape(groups, columns, layout.vectors, quantise.ROWS, 4).transpose(0, 3, 1, 2, 4)
+    scales = data[..., split:].reshape(groups, columns, layout.scales, quantise.ROWS, 2).transpose(0, 3, 1, 2, 4)
+    rows = [part.reshape(groups * quantise.ROWS, columns, -1) for part in (scales, vectors)]
+    return np.concatenate(rows, axis=-1)[: blocks.shape[0]]
+
+
 def quantise_activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(int8 values [... K/32 32], float32 scales [... K/32]) of activations [... K]: each block over its largest over
     127, to nearest even. K is filled up with zeros."""
@@ -25,7 +36,7 @@ def quantise_activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def reference_product(x: np.ndarray, blocks: quantise.Blocks) -> np.ndarray:
     """x @ blocks.T in the arithmetic of the kernels, float64 [... N]: integers within a block of quantised activations
     and weights, d_x d_w Σ q_x q_w (+ m d_x Σ q_x) summed over the blocks of a row in float64."""
-    layout, raw = quantise.LAYOUTS[blocks.kind], quantise.unpack(blocks)
+    layout, raw = quantise.LAYOUTS[blocks.kind], unpack(blocks)
     scales = np.ascontiguousarray(raw[..., : 2 * layout.scales]).view(np.float16).astype(np.float64)
     qs = raw[..., 2 * layout.scales :]
     if blocks.kind == "q8_0":

@@ -14,6 +14,7 @@ from llama_jax import quantise
 from llama_jax.kernels import gemv
 from llama_jax.quantise import COLUMNS, LAYOUTS, Blocks
 from tests.conftest import relative_error
+from tests.kernels import products
 from tests.kernels.products import reference_product
 
 KINDS = sorted(LAYOUTS)
@@ -111,7 +112,7 @@ def test_blocks_of_zeros_among_others(kind):
 def test_subnormal_and_negative_scales(kind, scale, sign):
     """A float16 below 6.1e-5 is subnormal, which XLA's flushing of subnormal floats must not touch."""
     x, blocks = activations(5, 64), weight(kind, 24, 64)
-    layout, raw = LAYOUTS[kind], quantise.unpack(blocks)
+    layout, raw = LAYOUTS[kind], products.unpack(blocks)
     raw[..., : 2 * layout.scales] = np.full((*raw.shape[:2], layout.scales), sign * scale, np.float16).view(np.uint8)
     blocks = replace(quantise.pack(raw, kind, 64), product=gemv.product)
     found = np.asarray(gemv.product(x, blocks.data, blocks.shape))
@@ -125,7 +126,7 @@ def test_subnormal_and_negative_scales(kind, scale, sign):
 def test_extreme_codes_meet_extreme_activations(kind, code, value):
     """All weights -128, 127 and so on times activations of ±127: the largest sums that the products of bytes can
     meet."""
-    raw = quantise.unpack(weight(kind, 16, 64))
+    raw = products.unpack(weight(kind, 16, 64))
     raw[..., 2 * LAYOUTS[kind].scales :] = code
     blocks, x = replace(quantise.pack(raw, kind, 64), product=gemv.product), np.full((5, 64), value, np.float32)
     found = np.asarray(gemv.product(x, blocks.data, blocks.shape))

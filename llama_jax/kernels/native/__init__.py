@@ -2,8 +2,9 @@
 (`compiler`).
 
 machine    single values in memory, atomics, calls through pointers, text constants
-lanes      16 floats, 16 integers or 64 bytes as one value, on whatever instruction set the compiling process was told
-           to use; sums, a block of them in registers
+vectors    16 floats, 16 integers or 64 bytes as one value, for the instruction set of the compiling process; lanes,
+           octets and halves, operations on floats and integers, on bytes and on half floats; sums, a block of float
+           sums in registers
 ffi        XLA's call frame: buffers, their checks, errors, its thread pool
 team       threads that share the parts of a piece of work
 products   activations rounded to int8; quantised matrices times one row of them or several

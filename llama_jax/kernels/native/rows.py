@@ -1,4 +1,4 @@
-"""What several phases of a step do alike: norms of rows, whose part is whose, where one begins to read."""
+"""What several phases of a step share: norms of rows, which parts each thread takes, where it begins to read."""
 
 from __future__ import annotations
 

@@ -48,6 +48,6 @@ def sums(n, m):
 
     return (
         intrinsic(lambda typing: (kind(), zeros)),
-        intrinsic(lambda typing, found, vectors, step, numbers, stride: (kind(kind, i8, i8, i8, i8), add)),
-        intrinsic(lambda typing, found, to, row, column: (types.void(kind, i8, i8, i8), write)),
+        intrinsic(lambda typing, running, vectors, step, numbers, stride: (kind(kind, i8, i8, i8, i8), add)),
+        intrinsic(lambda typing, running, to, row, column: (types.void(kind, i8, i8, i8), write)),
     )
