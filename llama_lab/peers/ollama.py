@@ -61,7 +61,7 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
     try:
         if checkpoint.gguf_file(model) is None:
             return f"Ollama is given our GGUF file, and {model} is none.", "Give --model a path to a .gguf file."
-    except UserError as error:  # the packaged weights; a server that is missing too is said first
+    except UserError as error:  # the packaged weights; a server that is missing too is reported first
         absent = str(error)
     if not ours():
         try:
@@ -138,7 +138,7 @@ def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     server = connect(loaded)
     server.forget()
     return Subject(
-        "ollama", "ollama", name, server.run, server.encode, llamacpp.identity(loaded), reported=lambda: server.said
+        "ollama", "ollama", name, server.run, server.encode, llamacpp.identity(loaded), reported=lambda: server.counts
     )
 
 
@@ -173,14 +173,14 @@ def make(client, model: str, path) -> None:
 
 @dataclass
 class Server:
-    """A client, the model it asks for, and our tokenizer. said: what the server counted and clocked in the last
+    """A client, the model it asks for, and our tokenizer. counts: what the server counted and clocked in the last
     request, as fields of a Trial. hung: why nothing is asked of it any more. room: positions of its context, which only
     grow."""
 
     client: object
     model: str
     tokenizer: object
-    said: dict = field(default_factory=dict)
+    counts: dict = field(default_factory=dict)
     hung: str = ""
     room: int = 0
 
@@ -227,7 +227,7 @@ class Server:
 
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
         """Blocks [n 1] of greedy tokens, one a chunk. Raises ServerError."""
-        self.said = {}
+        self.counts = {}
         if work.batch != 1:
             raise ServerError(f"Ollama answers one prompt a request, {work.batch} rows were asked for")
         # with the word before a chat text; for another context than the last one a server loads the model again
@@ -237,7 +237,7 @@ class Server:
             if tokens := self.tokenizer.encode(last.response or "", special=False, allow_special_tokens=True):
                 made += len(tokens)
                 yield np.array(tokens, np.int32)[:, None]
-        self.said = counted(last)
+        self.counts = counted(last)
         check(last, made, work.new_tokens)
 
     def chunks(self, text: str, new_tokens: int, room: int, seed: int = 0) -> Iterator:

@@ -113,7 +113,7 @@ class Pipeline:
                     raise RuntimeError(last_line(block)) from block
                 yield np.array(block, np.int32)[:, None]
         finally:
-            left.set()  # who asked may have gone before the last token
+            left.set()  # the reader may have left before the last token
             asked.join()
 
 

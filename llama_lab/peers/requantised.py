@@ -2,7 +2,7 @@
 cache.
 
 The quantiser runs in a process of its own: ggml ends the process where it meets what it did not expect, and the memory
-it takes is nobody's who measures afterwards. What it makes follows from the file, the type and its version alone, so
+it takes is free again before anything is measured. Its result depends on the file, the type and its version alone, so
 two processes that make the same file at once do no harm. A file in the cache is used only with the SHA-256 it was made
 with; a damaged one is made anew.
 """
@@ -66,7 +66,7 @@ def hash_of(path: Path) -> str:
 
 
 def quantise(source: Path, target: Path, kind: str, threads: int) -> None:
-    """The quantiser in a process of its own. Raises UnavailableError with what it said last."""
+    """The quantiser in a process of its own. Raises UnavailableError with its last lines."""
     command = [sys.executable, "-c", CHILD, str(source), str(target), kind, str(threads)]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False)

@@ -26,7 +26,7 @@ def quantised(module: torch.nn.Module) -> torch.nn.Module:
         if isinstance(part, Conv1D):  # GPT-2's linear layers, which hold their weights [in, out]
             made.set_submodule(name, linear(part))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is deprecated is said above
+        warnings.simplefilter("ignore")  # that it is deprecated: see above
         return quantize_dynamic(made, {torch.nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
 
 

@@ -34,7 +34,7 @@ def pad_or_truncate(ids: torch.Tensor, length: int) -> tuple[torch.Tensor, torch
 def scripted(function: Callable) -> Callable:
     """A function through `torch.jit.script`, once a process."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is deprecated is said above
+        warnings.simplefilter("ignore")  # that it is deprecated: see above
         return torch.jit.script(function)
 
 

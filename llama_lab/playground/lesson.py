@@ -70,7 +70,7 @@ def same(mine: Callable | None, reference: Callable, calls: Iterable[tuple], mos
         try:
             with Guard() as guard:
                 result = np.asarray(mine(*arguments))
-        except Exception as error:  # the reader's own, told in a line
+        except Exception as error:  # the reader's own, as one line
             return f"Not yet: call {n} ends in {type(error).__name__}: {(str(error).splitlines() or [''])[0][:LONGEST]}"
         compiled += guard.count("backend")
         if result.shape != wanted.shape:

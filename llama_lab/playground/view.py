@@ -72,7 +72,7 @@ def hint(placements: Sequence[str], switches: Sequence[str]) -> widgets.Widget:
 
 
 def arrange(inputs: dict[str, widgets.Widget], hint, go, halt, text, status, message, table) -> widgets.Widget:
-    """All of it, in one box. told: the hint."""
+    """All of it, in one box. hint: what may be typed."""
 
     def row(*names: str) -> widgets.Widget:
         return widgets.HBox([inputs[name] for name in names], layout=widgets.Layout(flex_flow="row wrap"))

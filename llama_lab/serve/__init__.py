@@ -1,4 +1,4 @@
-"""`llama-jax serve`: Ollama's and OpenAI's API, answered by a placement of one's choice.
+"""`llama-jax serve`: Ollama's and OpenAI's APIs, answered under any placement that steps.
 
 stepper   one slot's programs: prompt in chunks, then token by token; all compiled before the first request; rows, those
           of all slots in one call; slots, which of the two a placement has
@@ -9,7 +9,7 @@ logprobs  log probabilities in either API's shape
 wire      bodies, errors and streams, in either API's shape
 ollama    Ollama's API, what it is asked in ollama_requests: https://github.com/ollama/ollama/blob/main/docs/api.md
 openai    OpenAI's: https://platform.openai.com/docs/api-reference
-gate      who may use the server: keys, hosts, pages
+gate      access to the server: keys, hosts, pages
 openapi   a route, and the description of all of them
 app       the routes
 process   the server's life: socket, start, signals, end

@@ -25,8 +25,8 @@ class Token:
 
 @dataclass(frozen=True)
 class Piece:
-    """What some tokens add to the text. tokens: those that begin in it, where their log probabilities were asked for;
-    one that ends the answer is none of it. end: how the answer ended, in the last piece."""
+    """What some tokens add to the text. tokens: those that begin in it, where their log probabilities were asked for,
+    without a token that ends the answer. end: how the answer ended, in the last piece."""
 
     text: str
     tokens: tuple[Token, ...] = ()
@@ -52,7 +52,7 @@ class Stops:
         self.stops, self.held = [stop for stop in stops if stop], ""
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """(what can be said now, whether a stop was met)."""
+        """(the text that is certain now, whether a stop was met)."""
         self.held += text
         places = [at for stop in self.stops if (at := self.held.find(stop)) >= 0]
         if places:
@@ -89,26 +89,27 @@ class Answer:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Pieces of text, the last with the end. Leaving early frees the slot."""
-        read, ids, told, said = pipeline.reader(self.tokenizer), [], "", 0
-        unsaid: deque[Token] = deque()
+        read, ids = pipeline.reader(self.tokenizer), []
+        text_so_far, sent = "", 0  # the whole text, and how many characters of it are out
+        waiting: deque[Token] = deque()
         try:
             while True:
                 news, text = await self.news.get(), ""
                 for token, score in zip_longest(news.tokens, news.scores):
                     if score and token not in self.job.stop:
-                        unsaid.append(Token(token, score, len(told + text)))
+                        waiting.append(Token(token, score, len(text_so_far + text)))
                     text += read([token])
                 ids += news.tokens
-                told += text
+                text_so_far += text
                 if news.reason in ("stop", "length"):  # what there is of a character that is incomplete
-                    text += self.tokenizer.decode(ids)[len(told) :]
+                    text += self.tokenizer.decode(ids)[len(text_so_far) :]
                 part, met = self.stops.feed(text)
                 ended = met or bool(news.reason)
                 if ended:
                     self.job.cancel()
                     part += "" if met else self.stops.rest()
-                said += len(part)
-                tokens = before(unsaid, None if ended and not met else said)
+                sent += len(part)
+                tokens = before(waiting, None if ended and not met else sent)
                 if ended:
                     yield Piece(part, tokens, self.ended("stop" if met else news.reason, ids, news))
                     return
@@ -144,6 +145,6 @@ async def unless_gone(receive: Callable, work: Coroutine):
 
 
 async def gone(receive: Callable) -> None:
-    """Returns when the client has left"""
+    """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

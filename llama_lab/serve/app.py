@@ -82,7 +82,7 @@ async def failed(request: Request, error: Exception) -> Response:
 
 
 def application(service: Service, key: str | None = None) -> Starlette:
-    """The ASGI application of a service that has started, which it closes at its end. key: who does not send it is
+    """The ASGI application of a service that has started, which it closes at its end. key: requests without it are
     refused."""
 
     @contextlib.asynccontextmanager

@@ -1,7 +1,7 @@
 """Continuous batching: one thread gives each slot its turn, and requests join and leave between two turns.
 
 A round is one step of every slot that answers and one chunk of one prompt, so that a long prompt stalls nobody for
-longer than a chunk takes. Who cancels frees the slot at the next round. A request that fails ends alone.
+longer than a chunk takes. A cancelled request frees its slot at the next round. A request that fails ends alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FullError(Exception):
 
 @dataclass(frozen=True)
 class News:
-    """What a request hears. tokens: new ones. reason: "stop" or "length" with the last of them, "error" where it
+    """What a request is sent. tokens: new ones. reason: "stop" or "length" with the last of them, "error" where it
     failed. The times are the clock's at the first call of its prompt, its first token and its last, in ns. scores: of
     each token, where they were asked for."""
 

@@ -1,4 +1,5 @@
-"""Who may use the server: who knows its key; where there is none this machine, and no page but its own."""
+"""Access to the server: clients that know its key. A server without a key answers this machine alone, and no pages but
+its own."""
 
 from __future__ import annotations
 
@@ -55,19 +56,19 @@ def is_own_page(origin: str, host: str) -> bool:
 
 
 def readable(send: Send, origin: str) -> Send:
-    """The same, with leave for a page of this origin to read what is sent."""
+    """The same, with the header that lets a page of this origin read the answer."""
 
-    async def told(message: Message) -> None:
+    async def send_readable(message: Message) -> None:
         if message["type"] == "http.response.start":
             more = [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]
             message = message | {"headers": [*message["headers"], *more]}
         await send(message)
 
-    return told
+    return send_readable
 
 
 class Gate:
-    """Lets pass who may, and answers a browser that asks whether a page may."""
+    """Lets allowed requests pass, and answers a browser that asks whether a page is allowed."""
 
     def __init__(self, app: ASGIApp, key: str | None):
         self.app, self.key = app, key

@@ -18,8 +18,8 @@ def listed(tokenizer: Tokenizer | Numbers, tokens: Sequence[Token], most: int) -
     """Ollama's: what stands for nothing is left out."""
     entries = []
     for token in tokens:
-        best = [one(tokenizer, *candidate) for candidate in token.score.best[:most]]
-        entries.append(one(tokenizer, token.id, token.score.chosen) | (dict(top_logprobs=best) if best else {}))
+        best = [scored(tokenizer, *candidate) for candidate in token.score.best[:most]]
+        entries.append(scored(tokenizer, token.id, token.score.chosen) | (dict(top_logprobs=best) if best else {}))
     return entries
 
 
@@ -29,7 +29,7 @@ def content(tokenizer: Tokenizer | Numbers, tokens: Sequence[Token], most: int) 
     return dict(content=[none | entry for entry in listed(tokenizer, tokens, most)], refusal=None)
 
 
-def one(tokenizer: Tokenizer | Numbers, token: int, value: float) -> dict:
+def scored(tokenizer: Tokenizer | Numbers, token: int, value: float) -> dict:
     spelt = bytes_of(tokenizer, token)
     entry = dict(token=spelt.decode(errors="replace"), logprob=value)
     return entry | (dict(bytes=list(spelt)) if spelt else {})

@@ -66,7 +66,7 @@ async def converse(service: Service, request: Request, asked: Chat) -> Response:
     if any(message.images or message.tool_calls for message in asked.messages):
         raise UserError("This model reads text; send messages without images and tool calls.")
     if not asked.messages:
-        return Document(said(asked, message("")) | dict(done=True, done_reason=asked.loads))
+        return Document(line(asked, message("")) | dict(done=True, done_reason=asked.loads))
     ids = service.conversation([dict(role=m.role, content=m.content) for m in asked.messages])
     return await answered(service, request, asked, ids, began, lambda text: message(text))
 
@@ -81,7 +81,7 @@ async def generate(service: Service, request: Request, asked: Generate) -> Respo
         if getattr(asked, name):
             raise UserError(f"{name} is not supported by this server; leave it out.")
     if not asked.prompt:
-        return Document(said(asked, dict(response="")) | dict(done=True, done_reason=asked.loads))
+        return Document(line(asked, dict(response="")) | dict(done=True, done_reason=asked.loads))
     if asked.raw or service.tokenizer.chat_template is None:
         # raw: the prompt is a template that the client has filled, special tokens and all
         ids = service.tokenizer.encode(asked.prompt, special=True, allow_special_tokens=asked.raw)
@@ -99,13 +99,12 @@ async def answered(
     """An answer as a stream or in one piece. part(text): its fields in this API. context: what a later request gives
     back, where it can."""
     options = asked.options
-    stops = [options.stop] if isinstance(options.stop, str) else options.stop
     answer = service.answer(
         ids,
         options.num_predict if options.num_predict > 0 else None,
         options.sampler,
         options.seed if options.seed >= 0 else None,
-        stops,
+        wire.texts(options.stop),
         asked.logprobs,
     )
     documents = written(answer, asked, began, part, context)
@@ -133,14 +132,15 @@ async def written(answer: Answer, asked: Asked, began: int, part, context: list[
             return
         if piece.text or piece.tokens:
             scores = logprobs.listed(answer.tokenizer, piece.tokens, asked.top_logprobs)
-            yield said(asked, part(piece.text)) | (dict(logprobs=scores) if scores else {})
+            yield line(asked, part(piece.text)) | (dict(logprobs=scores) if scores else {})
         if piece.end:
             kept = {} if context is None else dict(context=[*context, *piece.end.token_ids])
             ended = dict(done=True, done_reason=piece.end.reason)
-            yield said(asked, part("")) | ended | kept | durations(piece.end, began)
+            yield line(asked, part("")) | ended | kept | durations(piece.end, began)
 
 
-def said(asked: Asked, fields: dict) -> dict:
+def line(asked: Asked, fields: dict) -> dict:
+    """A line of an answer that goes on."""
     return dict(model=asked.model, created_at=stamp()) | fields | dict(done=False)
 
 

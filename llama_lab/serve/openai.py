@@ -176,10 +176,9 @@ async def answered(
     service: Service, request: Request, asked: Chat | Completion, ids: list[int], head: dict, choice: Callable
 ) -> Response:
     """An answer as events or in one piece. choice(text, reason, streamed, tokens): the choice in this API."""
-    stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop
     wanted = asked.max_completion_tokens or asked.max_tokens
     sampler = Sampler(asked.temperature, top_p=asked.top_p or 1.0)
-    answer = service.answer(ids, wanted, sampler, asked.seed, stops, asked.scored)
+    answer = service.answer(ids, wanted, sampler, asked.seed, wire.texts(asked.stop), asked.scored)
     head["system_fingerprint"] = "llama-jax"
     if asked.stream:
         return wire.events(chunks(answer, asked, head, choice), answer.job.cancel)

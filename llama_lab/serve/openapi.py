@@ -28,9 +28,9 @@ class Served:
     gives: tuple[str, ...] = ("application/json",)
 
 
-def fields(**of: dict) -> dict:
+def fields(**schemas: dict) -> dict:
     """The schema of an object that has these fields and no others."""
-    return dict(type="object", properties=of, required=list(of), additionalProperties=False)
+    return dict(type="object", properties=schemas, required=list(schemas), additionalProperties=False)
 
 
 ERRORS = {  # as each API writes them

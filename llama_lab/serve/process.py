@@ -1,5 +1,5 @@
-"""A server's life: a socket of its own before anything is loaded, then the programs, then requests until it is told to
-end; what runs then is finished, for GRACE_S at most."""
+"""A server's life: it binds its socket before anything is loaded, compiles, and answers until a signal ends it. It then
+finishes the requests that run, within GRACE_S."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from llama_lab.serve.app import application
 from llama_lab.serve.gate import is_loopback
 from llama_lab.serve.service import Service
 
-GRACE_S = 30  # for what runs, once the server is told to end
-CONNECTIONS = 1000  # at a time; more are told 503
+GRACE_S = 30  # for requests that run when the server is to end
+CONNECTIONS = 1000  # at a time; others get status 503
 LONGEST_KEY = 1000
 
 

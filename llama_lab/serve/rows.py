@@ -1,4 +1,4 @@
-"""All slots in one call: under the fused kernel the weights are read once for everybody who is served.
+"""All slots in one call: under the fused kernel the weights are read once for all requests.
 
 Slots are sequences of one cache. A call has as many rows as there are requests to step, up to the next power of two: so
 many programs, all compiled by `warm`. A row's tokens do not depend on what stands beside it.

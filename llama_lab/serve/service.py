@@ -31,7 +31,7 @@ from llama_lab.serve.wire import RefusalError
 
 QUEUE = 64  # requests that may wait
 MOST_SLOTS = 64
-RETRY_S = 1  # what a client that found the queue full is told to wait
+RETRY_S = 1  # after which a client that met a full queue may try again
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """One slot's programs, under any placement that steps: a prompt in chunks, then a token (or a chunk of them) a call.
 
 A slot is a batch of one row with a cache of its own, so that its position, its padding and its seed are its own, and
-its tokens are those of `llama-jax generate`, whoever else is served. Slots take turns. Prompts are padded on the left
-to one of SIZES, or to whole chunks: few shapes, all of them compiled by `warm`. Other sizes, or none, are for who wants
-to see what that saves.
+its tokens are those of `llama-jax generate`, whatever other requests are served. Slots take turns. Prompts are padded
+on the left to one of SIZES, or to whole chunks: few shapes, all of them compiled by `warm`. Other sizes, or none, serve
+to measure what that saves.
 
-Who asks for log probabilities gets them out of the same programs, whose last part is computed for nobody else; under a
-placement whose call makes several tokens, out of a step a token, since a chunk keeps those of its last alone.
+Log probabilities come out of the same programs, which compute them only for requests that ask. Under a placement whose
+call makes several tokens, such a request steps token by token, since a chunk keeps only those of its last token.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class Stepper:
         return state_of(*programs.prefill(self.engine.params, piece, pads, seeds, settings, slots=self.room))
 
     def extend(self, state: State, piece: np.ndarray, sampler: TracedSampler, last: bool = True) -> State:
-        """One more piece. The token drawn after the last one is the answer's first; whether it is the last matters to
-        who can save the others theirs."""
+        """One more piece. The token drawn after the last one is the answer's first. A stepper that can leave out the
+        draw after the others looks at `last`."""
         return state_of(*self.engine.programs.extend(self.engine.params, piece, state.carry, answering(sampler)))
 
     def step(self, states: Sequence[State], samplers: Sequence[TracedSampler]) -> list[tuple[Made, State]]:

@@ -22,6 +22,11 @@ BODY_S = 30.0  # a body that is longer on its way than this is not waited for
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}  # OpenAI's, else api_error
 
 
+def texts(stops: Stops) -> list[str]:
+    """Stop texts as a list, also where a single one is given."""
+    return [stops] if isinstance(stops, str) else stops
+
+
 class Document(JSONResponse):
     """A JSON document as Ollama labels it."""
 

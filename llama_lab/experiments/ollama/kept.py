@@ -60,7 +60,7 @@ def server(loaded: Checkpoint, name: str, room: int) -> Iterator[Subject]:
     own = protocol.subject(loaded, parse(name))
     with ours(loaded.source, name, room) as (model, url):
         found = ollama.Server(client(url), model, loaded.tokenizer)
-        yield replace(own, run=found.run, reported=lambda: found.said)
+        yield replace(own, run=found.run, reported=lambda: found.counts)
 
 
 def client(url: str):
