@@ -8,7 +8,7 @@ import pytest
 
 from llama_jax.plumbing import paths
 
-HEADER = paths.ROOT / "llama_jax" / "peers" / "tile_config.h"
+HEADER = paths.ROOT / "llama_lab" / "peers" / "tile_config.h"
 CODE = """
 #include <immintrin.h>
 struct alignas(64) config {
