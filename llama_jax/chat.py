@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 from llama_jax import template
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
-from llama_jax.tokenizer import LONGEST, Tokenizer, check_text
+from llama_jax.tokenizer import Tokenizer, check_length, check_text
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 
@@ -56,16 +56,11 @@ def encode(tokenizer: Tokenizer, messages: Sequence[Message], allow_special_toke
 def checked(messages: Sequence[Message]) -> list[Message]:
     """The messages. Raises UserError where they are none, or hold what no tokenizer reads."""
     given = list(messages) if isinstance(messages, tuple) else messages
-    conversation = boundary.read(
-        Conversation, given, "The messages", 'Write each as {"role": "user", "content": text}.'
-    )
-    for i, message in enumerate(conversation):
+    parsed = boundary.read(Conversation, given, "The messages", 'Write each as {"role": "user", "content": text}.')
+    for i, message in enumerate(parsed):
         check_text(message.content, f"Message {i + 1}")
-    if (size := sum(len(message.content) for message in conversation)) > LONGEST:
-        raise UserError(
-            f"The messages have {size:,} characters; at most {LONGEST:,} are read, more than a context holds."
-        )
-    return [message.model_dump() for message in conversation]
+    check_length(sum(len(message.content) for message in parsed), "The messages have")
+    return [message.model_dump() for message in parsed]
 
 
 def as_text(tokenizer: Tokenizer, content: str) -> str:

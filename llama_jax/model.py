@@ -126,11 +126,10 @@ def quantised(model: Model, form: str) -> Model:
     def matrix(weight, vocabulary: bool):
         kind = quantise.kind_of(form, vocabulary)
         if is_quantised(weight):
-            present = getattr(weight, "kind", "int8")
-            if present != kind and not (form == "gguf" and present in quantise.LAYOUTS):
+            given = getattr(weight, "kind", "int8")
+            if given != kind and not (form == "gguf" and given in quantise.LAYOUTS):
                 raise UserError(
-                    f"weights={form!r}: these are quantised as {present} already; load the model as float32 or as"
-                    f" {form}."
+                    f"weights={form!r}: these are quantised as {given} already; load the model as float32 or as {form}."
                 )
             return weight
         if form == "gguf":

@@ -171,8 +171,7 @@ def _against_kernels(p: Placement):
     if p.kernels != "none" and p.weights in ("f32", "bf16", "int8"):
         yield (
             f"kernels={p.kernels!r} multiply by blocks, not by {p.weights} weights; use weights='gguf', 'q8_0',"
-            " 'q4_0' or 'q4_1', or leave"
-            " weights out."
+            " 'q4_0' or 'q4_1', or leave weights out."
         )
     if fused and not {"step", "decode"} & set(p.jit):
         yield "kernels='fused' is the whole step in one call; put 'step' or 'decode' in jit."

@@ -67,11 +67,8 @@ def in_jupyter() -> bool:
 
 def as_html(view: View) -> str:
     """The view as an HTML fragment; the model's text is escaped."""
-    style = "white-space:pre-wrap;font-family:inherit"
-    return (
-        f'<div style="{style}">{html.escape(view.text)}</div><div'
-        f' style="opacity:.6;font-size:85%">{html.escape(view.status)}</div>'
-    )
+    parts = ("white-space:pre-wrap;font-family:inherit", view.text), ("opacity:.6;font-size:85%", view.status)
+    return "".join(f'<div style="{style}">{html.escape(text)}</div>' for style, text in parts)
 
 
 def _jupyter(views: Iterator[View]) -> View:

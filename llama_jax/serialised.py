@@ -124,8 +124,7 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
         if about.get(what) != here[what]:
             raise UserError(
                 f"{path} was made with another {what} ({short(about.get(what), here[what])}); answer a request with"
-                " this"
-                " one and save it again."
+                " this one and save it again."
             )
     for entry, blob in zip(entries, blobs, strict=True):
         try:

@@ -117,14 +117,17 @@ class Tokenizer:
 NOTHING = re.compile("(?!)")
 
 
+def check_length(size: int, what: str) -> None:
+    """Raises UserError for more characters than a context holds."""
+    if size > LONGEST:
+        raise UserError(f"{what} {size:,} characters; at most {LONGEST:,} are read, more than a context holds.")
+
+
 def check_text(text: str, what: str = "The text") -> None:
     """Raises UserError for what no tokenizer can read as it is."""
     if not isinstance(text, str):
         raise UserError(f"{what} is {boundary.shown(text)}; it must be text.")
-    if len(text) > LONGEST:
-        raise UserError(
-            f"{what} has {len(text):,} characters; at most {LONGEST:,} are read, more than a context holds."
-        )
+    check_length(len(text), f"{what} has")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -168,16 +168,11 @@ def from_gguf(fields: Mapping[str, Any], where: str, vocab_size: int) -> Tokeniz
     tokens, bos, eos = known.tokens, known.bos_token_id, known.eos_token_id
     with plainly(f"{where}: not a tokenizer"):
         backend = {"gpt2": byte_level_bpe, "llama": sentencepiece_bpe}[known.model](known)
-        backend.add_special_tokens(
-            [
-                AddedToken(t, special=True, normalized=False)
-                for t, k in zip(tokens, known.types, strict=True)
-                if k == CONTROL
-            ]
-        )
-        adds_bos = (
-            known.model == "llama" or known.pre == "llama-bpe" if known.add_bos_token is None else known.add_bos_token
-        )
+        control = (token for token, kind in zip(tokens, known.types, strict=True) if kind == CONTROL)
+        backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+        adds_bos = known.add_bos_token
+        if adds_bos is None:
+            adds_bos = known.model == "llama" or known.pre == "llama-bpe"
         if adds_bos and bos is not None:
             first = tokens[bos]
             backend.post_processor = processors.TemplateProcessing(

@@ -45,13 +45,11 @@ def matrices(layer: Layer) -> tuple[Blocks, ...]:
 
 def table_of(kinds: Sequence[Sequence[str]], shapes: Sequence[tuple[int, int]]) -> np.ndarray:
     """`Packed.table` of matrices that stand side by side."""
-    sizes = np.array(
-        [
-            [(-(-n // ROWS), -(-k // COLUMNS), LAYOUTS[kind].group) for kind, (n, k) in zip(each, shapes, strict=True)]
-            for each in kinds
-        ]
-    )
-    units = -(-sizes.prod(-1) // UNIT)
+    sizes = [
+        [(-(-n // ROWS), -(-k // COLUMNS), LAYOUTS[kind].group) for kind, (n, k) in zip(each, shapes, strict=True)]
+        for each in kinds
+    ]
+    units = -(-np.prod(sizes, axis=-1) // UNIT)
     return np.concatenate([(np.cumsum(units).reshape(units.shape) - units)[..., None], sizes], axis=-1).astype(np.int32)
 
 

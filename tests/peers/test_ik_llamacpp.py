@@ -98,14 +98,6 @@ def test_a_decode_that_fails_is_a_void_trial(tmp_path, monkeypatch):
     assert "llama_decode failed with code -3" in record.reason
 
 
-def test_without_the_package_and_with_another_kind_of_model_it_is_a_gap(monkeypatch):
-    monkeypatch.setattr(ik_llamacpp, "find_spec", lambda name: None)
-    gaps = peers.missing(["ik-llamacpp", "ik-llamacpp+q4_0"], "smollm2-135m-instruct")
-    assert all("not installed" in gap["reason"] and "make peers" in gap["remedy"] for gap in gaps)
-    monkeypatch.setattr(ik_llamacpp, "find_spec", lambda name: object())
-    assert "ik_llama.cpp reads GGUF files" in peers.missing(["ik-llamacpp"], "random:gpt2")[0]["reason"]
-
-
 def test_a_library_that_cannot_be_loaded_is_a_gap(monkeypatch):
     monkeypatch.setitem(sys.modules, "ik_llama_cpp", None)
     with pytest.raises(peers.UnavailableError, match="cannot be loaded"):

@@ -66,14 +66,6 @@ def test_it_is_built_of_the_pinned_source_for_this_machine_and_kept(cache, tools
     assert "built in" not in capsys.readouterr().out
 
 
-def test_a_machine_without_cmake_gets_one_line(cache, tools, monkeypatch, capsys):
-    monkeypatch.setattr(native.shutil, "which", lambda name: None if name == "cmake" else name)
-    with pytest.raises(SystemExit) as stopped:
-        make()
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("error: cmake is missing, so llama.cpp's server cannot be built here")
-
-
 def test_a_server_that_dies_at_once_says_its_last_words(cache):
     with pytest.raises(UserError, match="not built here; run `make llama-server`"):
         llama_server.start("m.gguf", 2, 64, 2)

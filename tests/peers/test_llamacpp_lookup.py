@@ -8,7 +8,7 @@ import pytest
 from llama_lab import peers
 from llama_lab.bench import protocol
 from llama_lab.bench.workload import Workload
-from llama_lab.peers import llamacpp, llamacpp_lookup
+from llama_lab.peers import llamacpp
 from llama_lab.peers.llamacpp_lookup import LONGEST, SHORTEST, Drafts
 from tests.peers.test_llamacpp import answer, some_ids, written
 
@@ -104,10 +104,3 @@ def test_several_rows_are_a_void_trial(tmp_path):
     record, _ = protocol.trial(who, work, 0, run="", block=0, order=0, process=0, phase="warm")
     assert not record.valid
     assert "drafts are of one row here, 2 were asked for" in record.reason
-
-
-def test_without_llama_cpp_it_is_the_same_gap(monkeypatch):
-    monkeypatch.setattr(llamacpp, "find_spec", lambda name: None)
-    (gap,) = peers.missing(["llamacpp+lookup"], "smollm2-135m-instruct")
-    assert "make peers" in gap["remedy"]
-    assert llamacpp_lookup.logits is llamacpp.logits  # its quality is llama.cpp's

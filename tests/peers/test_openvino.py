@@ -124,15 +124,3 @@ def test_a_pipeline_that_fails_on_the_way_is_a_void_trial_with_its_words(loaded,
     assert record.reason.endswith("it broke")
     with pytest.raises(RuntimeError, match="one row, 2 were asked for"):
         next(openvino.Pipeline(Failing()).run([1], Workload(((1,),), new_tokens=2, length=8, batch=2)))
-
-
-def test_without_the_package_and_with_other_models_it_is_a_gap(monkeypatch, tmp_path):
-    monkeypatch.setattr(openvino, "find_spec", lambda name: None)
-    (gap,) = peers.missing(["openvino"], "smollm2-135m-instruct")
-    assert "not installed" in gap["reason"]
-    assert "make peers" in gap["remedy"]
-    monkeypatch.setattr(openvino, "find_spec", lambda name: object())
-    assert peers.missing(["openvino"], "smollm2-135m-instruct") == []
-    assert "OpenVINO GenAI reads GGUF files" in peers.missing(["openvino"], "random:gpt2")[0]["reason"]
-    monkeypatch.setattr(openvino.llamacpp, "no_file", lambda model, whose: None)
-    assert "no GGUF file of a gpt2" in peers.missing(["openvino"], "random:gpt2")[0]["reason"]

@@ -7,11 +7,13 @@ import types
 
 import pytest
 
+from llama_jax.checkpoint import DEFAULT
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab import peers
 from llama_lab.bench import protocol
 from llama_lab.bench.workload import Workload
+from llama_lab.peers import flax, ik_llamacpp, llamacpp, openvino
 
 
 def test_every_line_leads_to_a_module_with_the_two_functions():
@@ -31,15 +33,32 @@ def test_names_are_checked():
     peers.check(list(peers.PEERS))
 
 
-def test_a_peer_that_is_not_installed_is_a_gap_with_its_remedy(monkeypatch):
-    from llama_lab.peers import flax
+@pytest.mark.parametrize(
+    ("names", "module", "installed", "model", "reason", "remedy"),
+    [
+        (("flax-nnx",), flax, False, "m", "not installed", "make setup"),
+        (("llamacpp", "llamacpp+generate", "llamacpp+lookup"), llamacpp, False, DEFAULT, "not installed", "make peers"),
+        (("ik-llamacpp", "ik-llamacpp+q4_0"), ik_llamacpp, False, DEFAULT, "not installed", "make peers"),
+        (("openvino",), openvino, False, DEFAULT, "not installed", "make peers"),
+        (("llamacpp",), llamacpp, True, "random:gpt2", "llama.cpp reads GGUF files, and random:gpt2 is none", ".gguf"),
+        (("ik-llamacpp",), ik_llamacpp, True, "random:gpt2", "ik_llama.cpp reads GGUF files", ".gguf"),
+        (("openvino",), openvino, True, "random:gpt2", "OpenVINO GenAI reads GGUF files", ".gguf"),
+    ],
+)
+def test_a_package_or_a_file_that_is_missing_is_a_gap_with_its_remedy(
+    monkeypatch, names, module, installed, model, reason, remedy
+):
+    monkeypatch.setattr(module, "find_spec", lambda name: object() if installed else None)
+    gaps = peers.missing(names, model)
+    assert [gap["name"] for gap in gaps] == list(names)
+    assert all(reason in gap["reason"] and remedy in gap["remedy"] for gap in gaps)
 
-    assert peers.missing([name for name, peer in peers.PEERS.items() if peer.module == "flax"], "m") == []
-    monkeypatch.setattr(flax, "find_spec", lambda name: None)
-    (gap,) = peers.missing(["flax-nnx"], "m")
-    assert gap["name"] == "flax-nnx"
-    assert "not installed" in gap["reason"]
-    assert "make setup" in gap["remedy"]
+
+def test_openvino_reads_no_file_of_another_family(monkeypatch):
+    monkeypatch.setattr(openvino, "find_spec", lambda name: object())
+    assert peers.missing(["openvino"], DEFAULT) == []
+    monkeypatch.setattr(openvino.llamacpp, "no_file", lambda model, whose: None)
+    assert "no GGUF file of a gpt2" in peers.missing(["openvino"], "random:gpt2")[0]["reason"]
 
 
 def test_a_module_that_cannot_be_imported_is_a_gap(monkeypatch):

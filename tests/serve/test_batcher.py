@@ -1,5 +1,6 @@
 """Requests that join and leave: each one's tokens are those it gets alone, under any placement that steps."""
 
+import functools
 import threading
 from dataclasses import replace
 from queue import SimpleQueue
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax import generate
-from llama_jax.placement import parse
+from llama_jax import config, generate
+from llama_jax.placement import Placement, parse
 from llama_jax.sampling import Sampler
 from llama_lab.bench import Guard
 from llama_lab.serve import slots as slots_of
@@ -20,28 +21,32 @@ from llama_lab.serve.answers import Stops
 from llama_lab.serve.batcher import Batcher, FullError, Job, cut, kept
 from llama_lab.serve.metrics import Metrics
 from llama_lab.serve.rows import among
-from tests.conftest import among_the_fast
+from tests.conftest import among_the_fast, build
 from tests.kernels.models import random_model, small
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
-CONTEXT = 160
-SHORT = 96  # each further bucket of prompts is a program more
-
-
+CONTEXT = 96  # each further bucket of prompts is a program more
 FUSED = small(max_position_embeddings=512)  # a model that the fused kernel computes
 
 
-def model_for(tiny, placement):
-    return (FUSED, random_model(FUSED)) if placement.endswith("fused") else tiny
+@functools.cache
+def engine_for(placement: Placement):
+    """One engine a placement: its programs are compiled once for all tests here."""
+    cfg = FUSED if placement.kernels == "fused" else config.tiny()
+    return generate.bind(cfg, random_model(cfg) if cfg is FUSED else build(cfg), placement)
 
 
-def started(tiny, placement, slots=2, queue=50, context=CONTEXT):
-    cfg, params = model_for(tiny, placement)
-    engine = generate.bind(cfg, params, stepper.check(parse(placement)))
-    made = slots_of.build(engine, context, slots)
+@functools.cache
+def warmed(placement: str, slots: int):
+    """One stepper a placement and number of slots."""
+    made = slots_of.build(engine_for(stepper.check(parse(placement))), CONTEXT, slots)
     made.warm()
-    batcher = Batcher(made, slots, queue, Metrics())
+    return made
+
+
+def started(placement, slots=2, queue=50):
+    batcher = Batcher(warmed(placement, slots), slots, queue, Metrics())
     batcher.start()
     return batcher
 
@@ -72,7 +77,7 @@ def asked(seed, count=8):
         own = random.integers(3, 97, int(random.integers(1, 80))).tolist()
         ids = (first[: int(random.integers(20, 70))] if i % 2 else []) + own
         sampler = [generate.GREEDY, Sampler(0.8, top_k=9), Sampler(1.2, top_p=0.8, repetition_penalty=1.2)][i % 3]
-        yield dict(ids=ids[: SHORT - 20], n=int(random.integers(1, 16)), sampler=sampler, seed=i)
+        yield dict(ids=ids[: CONTEXT - 20], n=int(random.integers(1, 16)), sampler=sampler, seed=i)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +90,9 @@ def asked(seed, count=8):
         ],
     ),
 )
-def test_each_request_gets_the_tokens_that_it_gets_alone(tiny, placement, slots):
-    alone = generate.bind(*model_for(tiny, placement), parse(placement))
-    batcher = started(tiny, placement, slots, context=SHORT)
+def test_each_request_gets_the_tokens_that_it_gets_alone(placement, slots):
+    alone = engine_for(parse(placement))
+    batcher = started(placement, slots)
     try:
         with Guard() as guard:
             readers = [(request, Reader(batcher, **request)) for request in asked(5)]
@@ -113,9 +118,9 @@ def test_each_request_gets_the_tokens_that_it_gets_alone(tiny, placement, slots)
         [("split", 2), ("step+fused", 3), ("chunk4+q8_0+fused", 4)],
     ),
 )
-def test_log_probabilities_are_those_of_the_logits_and_cost_others_nothing(tiny, placement, slots):
-    alone = generate.bind(*model_for(tiny, placement), parse(placement))
-    batcher = started(tiny, placement, slots, context=SHORT)
+def test_log_probabilities_are_those_of_the_logits_and_cost_others_nothing(placement, slots):
+    alone = engine_for(parse(placement))
+    batcher = started(placement, slots)
     try:
         with Guard() as guard:
             readers = [Reader(batcher, **request, scored=bool(i % 4)) for i, request in enumerate(asked(6))]
@@ -140,8 +145,8 @@ def test_log_probabilities_are_those_of_the_logits_and_cost_others_nothing(tiny,
             np.testing.assert_allclose(np.take_along_axis(values, ids, -1), best, atol=1e-3)
 
 
-def test_an_answer_ends_at_its_stop_token(tiny):
-    batcher = started(tiny, "chunk8", 1)
+def test_an_answer_ends_at_its_stop_token():
+    batcher = started("chunk8", 1)
     try:
         free, _ = Reader(batcher, [5, 9, 33], 12).all()
         tokens, reason = Reader(batcher, [5, 9, 33], 12, stop={free[3]}).all()
@@ -151,8 +156,8 @@ def test_an_answer_ends_at_its_stop_token(tiny):
     assert reason == "stop"
 
 
-def test_what_is_cancelled_makes_room_and_what_waits_is_bounded(tiny):
-    batcher = started(tiny, "step+donate", 1, queue=1)
+def test_what_is_cancelled_makes_room_and_what_waits_is_bounded():
+    batcher = started("step+donate", 1, queue=1)
     try:
         first = Reader(batcher, [5], CONTEXT - 1)
         first.news.get(timeout=60)
@@ -163,13 +168,13 @@ def test_what_is_cancelled_makes_room_and_what_waits_is_bounded(tiny):
         assert first.all()[1] == "cancelled"
         assert second.all() == (Reader(batcher, [9, 8], 3).all()[0], "length")
         again, _ = Reader(batcher, [5], 9).all()  # the slot that was left half way holds nothing wrong
-        assert tuple(again) == generate.answer(generate.bind(*tiny, parse("step")), [[5]], 9)[0].token_ids
+        assert tuple(again) == generate.answer(engine_for(parse("step")), [[5]], 9)[0].token_ids
     finally:
         batcher.close()
 
 
-def test_a_request_that_fails_ends_alone(tiny, monkeypatch):
-    batcher = started(tiny, "step", 2)
+def test_a_request_that_fails_ends_alone(monkeypatch):
+    batcher = started("step", 2)
     real = batcher.stepper.engine.fetch
     try:
         other = Reader(batcher, [4, 5], 60)
@@ -184,13 +189,13 @@ def test_a_request_that_fails_ends_alone(tiny, monkeypatch):
     assert batcher.stepper.engine.fetch is real
 
 
-def test_a_call_that_fails_under_rows_ends_those_in_it_and_the_next_are_served(tiny, monkeypatch):
+def test_a_call_that_fails_under_rows_ends_those_in_it_and_the_next_are_served(monkeypatch):
     """All slots are one state there, which a failed call takes with it."""
-    batcher = started(tiny, "step+fused", 3)
+    batcher = started("step+fused", 3)
     programs = batcher.stepper.programs
     try:
         expected = Reader(batcher, [5] * 40, 6).all()
-        readers = [Reader(batcher, [4, i], 100) for i in (5, 6)]
+        readers = [Reader(batcher, [4, i], 80) for i in (5, 6)]
         for reader in readers:
             reader.news.get(timeout=60)
 
@@ -220,9 +225,9 @@ def test_rows_are_those_asked_for_and_as_many_more_as_a_shape_needs(drawn):
     assert set(numbers.tolist()) <= set(range(count))
 
 
-def test_closing_ends_what_runs_and_the_thread(tiny):
+def test_closing_ends_what_runs_and_the_thread():
     before = threading.active_count()
-    batcher = started(tiny, "step", 1)
+    batcher = started("step", 1)
     reader = Reader(batcher, [5], CONTEXT - 1)
     reader.news.get(timeout=60)
     batcher.close()
@@ -232,8 +237,8 @@ def test_closing_ends_what_runs_and_the_thread(tiny):
         Reader(batcher, [5], 1)
 
 
-def test_times_are_in_order(tiny):
-    batcher = started(tiny, "step", 1)
+def test_times_are_in_order():
+    batcher = started("step", 1)
     try:
         reader = Reader(batcher, [5] * 70, 4)
         reader.all()
