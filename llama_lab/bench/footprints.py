@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -61,14 +62,10 @@ def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) 
     """One entry a subject that was measured: {name, backend, dtype, peak: bytes of each process, libraries: bytes held
     before the model (median), weights, kv: bytes as predicted}. notes: of the measuring processes, as the meta file
     keeps them."""
-    held: dict[str, list[int]] = {}
-    for note in notes:
-        if "libraries_rss_bytes" in note:
-            held.setdefault(note["subject"], []).append(note["libraries_rss_bytes"])
-    known: dict[str, list[Trial]] = {name: [] for name in names}
-    for t in of_run(trials, MEMORY):
-        if t.subject in known and t.valid and t.peak_rss_bytes:
-            known[t.subject].append(t)
+    loaded = [note for note in notes if "libraries_rss_bytes" in note]
+    held = summary.grouped(loaded, itemgetter("subject"), itemgetter("libraries_rss_bytes"))
+    good = summary.grouped([t for t in of_run(trials, MEMORY) if t.valid and t.peak_rss_bytes], "subject")
+    known = {name: good[name] for name in names if name in good}
     return [
         dict(
             name=name,
@@ -80,5 +77,4 @@ def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) 
             kv=mine[0].kv_bytes,
         )
         for name, mine in known.items()
-        if mine
     ]

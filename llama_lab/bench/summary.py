@@ -3,9 +3,10 @@ shape that `llama-jax bench --json` prints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -102,13 +103,8 @@ def tally(
     import pandas as pd
 
     keys, values = getters(by), getters(value)
-    groups: dict[tuple, list] = {key: [] for key in order or ()}
-    for row in rows:
-        key = tuple(get(row) for get in keys.values())
-        if order is None or key in groups:
-            groups.setdefault(key, []).append(row)
-    lines = []
-    for key, every in groups.items():
+    groups, lines = grouped(rows, lambda row: tuple(get(row) for get in keys.values())), []
+    for key, every in [(key, groups.get(key, [])) for key in (groups if order is None else order)]:
         line = dict(zip(keys, key, strict=True)) | counted(every)
         points, labels = {}, getter(clusters) if clusters else None
         for name, get in values.items():
@@ -136,6 +132,15 @@ def counted(every: Rows) -> dict:
         every=every,
         first=next(iter(good or every), None),
     )
+
+
+def grouped(items: Iterable, key: Where, value: Where = lambda item: item) -> dict[Any, list]:
+    """Key → the values of its items, in the order of their coming."""
+    groups: dict[Any, list] = {}
+    key_of, value_of = getter(key), getter(value)
+    for item in items:
+        groups.setdefault(key_of(item), []).append(value_of(item))
+    return groups
 
 
 def getters(columns: Mapping[str, Where] | Sequence[str]) -> dict[str, Callable]:

@@ -94,11 +94,8 @@ def smallest(overhead: float, rate: float, below: float = BELOW) -> float:
 
 def starts(rows: Sequence[Run]) -> dict[tuple[str, int], list[float]]:
     """(engine, workers) → seconds of each command beside its work: Python, the engine, weights, compiling, leaving."""
-    seconds: dict[tuple[str, int], list[float]] = {}
-    for row in rows:
-        if row.run == SCALING and row.valid:
-            seconds.setdefault((row.subject, row.workers), []).append(row.start_ns / 1e9)
-    return seconds
+    good = [row for row in rows if row.run == SCALING and row.valid]
+    return summary.grouped(good, lambda row: (row.subject, row.workers), lambda row: row.start_ns / 1e9)
 
 
 def durations(rows: Sequence[Run]) -> list[float]:

@@ -56,10 +56,8 @@ def per_layer(rows: Sequence[Compilation], layout: str, stage: str = "seconds") 
 
 def medians(rows: Sequence[Compilation], value: Callable[[Compilation], float | None]) -> dict[int, float]:
     """Median of a value by depth, deepest last; depths where none is known left out."""
-    by_depth: dict[int, list[float]] = {}
-    for r in sorted(rows, key=lambda r: r.depth):
-        if (known := value(r)) is not None:
-            by_depth.setdefault(r.depth, []).append(known)
+    known = [r for r in rows if value(r) is not None]
+    by_depth = summary.grouped(sorted(known, key=lambda r: r.depth), "depth", value)
     return {depth: float(np.median(values)) for depth, values in by_depth.items()}
 
 

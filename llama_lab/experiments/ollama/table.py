@@ -57,9 +57,7 @@ def talks(
 
 def whole_talks(trials: Sequence[Trial], turns: int) -> dict[tuple[int, int], float]:
     """Seconds of each conversation that has all its turns, by (process, block)."""
-    seconds: dict[tuple[int, int], list[float]] = {}
-    for t in trials:
-        seconds.setdefault((t.process, t.block), []).append(t.seconds)
+    seconds = summary.grouped(trials, summary.in_block, "seconds")
     return {key: float(np.sum(values)) for key, values in seconds.items() if len(values) == turns}
 
 

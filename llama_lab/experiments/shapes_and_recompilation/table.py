@@ -60,11 +60,8 @@ def middle(values: Sequence[float]) -> float:
 
 def streams(rows: Sequence[Served], experiment: str, subject: str, phase: str) -> dict[int, list[Served]]:
     """The rows of a subject's streams by block, each in the order of its requests."""
-    blocks: dict[int, list[Served]] = {}
-    for r in sorted(rows, key=lambda r: r.order):
-        if (r.run, r.phase) == (f"{experiment}: {subject}", phase):
-            blocks.setdefault(r.block, []).append(r)
-    return dict(sorted(blocks.items()))
+    mine = [r for r in rows if (r.run, r.phase) == (f"{experiment}: {subject}", phase)]
+    return dict(sorted(summary.grouped(sorted(mine, key=lambda r: r.order), "block").items()))
 
 
 def seconds(stream: Sequence[Served]) -> float:

@@ -39,11 +39,8 @@ def rate(trials: Sequence[Trial], release: str, placement: str) -> statistics.Su
 
 def by_round(trials: Sequence[Trial], release: str, placement: str) -> dict[int, float]:
     """Median tokens/s of each round, in which every release had one process."""
-    rounds: dict[int, list[float]] = {}
-    for t in decodes(trials, release, placement):
-        if t.valid:
-            rounds.setdefault(t.block, []).append(t.tg)
-    return {number: float(np.median(values)) for number, values in rounds.items()}
+    good = [t for t in decodes(trials, release, placement) if t.valid]
+    return {number: float(np.median(rates)) for number, rates in summary.grouped(good, "block", "tg").items()}
 
 
 def ratio(trials: Sequence[Trial], placement: str, release: str, other: str) -> statistics.Ratio:

@@ -6,6 +6,7 @@ A piece is what one line of a stream brings: one token of a server that makes th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -83,12 +84,10 @@ def padding(rows: Sequence[Request]) -> float | None:
 
 def rising(entries: Sequence[dict], meta: dict) -> dict[str, list[dict]]:
     """Each server's loads by rate, under the slots and shapes that all have."""
-    slots, by_server = meta["parameters"]["slots"], {}
-    for e in sorted(entries, key=lambda e: e["rate"]):
-        if (e["slots"], e["shapes"]) == (slots, BUCKETS) and e["rate"] in meta["parameters"]["rates"]:
-            by_server.setdefault(e["server"], []).append(e)
-    asked = [*meta["parameters"]["placements"], *meta["parameters"]["peers"]]
-    return {name: by_server[name] for name in asked if name in by_server}
+    p = meta["parameters"]
+    mine = [e for e in entries if (e["slots"], e["shapes"]) == (p["slots"], BUCKETS) and e["rate"] in p["rates"]]
+    by_server = summary.grouped(sorted(mine, key=itemgetter("rate")), itemgetter("server"))
+    return {name: by_server[name] for name in [*p["placements"], *p["peers"]] if name in by_server}
 
 
 def by_shapes(entries: Sequence[dict], meta: dict) -> list[dict]:
