@@ -146,7 +146,7 @@ def test_the_report_is_whole(redrawn):
 
 
 def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
-    """What `llama-jax report` would write now is what lies there."""
+    """What `llama-jax report` would write now is what lies there, but for tables that a change of code has made old."""
     shutil.copytree(paths.ROOT / "figures", tmp_path / "figures")
     shutil.copytree(paths.ROOT / "data", tmp_path / "data")
     shutil.copytree(paths.ROOT / "docs" / "notebooks", tmp_path / "docs" / "notebooks")
@@ -154,7 +154,11 @@ def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
     report.write(tmp_path)
     assert (tmp_path / "README.md").read_text() == (paths.ROOT / "README.md").read_text()
     for page in ("index.html", "machines.html"):
-        assert (tmp_path / "docs" / page).read_text() == (paths.ROOT / "docs" / page).read_text()
+        written, committed = (
+            re.sub(r"<small>Its table is .*</small>\n", "", (home / "docs" / page).read_text())
+            for home in (tmp_path, paths.ROOT)
+        )
+        assert written == committed
     said = (tmp_path / "README.md").read_text()
     for name, manifest in figures.read_manifest(paths.ROOT)["notebooks"].items():
         assert (manifest["question"] in said) == (name != headline.NAME)  # the claim answers that one
