@@ -136,7 +136,6 @@ def start(
     cores = allowed_cores()[:threads]
     job = json.dumps(dict(task=task, arguments=arguments))
     command = [interpreter.path, "-c", CHILD, ",".join(map(str, cores)), str(os.getpid())]
-    said: dict[str, object] = {}
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as inductor,
@@ -155,16 +154,7 @@ def start(
         )
         watchdog = Watchdog(child, limit)
         try:
-            tell(child, job)
-            for line in child.stdout:
-                watchdog.feed()
-                try:
-                    kind, value = json.loads(line)
-                except ValueError:
-                    continue  # a line that was torn when it died, or a library that printed while it was imported
-                said[kind] = value
-                receive(kind, value)
-                tell(child)
+            said = hear(child, watchdog, job, receive)
             code = child.wait()
         finally:
             watchdog.cancel()
@@ -176,6 +166,22 @@ def start(
     if "result" not in said:  # one that stumbles while it leaves has done its work
         return Outcome(f"{ending(code, watchdog.seconds if watchdog.expired else None)}: {last or 'no message'}"[:600])
     return Outcome(result=said.get("result") or {})
+
+
+def hear(child: subprocess.Popen, watchdog: Watchdog, job: str, receive: Callable[[str, object], None]) -> dict:
+    """Give a child its job, and hear it until it says no more: the last value of each kind of message."""
+    said: dict[str, object] = {}
+    tell(child, job)
+    for line in child.stdout:
+        watchdog.feed()
+        try:
+            kind, value = json.loads(line)
+        except ValueError:
+            continue  # a line that was torn when it died, or a library that printed while it was imported
+        said[kind] = value
+        receive(kind, value)
+        tell(child)
+    return said
 
 
 def tell(child: subprocess.Popen, line: str = "") -> None:

@@ -15,8 +15,9 @@ from llama_jax import generate, pipeline
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.generate import Engine
 from llama_jax.placement import LADDER, parse
-from llama_lab.bench import protocol
+from llama_lab.bench import gate, protocol
 from llama_lab.bench.record import Trial
+from llama_lab.bench.reference import Reference
 from llama_lab.bench.workload import Subject, Workload
 
 ONE_THREAD, THREADS = "one thread", "three threads"  # the two ways to serve
@@ -160,3 +161,17 @@ def measured(trial: Trial, clock: Clock, loaded: Checkpoint) -> HostTrial:
     in_flight = placement.in_flight if placement.host in ("async", "queue") else None
     weights = loaded.config.weights_read_per_token
     return HostTrial(**trial.model_dump(), **clock.reading(), in_flight=in_flight, weights_read=weights)
+
+
+def judged(trial: Trial, tokens: np.ndarray, reference: Reference) -> Trial:
+    """The record, void when any answer of those served is not the reference's."""
+    n, verdicts = reference.workload.new_tokens, []
+    for i in range(len(reference.workload.prompts)):
+        answer = tokens[i * n : (i + 1) * n, 0]
+        verdicts.append(
+            gate.compare(answer, reference.tokens(i), lambda i=i, answer=answer: reference.logits(i, answer))
+        )
+    reasons = dict.fromkeys(r for r in (trial.reason, *(v.reason for v in verdicts)) if r)
+    return trial.model_copy(
+        update=dict(valid=trial.valid and all(v.passed for v in verdicts), reason="; ".join(reasons))
+    )

@@ -13,17 +13,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from llama_jax import checkpoint
 from llama_jax import prompts as science
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import AGAIN, frames, gate, passages, protocol, roofline, statistics, summary
+from llama_lab.bench import AGAIN, frames, passages, protocol, roofline, statistics, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.order import blocks, shuffled
 from llama_lab.bench.protocol import Reference
-from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import short_model
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.host_loop.clock import (
@@ -32,6 +29,7 @@ from llama_lab.experiments.host_loop.clock import (
     Clock,
     HostTrial,
     engines,
+    judged,
     measured,
     server,
     subject,
@@ -176,20 +174,6 @@ def served_two_ways(lab: Lab, rounds: Sequence[int]) -> None:
             sizes = dict(bandwidth_gbps=bandwidth, prompt_tokens=sum(map(len, map(reference.encode, workload.prompts))))
             whole_run = judged(trial, tokens, reference).model_copy(update=sizes)
             lab.keep(measured(whole_run, clock, loaded))
-
-
-def judged(trial: Trial, tokens: np.ndarray, reference: Reference) -> Trial:
-    """The record, void when any answer of those served is not the reference's."""
-    n, verdicts = reference.workload.new_tokens, []
-    for i in range(len(reference.workload.prompts)):
-        answer = tokens[i * n : (i + 1) * n, 0]
-        verdicts.append(
-            gate.compare(answer, reference.tokens(i), lambda i=i, answer=answer: reference.logits(i, answer))
-        )
-    reasons = dict.fromkeys(r for r in (trial.reason, *(v.reason for v in verdicts)) if r)
-    return trial.model_copy(
-        update=dict(valid=trial.valid and all(v.passed for v in verdicts), reason="; ".join(reasons))
-    )
 
 
 # What the trials say --------------------------------------------------------------------------------------------------

@@ -201,12 +201,12 @@ def test_a_served_run_with_one_wrong_answer_is_void(tiny):
     made, tokens = protocol.trial(who, workload, 0, run="r", block=0, order=0, process=0, phase="warm")
     made = made.model_copy(update=dict(valid=True, reason=""))  # whatever compiled is not the question
     assert len(tokens) == 10
-    assert measure.judged(made, tokens, reference).valid
+    assert hostclock.judged(made, tokens, reference).valid
     tokens[7] = (tokens[7] + 1) % 97
-    spoilt = measure.judged(made, tokens, reference)
+    spoilt = hostclock.judged(made, tokens, reference)
     assert not spoilt.valid
     assert "wrong: token 2" in spoilt.reason
-    assert not measure.judged(made, tokens[:9], reference).valid
+    assert not hostclock.judged(made, tokens[:9], reference).valid
 
 
 def host_loop(**changes):
