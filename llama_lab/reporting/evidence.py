@@ -49,7 +49,7 @@ TIMED = ("eager", "step+donate", "loop")
 ROUNDS, ANSWERS, TOKENS = 5, 5, 32
 SYMBOL = re.compile(r"(?:func\.func (?:public |private )?|module )@([\w.$-]+)")
 NAMED = re.compile(r'(?:, )?(?:jax\.(?:result_info|arg_info)|tf\.name) = "[^"]*"')
-LIMIT_S = 900
+LIMIT_S = 3600  # of one process: two minutes on a free core, far more on a busy machine
 
 
 # Inside a checkout ----------------------------------------------------------------------------------------------------
