@@ -47,7 +47,7 @@ def test_bytes_of_the_cache_are_as_the_configuration_says(kv):
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 999), exponent=st.integers(-30, 30), t=st.integers(1, 5))
+@given(seed=st.integers(0, 999), exponent=st.integers(-30, 30), t=st.sampled_from([1, 4]))
 def test_what_is_kept_is_within_the_stated_bounds(seed, exponent, t):
     rng = np.random.default_rng(seed)
     k, v = (jnp.asarray(rng.standard_normal((6, t, 8)) * 2.0**exponent, jnp.float32).at[0, 0].set(0) for _ in "kv")

@@ -1,5 +1,6 @@
 """A text is text: what spells a special token in it does not become one, in any family's tokenizer."""
 
+import functools
 import json
 
 import pytest
@@ -49,6 +50,7 @@ def words(request):
     return sentencepiece() if request.param == "sentencepiece" else byte_level(request.param)
 
 
+@functools.cache  # reading a large vocabulary takes longer than all examples
 def plain(words):
     """The library's own way, for texts without a template."""
     backend = tokenizers.Tokenizer.from_str(words.definition)
