@@ -27,6 +27,7 @@ from tests.kernels.models import random_model, small
 pytestmark = pytest.mark.usefixtures("quickly")
 
 CONTEXT = 96  # each further bucket of prompts is a program more
+LONG = 256  # for requests that must still run when something happens to them
 FUSED = small(max_position_embeddings=512)  # a model that the fused kernel computes
 
 
@@ -38,15 +39,15 @@ def engine_for(placement: Placement):
 
 
 @functools.cache
-def warmed(placement: str, slots: int):
-    """One stepper a placement and number of slots."""
-    made = slots_of.build(engine_for(stepper.check(parse(placement))), CONTEXT, slots)
+def warmed(placement: str, slots: int, context: int):
+    """One stepper a placement, number of slots and context."""
+    made = slots_of.build(engine_for(stepper.check(parse(placement))), context, slots)
     made.warm()
     return made
 
 
-def started(placement, slots=2, queue=50):
-    batcher = Batcher(warmed(placement, slots), slots, queue, Metrics())
+def started(placement, slots=2, queue=50, context=CONTEXT):
+    batcher = Batcher(warmed(placement, slots, context), slots, queue, Metrics())
     batcher.start()
     return batcher
 
@@ -157,9 +158,9 @@ def test_an_answer_ends_at_its_stop_token():
 
 
 def test_what_is_cancelled_makes_room_and_what_waits_is_bounded():
-    batcher = started("step+donate", 1, queue=1)
+    batcher = started("step+donate", 1, queue=1, context=LONG)
     try:
-        first = Reader(batcher, [5], CONTEXT - 1)
+        first = Reader(batcher, [5], LONG - 1)
         first.news.get(timeout=60)
         second = Reader(batcher, [9, 8], 3)
         with pytest.raises(FullError):
@@ -191,11 +192,11 @@ def test_a_request_that_fails_ends_alone(monkeypatch):
 
 def test_a_call_that_fails_under_rows_ends_those_in_it_and_the_next_are_served(monkeypatch):
     """All slots are one state there, which a failed call takes with it."""
-    batcher = started("step+fused", 3)
+    batcher = started("step+fused", 3, context=LONG)
     programs = batcher.stepper.programs
     try:
         expected = Reader(batcher, [5] * 40, 6).all()
-        readers = [Reader(batcher, [4, i], 80) for i in (5, 6)]
+        readers = [Reader(batcher, [4, i], 200) for i in (5, 6)]
         for reader in readers:
             reader.news.get(timeout=60)
 
