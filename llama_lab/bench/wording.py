@@ -7,56 +7,13 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from llama_lab.bench.numbers import interval, round_ratio
-from llama_lab.bench.statistics import UNDECIDED, Ratio, Verdict
+from llama_lab.bench.numbers import interval
 
 ROOM = 180  # characters of what a finding or a caption begins with
 SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z“])")  # a number may follow a point, a name in small letters a comma
 PART = re.compile(r"(?<=;) (?![^\[\](]*[\])])")
 CLAUSE = re.compile(r"(?<=[;:,.]) (?![^\[\](]*[\])])")
-WORDS, NUMBERS = 20, 2  # of a finding's first sentence, at the most
-NUMBER = re.compile(r"(?<![\w+.,-])\d[\d.,]*")  # not the 8 of chunk8, nor the 2 of GPT-2
 APART = 1.2  # fastest probe over the median one: from here on they are said to differ
-WIDEST = 2.0  # high over low: a wider interval is not named first
-
-
-def with_n(ratio: Ratio) -> str:
-    """`1.31x [1.22, 1.40] (n = 6)`."""
-    return f"{ratio.words} (n = {ratio.n})"
-
-
-def settled(ratio: Ratio) -> bool:
-    """Whether a ratio may be said without its interval: the trials decide it, and the interval is no wider than a
-    factor of WIDEST."""
-    return ratio.verdict not in UNDECIDED and ratio.high / ratio.low <= WIDEST
-
-
-def decodes(ratio: Ratio, who: str) -> str:
-    """`decodes 3.1 times as fast as llama.cpp`, or `decodes faster than` it where nobody knows by how much. The trials
-    decide it."""
-    return (
-        f"decodes {round_ratio(ratio.value)} times as fast as {who}"
-        if settled(ratio)
-        else f"decodes {ratio.verdict} than {who}"
-    )
-
-
-def fastest_beside(name: str, ratio: Ratio, who: str) -> str:
-    """The fastest placement's decode rate over another's, in a sentence; that it is undecided where it is."""
-    if ratio.verdict in UNDECIDED:
-        return f"Whether {name}, the fastest placement, decodes faster than {who} is undecided here."
-    return f"The fastest placement, {name}, {decodes(ratio, who)}."
-
-
-def standing(found: Ratio, label: str, other: dict) -> str:
-    """One ratio in words; one that these trials do not decide, or that scatters by more than it says, is said to
-    be so."""
-    kind = "" if other["dtype"] == "float32" else f" on {weights(other['dtype'])}"
-    words = f"{found.words} of {label} ({other['name']}{kind})"
-    blocks = f"n = {found.n} block{'s' * (found.n > 1)}"
-    if found.verdict == Verdict.UNSTABLE:
-        return f"{words}, unstable over {blocks}"
-    return words + f", which {blocks} do{'es' * (found.n == 1)} not decide" * (found.verdict in UNDECIDED)
 
 
 def weights(dtype: str) -> str:
@@ -88,27 +45,9 @@ def probed(meta: dict) -> str:
     return f"limits by the fastest of n = {n} bandwidth probes, {most:.0f} GB/s; median {usual:.0f}"
 
 
-def raced(races: Sequence[dict]) -> tuple[list[dict], str]:
-    """(the races that there were, `llamacpp and ik-llamacpp`: who else ran in them). races: of first tokens, each
-    {name, tokens, others, ratio: of times, or None}."""
-    known = [race for race in races if race["ratio"] is not None and race["ratio"].n]
-    others = list(dict.fromkeys(name for race in known for name in race["others"]))
-    return known, listed(others) if others else ""
-
-
-def first_before(races: Sequence[dict]) -> str:
-    """`step+fused makes the first token before llamacpp and ik-llamacpp at 5 of 5 prompt lengths`; "" without a
-    race."""
-    known, others = raced(races)
-    ahead = sum(race["ratio"].verdict == Verdict.FASTER for race in known)
-    if not known:
-        return ""
-    return f"{known[0]['name']} makes the first token before {others} at {ahead} of {len(known)} prompt lengths"
-
-
 def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    """`a, b and c`; "" of none."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def short_model(model: str) -> str:
@@ -134,12 +73,3 @@ def points(finding: str) -> tuple[str, list[str]]:
     them outside of brackets."""
     first, *others = SENTENCE.split(finding.strip())
     return first, [part.rstrip(".;") for other in others for part in PART.split(other)]
-
-
-def complaints(finding: str) -> list[str]:
-    """What keeps a finding's first sentence from being understood by somebody who has read nothing."""
-    said = SENTENCE.split(finding.strip(), maxsplit=1)[0]
-    words, numbers = len(said.split()), len(NUMBER.findall(said))
-    found = [f"its first sentence has {words} words, more than {WORDS}"] if words > WORDS else []
-    found += [f"its first sentence has {numbers} numbers, more than {NUMBERS}"] if numbers > NUMBERS else []
-    return found + ([] if said.endswith(".") else ["its first sentence does not end with a full stop"])

@@ -132,9 +132,9 @@ def save(
     return paths
 
 
-def headline(figure: Figure, finding: str) -> None:
+def headline(figure: Figure, finding: object) -> None:
     """The figure's title, which is what it shows, as wide as the figure."""
-    text = wrapped(figure, finding.removesuffix("."), TITLE, bold=True)
+    text = wrapped(figure, str(finding).removesuffix("."), TITLE, bold=True)
     figure.suptitle(text, x=0.005, ha="left", fontsize=TITLE, fontweight="bold")
 
 

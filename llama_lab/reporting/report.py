@@ -4,7 +4,6 @@ manifest and data."""
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from markupsafe import Markup
 
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import environment, wording
+from llama_lab.bench import environment
 from llama_lab.bench.wording import clipped, opening
 from llama_lab.figures import model_label, read_manifest
 from llama_lab.reporting import document, machines, notebooks, overview, pages, readme
@@ -164,18 +163,9 @@ def versions(behind: Behind, out_dir: Path) -> Table:
     return Table(("Table", "Measured", "Commit", "Machine", "System", *known), rows)
 
 
-def unplain(known: Sequence[dict]) -> list[str]:
-    """`03-jit-placement's finding: its first sentence has 31 words, more than 20`, a line a complaint."""
-    return [f"{s['name']}'s finding: {complaint}" for s in known if s["finding"]
-            for complaint in wording.complaints(s["finding"])]  # fmt: skip
-
-
 def write(out_dir: Path) -> Path:
-    """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md; a finding
-    that does not begin in plain words is told on standard error."""
+    """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md."""
     known = sections(out_dir)
-    for line in unplain(known):
-        print(line, file=sys.stderr)
     behind = tables(out_dir, known)
     page = document.render(
         "report.html",

@@ -11,9 +11,6 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import record, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.seal import ROW, sealed, sealed_row
-from llama_lab.experiments.jit_placement import finding as jit_placement_finding
-from llama_lab.experiments.text_generation import finding
-from tests.experiments.findings import plain_findings  # noqa: F401
 
 
 def trial(subject="step", block=0, times=(10, 20, 40), **changes):
@@ -243,41 +240,6 @@ def entry(name, rate, seconds):
 def test_break_even(fast, slow, tokens):
     found = summary.break_even(entry("a", *fast), entry("b", *slow))
     assert found == (pytest.approx(tokens) if tokens is not None else None)
-
-
-def test_the_finding_claims_what_the_data_hold():
-    noise = np.random.default_rng(0).normal(0, 0.2, (3, 8))
-    trials = [
-        trial(n, b, (10, 20, r + noise[i, b]))
-        for i, (n, r) in enumerate((("eager", 90), ("step", 30), ("loop", 30)))
-        for b in range(8)
-    ]
-    sentence = jit_placement_finding.placements(trials, summary.table(trials, "step"))
-    assert "x [" in sentence
-    assert "of eager" in sentence
-    assert "of step" in sentence or "With step" in sentence  # the baseline, by which figures show all others
-    assert "the pairs do not decide" in sentence
-    wrong = [
-        t.model_copy(update=dict(valid=False, reason="wrong: token 0")) if t.subject == "loop" else t for t in trials
-    ]
-    assert "loop made other tokens and has no time" in jit_placement_finding.placements(
-        wrong, summary.table(wrong, "step")
-    )
-    void = [t.model_copy(update=dict(valid=False, reason="compiled")) for t in trials]
-    assert "nothing to compare" in jit_placement_finding.placements(void, summary.table(void, "step"))
-
-
-def test_the_arrivals_finding_counts_portions():
-    trials = [
-        trial("step", times=(10, 20, 30)),
-        trial("step+nocache", times=(10, 40, 70)),
-        trial("loop", times=(10, 30, 30)),
-    ]
-    sentence = finding.arrivals(trials, "step", "step+nocache", ["step", "loop"])
-    assert "2.3 times as long" in sentence
-    assert "one by one under step" in sentence
-    assert "all at once under loop" in sentence
-    assert "nothing to compare" in finding.arrivals(trials[:1], "step", "step+nocache", [])
 
 
 class Answer(record.Row):

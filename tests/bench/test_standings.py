@@ -2,12 +2,10 @@
 
 import pytest
 
-from llama_lab.bench import AGAIN, footprints, quality, standings
+from llama_lab.bench import AGAIN, footprints, standings
 from llama_lab.bench.frames import show
-from llama_lab.experiments.ollama import finding, measure, table
-from tests.bench.test_quality import rows
+from llama_lab.experiments.ollama import measure, table
 from tests.bench.test_record import trial
-from tests.experiments.findings import plain_findings  # noqa: F401
 
 # tokens/s
 RATES = {"loop": 60, "step": 50, "loop+bf16": 55, "transformers": 20, "torch": 30, "llamacpp": 150, "ollama": 120}
@@ -91,7 +89,6 @@ def test_a_void_subject_has_no_rate_and_says_why():
     ]
     entry = next(e for e in standings.ladder(made, list(RATES)) if e["name"] == "torch")
     assert (entry["decode"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: token 1 is 2"])
-    assert "torch made other tokens" in finding.versus(made, standings.ladder(made, list(RATES)), [], [])
 
 
 def test_a_conversation_counts_whole():
@@ -129,77 +126,6 @@ def test_the_frame_has_a_row_a_subject():
     assert frame.loc["transformers", "fastest of ours over it"] == pytest.approx(3, rel=0.02)
     assert frame.loc["loop", "verdict"] == ""
     assert frame.loc["transformers", "verdict"] == "faster"
-
-
-def test_the_finding_says_what_the_trials_say():
-    names = [name for name in RATES if name != "ollama"]
-    made = contest(names)
-    sentence = finding.versus(made, standings.ladder(made, names), quality.table(rows()), MISSING)
-    assert sentence.startswith(
-        "The fastest placement, loop, decodes 0.40 times as fast as llama.cpp, which Ollama runs. Ollama was not"
-        " measured here, llama.cpp, which it runs, was: the fastest float32 placement, loop, decodes "
-    )
-    for words in (
-        "0.40x [",
-        "of llama.cpp's strongest mode (llamacpp on q4_1 weights)",
-        "3.00x [",
-        "of transformers' `generate` (transformers)",
-        "2.00x [",
-        "of torch's best mode (torch)",
-        "0.02 nats [",
-        "] a token from the float32 model",
-        "best token the same at 87.5% of 256 tokens",
-    ):
-        assert words in sentence
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
-    assert "not decide" not in sentence
-    assert "were not measured here" not in sentence
-
-
-def test_a_faster_placement_on_fewer_bits_comes_first_and_float32_after_it():
-    names = [*RATES, "loop+fused"]
-    made = contest(names)
-    apart = [r.model_copy(update=dict(subject="fused")) if r.subject == "bfloat16" else r for r in rows()]
-    gap = dict(name="torch-compile", reason="No compiler.", remedy="Install one.")
-    sentence = finding.versus(made, standings.ladder(made, names), quality.table(apart), [gap])
-    first, second, *rest = sentence.split("; ")
-    assert first.startswith("The fastest placement, loop+fused, decodes 2.5 times as fast as Ollama. ")
-    assert " The fastest placement, loop+fused on the file's own blocks, decodes " in first
-    assert "2.00x [" in first
-    assert "2.50x [" in first
-    assert "of Ollama (ollama on q4_1 weights)" in first
-    assert "torch" not in first
-    assert second.startswith("the fastest in float32, loop, decodes ")
-    assert "2.00x [" in second
-    assert [part.split(" distribution is ")[0] for part in rest[:-1]] == ["loop+fused's", "llama.cpp's"]
-    assert rest[-1] == "torch-compile was not measured here."
-    alone = [t for t in made if t.subject not in ("llamacpp", "ollama")]
-    unmet = finding.versus(alone, standings.ladder(alone, ["loop", "loop+fused", "torch"]), [], MISSING)
-    assert unmet.startswith("Neither Ollama nor llama.cpp was measured; ")
-    assert " The fastest placement, loop+fused on the file's own blocks, decodes " in unmet
-    assert unmet.endswith("ollama was not measured here.")
-
-
-def test_what_the_trials_do_not_decide_is_not_claimed():
-    made = [
-        answer(name, block, slower=1.3 if (block % 2) == (name == "torch") else 1.0)
-        for block in range(8)
-        for name in ("loop", "torch", "loop" + AGAIN)
-    ]
-    close = [
-        t.model_copy(update=dict(token_times_ns=[int(x / 2) for x in t.token_times_ns])) if t.subject == "torch" else t
-        for t in made
-    ]
-    sentence = finding.versus(close, standings.ladder(close, ["loop", "torch"]), [], [])
-    assert "unstable over n = 8 blocks" in sentence
-    one = [t for t in made if t.block == 0]
-    assert "nan" not in finding.versus(one, standings.ladder(one, ["loop", "torch"]), [], [])
-    nothing = [t.model_copy(update=dict(valid=False)) for t in made]
-    assert finding.versus(nothing, standings.ladder(nothing, ["loop"]), [], []).startswith("No placement")
-    assert "nats" not in finding.versus(
-        made, standings.ladder(made, ["loop"]), [dict(subject="llamacpp", valid=False)], []
-    )
 
 
 FORMS = [

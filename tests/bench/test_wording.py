@@ -26,25 +26,7 @@ def test_an_interval_is_said_in_the_form_asked_for(found, form, name, expected):
 def test_what_has_no_interval_says_none():
     assert numbers.within(Ratio(1.5, NAN, NAN, 1)) == numbers.within(dict(low=NAN, high=NAN)) == ""
     assert Ratio(1.5, NAN, NAN, 1).words == "1.50x"
-    assert wording.with_n(Ratio(1.5, 1.4, 1.6, 2)) == "1.50x [1.40, 1.60] (n = 2)"
     assert wording.times(dict(value=1.5, low=1.4, high=1.6)) == "1.50x [1.40, 1.60]"
-
-
-@pytest.mark.parametrize(
-    ("finding", "complaint"),
-    [
-        ("Step is 1.5 times as fast as loop, 3 times in chunk8. Then 4, 5 and 6.", ""),
-        ("A takes 0.5 s. B takes 2.", ""),
-        ("From 1 to 2 layers it takes 3 ms. And more.", "3 numbers, more than 2"),
-        (" ".join(["word"] * 21) + ".", "21 words, more than 20"),
-        ("It ends nowhere", "does not end"),
-        ("GPT-2 under float32 and loop+q4_1 takes 1 of 2.", ""),
-    ],
-)
-def test_a_finding_that_does_not_begin_in_plain_words_is_seen(finding, complaint):
-    found = wording.complaints(finding)
-    assert complaint in " ".join(found)
-    assert bool(found) is bool(complaint)
 
 
 @pytest.mark.parametrize(("ratio", "said"), [(2.54, "2.5"), (9.96, "10"), (55.4, "55"), (0.347, "0.35"), (1.0, "1.0")])
@@ -66,27 +48,6 @@ def test_no_clause_is_cut_within_its_brackets():
     assert wording.clipped(text, 20) == "a is 1 [1, 2] …"
     assert wording.clipped(text, 1) == "a is 1 [1, 2] …"  # one at least
     assert wording.clipped(text, 45) == "a is 1 [1, 2], b is 2 (n = 3, here; there) …"
-
-
-@pytest.mark.parametrize(
-    ("ratio", "said"),
-    [
-        (Ratio(2.8, 2.4, 3.2, 6), True),
-        (Ratio(4.0, 1.8, 9.1, 4), False),  # decided, and five times as wide as it is narrow
-        (Ratio(1.0, 0.99, 1.01, 20), True),
-        (Ratio(1.1, 0.9, 1.3, 6), False),
-        (Ratio(2.8, 2.4, 3.2, 6, spread=2.0), False),
-        (Ratio(NAN, NAN, NAN, 0), False),
-    ],
-)
-def test_a_ratio_is_said_alone_where_it_is_decided_and_narrow(ratio, said):
-    assert wording.settled(ratio) is said
-
-
-def test_where_only_the_direction_is_known_that_is_said():
-    assert wording.decodes(Ratio(2.8, 2.4, 3.2, 6), "that") == "decodes 2.8 times as fast as that"
-    assert wording.decodes(Ratio(3.7, 2.6, 5.4, 10), "that") == "decodes faster than that"
-    assert wording.decodes(Ratio(0.3, 0.1, 0.5, 10), "that") == "decodes slower than that"
 
 
 @pytest.mark.parametrize(
@@ -121,25 +82,3 @@ def test_what_the_probes_read_is_said_and_how_far_they_lie_apart():
         "limits by the fastest of n = 30 bandwidth probes, 63 GB/s; median 34"
     )
     assert wording.probed({}) == wording.probed(dict(bandwidth_gbps={})) == ""
-
-
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (Ratio(2.0, 1.8, 2.2, 8), "2.00x [1.80, 2.20] of it (torch)"),
-        (Ratio(1.0, 0.8, 1.2, 8), "1.00x [0.80, 1.20] of it (torch), which n = 8 blocks do not decide"),
-        (Ratio(1.0, 0.8, 1.2, 1), "1.00x [0.80, 1.20] of it (torch), which n = 1 block does not decide"),
-        (Ratio(0.7, 0.5, 0.9, 8, spread=0.5), "0.70x [0.50, 0.90] of it (torch), unstable over n = 8 blocks"),
-    ],
-)
-def test_a_ratio_that_decides_nothing_says_which_way(found, said):
-    assert wording.standing(found, "it", dict(name="torch", dtype="float32")) == said
-
-
-def test_a_race_names_all_who_ran_and_counts_where_it_was_won():
-    won = Ratio(0.5, 0.4, 0.6, 8, times=True)
-    races = [dict(name="a", tokens=n, others=others, ratio=won) for n, others in ((10, ["b"]), (20, ["b", "c"]))]
-    races.append(dict(name="a", tokens=30, others=["b"], ratio=Ratio(1.5, 1.4, 1.6, 8, times=True)))
-    races.append(dict(name="a", tokens=40, others=[], ratio=None))
-    assert wording.first_before(races) == "a makes the first token before b and c at 2 of 3 prompt lengths"
-    assert wording.first_before(races[3:]) == ""

@@ -1,10 +1,9 @@
 """What every figure is held to, wherever a test of an experiment draws one: a title that is a finding and fits, and one
-colour a subject. So are findings, see there."""
+colour a subject."""
 
 import matplotlib.pyplot as plt
 import pytest
 
-from tests.experiments.findings import plain_findings  # noqa: F401
 from tests.figures import drawn
 
 

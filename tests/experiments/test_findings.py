@@ -1,14 +1,227 @@
-"""Every experiment that has a finding is held to a plain first sentence."""
+"""What each notebook claims of made data: a person's sentence only where every ratio that it names bears it out, else
+the generic one. One row a notebook."""
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+from types import SimpleNamespace as Made
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.experiments.findings import FINDINGS, module_of, with_findings
+from llama_lab import experiments
+from llama_lab.bench import standings, summary
+from llama_lab.bench.statistics import Ratio, Verdict, of_times
+
+FASTER, SLOWER = Ratio(2.5, 2.2, 2.8, 6), Ratio(0.4, 0.35, 0.45, 6)
+OPEN, EQUAL, WIDE = Ratio(1.1, 0.9, 1.3, 6), Ratio(1.0, 0.99, 1.01, 20), Ratio(4.0, 1.8, 9.1, 4)
+RATIOS = st.sampled_from([FASTER, SLOWER, OPEN, EQUAL, WIDE])
 
 
-def test_every_finding_is_known():
-    assert set(with_findings()) == set(FINDINGS)
+def finding(name):
+    return importlib.import_module(f"llama_lab.experiments.{name}.finding")
 
 
-@pytest.mark.parametrize("name", FINDINGS)
-def test_it_is_looked_at_wherever_a_test_asks_for_it(name):
-    assert getattr(module_of(name), FINDINGS[name]).__name__ == "saying"
+def in_turn(*ratios):
+    """A function that gives these ratios one after the other, whatever it is asked."""
+    left = iter(ratios)
+    return lambda *_, **__: next(left)
+
+
+def entry(name, backend, **more):
+    return dict(name=name, backend=backend, dtype="float32", decode=Made(n=6, median=10.0), **more)
+
+
+def of_headline(patch, first, second):
+    patch.setattr(summary, "paired_ratio", in_turn(first, second))
+    return finding("headline").claim([])
+
+
+def of_text_generation(patch, first, second):
+    module = finding("text_generation")
+    patch.setattr(module.statistics, "unpaired_ratio", in_turn(first))
+    patch.setattr(module, "medians", lambda *_: dict(step=1.0, nocache=first.value))
+    return module.claim([], "step", "nocache")
+
+
+def of_honest_measurement(patch, first, second):
+    return finding("honest_measurement").claim(
+        [{}, dict(ratio=first, label="baseline cold"), dict(ratio=second, label="both warm")]
+    )
+
+
+def of_jit_placement(patch, first, second):
+    patch.setattr(summary, "paired_ratio", in_turn(first, second))
+    rows = [dict(name=name, valid_trials=6, tokens_equal=True, tokens_per_second=dict(median=10)) for name in ("loop",)]
+    return finding("jit_placement").claim([], rows)
+
+
+def of_shapes(patch, first, second):
+    module = finding("shapes_and_recompilation")
+    times = dict(buckets=of_times(first), exact=of_times(second))
+    patch.setattr(module.table, "ratios", lambda *_: times)
+    policies = [
+        Made(subject=name, total=(t,), programs=p) for name, t, p in (("one", 1, 2), ("buckets", 3, 4), ("exact", 2, 4))
+    ]
+    return module.claim(policies)
+
+
+def of_kv_cache(patch, first, second):
+    return finding("kv_cache").claim({32: first, 768: second})
+
+
+def of_compile_time(patch, first, second):
+    module = finding("compile_time")
+    patch.setattr(module.table, "start_ratio", in_turn(of_times(first), of_times(second), of_times(EQUAL)))
+    return module.claim([])
+
+
+def of_fewer_bits(patch, first, second):
+    module = finding("fewer_bits")
+    patch.setattr(module.table, "ratio", in_turn(first))
+    return module.claim([], {256: [entry("loop", standings.JAX), entry("llamacpp", standings.LLAMACPP)]})
+
+
+def of_ollama(patch, first, second):
+    patch.setattr(standings, "ratio", in_turn(first))
+    return finding("ollama").claim([], [entry("loop", standings.JAX), entry("ollama", standings.OLLAMA)])
+
+
+def of_first_token(patch, first, second):
+    trials = [
+        Made(subject=name, backend=backend, dtype="float32") for name, backend in (("step", "jax"), ("torch", "torch"))
+    ]
+    ratios = [dict(tokens=n, best="step", peer="torch", ratio=ratio) for n, ratio in ((10, first), (400, second))]
+    return finding("time_to_first_token").claim(trials, ratios)
+
+
+def of_extraction(patch, first, second):
+    module = finding("activation_extraction")
+    patch.setattr(module.extraction_table, "like_for_like", in_turn(first))
+    patch.setattr(module.extraction_table, "rivals", lambda *_: {module.CUT: second})
+    return module.claim([])
+
+
+def of_gpu(patch, first, second):
+    module = finding("gpu")
+    subjects = [dict(subject=name) for name in ("loop", module.data.BASELINE)]
+    patch.setattr(module.data, "models", lambda _: ["random:tiny"])
+    patch.setattr(module.data, "rates", lambda *_: subjects)
+    patch.setattr(module.data, "between", in_turn(first))
+    return module.claim([Made(platform="gpu", device="H100")])
+
+
+def of_upgrading(patch, first, second):
+    module = finding("upgrading_jax")
+    patch.setattr(module.table, "releases", lambda _: ["0.1", "0.2"])
+    patch.setattr(module.table, "rate", lambda _, name, __: Made(median=float(name)))
+    patch.setattr(module.table, "wrong", lambda *_: [])
+    patch.setattr(module.table, "ratio", in_turn(first))
+    return module.claim([], dict(facts={}))
+
+
+def of_drafts(patch, first, second):
+    entries = [
+        entry("loop+lookup", standings.JAX, task=task, ratio=ratio)
+        for task, ratio in (("copy", first), ("open", second))
+    ]
+    return finding("past_one_token_a_pass").claim(entries)
+
+
+# how it is made, the person's sentence, and the verdicts of the first and of the second ratio that it needs (None: any)
+F, S, UNDECIDED = (Verdict.FASTER,), (Verdict.SLOWER,), (Verdict.INCONCLUSIVE, Verdict.UNSTABLE)
+ROWS = {
+    "headline": (of_headline, "; compiled kernels that read fewer bits another", F, F),
+    "text_generation": (of_text_generation, "Without a KV cache", F, None),
+    "honest_measurement": (of_honest_measurement, "such a ratio measures the compiler", F, F),
+    "jit_placement": (of_jit_placement, "compiling several at once adds", F, F),
+    "shapes_and_recompilation": (of_shapes, "A new server is fastest with one", F, F),
+    "kv_cache": (of_kv_cache, "times in a long.", F, F),
+    "compile_time": (of_compile_time, "Keeping compiled programs on disk leaves", S, S),
+    "fewer_bits": (of_fewer_bits, "decodes faster than llama.cpp", F, None),
+    "ollama": (of_ollama, "times as fast as Ollama", F, None),
+    "time_to_first_token": (of_first_token, "before every other float32 runtime at 2 of 2", F, F),
+    "activation_extraction": (of_extraction, "times as transformers", F, F),
+    "gpu": (of_gpu, "On the GPU loop decodes", F, None),
+    "upgrading_jax": (of_upgrading, "times as fast as the slowest", F, None),
+    "past_one_token_a_pass": (of_drafts, "on open questions they may gain or lose", F, UNDECIDED),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@settings(deadline=None)
+@given(first=RATIOS, second=RATIOS)
+def test_a_sentence_is_said_only_where_the_ratios_bear_it_out(name, first, second):
+    make, sentence, *needed = ROWS[name]
+    with pytest.MonkeyPatch.context() as patch:
+        said = make(patch, first, second)
+    generic = re.search(r": ([^:]+) \(n = \d+\)\.$", said.sentence)
+    if sentence in said.sentence:
+        assert all(of is None or ratio.verdict in of for ratio, of in zip((first, second), needed, strict=True))
+    elif generic:
+        assert generic[1] in set(Verdict)
+    else:  # a person's sentence that claims less
+        assert [c.outcome for c in said.evidence] == [said.evidence[0].ratio.verdict]
+        assert said.evidence[0].outcome in (("slower" in said.sentence and S) or F)
+    assert said.sentence.endswith(".")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_sentence_is_said_where_they_do_and_the_generic_one_where_they_do_not(name):
+    make, sentence, *needed = ROWS[name]
+    right = [OPEN if of == UNDECIDED else SLOWER if of == S else FASTER for of in needed]
+    right = (
+        [WIDE, OPEN] if name == "fewer_bits" else [Ratio(7, 6, 8, 6), FASTER] if name == "honest_measurement" else right
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        said = make(patch, *right)
+    assert sentence in said.sentence
+    assert len(said.sentence.split()) <= 20
+    with pytest.MonkeyPatch.context() as patch:
+        assert ": equal within 2 % (n = 20)." in make(patch, EQUAL, EQUAL).sentence
+
+
+def test_findings_without_a_ratio_say_what_they_count():
+    host, points = (
+        finding("host_loop"),
+        [dict(model=name, dispatch=Made(median=d), wait=Made(median=1.0)) for name, d in (("a", 1.0), ("b", 0.25))],
+    )
+    assert host.claim(points).sentence.startswith("Starting programs takes 50%")
+    assert "in the largest" in host.claim(points).sentence
+    assert "in the largest" not in host.claim(points[::-1]).sentence
+    assert "No model" in host.claim([]).sentence
+    grown = dict(layers=[dict(bytes=1, median=1.0), dict(bytes=3, median=2.0)])
+    assert finding("growth").claim(grown).sentence.endswith("through more layers, takes 2.0 times as long.")
+    assert (
+        "0.50 times the time"
+        in finding("growth").claim(dict(layers=[dict(bytes=1, median=2.0), dict(bytes=3, median=1.0)])).sentence
+    )
+    assert "No size" in finding("growth").claim({}).sentence
+    fates = [Made(name="a", caught="the gate", why=""), Made(name="b", caught="", why="")]
+    assert "1 of 2 made to mislead" in finding("your_own_placement").claim(fates).sentence
+    load = dict(first=Made(n=3), server="step", backend="jax", tokens_s=99.0, offered=100.0)
+    other = load | dict(server="ollama", backend="ollama", tokens_s=40.0)
+    serving = finding("what_serving_needs").claim
+    assert (
+        "about all that was asked for; ollama makes at most 40." in serving(dict(step=[load], ollama=[other])).sentence
+    )
+    assert (
+        "60 tokens/s at most; ollama 40." in serving(dict(step=[load | dict(tokens_s=60.0)], ollama=[other])).sentence
+    )
+    assert "No server" in serving({}).sentence
+    kernels = finding("compiled_kernels").claim
+    sizes = [entry("loop", "jax", what="decode", tokens=64, ratio=ratio) for ratio in (FASTER, OPEN)]
+    assert kernels([*sizes, entry("llamacpp", "llama.cpp", what="decode", tokens=64, ratio=None)]).sentence == (
+        "After short texts compiled kernels decode faster than llama.cpp on 1 of 2 files."
+    )
+    assert "No size" in kernels([]).sentence
+
+
+def test_every_finding_is_looked_at():
+    without = {"host_loop", "growth", "your_own_placement", "what_serving_needs", "compiled_kernels"}
+    traced = {"what_may_be_jitted"}  # its sentence is a rule of JAX
+    modules = [m.name for m in pkgutil.iter_modules(experiments.__path__)]
+    have = {n for n in modules if importlib.util.find_spec(f"llama_lab.experiments.{n}.finding")}
+    assert have == set(ROWS) | without | traced

@@ -186,9 +186,3 @@ def test_a_damaged_manifest_is_one_line_and_stays_as_it_is(tmp_path, text, words
             use()
         assert words in str(caught.value)
     assert path.read_text() == text
-
-
-def test_a_finding_that_does_not_begin_in_plain_words_is_told():
-    long = " ".join(["word"] * 30) + "."
-    found = [dict(name="01-a", finding=long), dict(name="02-b", finding="Short it is."), dict(name="03-c", finding="")]
-    assert report.unplain(found) == ["01-a's finding: its first sentence has 30 words, more than 20"]

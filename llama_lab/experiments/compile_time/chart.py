@@ -19,7 +19,7 @@ from llama_lab.bench.wording import listed
 from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
 from llama_lab.experiments.compile_time.starts import WAYS
-from llama_lab.experiments.compile_time.table import NEVER, BreakEven
+from llama_lab.experiments.compile_time.table import BreakEven
 from llama_lab.figures import style
 from llama_lab.figures.labels import readable, spread_labels
 from llama_lab.figures.style import (
@@ -212,16 +212,6 @@ def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
     return figure
 
 
-def tokens_words(found: BreakEven) -> str:
-    """`41 tokens [30, 55]`, `at once`, `never`."""
-    if np.isnan(found.tokens):
-        return "not measured"
-    words = "at once" if found.tokens == 0 else "never" if found.tokens == NEVER else f"{found.tokens:.0f} tokens"
-    if np.isnan(found.low) or found.low == found.high:
-        return words
-    return words + within(found, lambda tokens: "never" if tokens == NEVER else f"{tokens:.0f}")
-
-
 @styled
 def paid_back(
     trials: Sequence[Start],
@@ -259,7 +249,7 @@ def paid_back(
 
 def ahead(evens: dict[tuple[tuple[str, str], tuple[str, str]], BreakEven]) -> str:
     """Who is ahead of whom at once, and who from when on; last, of whom that is open. evens: by (ours, the other)."""
-    at_once = [(a, b) for (a, b), even in evens.items() if tokens_words(even) == "at once"]
+    at_once = [(a, b) for (a, b), even in evens.items() if even.words == "at once"]
     others = {b for _, b in at_once}
     said = (
         [f"{len(at_once)} of {len(evens)} ways are ahead of {next(iter(others))[0]} at once"]
@@ -271,7 +261,7 @@ def ahead(evens: dict[tuple[tuple[str, str], tuple[str, str]], BreakEven]) -> st
     ]
     for (a, b), even in sorted(rest, key=lambda pair: pair[1].undecided):
         lead = f"{a[0]} {a[1]} is ahead of {b[0] if a[1] == b[1] else f'{b[0]} {b[1]}'}"
-        words = tokens_words(even)
+        words = even.words
         when = words if words.startswith(("never", "at once")) else f"after {words}"
         said.append(f"{even.n} starts do not decide when {lead}" if even.undecided else f"{lead} {when}")
     return "; ".join(said[:2]) or "No two ways of starting were measured"

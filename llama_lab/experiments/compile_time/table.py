@@ -12,6 +12,7 @@ import numpy as np
 from llama_lab.bench import intervals, statistics, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.experiment import whole
+from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.compile_time.measure import STAGES, Compilation
 from llama_lab.experiments.compile_time.starts import WAYS
@@ -163,6 +164,16 @@ class BreakEven:
     def undecided(self) -> bool:
         """The interval says nothing: from at once to never."""
         return self.low == 0 and self.high == NEVER
+
+    @property
+    def words(self) -> str:
+        """`41 tokens [30, 55]`, `at once`, `never`."""
+        if math.isnan(self.tokens):
+            return "not measured"
+        words = "at once" if self.tokens == 0 else "never" if self.tokens == NEVER else f"{self.tokens:.0f} tokens"
+        if math.isnan(self.low) or self.low == self.high:
+            return words
+        return words + within(self, lambda tokens: "never" if tokens == NEVER else f"{tokens:.0f}")
 
 
 def break_even(trials: Sequence[Start], ours: tuple[str, str], other: tuple[str, str], seed: int = 0) -> BreakEven:

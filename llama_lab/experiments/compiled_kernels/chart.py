@@ -103,7 +103,7 @@ def scaling(axes_points: dict[str, dict[str, list[dict]]], backends: dict[str, s
         if not found:
             axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
     panels[0][0].set_ylabel("decode rate, tokens/s (log scale)")
-    said = "".join(finding.kept(axes_points.get("context", {}))) or "how rates go with the context was not measured"
+    said = finding.kept(axes_points.get("context", {})) or "how rates go with the context was not measured"
     headline(figure, said[0].upper() + said[1:])
     return figure
 

@@ -58,7 +58,7 @@ def costs(entries: Sequence[dict]) -> Figure:
         axes.set_xlabel(f"rows in one pass (log scale;\nn ≥ {n} processes, bars: 95 % intervals)")
         axes.set_title(TITLES[kind], fontsize=12)
     panels[0].set_ylabel("time of a pass, over one row's (log scale)")
-    said = "".join(finding.together(entries)) or "what rows cost was not measured"
+    said = finding.together(entries) or "what rows cost was not measured"
     headline(figure, said[0].upper() + said[1:])
     return figure
 

@@ -48,7 +48,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 6), fontsize=9.5)
     else:
         axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
-    headline(figure, finding.claim(entries, what) or "No size was measured")
+    headline(figure, finding.claim(entries, what))
     return figure
 
 

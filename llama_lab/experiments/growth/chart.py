@@ -37,7 +37,7 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
         figure,
         f"Mark: median of n = {n} answers in {processes[0]} process{'es' * (processes[0] != 1)}; line: all of them.",
     )
-    headline(figure, finding.claim(axes_points) or "A step grows with the rows of its batch")
+    headline(figure, finding.claim(axes_points))
     return figure
 
 

@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
-import numpy as np
+from llama_lab.bench.claim import Claim, stated
+
+AXES = {"layers": "through more layers", "width": "in wider layers", "context": "of a longer text"}
 
 
-def growth(points: dict[str, Sequence[dict]], crossing: float) -> str:
-    """How far the cost of a token follows the bytes that it must read."""
-    said = []
-    for axis, unit in (("layers", "layers"), ("width", "numbers of width"), ("context", "cache slots")):
-        if len(points.get(axis, ())) > 1:
-            first, last = points[axis][0], points[axis][-1]
-            more = last["bytes"] / first["bytes"], last["median"] / first["median"]
-            said.append(
-                f"from {first['value']} to {last['value']} {unit} a token's bytes become {more[0]:.1f} times as many"
-                f" and its time {more[1]:.1f} times as long"
-            )
-    sentence = "; ".join(said) if said else "no size was varied"
-    sentence = " ".join(filter(None, [claim(points), sentence[0].upper() + sentence[1:]]))
+def growths(points: Mapping[str, Sequence[dict]]) -> dict[str, dict[str, float]]:
+    """Axis → how many times as many bytes a token reads at its last point as at its first, and how many times as long
+    it takes."""
+    ends = {axis: (points[axis][0], points[axis][-1]) for axis in AXES if len(points.get(axis, ())) > 1}
+    return {
+        axis: dict(more=last["bytes"] / first["bytes"], longer=last["median"] / first["median"])
+        for axis, (first, last) in ends.items()
+    }
+
+
+def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
+    """How much longer a token takes that reads more."""
+    axis, numbers = next(iter(growths(points).items()), ("", {}))
+    if not axis:
+        return Claim("No size that a token's bytes grow with was varied.")
+    said = "A token that reads {more:.1f} times as many bytes, {noun}, takes {longer:.1f} times as long."
+    other = "A token that reads {more:.1f} times as many bytes, {noun}, takes {longer:.2f} times the time."
+    numbers |= dict(noun=AXES[axis])
+    return stated(said, when=numbers["longer"] > 1, **numbers) or stated(other, **numbers)
+
+
+def growth(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
+    """The claim, the same of every axis, and what a batch gains. crossing: rows at which the time to compute overtakes
+    the time to read; NaN where it does not."""
     batch = points.get("batch", ())
-    if len(batch) > 1:
-        first, last = batch[0], batch[-1]
-        gain = int(last["value"]) * first["median"] / (int(first["value"]) * last["median"])
-        sentence += (
-            f"; a batch of {last['value']} makes {gain:.1f} times as many tokens/s as a batch of {first['value']}"
-        )
-        if np.isfinite(crossing):
-            sentence += f", the two limits, reading and arithmetic, crossing at about {crossing:.0f} rows"
-    return sentence + "."
-
-
-def claim(points: dict[str, Sequence[dict]]) -> str:
-    """How much longer a token takes that reads more; "" where no size was varied."""
-    for axis, noun in (
-        ("layers", "through more layers"),
-        ("width", "in wider layers"),
-        ("context", "of a longer text"),
-    ):
-        if len(points.get(axis, ())) > 1:
-            first, last = points[axis][0], points[axis][-1]
-            more, longer = last["bytes"] / first["bytes"], last["median"] / first["median"]
-            return f"A token that reads {more:.1f} times as many bytes, {noun}, takes {longer:.1f} times as long."
-    return "Of what a token's cost grows with only the batch was varied." if len(points.get("batch", ())) > 1 else ""
+    rates = [int(p["value"]) / p["median"] for p in batch]
+    return claim(points).text(
+        *(
+            f"{axis}: {n['more']:.1f} times the bytes, {n['longer']:.1f} times the time"
+            for axis, n in growths(points).items()
+        ),
+        f"a batch of {batch[-1]['value']} makes {rates[-1] / rates[0]:.1f} times the tokens/s"
+        if len(rates) > 1
+        else "",
+        f"reading and arithmetic take equally long at about {crossing:.0f} rows" if math.isfinite(crossing) else "",
+    )

@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from llama_lab.bench import statistics
-from llama_lab.bench.numbers import round_ratio
-from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import Verdict
-from llama_lab.experiments.kv_cache import measure
+from llama_lab.bench.claim import Claim, Comparison, stated
+from llama_lab.bench.statistics import Ratio
 
 
-def kv_cache(case: dict, contexts: dict[int, statistics.Ratio], quality: Sequence[dict], model: str) -> str:
-    """What a cache gains on the published case and at each context, and what a smaller one costs."""
-    parts = [
-        f"On GPT-2's shapes, all warm, a cache with jit makes a 15-token answer {case['both'].words} as fast"
-        " as no cache without"
-        f" jit, where {case['published']['ratio']:.2f}x was published, and {case['cache_alone'].words} as fast"
-        " as no cache with"
-        " jit"
-    ]
-    known = {n: r for n, r in contexts.items() if r.n}
-    if known:
-        first, last = min(known), max(known)
-        parts.append(
-            f"a jitted token of {model} with a cache comes {known[first].words} as fast as without after {first}"
-            " tokens and"
-            f" {known[last].words} after {last}"
-        )
-    small = next((e for e in quality if e["kv"] == "int8"), None)
-    if small:
-        parts.append(f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens")
-    return f"{claim(contexts)} {'; '.join(parts)}."
+def by_context(contexts: Mapping[int, Ratio]) -> list[Comparison]:
+    """A token with a cache beside one without, after each number of tokens that has trials."""
+    return [Comparison(contexts[n], "a jitted token with a cache", f"one without after {n} tokens", "speed")
+            for n in sorted(contexts) if contexts[n].n]  # fmt: skip
 
 
-def claim(contexts: dict[int, statistics.Ratio]) -> str:
+def claim(contexts: Mapping[int, Ratio]) -> Claim:
     """What a cache gains after few tokens and after many."""
-    known = {n: r for n, r in contexts.items() if r.n}
-    if not known:
-        return "What a KV cache gains was not measured."
-    first, last = known[min(known)], known[max(known)]
-    if any(r.verdict != Verdict.FASTER for r in (first, last)):
-        return "These trials do not decide at every length of text what a KV cache gains."
-    said = f"With a KV cache a token comes {round_ratio(first.value)} times as fast"
-    return said + (f" in a short text, {round_ratio(last.value)} times in a long." if last is not first else ".")
+    if not (known := by_context(contexts)):
+        return Claim("What a KV cache gains was not measured.")
+    said = "With a KV cache a token comes {first} times as fast in a short text, {last} times in a long."
+    return stated(said, when=len(known) > 1, first=known[0], last=known[-1]) or known[-1].generic
 
 
-def growth(trials: Sequence[Trial], model: str, contexts: Sequence[int], seed: int = 0) -> str:
-    """What a cache saves at each context."""
-    found = {n: measure.saving(trials, model, n, seed) for n in sorted(contexts)}
-    words = ", ".join(f"{ratio.words} after {n}" for n, ratio in found.items() if ratio.n)
-    return f"Jitted, a token comes so much faster with a cache: {words or 'not measured'}."
+def kv_cache(case: dict, contexts: Mapping[int, Ratio], quality: Sequence[dict]) -> str:
+    """The claim, what a cache gains on the published case, and what a smaller one costs."""
+    both, alone = (
+        Comparison(case[key], "a 15-token answer on GPT-2's shapes with cache and jit", other, "speed")
+        for key, other in (("both", "neither"), ("cache_alone", "jit without cache"))
+    )
+    small = next((e for e in quality if e["kv"] == "int8"), None)
+    return claim(contexts).text(
+        f"{both.words}, where {case['published']['ratio']:.2f}x was published",
+        alone.words,
+        f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens"
+        if small
+        else "",
+    )

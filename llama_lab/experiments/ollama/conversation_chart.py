@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from llama_lab.bench import standings
-from llama_lab.bench.wording import UNDECIDED
+from llama_lab.bench.statistics import UNDECIDED
 from llama_lab.figures.labels import spread_labels
 from llama_lab.figures.marks import HATCHES, interval_words, look
 from llama_lab.figures.style import headline, new, plain_ticks, rows, styled

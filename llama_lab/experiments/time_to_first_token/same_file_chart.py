@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import standings
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import first_before
-from llama_lab.experiments.time_to_first_token import same_file, table
+from llama_lab.experiments.time_to_first_token import finding, same_file, table
 from llama_lab.experiments.time_to_first_token.chart import by_length, nothing, pairs, ratios_by_length
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import kind, look
@@ -45,7 +44,7 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
     readable(right.yaxis)
     right.set_ylabel(f"time over that of {others or 'llama.cpp'}\n(log scale; below 1 the placement is sooner)")
     right.set_title(f"over llama.cpp on the same file, n ≥ {pairs(found)} pairs", fontsize=10)
-    said = first_before(same_file.races(trials, seed))
+    said = finding.first_before(same_file.races(trials, seed))
     headline(figure, said or "First tokens of the kernels, no peer on the same file measured")
     return figure
 

@@ -53,7 +53,7 @@ def under_load(found: dict[str, list[dict]], missing: Sequence[dict] = ()) -> Fi
     noted(gap, "Gap between two pieces", "ms (log scale)",
           f"line: P50, n ≥ {fewest:,} gaps\ndashed: P99 where n ≥ {many:,}")  # fmt: skip
     noted(tokens, "Tokens a second", "tokens/s (log scale)", "dotted: as many as were asked for\n")
-    headline(figure, finding.claim(found) or "No server has a valid answer")
+    headline(figure, finding.claim(found))
     return figure
 
 

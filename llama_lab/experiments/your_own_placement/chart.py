@@ -39,7 +39,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
         axes.axhline(len(below) - 0.5, color="black", linewidth=0.8)
         rows.beside(axes, len(below) - 0.5, "below: must not pass", style="italic")
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
-    fates = [measure.fate(e) for e in table if e["name"] in finding.KINDS]
+    fates = [measure.fate(e) for e in table if e["name"] in measure.WHAT]
     headline(figure, finding.claim(fates))
     return figure
 

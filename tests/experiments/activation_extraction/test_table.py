@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_lab.bench import AGAIN, record
-from llama_lab.experiments.activation_extraction import finding, rungs
+from llama_lab.experiments.activation_extraction import rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import STAGES
 from llama_lab.experiments.activation_extraction.plan import LADDER, SECOND, Extraction
@@ -157,7 +157,6 @@ def test_void_passes_count_nowhere_and_are_named():
     entry = next(e for e in extraction_table.table(rows) if e["subject"] == CUT)
     assert (entry["rate"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: resid_post:0"])
     assert extraction_table.rivals(rows)[CUT].n == 0
-    assert "N2 torch cut wrote other values and has no time" in finding.extraction(rows)
 
 
 def test_scaling_is_paired_by_block():
@@ -165,36 +164,6 @@ def test_scaling_is_paired_by_block():
     assert (one["workers"], two["workers"], two["rate"].n) == (1, 2, 3)
     assert two["ratio"].value == pytest.approx(1.25, rel=0.03)
     assert extraction_table.scaled([]) == []
-
-
-def test_the_finding_says_what_the_rows_say():
-    sentence = finding.extraction(measured(), [dict(name=PINNED, reason="no GPU here")])
-    for words in (
-        "puts 1,1",
-        "of one jit of every layer with blocking copies (N1)",
-        "transformers' output_hidden_states",
-        "of the slower of its two ceilings",
-        "“fixed shapes” 0.7",
-        "alone costs time",
-        "a careful first version that keeps the same layers",
-        "“async copies” gain nothing here",
-        "2 processes on the same cores make 1.2",
-        "pinned host memory is not measured (no GPU here)",
-    ):
-        assert words in sentence, words
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
-
-
-def test_what_the_rows_do_not_decide_is_not_claimed():
-    sentence = finding.extraction(measured(1, ()))
-    assert "which these passes do not decide" in sentence
-    assert "no gain is shown for" in sentence
-    assert "what gains" not in sentence
-    assert "nan" not in sentence
-    nothing = [r.model_copy(update=dict(valid=False, reason="compiled")) for r in measured(2)]
-    assert finding.extraction(nothing).startswith("extract has no valid pass")
-    assert finding.extraction([]).startswith("extract has no valid pass")
 
 
 def test_promises_stand_beside_what_was_measured():

@@ -11,7 +11,6 @@ from llama_lab.bench import protocol
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.activation_extraction import (
     command,
-    finding,
     simulation,
     workers,
     workers_chart,
@@ -158,21 +157,6 @@ def test_rates_and_overheads_are_found_again():
     assert workers_table.scaled(void) == []
     assert workers_table.overheads(void) == {}
     assert workers_table.fleets(void) == []
-
-
-def test_the_finding_names_each_engine_and_what_a_unit_costs_it():
-    said = finding.workers(measured())
-    for part in (
-        "of one process by 2 child processes",
-        "of one process by 2 Ray actors",
-        "10.0 ms",
-        "30.0 ms",
-        "tokens on",
-    ):
-        assert part in said, part
-    alone = finding.workers([t for t in measured() if t.subject == ONE and t.run == SCALING])
-    assert alone.endswith("nobody was measured beside it.")
-    assert "nothing to compare" in finding.workers([])
 
 
 def test_a_unit_of_the_smallest_size_has_the_share_that_is_asked_for():

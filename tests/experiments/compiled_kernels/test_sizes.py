@@ -9,7 +9,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import protocol
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
-from llama_lab.experiments.compiled_kernels import finding, size_table, sizes
+from llama_lab.experiments.compiled_kernels import size_table, sizes
 from tests.bench.test_record import trial
 
 TINY = (
@@ -85,20 +85,7 @@ def test_void_answers_do_not_count_and_without_a_peer_there_is_no_ratio():
     alone = size_table.table(rows(dict(loop=300)))
     assert alone[0]["ratio"] is None
     assert size_table.ours(alone) == []
-    assert finding.ahead(alone) == []
     assert size_table.table([]) == []
-
-
-def test_the_sentence_counts_on_how_many_files_we_are_ahead():
-    made = rows(dict(loop=300, llamacpp=100), prompts=dict(loop=900, llamacpp=1000))
-    made += rows(dict(loop=19, llamacpp=20), "large/q4_0", megabytes=1000)
-    decode, prefill = finding.ahead(size_table.table(made))
-    assert decode == (
-        "loop decodes at 0.95 to 3.00 times the rate of the best peer on the same file where that is decided, n = 6,"
-        " ahead on 1 of 2 at 64 tokens"
-    )
-    assert prefill.startswith("loop takes prompts at 0.90 to 0.90 times")
-    assert prefill.endswith("ahead on 0 of 1 at 50 tokens")
 
 
 @pytest.mark.parametrize(

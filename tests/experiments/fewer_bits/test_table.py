@@ -3,9 +3,9 @@
 import pytest
 
 from llama_lab.bench.frames import show
-from llama_lab.experiments.fewer_bits import finding, reading, table
+from llama_lab.experiments.fewer_bits import reading, table
 from llama_lab.experiments.fewer_bits.reading import ALL, PROSE
-from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
+from tests.experiments.fewer_bits.race import NAMES, entries_of, race
 
 
 def test_an_entry_joins_rate_bandwidth_memory_and_quality():
@@ -38,26 +38,6 @@ def test_the_tables_hold_every_subject():
     assert frame.loc["loop", "KL"] == 0
     without = show(table.over_llamacpp(entries_of(made, read=False)[256], made, 256), table.COLUMNS)
     assert without["KL"].isna().all()
-
-
-def test_the_sentence():
-    made = race()
-    said = finding.fewer_bits(made, entries_of(made), MISSING)
-    assert said.startswith("The fastest placement, loop+fused, decodes ")
-    assert " At context 256 the fastest placement, loop+fused on q4_1 weights, decodes 4" in said
-    share = "90% of what the fastest probe's bandwidth allows: "
-    assert share + "2.9" in said or share + "3.0" in said
-    assert "of its fastest quantisation (llamacpp+q4_0 on q4_0 weights)" in said
-    assert said.endswith("llamacpp+q8_0 was not measured here.")
-
-
-def test_the_sentence_where_there_is_little():
-    made = race(["loop"], blocks=1)
-    said = finding.fewer_bits(made, entries_of(made, ["loop"], read=False), [])
-    assert said.endswith(".")
-    assert "nan" not in said
-    void = [t.model_copy(update=dict(valid=False, reason="wrong: token 1")) for t in made]
-    assert "nothing to compare" in finding.fewer_bits(void, entries_of(void, ["loop"], read=False), [])
 
 
 def test_the_probes_are_the_tables_or_the_most_of_its_trials():

@@ -142,12 +142,10 @@ def test_the_machine_line_names_the_gpu(table):
     assert figures.read_manifest(out)["notebooks"]["12-gpu"]["machine"].startswith("NVIDIA H200 · ")
     # of a run that ended before its first block
     early = [row for row in rows if row.phase == "first" and row.run == "decode"]
-    assert finding.gpu(early).endswith("no placement has a valid trial.")
     chart.gpu_decode({m: data.rates(early, m) for m in data.models(early)}, data.subjects(early))
     chart.gpu_first_token(data.first_tokens(early))
     chart.gpu_starts({m: data.starts(early, m) for m in data.models(early)}, data.subjects(early))
     real = [row.model_copy(update=dict(platform="gpu", device="NVIDIA H200")) for row in rows]
-    assert "On NVIDIA H200, " in finding.gpu(real)
     assert "REHEARSAL" not in data.label(real, meta)
 
 

@@ -5,7 +5,7 @@ from llama_jax import checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Run
-from llama_lab.experiments.growth import finding, measure
+from llama_lab.experiments.growth import measure
 from tests.bench.test_record import trial
 
 SMALL = (
@@ -104,17 +104,6 @@ def test_an_axis_in_the_order_of_its_sizes():
 def test_void_answers_do_not_count():
     spoilt = [t.model_copy(update=dict(valid=False)) if t.run == "batch 4" else t for t in made()]
     assert [p["value"] for p in measure.axis_of(spoilt, "batch")] == ["1", "16"]
-
-
-def test_the_finding_names_what_grew():
-    points = {axis: measure.axis_of(made(), axis, 100.0) for axis in ("batch", "layers")}
-    sentence = finding.growth(points, 2.0)
-    assert "a batch of 16 makes 2.0 times as many tokens/s as a batch of 1" in sentence
-    assert "about 2 rows" in sentence
-    points["context"] = [dict(value="64", median=10, bytes=1), dict(value="8192", median=25, bytes=2)]
-    sentence = finding.growth(points, np.nan)
-    assert "rom 64 to 8192 cache slots a token's bytes become 2.0 times as many and its time 2.5 times as" in sentence
-    assert finding.growth({}, np.nan) == "No size was varied."
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from llama_lab.bench import process, protocol, published, record, statistics
 from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
-from llama_lab.experiments.honest_measurement import finding, measure
+from llama_lab.experiments.honest_measurement import measure
 from tests.bench.test_record import trial
 from tests.conftest import save_llama
 
@@ -103,22 +103,6 @@ def test_welch_is_scipys():
     interval = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).confidence_interval()
     found = statistics.welch(a, b)
     assert (found.low, found.high) == pytest.approx((np.exp(interval.low), np.exp(interval.high)))
-
-
-def test_the_finding_says_what_the_trials_say():
-    sentence = finding.claims(
-        measure.speed_ups(cache_claim()), measure.first_tokens(first_token_claim()), measure.two_ways(order_claim())
-    )
-    for words in (
-        "3.00x [3.00, 3.00] (n = 6) as fast when both sides are warm",
-        "timed the way that 16.32x and 2.44x were published",
-        "the same two programs give 30.00x [30.00, 30.00] (n = 2) and 2.00x [2.00, 2.00] (n = 2)",
-        "in 1 of 1 rounds one after the other",
-        "in 0 of 1 interleaved",
-    ):
-        assert words in sentence
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
 
 
 def test_what_an_interrupted_process_left_is_dropped():

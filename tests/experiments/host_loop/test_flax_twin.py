@@ -5,7 +5,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import protocol, record
-from llama_lab.experiments.host_loop import finding, flax_chart, flax_twin
+from llama_lab.experiments.host_loop import flax_chart, flax_twin
 from llama_lab.experiments.host_loop.flax_twin import CallRow
 
 TINY = (
@@ -102,42 +102,6 @@ def test_what_an_interrupted_process_left_is_dropped():
     left = [row(flax_twin.STEP, process=1, block=0, complete_ns=[1] * 5)]
     made = [r.model_copy(update=dict(block=0, process=2)) for r in rows(("big",), processes=1)]
     assert flax_twin.table(left + made)[-1]["complete_us"].n == 4
-
-
-def test_the_finding_says_what_the_rows_say():
-    sentence, over_step = finding.flax_twin(rows()), flax_twin.times_as_long(rows(), "big", flax_twin.JITTED).value
-    for words in (
-        "hands 200 operations",
-        "takes 8.6",
-        f"takes {over_step:.2f}x",
-        " us [",
-        "25% of its token, and its program hands back 400 MB a token, not 1;",
-        "smallest model its call takes 1.33x",
-    ):
-        assert words in sentence
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
-
-
-def test_what_the_rows_do_not_decide_is_not_claimed():
-    same = {flax_twin.JITTED: flax_twin.STEP, flax_twin.NNX_JITTED: flax_twin.SPLIT}
-    made = []
-    for turn in range(8):
-        for way in flax_twin.WAYS:
-            made.append(row(way, turn))
-            if way in same:  # now longer, now shorter by the same factor
-                other = row(same[way], turn, scale=1.05 if turn % 2 else 1 / 1.05)
-                made[-1] = made[-1].model_copy(
-                    update=dict(dispatch_ns=other.dispatch_ns, complete_ns=other.complete_ns)
-                )
-    sentence = finding.flax_twin(made)
-    assert "of step, too close for these data" in sentence
-    assert "later than the same module split once, too close for these data" in sentence
-    alone = finding.flax_twin([r for r in made if r.round == 0])
-    assert "nan" not in alone
-    assert "(n = 1)" in alone
-    nothing = [r.model_copy(update=dict(valid=False)) for r in made]
-    assert finding.flax_twin(nothing).startswith("No two ways")
 
 
 @pytest.mark.slow

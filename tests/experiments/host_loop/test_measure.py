@@ -15,7 +15,7 @@ from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.host_loop import clock as hostclock
-from llama_lab.experiments.host_loop import finding, measure
+from llama_lab.experiments.host_loop import measure
 from llama_lab.experiments.host_loop.clock import HostTrial
 from tests.bench.test_record import trial
 
@@ -130,30 +130,6 @@ def test_serving_pairs_whole_runs():
     )
     assert found["ratio"].verdict == "faster"
     assert measure.served(measured_models()) == []
-
-
-def test_the_finding_claims_what_is_decided_and_no_more():
-    made = measured_models()
-    tables = {m: measure.table(made, m) for m in measure.models(made)}
-    points = measure.by_size(made)
-    sentence = finding.host_loop(points, tables, measure.served(serving()))
-    for words in (
-        "83% of its time starting programs, not waiting for them, at 0.1 M weights",
-        "2% at 100 M",
-        "waiting overtakes starting at about",
-        "random:small the fastest of those measured is loop with 5.",
-        "serves 1.8",
-    ):
-        assert words in sentence, (words, sentence)
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
-    alike = [t.model_copy(update=dict(token_times_ns=made[0].token_times_ns)) for t in made]
-    tables = {m: measure.table(alike, m) for m in measure.models(alike)}
-    sentence = finding.host_loop(points[1:], tables, measure.served(serving(1.0)))
-    assert "overtakes" not in sentence
-    assert "no strategy is told apart as faster" in sentence
-    assert "whether threads for the text work help, these trials do not tell" in sentence
-    assert finding.host_loop([], {}, []).endswith(".")
 
 
 def test_the_clock_adds_up_what_each_thread_spends():

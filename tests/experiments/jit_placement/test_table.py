@@ -1,8 +1,6 @@
 """What sampling adds, paired in blocks, in words and in a chart; what another temperature compiles; the pipelines that
 a reader can write."""
 
-from dataclasses import replace
-
 import jax
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from llama_jax.placement import parse
 from llama_jax.sampling import Sampler
 from llama_lab.bench import SAMPLED
 from llama_lab.bench.workload import Workload
-from llama_lab.experiments.jit_placement import chart, finding, table
+from llama_lab.experiments.jit_placement import chart, table
 from tests.bench.test_record import trial
 from tests.figures.drawn import assert_drawn, words
 
@@ -44,30 +42,6 @@ def test_a_void_trial_takes_its_pair_with_it():
         for t in trials({"step": 1})
     ]
     assert len(table.costs(made, ["step"])[0].points) == 5
-
-
-def test_the_sentences_say_the_numbers():
-    found = table.costs(trials({"eager": 20, "step": 1, "loop": 2}), ["eager", "step", "loop"])
-    said = finding.sampling(found, SETTINGS)
-    assert said.startswith(f"Sampling ({SETTINGS}) adds 1.")
-    assert "to a token under step, where it shows least, and 20." in said
-    assert "under eager; eager, which loses most, keeps 0.83x [" in said  # the one whose rate falls most
-    assert said.endswith("of its greedy rate (n = 8).")
-    noisy = [replace(c, added=replace(c.added, low=-1.0)) if c.name == "eager" else c for c in found]
-    assert finding.sampling(noisy, SETTINGS).endswith("; under eager the noise hides it.")
-    nothing = [replace(c, added=replace(c.added, low=-1.0)) for c in found]
-    assert finding.sampling(nothing, SETTINGS) == f"Sampling ({SETTINGS}) adds nothing that these trials show."
-    assert "not known" in finding.sampling([], SETTINGS)
-    assert (
-        finding.settings(
-            [
-                dict(name="step", programs=2, seconds=1.5),
-                dict(name="a", programs=1, seconds=0.1),
-                dict(name="b", programs=0, seconds=0),
-            ]
-        )
-        == "For another temperature step compiles 2 programs (1.50 s), a compiles 1 program (0.10 s) and b nothing."
-    )
 
 
 def test_the_chart_names_what_is_added(tmp_path):

@@ -5,7 +5,7 @@ from llama_jax import checkpoint, config
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, passages
 from llama_lab.bench import run as suite
-from llama_lab.experiments.kv_cache import finding, measure
+from llama_lab.experiments.kv_cache import measure
 from tests.bench.test_record import trial
 
 SMALL = (
@@ -124,16 +124,6 @@ def test_english_is_text_of_the_asked_length(packaged):
     ids = passages.english(packaged, 300)
     assert len(ids) == 300
     assert " the " in packaged.tokenizer.decode(ids)
-
-
-def test_the_finding_says_what_was_measured():
-    case = measure.published_case(the_case())
-    sentence = finding.kv_cache(
-        case, {32: case["jit_alone"], 512: case["both"]}, [dict(kv="int8", top1=0.995, tokens=400)], "m"
-    )
-    for words in ("8.00x [", "16.32x was published", "2.00x [", "4.00x", "after 512", "99.5% of 400 tokens"):
-        assert words in sentence
-    assert sentence.endswith(".")
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench.workload import encoder
-from llama_lab.experiments.ollama import conversation_chart, finding, kept, table, turns
+from llama_lab.experiments.ollama import conversation_chart, kept, table, turns
 from llama_lab.peers import ollama_native
 from tests.figures.drawn import words
 
@@ -50,8 +50,6 @@ def test_each_turn_makes_the_tokens_of_the_placement_alone(packaged):
 
 
 def test_the_finding_names_who_was_asked_and_is_silent_of_who_was_not():
-    assert finding.kept([], ["step+fused", "ollama"]) == ""
-    assert finding.kept([], []) == ""
     assert table.both_ways([], ["step+fused"]).empty
     assert table.both_ways([], []).empty
     drawn = conversation_chart.conversation({}, {}, [40, 110], 16, "")

@@ -7,7 +7,7 @@ import pytest
 
 from llama_lab.bench import compile_causes, workload
 from llama_lab.bench.frames import show
-from llama_lab.experiments.shapes_and_recompilation import finding, measure, table
+from llama_lab.experiments.shapes_and_recompilation import measure, table
 from llama_lab.experiments.shapes_and_recompilation.measure import Served
 from tests.bench.test_record import trial
 
@@ -129,12 +129,8 @@ def test_a_stream_with_wrong_tokens_has_no_time_but_keeps_its_programs():
     assert table.fastest(found).subject == workload.POWERS
     assert workload.ONE not in table.all_parts(found)
     assert table.ratios(found)[workload.ONE].n == 0
-    sentence = finding.shapes(found, table.surprises(rows))
-    assert sentence.endswith("one shape made other tokens.")
-    assert "powers of two serves them fastest" in sentence
     none = [r.model_copy(update=dict(valid=False)) for r in rows]
     assert table.fastest(table.accounts(none, measure.SHAPES)) is None
-    assert "none has a time" in finding.shapes(table.accounts(none, measure.SHAPES), table.surprises(rows))
 
 
 def test_a_warm_request_that_compiles_takes_the_warm_time_away():
@@ -211,31 +207,3 @@ def test_draws_are_compared_where_nothing_was_greedy():
     rows += [drawn(s, 1, "temperature 0.7", "same") for s in (measure.STATIC, measure.TRACED)]
     rows += [drawn(s, 2, "temperature 1, top-p 0.9", s) for s in (measure.STATIC, measure.TRACED)]
     assert table.draws_words(rows).startswith("1 of 2 drawn answers")
-
-
-def test_the_finding_says_what_the_rows_say():
-    rows = everything(3)
-    sentence = finding.shapes(table.accounts(rows, measure.SHAPES), table.surprises(rows))
-    expected = (
-        "compile 9 programs in 9.1 s with growing cache",
-        "2 programs in 2.0 s with one shape (n = 3 each)",
-        "one shape serves them fastest, in 4.3 s",
-        "growing cache takes 2.68x [2.68, 2.68] as long",
-        "2 programs for reloaded weights (0 once cured)",
-    )
-    for words in expected:
-        assert words in sentence
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
-    assert "does not separate" not in sentence
-    single = finding.shapes(table.accounts(everything(1), measure.SHAPES), table.surprises(everything(1)))
-    assert "(one process each, so no interval)" in single
-    noisy = [
-        r.model_copy(update=dict(token_times_ns=[9 * t for t in r.token_times_ns]))
-        if (r.subject, r.block) == (workload.ONE, 1)
-        else r
-        for r in rows
-    ]
-    assert "n = 3 does not separate it from" in finding.shapes(
-        table.accounts(noisy, measure.SHAPES), table.surprises(rows)
-    )

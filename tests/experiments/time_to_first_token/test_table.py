@@ -186,49 +186,6 @@ def test_what_was_not_measured_is_named_with_its_reason():
     assert table.shortened(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
-def test_the_finding_claims_a_length_only_where_every_peer_is_decided():
-    sentence = finding.first_token(everything(), ["torch-compile"])
-    assert sentence.startswith(
-        "The best float32 placement makes the first token before every other float32 runtime at 2 of 3 "
-    )
-    assert " At 50 and 100 tokens the best float32 placement's first token comes before that of every peer" in sentence
-    assert "(3 were measured)" in sentence
-    assert "these trials do not decide it at 10 tokens" in sentence
-    assert "at 10 the quickest peer, llamacpp, takes 1.00x [1.00, 1.00] (n = 6) as long as step exact" in sentence
-    assert sentence.endswith("; not measured: torch-compile.")
-
-
-def test_the_finding_says_where_a_peer_is_first():
-    quick = [
-        t.model_copy(update=dict(token_times_ns=[10**7, 2 * 10**7]))
-        if (t.subject, t.prompt_tokens) == ("llamacpp", 10)
-        else t
-        for t in everything()
-    ]
-    sentence = finding.first_token(quick)
-    assert "; at 10 that of llamacpp comes before it;" in sentence
-    assert sentence.startswith(
-        "Another float32 runtime makes the first token before the best float32 placement at 1 of 3 "
-    )
-    assert sentence.endswith(".")
-    packed = [t.model_copy(update=dict(dtype="q4_1")) if t.subject == "llamacpp" else t for t in quick]
-    sentence = finding.first_token(packed)
-    assert sentence.startswith(
-        "The best float32 placement makes the first token before every other float32 runtime at 3 of"
-    )
-    assert "; at 10 that of llamacpp (q4_1 weights) comes before it; " in sentence
-    assert "the quickest peer, llamacpp (q4_1 weights), takes" in sentence
-    assert finding.first_token([t for t in everything() if t.backend == "jax"]).startswith("No placement and no peer")
-
-
-def test_the_finding_speaks_of_10_and_400_where_they_are():
-    more = [*everything(), *(request(name, n, b) for name in TIMES for n in (400, 800) for b in range(6))]
-    sentence = finding.first_token(more)
-    assert "; at 10 the quickest" in sentence
-    assert "; at 400 the quickest" in sentence
-    assert "; at 800" not in sentence
-
-
 def test_scripting_is_judged_against_the_same_loop_without():
     slower = {"torch-script": 1.25, "torch-compile": 0.5, "torch+static": 1.0}
     made = [
@@ -242,10 +199,3 @@ def test_scripting_is_judged_against_the_same_loop_without():
         (what, n) for what in ("the dynamic operations scripted", "everything compiled") for n in LENGTHS
     ]
     assert [round(e["ratio"].value, 2) for e in found] == [0.8] * 3 + [2.0] * 3
-    words = finding.scripting(found)
-    assert words.startswith(
-        "The dynamic operations scripted: without that, PyTorch's first token takes 0.80x to 0.80x as"
-    )
-    assert "it loses at 10, 50 and 100 tokens" in words
-    assert "it gains at 10, 50 and 100 tokens" in words
-    assert finding.scripting([]) == "What scripting gains was not measured here."

@@ -9,7 +9,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import COMPILED, protocol
 from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
-from llama_lab.experiments.what_serving_needs import finding, measure, servers, table
+from llama_lab.experiments.what_serving_needs import measure, servers, table
 from llama_lab.experiments.what_serving_needs.client import Answer
 from llama_lab.experiments.what_serving_needs.load import Ask
 from llama_lab.experiments.what_serving_needs.measure import Request, Serving
@@ -149,6 +149,3 @@ def test_it_is_measured(tmp_path, monkeypatch):
     assert found[2, "buckets", 4.0]["compiled"] == 0 < found[2, "exact", 8.0]["compiled"]
     assert found[2, "exact", 8.0]["programs"] < found[2, "buckets", 4.0]["programs"]
     assert sum(e["gated"] for e in entries) == 9
-    said = finding.serving(entries, meta | dict(parameters=ASKED))
-    assert "Under load step+donate makes up to " in said
-    assert "9 of 9 answers that generate made again alone are the same" in said

@@ -1,11 +1,9 @@
 """What made-up requests say, by hand; and the sentence."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from llama_lab.bench.frames import show
-from llama_lab.experiments.what_serving_needs import finding, table
+from llama_lab.experiments.what_serving_needs import table
 from tests.experiments.what_serving_needs.made import META, NOTES, campaign, request, voided
 
 
@@ -65,44 +63,3 @@ def test_loads_find_their_places():
     frame = show(entries, table.COLUMNS)
     assert frame.loc[("step+donate", 4, "buckets", 4.0), "refused"] == 2
     assert frame.loc[("ollama", 4, "buckets", 1.0), "first P99"] == "needs n ≥ 1,000"
-
-
-@pytest.mark.parametrize(
-    ("made", "does"),
-    [(99.0, "step makes 99 tokens/s, about all that was asked for"), (60.0, "step serves 60 tokens/s at most")],
-)
-def test_who_makes_what_is_asked_for_might_make_more(made, does):
-    load = dict(first=SimpleNamespace(n=3), server="step", backend="jax", tokens_s=made, offered=100.0)
-    other = load | dict(server="ollama", backend="ollama", tokens_s=40.0)
-    said = finding.claim(dict(step=[load], ollama=[other]))
-    assert said == f"As requests become more frequent, {does}; ollama makes at most 40."
-
-
-def test_the_sentence():
-    said = finding.serving(table.loads(campaign(), NOTES), META)
-    assert said.startswith("As requests become more frequent, step+")
-    assert " Under load step+donate makes up to " in said
-    assert " tokens/s (first token, P50: 106 ms at 1/s and 1004 ms at 4/s, with 2 of 12 refused), step+fused " in said
-    assert " and ollama makes up to " in said
-    assert (
-        "step+fused at 1/s: with one shape 92% is padding, the first token (P50) comes after 150 ms and 0 programs"
-        " compile in service, with few shapes 38% is padding, the first token (P50) comes after 56 ms and 0 programs"
-        " compile in service and with exact lengths 0% is padding, the first token (P50) comes after 400 ms and 7"
-        " programs compile in service; " in said
-    )
-    assert "; from 1 to 8 slots of step+donate the first token changes (150 ms and 106 ms), " in said
-    assert "; 12 of 12 answers that generate made again alone are the same; " in said
-    assert said.endswith("; llama.cpp's server was not measured here.")
-    assert finding.serving([], META | dict(missing=[])) == "Nothing was measured."
-
-
-@pytest.mark.parametrize(
-    ("reason", "valid", "words"),
-    [
-        ("near-tie at token 3", True, "1 of 2 answers that generate made again alone are the same, 1 parts at a near"),
-        ("wrong: token 3 is 5", False, "1 of 2 answers that generate made again alone are the same, 1 is wrong"),
-    ],
-)
-def test_answers_that_parted_are_said(reason, valid, words):
-    rows = [request(gated=True), request(order=1, gated=True, valid=valid, reason=reason)]
-    assert words in finding.serving(table.loads(rows), META)

@@ -22,7 +22,7 @@ from llama_lab.bench.guard import Region
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.workload import Workload
-from llama_lab.experiments.your_own_placement import chart, finding, measure
+from llama_lab.experiments.your_own_placement import chart, measure
 from llama_lab.experiments.your_own_placement.measure import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
 from tests.bench.test_record import trial
 from tests.figures.drawn import META, words
@@ -178,8 +178,6 @@ def test_ones_own_is_caught_by_the_same_rules():
         for t in made()
     ]
     assert fates(trials)["mine"] == measure.Fate("mine", measure.FAILED, "failed: ValueError: no")
-    sentence = finding.own_placement(measure.table(trials, ["step", "mine", NESTED.name]), "mine", measure.line(MINE))
-    assert f"it has no time, {measure.FAILED} caught it (failed: ValueError: no)" in sentence
 
 
 def test_right_by_chance_is_not_right():
@@ -196,20 +194,6 @@ def test_right_by_chance_is_not_right():
 
 def test_the_sentence_and_the_tables_are_computed():
     table = measure.table(made(), ["step", "mine", NESTED.name])
-    sentence = finding.own_placement(table, "mine", measure.line(MINE))
-    parts = (
-        "Placement('mine', jit=('attend', 'head')): it decodes 10.0 tokens/s [10.0, 10.0], 1% of the"
-        " limit by the fastest bandwidth probe",
-        f"a wrong one (“{SHORT}”) gets no time from the gate (token 3 is 7",
-        f"(“{ANEW}”) gets no time from the guard (compiled in",
-        f"(“{NESTED.name}”) gets no verdict from the interval (1.01x",
-    )
-    for part in parts:
-        assert part in sentence
-    decided = finding.own_placement(
-        measure.table(made(nested=30), ["step", "mine", NESTED.name]), "mine", measure.line(MINE)
-    )
-    assert f"“{NESTED.name}”, meant as one too close to call, has a verdict here (1.50x" in decided
     frame = show(measure.specimens(table), measure.COLUMNS)
     assert [*frame["caught by"]] == [GATE, GUARD, INTERVAL]
     assert [*frame["void"]] == [8, 8, 0]
