@@ -142,7 +142,7 @@ class LocalFolder(Listed):
 
     def _put(self, name: str, content: Content, place: Callable[[Path, Path], None]) -> None:
         target, staged = self.path / name, self.path / temporary(name)
-        with self._told(f"Cannot write {target}", "What is committed stays valid"):
+        with self._in_one_line(f"Cannot write {target}", "What is committed stays valid"):
             make_folder(target.parent)
             try:
                 with open(staged, "wb") as file:
@@ -160,7 +160,7 @@ class LocalFolder(Listed):
         return None if self.size(name) is None else boundary.content(self.path / name, limit)
 
     def part(self, name: str, start: int, stop: int) -> np.ndarray:
-        with self._told(f"Cannot read {self.path / name}"):
+        with self._in_one_line(f"Cannot read {self.path / name}"):
             if self.size(name) is None:
                 raise UserError(f"{self.path / name} is missing.")
             if stop <= start:
@@ -168,7 +168,7 @@ class LocalFolder(Listed):
             return np.asarray(np.memmap(self.path / name, np.uint8, "r"))[start:stop]
 
     def size(self, name: str) -> int | None:
-        with self._told(f"Cannot read {self.path / name}"):
+        with self._in_one_line(f"Cannot read {self.path / name}"):
             try:
                 return (self.path / name).stat().st_size
             except OSError as error:
@@ -177,7 +177,7 @@ class LocalFolder(Listed):
                 raise
 
     def remove(self, name: str) -> None:
-        with self._told(f"Cannot remove {self.path / name}"):
+        with self._in_one_line(f"Cannot remove {self.path / name}"):
             (self.path / name).unlink(missing_ok=True)
 
     def tidy(self) -> None:
@@ -194,7 +194,7 @@ class LocalFolder(Listed):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        with self._told(f"Cannot write to {self.path}"):
+        with self._in_one_line(f"Cannot write to {self.path}"):
             make_folder(self.path)
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -204,7 +204,7 @@ class LocalFolder(Listed):
 
     def _all(self, prefix: str) -> list[tuple[str, int]]:
         found = []
-        with self._told(f"Cannot read {self.path}"):
+        with self._in_one_line(f"Cannot read {self.path}"):
             for home, _, files in os.walk(self.path / prefix.rpartition("/")[0], onerror=unless_missing):
                 for file in files:
                     name = (Path(home) / file).relative_to(self.path).as_posix()
@@ -214,7 +214,7 @@ class LocalFolder(Listed):
         return found
 
     @contextlib.contextmanager
-    def _told(self, what: str, comfort: str = "") -> Iterator[None]:
+    def _in_one_line(self, what: str, comfort: str = "") -> Iterator[None]:
         """An OSError as one line: what could not be done, why, and what helps. ValueError: a name that no file can
         have."""
         try:

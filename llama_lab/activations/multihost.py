@@ -73,8 +73,8 @@ def agreed(value: T) -> T:
         return value
     content = np.frombuffer(json.dumps(value).encode(), np.uint8)
     size = int(multihost_utils.broadcast_one_to_all(np.int32(content.size)))
-    told = multihost_utils.broadcast_one_to_all(np.resize(content, size))
-    return json.loads(told.astype(np.uint8).tobytes())
+    received = multihost_utils.broadcast_one_to_all(np.resize(content, size))
+    return json.loads(received.astype(np.uint8).tobytes())
 
 
 @contextlib.contextmanager

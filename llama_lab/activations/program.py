@@ -80,7 +80,7 @@ def tapped(
         rope=rope.rotate if rotary else rope.unrotated,
         append=kvc.append_none,
     )
-    x, found = embeddings.embed(params.embedding, ids, positions), {}
+    x, values = embeddings.embed(params.embedding, ids, positions), {}
     for i, weights in enumerate(params.layers):
         seen: Values = {}
 
@@ -98,13 +98,13 @@ def tapped(
             ffn=ffn.FFNS[config.hidden_act],
             tap=tap,
         )
-        found |= {str(s): laid_out(s.name, seen[s.name], positions) for s in sites if s.layer == i}
+        values |= {str(s): laid_out(s.name, seen[s.name], positions) for s in sites if s.layer == i}
     if Site("ln_final") in sites:
-        found["ln_final"] = normalise(params.head.norm, x)
+        values["ln_final"] = normalise(params.head.norm, x)
     if Site("logits") in sites:
         vocabulary = params.embedding.weight if params.head.weight is None else params.head.weight
-        found["logits"] = head.head(params.head, vocabulary, x, norm=normalise)
-    return found
+        values["logits"] = head.head(params.head, vocabulary, x, norm=normalise)
+    return values
 
 
 def laid_out(name: str, value, positions: Int[Array, "B T"]):
@@ -196,13 +196,13 @@ class Compiled:
         if isinstance(examples, str):
             raise UserError("One text is given where several are expected; put it in a list.")
         unit = self.plan(0, 0, [encode(self.checkpoint)(example) for example in examples])
-        found = {
+        columns = {
             site: np.empty((unit.size, *shape), jnp.dtype(self.spec.dtype)) for site, shape in self.row_shapes.items()
         }
         for batch in unit.batches:
             for site, value in self.dispatch(batch)[0].items():
-                found[site][batch.to] = self.kept(batch, value)
-        return found | unit.rows
+                columns[site][batch.to] = self.kept(batch, value)
+        return columns | unit.rows
 
 
 def check_weights(checkpoint: Checkpoint) -> None:
@@ -267,10 +267,10 @@ class Extractor(Compiled):
         if self.mesh is not None:
             specs = (*[PartitionSpec("data")] * 3, PartitionSpec())
             inputs = tuple(sharding.spread(values, self.mesh, spec) for values, spec in zip(inputs, specs, strict=True))
-        found = self.executable(self.params, *inputs)
-        for array in jax.tree.leaves(found):
+        results = self.executable(self.params, *inputs)
+        for array in jax.tree.leaves(results):
             array.copy_to_host_async()
-        return found
+        return results
 
     def kept(self, batch: Batch, value: jax.Array) -> np.ndarray:
         """The kept rows [n ...] of one site of a dispatched batch, on the host."""
@@ -292,17 +292,17 @@ def checked_shape(batch: Sequence[int], context: int) -> tuple[int, int]:
 def checked_ids(example: int, ids: Sequence[int], vocabulary: int) -> np.ndarray:
     """Token ids [n] of one example. Raises UserError, naming it, where they are no such thing."""
     try:
-        found = np.asarray(ids)
+        array = np.asarray(ids)
     except ValueError:  # lists of several lengths
-        found = np.asarray(None)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        array = np.asarray(None)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise UserError(f"Example {example} is not a list of token ids.")
-    if found.size and not (found.min() >= 0 and found.max() < vocabulary):
+    if array.size and not (array.min() >= 0 and array.max() < vocabulary):
         raise UserError(
             f"Example {example} has a token id outside the vocabulary of {vocabulary}; it was made by another"
             " tokenizer."
         )
-    return found.astype(np.int32)
+    return array.astype(np.int32)
 
 
 def encode(checkpoint: Checkpoint) -> Callable[[str | Sequence[int]], Sequence[int]]:

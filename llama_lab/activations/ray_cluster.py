@@ -86,7 +86,7 @@ class Overheard(io.TextIOBase):
     its line. over: whether all is done, and nothing of what Ray says matters any more."""
 
     def __init__(self, out: TextIO):
-        self.out, self.told, self.within, self.over = out, set(), None, False
+        self.out, self.sentences, self.within, self.over = out, set(), None, False
 
     def write(self, text: str) -> int:
         thread = threading.get_ident()
@@ -94,8 +94,8 @@ class Overheard(io.TextIOBase):
             return self.out.write(text)
         self.within = thread if rays else None
         sentence = rays and text[rays.end() :].strip().partition(". ")[0]
-        if sentence and not self.over and sentence not in self.told:
-            self.told.add(sentence)
+        if sentence and not self.over and sentence not in self.sentences:
+            self.sentences.add(sentence)
             print(f"Ray: {sentence[:LONGEST]}.", file=sys.stderr, flush=True)
         return len(text)
 

@@ -18,7 +18,7 @@ ATOMIC_PUT = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "os
 
 def open_url(url: str) -> RemoteFolder:
     """Raises UserError for a protocol that there is not, or whose package is not installed, naming the package."""
-    with told(f"Cannot open {shown(url)}"):
+    with in_one_line(f"Cannot open {shown(url)}"):
         filesystem, root = fsspec.core.url_to_fs(url)
         return RemoteFolder(url.rstrip("/"), filesystem, root)
 
@@ -33,14 +33,14 @@ class RemoteFolder(Listed):
 
     def write(self, name: str, content: Content) -> None:
         target, staged = self._path(name), self._path(name if self.atomic else temporary(name))
-        with told(f"Cannot write {self.where}/{name}", " What is committed stays valid; run again."):
+        with in_one_line(f"Cannot write {self.where}/{name}", " What is committed stays valid; run again."):
             self.filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
             self.filesystem.pipe_file(staged, b"".join(buffers(content)))
             if staged != target:
                 self.filesystem.mv(staged, target)
 
     def create(self, name: str, content: bytes) -> bool:
-        with told(f"Cannot write {self.where}/{name}"):
+        with in_one_line(f"Cannot write {self.where}/{name}"):
             if self.atomic:
                 try:
                     self.filesystem.pipe_file(self._path(name), content, mode="create")
@@ -53,7 +53,7 @@ class RemoteFolder(Listed):
         return True
 
     def read(self, name: str, limit: int = LIMIT) -> bytes | None:
-        with told(f"Cannot read {self.where}/{name}"):
+        with in_one_line(f"Cannot read {self.where}/{name}"):
             try:
                 if (size := self.filesystem.size(self._path(name)) or 0) > limit:
                     raise UserError(f"{self.where}/{name} has {size:,} bytes; at most {limit:,} are read.")
@@ -62,12 +62,12 @@ class RemoteFolder(Listed):
                 return None
 
     def part(self, name: str, start: int, stop: int) -> np.ndarray:
-        with told(f"Cannot read {self.where}/{name}"):
+        with in_one_line(f"Cannot read {self.where}/{name}"):
             content = self.filesystem.cat_file(self._path(name), start=start, end=stop) if stop > start else b""
             return np.frombuffer(content, np.uint8)
 
     def size(self, name: str) -> int | None:
-        with told(f"Cannot read {self.where}/{name}"):
+        with in_one_line(f"Cannot read {self.where}/{name}"):
             self.filesystem.invalidate_cache()
             try:
                 return self.filesystem.size(self._path(name))
@@ -75,7 +75,7 @@ class RemoteFolder(Listed):
                 return None
 
     def remove(self, name: str) -> None:
-        with told(f"Cannot remove {self.where}/{name}"), contextlib.suppress(FileNotFoundError):
+        with in_one_line(f"Cannot remove {self.where}/{name}"), contextlib.suppress(FileNotFoundError):
             self.filesystem.rm_file(self._path(name))
 
     def tidy(self) -> None:
@@ -85,7 +85,7 @@ class RemoteFolder(Listed):
         return contextlib.nullcontext()
 
     def _all(self, prefix: str) -> list[tuple[str, int]]:
-        with told(f"Cannot read {self.where}"):
+        with in_one_line(f"Cannot read {self.where}"):
             self.filesystem.invalidate_cache()  # listings of what others wrote since
             home = "/".join(filter(None, (self.root, prefix.rpartition("/")[0])))
             found = self.filesystem.find(home, detail=True) if self.filesystem.exists(home) else {}
@@ -97,7 +97,7 @@ class RemoteFolder(Listed):
 
 
 @contextlib.contextmanager
-def told(what: str, comfort: str = "") -> Iterator[None]:
+def in_one_line(what: str, comfort: str = "") -> Iterator[None]:
     """One line; each protocol raises exceptions of its own."""
     try:
         yield

@@ -182,8 +182,8 @@ def open_source(source, field: str | None = None, limit: int | None = None) -> S
     if isinstance(source, str | os.PathLike):
         return named(os.fsdecode(source), field, limit)
     if hub.is_dataset(source):
-        return of_dataset(source, field, limit)
-    return of_objects(source, field, limit)
+        return dataset_source(source, field, limit)
+    return object_source(source, field, limit)
 
 
 def named(source: str, field: str, limit: int | None) -> Source:
@@ -198,13 +198,13 @@ def named(source: str, field: str, limit: int | None) -> Source:
         read = partial(readers.typed, "standard input", field)
         return Source("Standard input", read, lambda: dict(kind="stdin", field=field), limit, repeatable=False)
     if source.startswith("hf:"):
-        return of_hub(source, field, limit)
+        return hub_source(source, field, limit)
     paths = find(source)
     contents, stamp = Files(paths, field), partial(files, paths, field, tails)
     return Source(source, contents.read, partial(files, paths, field), limit, contents=contents, stamp=stamp)
 
 
-def of_hub(source: str, field: str, limit: int | None) -> Source:
+def hub_source(source: str, field: str, limit: int | None) -> Source:
     """A dataset by name. Its parquet files are read as such: a process then needs only the row groups of its units."""
     loaded = hub.load(source)
     about, stamp = (partial(described, by, field) for by in (loaded.about, partial(loaded.about, tails)))
@@ -214,7 +214,7 @@ def of_hub(source: str, field: str, limit: int | None) -> Source:
     return Source(source, contents.read, about, limit, contents=contents, stamp=stamp)
 
 
-def of_dataset(dataset, field: str, limit: int | None) -> Source:
+def dataset_source(dataset, field: str, limit: int | None) -> Source:
     """A dataset object; a streamed one is read in order."""
     name, describe = hub.name_of(dataset), partial(hub.about, dataset, field)
     if not hasattr(dataset, "__len__"):
@@ -243,7 +243,7 @@ def tails(paths: Sequence[Path]) -> list:
     return [readers.tail(path) for path in paths]
 
 
-def of_objects(source, field: str, limit: int | None) -> Source:
+def object_source(source, field: str, limit: int | None) -> Source:
     """A Python iterable of texts, of lists of token ids, or of records."""
     kind = type(source).__name__
     if not isinstance(source, Iterable) or isinstance(source, Mapping | Set) or getattr(source, "ndim", 1) == 0:

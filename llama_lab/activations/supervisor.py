@@ -230,8 +230,8 @@ def check(workers: Sequence[Worker], done: bool) -> None:
         for worker in bad:
             print(f"Worker {worker.index} {worker.end}; the others did its units.", file=sys.stderr, flush=True)
         return
-    if all(w.progress is None for w in workers) and (told := [w.error for w in bad if w.error]):
-        raise UserError(told[0])  # a mistake that all of them met before they began
+    if all(w.progress is None for w in workers) and (mistakes := [w.error for w in bad if w.error]):
+        raise UserError(mistakes[0])  # a mistake that all of them met before they began
     worker = min(bad or workers, key=lambda w: (not w.error, w.index))
     others = f" So did {len(bad) - 1} more." if len(bad) > 1 else ""
     raise UserError(

@@ -94,15 +94,17 @@ def check(folder: Folder) -> Check:
         if commit is None:
             continue
         found.append(Commit(**plain(commit)))  # without its moments: there may be many units
-        shard = attempt(folder, shard_name(unit), problems, lambda c=commit: list(of_shard(folder, c, sizes, spec)))
+        shard = attempt(
+            folder, shard_name(unit), problems, lambda c=commit: list(shard_problems(folder, c, sizes, spec))
+        )
         problems += [Problem(shard_name(unit), reason) for reason in shard or ()]
         if shard == [] and spec:
-            problems += [Problem(commit_name(unit), reason) for reason in of_moments(folder, commit, spec)]
+            problems += [Problem(commit_name(unit), reason) for reason in moment_problems(folder, commit, spec)]
         for site, one in commit.moments.items():
             before = merged.get(site, one)
             if before.mean.shape == one.mean.shape:  # if not, it is a problem that has been told
                 merged[site] = merge(before, one) if site in merged else one
-    problems += [*of_names(folder, sizes), *of_sequence(found)]
+    problems += [*name_problems(folder, sizes), *sequence_problems(found)]
     whole = attempt(
         folder, COMPLETE, problems, lambda: read_whole(folder), "missing: the run has not finished; resume it"
     )
@@ -116,8 +118,8 @@ def check(folder: Folder) -> Check:
             problems.append(Problem(RUN, "changed since the run finished"))
         if plan is not None and whole.plan_sha256 != digest_of(folder, PLAN):
             problems.append(Problem(PLAN, "changed since the run finished"))
-        problems += of_whole(folder, whole, found, merged)
-        index = attempt(folder, INDEX, problems, lambda: of_index(folder, whole, found))
+        problems += total_problems(folder, whole, found, merged)
+        index = attempt(folder, INDEX, problems, lambda: index_problems(folder, whole, found))
         problems += [Problem(INDEX, f"{reason}; `store.rebuild_index` makes it again") for reason in index or ()]
     return Check(len(found), sum(c.rows for c in found), problems)
 
@@ -136,7 +138,7 @@ def attempt(
         return None
 
 
-def of_shard(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Mapping | None) -> Iterator[str]:
+def shard_problems(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Mapping | None) -> Iterator[str]:
     """Missing, truncated, changed; another dtype, shape or site than the run's; labels out of order. The first is
     enough."""
     name = shard_name(commit.unit)
@@ -154,7 +156,7 @@ def of_shard(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Map
         different = list(shards.unlike(tensors, commit.rows, spec)) if spec else []
         yield from different
         if not different and set(shards.LABELS) <= tensors.keys():
-            yield from of_labels(
+            yield from label_problems(
                 {label: shards.read(folder, name, tensors[label], 0, commit.rows) for label in shards.LABELS}, commit
             )
 
@@ -167,7 +169,7 @@ def digest(folder: Folder, name: str, size: int) -> str:
     return found.hexdigest()
 
 
-def of_labels(labels: Mapping[str, np.ndarray], commit: Commit) -> Iterator[str]:
+def label_problems(labels: Mapping[str, np.ndarray], commit: Commit) -> Iterator[str]:
     """Examples are the unit's, and rows in order of example, segment, position, each once."""
     example = labels["example"]
     if example.size and not commit.first <= example.min() <= example.max() < commit.first + commit.examples:
@@ -185,7 +187,7 @@ def of_labels(labels: Mapping[str, np.ndarray], commit: Commit) -> Iterator[str]
         yield f"row {1 + int(np.argmin(after))} does not come after the one before it (example, segment, position)"
 
 
-def of_moments(folder: Folder, commit: Sealed, spec: Mapping) -> Iterator[str]:
+def moment_problems(folder: Folder, commit: Sealed, spec: Mapping) -> Iterator[str]:
     """The commit's mean and M2, computed again from the values of a shard that has no problem itself."""
     name = shard_name(commit.unit)
     if (commit.rows and set(commit.moments) != set(spec["sites"])) or not set(commit.moments) <= set(spec["sites"]):
@@ -227,7 +229,7 @@ def same(stored: Moments, computed: Moments) -> bool:
     return bool(((mean & m2) | unbounded).all())
 
 
-def of_names(folder: Folder, sizes: Mapping[str, int]) -> Iterator[Problem]:
+def name_problems(folder: Folder, sizes: Mapping[str, int]) -> Iterator[Problem]:
     """Temporary files, shards without a commit, and what else does not belong among the units."""
     for name in folder.leftovers():
         yield Problem(name, "a temporary file that a killed writer left; nothing needs it")
@@ -241,7 +243,7 @@ def of_names(folder: Folder, sizes: Mapping[str, int]) -> Iterator[Problem]:
             yield Problem(name, f"has no commit: {commit_name(int(match[1]))} is missing")
 
 
-def of_sequence(found: Sequence[Commit]) -> Iterator[Problem]:
+def sequence_problems(found: Sequence[Commit]) -> Iterator[Problem]:
     """Units from 0 on without a gap, the examples of each following those of the one before."""
     unit = first = 0
     for commit in found:
@@ -258,7 +260,9 @@ def absent(unit: int, end: int, why: str) -> Problem:
     return Problem(commit_name(unit), f"missing{more}, although {why}")
 
 
-def of_whole(folder: Folder, whole: Whole, found: Sequence[Commit], merged: Mapping[str, Moments]) -> Iterator[Problem]:
+def total_problems(
+    folder: Folder, whole: Whole, found: Sequence[Commit], merged: Mapping[str, Moments]
+) -> Iterator[Problem]:
     """complete.json says what the commits say."""
     expected = summary(found, merged)
     after = found[-1].unit + 1 if found else 0
@@ -269,7 +273,7 @@ def of_whole(folder: Folder, whole: Whole, found: Sequence[Commit], merged: Mapp
         yield Problem(COMPLETE, f"contradicts the commits: {', '.join(different)}")
 
 
-def of_index(folder: Folder, whole: Whole, found: Sequence[Commit]) -> list[str] | None:
+def index_problems(folder: Folder, whole: Whole, found: Sequence[Commit]) -> list[str] | None:
     """What is wrong with the index, None where there is none. Its own digest covers what no table shows."""
     if (content := folder.read(INDEX, LONGEST_INDEX)) is None:
         return None
