@@ -52,3 +52,9 @@ def one_two_five(axis, minor=True, subs=(1, 2, 5)) -> None:
     else:
         axis.set_minor_locator(LogLocator(subs=()))
     plain(axis)
+
+
+def log_scale(axes) -> None:
+    """A log y axis with ticks at 1, 2 and 5 of each decade, so that a short range has some too."""
+    axes.set_yscale("log")
+    one_two_five(axes.yaxis)

@@ -13,17 +13,8 @@ from llama_lab.bench import summary
 from llama_lab.bench.wording import times
 from llama_lab.experiments.host_loop import finding, measure
 from llama_lab.experiments.host_loop.clock import HostTrial
-from llama_lab.figures.style import (
-    GREY,
-    LIMIT_COLOUR,
-    colour,
-    headline,
-    interval_bar,
-    new,
-    plain_ticks,
-    rows,
-    styled,
-)
+from llama_lab.figures import notes, rows
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
 
 
 @styled
@@ -36,29 +27,20 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
     most = max(len(table) for *_, table in panels)
     figure, all_axes = new(5.5 * len(panels), 0.46 * most + 2.0, columns=len(panels), squeeze=False)
     for axes, (label, trials, table) in zip(all_axes[0], panels, strict=True):
-        heights = rows(axes, [line["name"] for line in table])
+        heights = rows.heights(axes, [line["name"] for line in table])
         for line in table:
             strategy_row(axes, line, [t.tg for t in summary.warm(trials, line["name"])], heights[line["name"]], seed)
         drawn = [t.tg for t in trials if t.phase == "warm" and t.valid and t.tg > 0]
         limit, right = summary.limit(trials, measure.BASELINE), 1.08 * max(drawn, default=1.0)
-        if limit < 2 * right:
+        near = limit < 2 * right
+        if near:
             axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-            axes.set_xlim(0, max(right, 1.08 * limit))
-        else:
-            axes.set_xlim(0, right)
+        axes.set_xlim(0, max(right, 1.08 * limit) if near else right)
         axes.locator_params(axis="x", nbins=4)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        place = "" if limit < 2 * right else ", beyond the scale"
-        axes.text(
-            1.0,
-            1.0,
-            f"bandwidth limit {limit:,.0f}{place}",
-            color=LIMIT_COLOUR,
-            ha="right",
-            va="bottom",
-            fontsize=9,
-            transform=axes.transAxes,
-        )
+        words = f"bandwidth limit {limit:,.0f}" + ", beyond the scale" * (not near)
+        corner = dict(color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9)
+        axes.text(1.0, 1.0, words, transform=axes.transAxes, **corner)
         axes.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
         axes.set_title(label, pad=18)
     ends = {label: finding.gain(table, label) for label, _, table in (panels[0], panels[-1])}
@@ -70,26 +52,15 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
 def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: int) -> None:
     """One strategy's points, median and interval, and its ratio beside."""
     if not rates:
-        axes.text(
-            0.01,
-            height,
-            "no valid trial: " + "; ".join(line["reasons"])[:60],
-            va="center",
-            fontsize=8.5,
-            color=LIMIT_COLOUR,
-            transform=axes.get_yaxis_transform(),
-        )
-        return
-    spread = np.random.default_rng(seed).uniform(-0.22, 0.22, len(rates))
-    axes.scatter(rates, height + spread, s=12, alpha=0.45, color=colour(line["name"]), linewidths=0, zorder=2)
+        words = "no valid trial: " + "; ".join(line["reasons"])[:60]
+        return rows.beside(axes, height, words, 8.5, x=0.01, color=LIMIT_COLOUR)
     rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
-    interval_bar(axes, rate["low"], rate["median"], rate["high"], height)
-    words = (
-        f"baseline, n = {rate['n']}"
-        if ratio["verdict"] == summary.BASELINE
-        else f"{times(ratio)}\n{ratio['verdict']}, n = {ratio['n']}"
-    )
-    axes.text(1.01, height, words, va="center", fontsize=8.5, linespacing=0.95, transform=axes.get_yaxis_transform())
+    words = f"{times(ratio)}\n{ratio['verdict']}, n = {ratio['n']}"
+    if ratio["verdict"] == summary.BASELINE:
+        words = f"baseline, n = {rate['n']}"
+    rows.points(axes, rates, height, colour(line["name"]), seed)
+    rows.interval(axes, rate, height)
+    rows.beside(axes, height, words, 8.5, linespacing=0.95)
 
 
 @styled
@@ -101,31 +72,19 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     """
     figure, axes = new(9.5, 5)
     weights = np.array([p["weights"] for p in points])
-    series = {
-        "dispatch": ("step: in calls that start programs", colour("step"), "o--", -1),
-        "wait": ("step: waiting for their tokens", colour("step"), "s-", 1),
-        "alone": ("loop, whole / tokens: the device alone", colour("loop"), "^:", 1),
-    }
-    for key, (label, tint, form, _) in series.items():
-        middle = np.array([p[key].median for p in points])
-        axes.fill_between(
-            weights, [p[key].low for p in points], [p[key].high for p in points], color=tint, alpha=0.15, linewidth=0
-        )
-        axes.vlines(
-            weights, [p[key].low for p in points], [p[key].high for p in points], color=tint, linewidth=3, alpha=0.4
-        )
+    for key, (label, tint, form) in {
+        "dispatch": ("step: in calls that start programs", colour("step"), "o--"),
+        "wait": ("step: waiting for their tokens", colour("step"), "s-"),
+        "alone": ("loop, whole / tokens: the device alone", colour("loop"), "^:"),
+    }.items():
+        low, middle, high = np.transpose([rows.ends(p[key]) for p in points])
+        axes.fill_between(weights, low, high, color=tint, alpha=0.15, linewidth=0)
+        axes.vlines(weights, low, high, color=tint, linewidth=3, alpha=0.4)
         axes.plot(weights, middle, form, color=tint, linewidth=2, markersize=7, label=label)
     if cross:
         axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
-        axes.text(
-            cross,
-            0.99,
-            f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights",
-            fontsize=9.5,
-            va="top",
-            color=GREY,
-            transform=axes.get_xaxis_transform(),
-        )
+        words = f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights"
+        axes.text(cross, 0.99, words, fontsize=9.5, va="top", color=GREY, transform=axes.get_xaxis_transform())
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
     names = [
         f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 8)}"
@@ -133,7 +92,7 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     ]
     axes.set_xticks(weights, names, fontsize=9)
     axes.minorticks_off()
-    plain_ticks(axes.yaxis)
+    notes.plain(axes.yaxis)
     axes.set_xlabel("weights that a token reads, log scale (n: answers of step, of loop)")
     figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
     size = f"{cross / 1e6:.2g} M" if cross else ""
@@ -151,7 +110,7 @@ def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cor
     """
     table = panels[-1][2]
     figure, (busy, gaps) = new(10.5, 0.46 * len(table) + 2.1, columns=2, sharey=True)
-    heights = rows(busy, [line["name"] for line in table])
+    heights = rows.heights(busy, [line["name"] for line in table])
     marks = dict(zip([label for label, *_ in panels], ("o", "s", "^", "D"), strict=False))
     for i, (label, trials, lines) in enumerate(panels):
         for line in (line for line in lines if line["valid_trials"] and line["name"] in heights):
@@ -159,28 +118,23 @@ def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cor
             cores_row(busy, line, [t.cores for t in summary.warm(trials, line["name"])], at, marks[label], i > 0)
     for i, (label, mark) in enumerate(marks.items()):
         busy.plot([], [], mark, color=GREY, markerfacecolor=GREY if i else "white", linestyle="", label=label)
-    busy.axvline(cores, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    note = dict(color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9)
-    busy.text(cores, 1.0, f"all {cores} cores ", transform=busy.get_xaxis_transform(), **note)
+    notes.limit(busy, cores, f"all {cores} cores ")
     least = min((line["valid_trials"] for *_, lines in panels for line in lines if line["valid_trials"]), default=0)
     busy.set_xlim(0, 1.15 * max(cores, *(t.cores for _, trials, _ in panels for t in trials if t.valid)))
-    busy.set_xlabel(
-        f"cores busy, host and device together\n(mark: median; line: all of n ≥ {least} answers)", fontsize=10
-    )
+    small = dict(fontsize=10)
+    busy.set_xlabel(f"cores busy, host and device together\n(mark: median; line: all of n ≥ {least} answers)", **small)
     gaps.grid(axis="y", visible=False)
     for line in (line for line in table if line["valid_trials"]):
         name, height = line["name"], heights[line["name"]]
-        low, middle, high = np.percentile(summary.itl_pooled(summary.warm(panels[-1][1], name)) * 1e3, [5, 50, 95])
-        gaps.plot([low, high], [height] * 2, color=colour(name), linewidth=6, alpha=0.5, solid_capstyle="butt")
-        gaps.plot(middle, height, "|", color="black", markersize=16, markeredgewidth=2)
+        span = np.percentile(summary.itl_pooled(summary.warm(panels[-1][1], name)) * 1e3, [5, 50, 95])
+        rows.interval(gaps, tuple(span), height, colour(name), mark=16, edge=2, width=6, alpha=0.5, zorder=(2, 2))
+        middle = span[1]
         gaps.annotate(f"{middle:.2g}", (middle, height), (5, 8), textcoords="offset points", fontsize=8.5, ha="left")
     gaps.set_xscale("symlog", linthresh=0.1)
     gaps.set_xlim(left=-0.02)
-    plain_ticks(gaps.xaxis)
-    gaps.set_xlabel(
-        f"gap between tokens, ms, {panels[-1][0]}\n(log scale above 0.1; bar: median; band: 5th to 95th percentile)",
-        fontsize=10,
-    )
+    notes.plain(gaps.xaxis)
+    marks_mean = "(log scale above 0.1; bar: median; band: 5th to 95th percentile)"
+    gaps.set_xlabel(f"gap between tokens, ms, {panels[-1][0]}\n{marks_mean}", **small)
     figure.legend(loc="outside lower center", ncols=len(panels), fontsize=10)
     used = [line["cores"] for line in table if line["valid_trials"]]
     ends = dict.fromkeys(f"{end(used):.1f}" for end in (min, max) if used)
