@@ -150,19 +150,21 @@ class End(NamedTuple):
 
 
 def at_ends(
-    axes, ends: Sequence[End], apart: float, x: float | None = None, lead: float | None = None, **style
+    axes, ends: Sequence[End], apart: float, x: float | None = None, lead: float | None = None, offset=8, **style
 ) -> None:
     """Labels at the right ends of lines on a log axis, each at least a factor `apart` above the one below.
 
-    x: where all labels begin; None for beside each end. lead: where thin lines from the ends to the labels stop; None
-    for no such lines. style: of `spread_labels` (centred, top) and of the text (size).
+    x: where all labels begin; None for `offset` points beside each end. lead: where thin lines from the ends to the
+    labels stop, if any. style: of `spread_labels` (centred, top) and of the text (size).
     """
     size, where = style.pop("size", 9), spread_labels({i: end.y for i, end in enumerate(ends)}, apart, **style)
     for i, height in where.items():
         end = ends[i]
         text = dict(va="center", fontsize=size, color=end.color)
         if x is None:
-            axes.annotate(end.words, (end.x, height), (8, 0), textcoords="offset points", annotation_clip=False, **text)
+            axes.annotate(
+                end.words, (end.x, height), (offset, 0), textcoords="offset points", annotation_clip=False, **text
+            )
             continue
         if lead is not None:
             axes.plot([end.x, lead], [end.y, height], color=end.color, linewidth=0.8, clip_on=False)

@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import standings
+from llama_lab.figures import rows
 from llama_lab.figures.marks import shade
-from llama_lab.figures.style import LIMIT_COLOUR, headline, new, rows, styled
+from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
 
 
 @styled
@@ -21,7 +22,7 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
     weights and cache need by the configuration.
     """
     figure, axes = new(10, 0.45 * len(found) + 1.9)
-    heights = rows(axes, [f["name"] for f in found])
+    heights = rows.heights(axes, [f["name"] for f in found])
     for f in found:
         height, peak, held = heights[f["name"]], np.median(f["peak"]) / 1e6, (f["libraries"] or 0) / 1e6
         axes.barh(height, held, height=0.55, color="#CCCCCC", hatch="..", edgecolor="white")

@@ -28,11 +28,16 @@ def empty(axes, words: str, height=0.5, **style) -> None:
     axes.text(0.5, height, words, ha="center", transform=axes.transAxes, **style)
 
 
+def bare(axes, words: str) -> None:
+    """Words in the middle of axes that are not drawn."""
+    empty(axes, words, va="center")
+    axes.set_axis_off()
+
+
 def nothing(words: str, title: str = "There is nothing to draw") -> Figure:
     """A figure that says why there is nothing to draw."""
     figure, axes = new(9, 1.5)
-    empty(axes, words, va="center")
-    axes.set_axis_off()
+    bare(axes, words)
     headline(figure, title)
     return figure
 

@@ -35,18 +35,9 @@ from llama_lab.experiments.activation_extraction.rungs import (
     TORCH,
     VMAPPED,
 )
-from llama_lab.figures.labels import readable
-from llama_lab.figures.style import (
-    GREY,
-    LIMIT_COLOUR,
-    OTHERS,
-    colour,
-    headline,
-    new,
-    plain_ticks,
-    rows,
-    styled,
-)
+from llama_lab.figures import bars, labels, notes, rows
+from llama_lab.figures.bars import Part
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, styled
 
 LABELS = {
     EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)",
@@ -92,25 +83,18 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
     known = {e["subject"]: e for e in table}
     names = [name for name in LABELS if name in known or name in gaps]
     figure, axes = new(11.5, 2.1 + 0.45 * len(names))
-    heights = rows(axes, names)
+    heights = rows.heights(axes, names)
     axes.set_yticks(list(heights.values()), [LABELS[name] for name in heights], fontsize=9.5)
     base = known[BASE]["rate"].median if BASE in known else math.nan
     for name in names:
         words = gaps.get(name) or ladder_row(axes, known[name], heights[name], base)
         if name in gains:
             words += f" · {extraction_table.gained(gains[name])} by this step"
-        axes.text(
-            1.01, heights[name], words, va="center", fontsize=8.5, color=GREY, transform=axes.get_yaxis_transform()
-        )
+        rows.beside(axes, heights[name], words, 8.5, color=GREY)
     for name in (*RIVALS, *CEILINGS):
         if name in known and known[name]["ratio"].n:
-            axes.axvline(
-                known[name]["ratio"].value,
-                color=SHADES[name],
-                linestyle="--" if name in CEILINGS else ":",
-                linewidth=1,
-                alpha=0.7,
-            )
+            line = dict(linestyle="--" if name in CEILINGS else ":", linewidth=1, alpha=0.7)
+            axes.axvline(known[name]["ratio"].value, color=SHADES[name], **line)
     for first, words in GROUPS.items():  # rates compare within a group only
         if first in heights:
             axes.axhline(heights[first] + 0.5, color="black", linewidth=0.8)
@@ -120,7 +104,7 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
     axes.set_xscale("log")
     # an interval of very few passes may go on beyond
     axes.set_xlim(min(seen, default=1) / 1.6, max(seen, default=1) * 1.6)
-    plain_ticks(axes.xaxis)
+    notes.plain(axes.xaxis)
     axes.xaxis.set_minor_formatter("")
     counts = sorted({e["rate"].n for e in table if e["rate"].n})
     n = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else "0"
@@ -142,29 +126,23 @@ def ladder_row(axes, entry: dict, height: float, base: float) -> str:
         return "no valid pass: " + "; ".join(entry["reasons"])[:70]
     shade = SHADES.get(name, OURS)
     if math.isfinite(base):
-        points(axes, [value / base for value in entry["values"]], height, shade)
+        passes(axes, [value / base for value in entry["values"]], height, shade)
     if ratio.n or name == BASE:
-        band(axes, ratio.value if ratio.n else 1.0, ratio.low, ratio.high, height, shade)
+        band(axes, (ratio.low, ratio.value if ratio.n else 1.0, ratio.high), height, shade)
     void = f", {entry['void']} void" if entry["void"] else ""
     return f"{rate.median:,.0f} tokens/s{compiled}{void}"
 
 
-def points(axes, values: Sequence[float], height: float, shade: str) -> None:
-    """Every pass as a point, spread a little so that none hides another."""
-    axes.scatter(
-        values, height + np.linspace(-0.16, 0.16, len(values)), s=13, alpha=0.55, color=shade, linewidths=0, zorder=2
-    )
+def passes(axes, values: Sequence[float], height: float, shade: str) -> None:
+    rows.points(axes, values, height, shade, spread=0.16, even=True, s=13, alpha=0.55)
+
+
+def band(axes, summary, height: float, shade: str) -> None:
+    rows.interval(axes, summary, height, shade, mark=14, edge=2, width=6, alpha=0.4)
 
 
 def plural(programs: float) -> str:
     return f"{programs:.0f} program{'s' * (programs != 1)}"
-
-
-def band(axes, value: float, low: float, high: float, height: float, shade: str) -> None:
-    """A point and its interval, where it has one."""
-    if math.isfinite(low):
-        axes.plot([low, high], [height] * 2, color=shade, linewidth=6, alpha=0.4, solid_capstyle="butt", zorder=3)
-    axes.plot(value, height, "|", color="black", markersize=14, markeredgewidth=2, zorder=4)
 
 
 @styled
@@ -175,29 +153,23 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     scaled, found = extraction_table.scaled(trials, seed), extraction_table.overlap(trials, seed=seed)
     figure, (left, right) = new(11.5, 4.6, columns=2, width_ratios=(3, 2.2))
     names = [name for name in (PACKED, ASYNC, PRODUCT, *CEILINGS) if name in table and table[name]["rate"].n]
-    heights = rows(left, names)
+    heights = rows.heights(left, names)
     left.set_yticks(list(heights.values()), [LABELS[name].strip() for name in heights], fontsize=9.5)
     for name, height in heights.items():
         rate, shade = table[name]["rate"], SHADES.get(name, OURS)
-        points(left, table[name]["values"], height, shade)
-        band(left, rate.median, rate.low, rate.high, height, shade)
-        share = (
-            ""
-            if name in CEILINGS
-            else f", {share_of(extraction_table.overlap(trials, name, seed))}\nof the slower ceiling"
-        )
-        left.text(
-            1.01, height, f"{rate.median:,.0f}{share}", va="center", fontsize=8.5, transform=left.get_yaxis_transform()
-        )
+        passes(left, table[name]["values"], height, shade)
+        band(left, rate, height, shade)
+        words = f"{rate.median:,.0f}"
+        if name not in CEILINGS:
+            words += f", {share_of(extraction_table.overlap(trials, name, seed))}\nof the slower ceiling"
+        rows.beside(left, height, words, 8.5)
     left.set_xscale("log")
     left.margins(x=0.1)
-    plain_ticks(left.xaxis)
-    readable(left.xaxis)
+    notes.plain(left.xaxis)
+    labels.readable(left.xaxis)
     left.set_xlabel("tokens/s, log scale (point: one pass;\nbar: median; band: 95 % interval)")
-    reached = (
-        f"`extract` reaches {share_of(found)} of the slower of its two ceilings" if found.n else "Overlap: not measured"
-    )
-    headline(figure, reached)
+    reached = f"`extract` reaches {share_of(found)} of the slower of its two ceilings"
+    headline(figure, reached if found.n else "Overlap: not measured")
     processes(right, scaled)
     return figure
 
@@ -212,27 +184,18 @@ def share_of(found: Ratio) -> str:
 def processes(axes, scaled: Sequence[dict]) -> None:
     """Tokens/s by number of processes, each run a point, the line of exact proportion beside."""
     if not scaled:
-        axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes)
-        return
-    first = scaled[0]
+        return notes.empty(axes, "not measured")
+    first, below = scaled[0], dict(textcoords="offset points", ha="center", fontsize=8.5)
     for e in scaled:
-        axes.scatter(
-            [e["workers"]] * len(e["values"]), e["values"], s=22, color=OURS, alpha=0.6, linewidths=0, zorder=3
-        )
-        words = "" if e is first else f", {e['ratio'].words}"
-        axes.annotate(
-            f"{e['rate'].median:,.0f}{words} (n = {e['rate'].n})",
-            (e["workers"], e["rate"].median),
-            (0, -22),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8.5,
-        )
+        every = [e["workers"]] * len(e["values"])
+        axes.scatter(every, e["values"], s=22, color=OURS, alpha=0.6, linewidths=0, zorder=3)
+        over = "" if e is first else f", {e['ratio'].words}"
+        words = f"{e['rate'].median:,.0f}{over} (n = {e['rate'].n})"
+        axes.annotate(words, (e["workers"], e["rate"].median), (0, -22), **below)
     counts = [e["workers"] for e in scaled]
     axes.plot(counts, [e["rate"].median for e in scaled], color=OURS, linewidth=1.5)
-    axes.plot(
-        counts, [first["rate"].median * n / first["workers"] for n in counts], color=GREY, linestyle="--", linewidth=1
-    )
+    proportion = [first["rate"].median * n / first["workers"] for n in counts]
+    axes.plot(counts, proportion, color=GREY, linestyle="--", linewidth=1)
     axes.set_xticks(counts)
     axes.margins(x=0.5)
     axes.set_ylim(bottom=0, top=1.25 * max(axes.get_ylim()[1], 1))
@@ -246,7 +209,7 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
     95 % intervals."""
     figure, axes = new(9, 5)
     if not entries:
-        axes.text(0.5, 0.5, "no linear probe: not asked for, or too few tokens", ha="center", transform=axes.transAxes)
+        notes.empty(axes, "no linear probe: not asked for, or too few tokens")
         headline(figure, "No linear probe was fitted")
         return figure
     layers = [e["layer"] for e in entries]
@@ -256,9 +219,8 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
         ("control", "control_", "#7F7F7F", "s", shuffled),
     ):
         low, high = ([e[f"{prefix}{end}"] for e in entries] for end in ("low", "high"))
-        axes.plot(
-            layers, [e[name] for e in entries], color=shade, marker=mark, markersize=4.5, linewidth=1.6, label=label
-        )
+        line = dict(color=shade, marker=mark, markersize=4.5, linewidth=1.6)
+        axes.plot(layers, [e[name] for e in entries], label=label, **line)
         axes.fill_between(layers, low, high, color=shade, alpha=0.18, linewidth=0)
     axes.set_ylim(top=min(axes.get_ylim()[1], 1.005))
     axes.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
@@ -285,17 +247,14 @@ def extraction_budget(found: Sequence[dict[str, float]]) -> Figure:
         axes.axis("off")
         headline(figure, "The budget of a batch is not recorded")
         return figure
-    at, shades = 0.0, OTHERS
-    for stage, shade, hatch in zip(found[0], shades, ("", "//", "..", "xx", "\\\\"), strict=False):
-        width = max(0.0, float(np.median([entry[stage] for entry in found])))
-        axes.barh(0, width, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.6,
-                  label=f"{stage} {width:.1f} ms")  # fmt: skip
-        at += width
+    middles = {stage: max(0.0, float(np.median([entry[stage] for entry in found]))) for stage in found[0]}
+    looks = zip(middles.items(), OTHERS, ("", "//", "..", "xx", "\\\\"), strict=False)
+    parts = [(ms, Part(shade, hatch, f"{stage} {ms:.1f} ms")) for (stage, ms), shade, hatch in looks]
+    whole = bars.stack(axes, 0, parts, 0.6)
     axes.set_yticks([])
     axes.set_ylim(-0.5, 0.5)
     axes.set_xlabel(f"milliseconds a batch, each stage waited for (medians of {len(found)} units)")
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.45), ncols=5, fontsize=9.5)
-    middles = {stage: max(0.0, float(np.median([entry[stage] for entry in found]))) for stage in found[0]}
     most = max(middles, key=middles.get)
-    headline(figure, f"Of a batch's {at:.0f} ms {most} takes {middles[most] / at if at else 0:.0%}")
+    headline(figure, f"Of a batch's {whole:.0f} ms {most} takes {middles[most] / whole if whole else 0:.0%}")
     return figure

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.experiments.activation_extraction import workers_table as table
 from llama_lab.experiments.activation_extraction.workers import CHILDREN, ONE, RAY, Run
+from llama_lab.figures import notes
 from llama_lab.figures.labels import labelled, readable
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, headline, new, styled
 
@@ -31,7 +32,7 @@ def workers(rows: Sequence[Run], seed: int = 0) -> Figure:
 
 def rates(axes, found: Sequence[table.Scaled]) -> None:
     if not found:
-        return nothing(axes, "tokens/s by workers: not measured")
+        return notes.bare(axes, "tokens/s by workers: not measured")
     marks = []
     for e in found:
         axes.scatter([e.workers] * len(e.values), e.values, s=22, color=SHADES[e.subject], alpha=0.6, linewidths=0)
@@ -46,9 +47,8 @@ def rates(axes, found: Sequence[table.Scaled]) -> None:
     axes.set_xticks(counts)
     axes.set_xlim(counts[0] - 0.4, counts[-1] + 1.2)
     axes.set_ylim(0, 1.3 * max(max(e.values) for e in found))
-    axes.set_xlabel(
-        f"workers on the same cores (point: one run, n = {base.rate.n};\ndashed: in proportion; x: over one process)"
-    )
+    meaning = f"(point: one run, n = {base.rate.n};\ndashed: in proportion; x: over one process)"
+    axes.set_xlabel(f"workers on the same cores {meaning}")
     axes.set_ylabel("tokens/s")
     labelled(axes, marks, [proportion])
 
@@ -65,7 +65,7 @@ def rates_title(found: Sequence[table.Scaled]) -> str:
 def shares(axes, rows: Sequence[Run], seed: int) -> None:
     costs, rate = table.overheads(rows, seed), table.of_one(table.scaled(rows, seed))
     if not costs or not rate:
-        return nothing(axes, "overhead of a unit: not measured")
+        return notes.bare(axes, "overhead of a unit: not measured")
     tokens, needed = np.geomspace(30, 100_000, 60), {}
     for subject, cost in costs.items():
         line = [100 * table.share(max(0.0, cost.median), n, rate) for n in tokens]
@@ -104,7 +104,7 @@ def simulated(found: Sequence[dict]) -> Figure:
     figure, axes = new(9, 4.8)
 
     if not found:
-        nothing(axes, "nothing to simulate from: no run of one process was measured")
+        notes.bare(axes, "nothing to simulate from: no run of one process was measured")
         headline(figure, simulated_title(found))
         return figure
     marks = []
@@ -140,8 +140,3 @@ def simulated_title(found: Sequence[dict]) -> str:
     alike = abs(ends[0] - ends[-1]) < SEEN
     failing = ", whether workers fail or not" if alike else f", {ends[-1]:.0%} if each fails hourly"
     return f"Simulated: of {most:,} workers' time {ends[0]:.0%} is useful{failing}".replace("%", " %")
-
-
-def nothing(axes, words: str) -> None:
-    axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes)
-    axes.axis("off")

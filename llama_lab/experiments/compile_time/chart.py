@@ -3,13 +3,14 @@ surprises."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator
 
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.cold import Start
@@ -20,19 +21,10 @@ from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
 from llama_lab.experiments.compile_time.starts import WAYS
 from llama_lab.experiments.compile_time.table import BreakEven
-from llama_lab.figures import style
-from llama_lab.figures.labels import readable, spread_labels
-from llama_lab.figures.style import (
-    GREY,
-    LIMIT_COLOUR,
-    colour,
-    headline,
-    new,
-    plain_ticks,
-    rows,
-    scatter_row,
-    styled,
-)
+from llama_lab.figures import bars, labels, notes, rows, style
+from llama_lab.figures.bars import Part
+from llama_lab.figures.labels import End
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
 
 SHADES = dict(zip((*STAGES, "first_run"), style.STAGES.values(), strict=True))
 MARKS = {"trace": "s", "lower": "^", "compile": "o", "first_run": "D"}
@@ -41,28 +33,21 @@ LINES = {
     for name, marker in {"step": "o", "step+scan": "s", "step+donate": "^", "step+scan+donate": "D"}.items()
 }
 TITLES = dict(zip(LAYOUTS, ("layers unrolled", "layers scanned"), strict=True))
-PART_SHADES = dict(
-    zip(
+PARTS = {
+    name: Part(shade, hatch)
+    for name, shade, hatch in zip(
         table.PARTS,
         ("#BBBBBB", "#888888", *list(SHADES.values())[:3], style.OTHERS[4], style.OTHERS[5]),
+        ("", "..", "", "//", "", "xx", "\\\\"),
         strict=True,
     )
-)
-PART_HATCHES = dict(zip(table.PARTS, ("", "..", "", "//", "", "xx", "\\\\"), strict=True))
+}
 
 
 def with_interval(found: table.Slope, digits: int = 0) -> str:
     """`45 ms a layer [40, 50]` of a slope in seconds."""
     slope = round(1e3 * found.slope, digits) + 0.0  # no minus zero
     return f"{slope:.{digits}f} ms a layer{within(found, lambda seconds: f'{1e3 * seconds:.{digits}f}')}"
-
-
-def logarithmic(axes) -> None:
-    """A log y axis with ticks at 1, 2 and 5 of each decade, so that a short range has some too."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_formatter("")
-    plain_ticks(axes.yaxis)
 
 
 def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -> dict[int, float]:
@@ -75,6 +60,10 @@ def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -
     return middle
 
 
+def seconds_of(field: str, row: Compilation) -> float:
+    return getattr(row, field) / 1e9
+
+
 @styled
 def compile_stages(data: Sequence[Compilation]) -> Figure:
     """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale. data: rows of the run
@@ -83,25 +72,21 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
     mine = table.of_run(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     for axes, layout in zip(both, LAYOUTS, strict=True):
-        kept, ends, words = [r for r in mine if r.placement == layout], {}, {}
-        for stage in (*STAGES, "first_run"):
+        kept, ends = [r for r in mine if r.placement == layout], []
+        for stage, shade in SHADES.items():
             field = f"{stage}_ns"
-            if middle := against_depth(
-                axes, kept, lambda r, field=field: getattr(r, field) / 1e9, color=SHADES[stage], marker=MARKS[stage]
-            ):
-                ends[stage] = middle[max(middle)]
-                words[stage] = f"{stage.replace('_', ' ')}: {with_interval(table.per_layer(data, layout, field), 1)}"
-        for stage, height in spread_labels(ends, 1.28).items():
-            axes.text(deepest * 1.03, height, words[stage], color=SHADES[stage], fontsize=8.5, va="center")
+            seconds = partial(seconds_of, field)
+            if middle := against_depth(axes, kept, seconds, color=shade, marker=MARKS[stage]):
+                words = f"{stage.replace('_', ' ')}: {with_interval(table.per_layer(data, layout, field), 1)}"
+                ends.append(End(words, deepest, middle[max(middle)], shade))
+        labels.at_ends(axes, ends, 1.28, x=deepest * 1.03, size=8.5)
         processes = len({(r.block, r.depth) for r in kept})
         axes.set(xlabel=f"layers (point: one fresh process, {processes} in all)", xlim=(0, deepest * 1.02))
         depths = sorted({r.depth for r in kept})
-        labels = [
-            str(d) if d == deepest or after - d > deepest / 20 else "" for d, after in pairwise([*depths, deepest])
-        ]
-        axes.set_xticks(depths, labels)  # the shallowest lie too close
+        followed = pairwise([*depths, deepest])  # the shallowest lie too close
+        axes.set_xticks(depths, [str(d) if d == deepest or after - d > deepest / 20 else "" for d, after in followed])
         axes.set_title(f"{TITLES[layout]}: {with_interval(table.per_layer(data, layout))}", fontsize=10)
-        logarithmic(axes)
+        notes.log_scale(axes)
     both[0].set_ylabel("seconds, log scale")
     unrolled, scanned = (f"{1e3 * table.per_layer(data, layout).slope:.0f} ms" for layout in LAYOUTS)
     headline(figure, f"A layer more adds {unrolled} to compiling when unrolled, {scanned} when scanned")
@@ -128,15 +113,12 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
         if title.startswith("instructions"):
             axes.set_ylim(bottom=0)
         else:
-            logarithmic(axes)
+            notes.log_scale(axes)
     layer = next((r.layer_bytes for r in mine), None)
     if layer:
         panels[1].axhline(layer / 1e6, color=GREY, linestyle=":")
-        words, below = (
-            f"weights of one layer: {layer / 1e6:.1f} MB",
-            dict(xytext=(0, -9), textcoords="offset points", va="top"),
-        )
-        panels[1].annotate(words, (deepest, layer / 1e6), ha="right", fontsize=9, color=GREY, **below)
+        below = dict(textcoords="offset points", va="top", ha="right", fontsize=9, color=GREY)
+        panels[1].annotate(f"weights of one layer: {layer / 1e6:.1f} MB", (deepest, layer / 1e6), (0, -9), **below)
     probed = [r.bandwidth_gbps for r in mine if r.bandwidth_gbps]  # one limit of all: a single probe is too noisy
     limits = {r.depth: np.median(probed) * 1e9 / r.bytes_per_token for r in mine} if probed else {}
     panels[2].plot(sorted(limits), [limits[d] for d in sorted(limits)], color=LIMIT_COLOUR, linestyle=(0, (5, 3)))
@@ -145,9 +127,7 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
         panels[2].annotate("memory-bandwidth\nlimit", (min(limits), limits[min(limits)]), (26, -8), **note)
     for layout in LAYOUTS:
         panels[0].plot([], [], label=TITLES[layout], **LINES[layout])
-    n = min(
-        (sum((r.placement, r.depth) == key for r in mine) for key in {(r.placement, r.depth) for r in mine}), default=0
-    )
+    n = min(Counter((r.placement, r.depth) for r in mine).values(), default=0)
     counted = f"point: one of {n} processes a depth" if n > 1 else "n = 1 process a depth, so no interval"
     figure.legend(loc="outside lower center", ncols=2, fontsize=10, title=f"one decode program, batch 1 ({counted})")
     headline(figure, what_scanning_does(mine, deepest))
@@ -170,40 +150,22 @@ def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
     """From process start to first token, by its parts: mean of the processes as a bar, each process as a point."""
     figure, axes = new(10, 4.4)
     found = {way: list(table.of_start(trials, placement, way).values()) for way in WAYS}
-    heights = rows(axes, [f"{way} (n = {len(found[way])})" for way in WAYS])
+    heights = rows.heights(axes, [f"{way} (n = {len(found[way])})" for way in WAYS])
     furthest = max((s.to_first_ns / 1e9 for each in found.values() for s in each), default=1.0)
+    ground = dict(facecolor="white", edgecolor="none", pad=1, alpha=0.75)
     for way, height in zip(WAYS, heights.values(), strict=True):
-        each, at = [table.parts(s) for s in found[way]], 0.0
-        for part in table.PARTS if each else ():
-            seconds = float(np.mean([p[part] for p in each]))
-            axes.barh(
-                height,
-                seconds,
-                left=at,
-                height=0.5,
-                color=PART_SHADES[part],
-                hatch=PART_HATCHES[part],
-                edgecolor="white",
-            )
-            if seconds > 0.035 * furthest:
-                axes.text(
-                    at + seconds / 2,
-                    height,
-                    f"{seconds:.2f}",
-                    ha="center",
-                    va="center",
-                    fontsize=9,
-                    bbox=dict(facecolor="white", edgecolor="none", pad=1, alpha=0.75),
-                )
-            at += seconds
+        each, end = [table.parts(s) for s in found[way]], 0.0
+        means = {part: float(np.mean([p[part] for p in each])) for part in table.PARTS if each}
+        bars.stack(axes, height, [(mean, PARTS[part]) for part, mean in means.items()], 0.5)
+        for mean in means.values():
+            if mean > 0.035 * furthest:
+                axes.text(end + mean / 2, height, f"{mean:.2f}", ha="center", va="center", fontsize=9, bbox=ground)
+            end += mean
         totals = [s.to_first_ns / 1e9 for s in found[way]]
         axes.plot(totals, [height + 0.34] * len(totals), "o", color="black", markersize=4, alpha=0.7)
         if each:
-            axes.text(at, height, f"  {at:.2f} s", va="center", fontsize=10, fontweight="bold")
-    keys = [
-        Patch(facecolor=PART_SHADES[part], hatch=PART_HATCHES[part], edgecolor="white", label=part)
-        for part in table.PARTS
-    ]
+            axes.text(end, height, f"  {end:.2f} s", va="center", fontsize=10, fontweight="bold")
+    keys = [Patch(facecolor=part.color, hatch=part.hatch, edgecolor="white", label=k) for k, part in PARTS.items()]
     axes.set_xlim(0, furthest * 1.1)
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
     figure.legend(handles=keys, loc="outside lower center", ncols=4, fontsize=9)
@@ -229,20 +191,19 @@ def paid_back(
     n = np.unique(np.geomspace(1, longest, 300).round())
     took = {who: seconds for who in ways if np.isfinite((seconds := table.seconds_for(trials, who, n))[-1])}
     least = np.min(list(took.values()), axis=0) if took else np.ones(len(n))
-    ends = {who: float((seconds / least)[-1]) for who, seconds in took.items()}
+    ends = []
     for (name, way), seconds in took.items():
         axes.plot(n, seconds / least, color=colour(name), linestyle=styles[way], linewidth=2,
                   marker="s" * ("scan" in name), markevery=30)  # fmt: skip
-    for (name, way), at in spread_labels(ends, 1.1).items():
-        axes.plot([longest, longest * 1.1], [ends[name, way], at], color=colour(name), linewidth=0.8, clip_on=False)
-        words = f"{name}, {way}: {took[name, way][-1]:.0f} s"
-        axes.text(longest * 1.13, at, words, color=colour(name), fontsize=9, va="center")
+        words = f"{name}, {way}: {seconds[-1]:.0f} s"
+        ends.append(End(words, longest, float((seconds / least)[-1]), colour(name)))
+    labels.at_ends(axes, ends, 1.1, x=longest * 1.13, lead=longest * 1.1)
     evens = {pair: table.break_even(trials, *pair, seed) for pair in pairs}
     few = min(filter(None, (even.n for even in evens.values())), default=0)
     axes.set(xscale="log", yscale="log", xlim=(5, longest), ylim=(0.95, None))
     axes.set_xlabel(f"tokens made by the process, log scale (n ≥ {few} starts each; right: seconds for {longest:,})")
     axes.set_ylabel("mean seconds since weights were loaded,\nover the quickest's, log scale")
-    readable(axes.xaxis, axes.yaxis)
+    labels.readable(axes.xaxis, axes.yaxis)
     headline(figure, ahead(evens))
     return figure
 
@@ -251,14 +212,11 @@ def ahead(evens: dict[tuple[tuple[str, str], tuple[str, str]], BreakEven]) -> st
     """Who is ahead of whom at once, and who from when on; last, of whom that is open. evens: by (ours, the other)."""
     at_once = [(a, b) for (a, b), even in evens.items() if even.words == "at once"]
     others = {b for _, b in at_once}
-    said = (
-        [f"{len(at_once)} of {len(evens)} ways are ahead of {next(iter(others))[0]} at once"]
-        if len(others) == 1
-        else []
-    )
-    rest = [
-        (pair, even) for pair, even in evens.items() if not np.isnan(even.tokens) and not (said and pair in at_once)
-    ]
+    said = []
+    if len(others) == 1:
+        said = [f"{len(at_once)} of {len(evens)} ways are ahead of {next(iter(others))[0]} at once"]
+    known = [(pair, even) for pair, even in evens.items() if not np.isnan(even.tokens)]
+    rest = [(pair, even) for pair, even in known if not (said and pair in at_once)]
     for (a, b), even in sorted(rest, key=lambda pair: pair[1].undecided):
         lead = f"{a[0]} {a[1]} is ahead of {b[0] if a[1] == b[1] else f'{b[0]} {b[1]}'}"
         words = even.words
@@ -276,21 +234,15 @@ def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed
     for name, line in LINES.items():
         mine = sorted((r for r in sizes if r.placement == name), key=lambda r: r.cache_slots)
         left.plot([r.cache_slots for r in mine], [r.temp_bytes / 1e6 for r in mine], label=name, linewidth=1.8, **line)
-    left.plot(
-        [r.cache_slots for r in lengths],
-        [r.kv_bytes / 1e6 for r in lengths],
-        ":",
-        color=GREY,
-        label="the whole KV cache",
-    )
+    slots, cache = [r.cache_slots for r in lengths], [r.kv_bytes / 1e6 for r in lengths]
+    left.plot(slots, cache, ":", color=GREY, label="the whole KV cache")
     if lengths:
-        left.axhline(
-            lengths[0].layer_bytes / 1e6, color=GREY, linestyle="-.", linewidth=1, label="weights of one layer"
-        )
+        weights = dict(color=GREY, linestyle="-.", linewidth=1, label="weights of one layer")
+        left.axhline(lengths[0].layer_bytes / 1e6, **weights)
     left.set(yscale="log", xlabel="slots of the KV cache", ylabel="temporaries of a step, MB, log scale")
     left.set_xscale("log", base=2)
-    left.set_xticks([r.cache_slots for r in lengths], [f"{r.cache_slots}" for r in lengths])
-    plain_ticks(left.yaxis)
+    left.set_xticks(slots, map(str, slots))
+    notes.plain(left.yaxis)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9.5)
     rates(right, trials, list(LINES), seed)
     ratio = summary.paired_ratio(trials, "step+scan", "step", seed)
@@ -327,26 +279,22 @@ def halved(gains: dict[str, Ratio]) -> str:
 def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, temporaries: bool = False) -> None:
     """Warm decode rates, one row a placement: points, median with its 95 % interval, ratio to `step`; temporaries where
     asked for."""
-    heights = rows(axes, names)
-    for name, height in heights.items():
+    for name, height in rows.heights(axes, names).items():
         good = summary.warm(trials, name)
         if not good:
             reasons = sorted({t.reason for t in trials if t.placement == name and t.phase == "warm" and t.reason})
-            axes.text(
-                0, height, "  no valid trial" + (f": {reasons[0][:40]}" if reasons else ""), va="center", fontsize=8.5
-            )
+            words = "  no valid trial" + (f": {reasons[0][:40]}" if reasons else "")
+            axes.text(0, height, words, va="center", fontsize=8.5)
             continue
-        found = statistics.summarise([t.tg for t in good], seed, [t.process for t in good])
-        scatter_row(axes, [t.tg for t in good], height, name, seed)
-        axes.plot([found.low, found.high], [height] * 2, color="black", linewidth=5, alpha=0.35, solid_capstyle="butt")
-        axes.plot(found.median, height, "|", color="black", markersize=16, markeredgewidth=2)
-        words = f"{found.median:.0f} tok/s, n = {found.n}"
+        rate = statistics.summarise([t.tg for t in good], seed, [t.process for t in good])
+        rows.points(axes, [t.tg for t in good], height, colour(name), seed)
+        rows.interval(axes, rate, height, mark=16, edge=2, zorder=(2, 2))
+        words = f"{rate.median:.0f} tok/s, n = {rate.n}"
         if name != "step":
-            ratio = summary.paired_ratio(trials, name, "step", seed)
-            words += f"\n{ratio.words} of step"
+            words += f"\n{summary.paired_ratio(trials, name, 'step', seed).words} of step"
         if temporaries and good[0].temp_bytes is not None:
             words += f"\ntemporaries {good[0].temp_bytes / 1e6:.3g} MB"
-        axes.text(1.01, height, words, va="center", fontsize=8, transform=axes.get_yaxis_transform())
+        rows.beside(axes, height, words, 8)
     if any(t.bandwidth_gbps for t in summary.warm(trials, names[0])):
         limit = summary.limit(trials, names[0])
         axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from llama_lab.experiments.compiled_kernels import finding, where
-from llama_lab.figures.labels import readable, spread_labels
+from llama_lab.figures import labels, notes, rows
+from llama_lab.figures.labels import End, readable
 from llama_lab.figures.marks import look
-from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, rows, styled
+from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, styled
 
 LINES = ("-", "--", ":", "-.")
 
@@ -32,7 +33,7 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
     for axes in panels.flat[shown:]:
         axes.set_axis_off()
     for axes, e in zip(panels.flat, entries, strict=False):
-        heights, tint = rows(axes, ["a token", *(where.WORDS[part] for part in where.PARTS)]), colour(e["name"])
+        heights, tint = rows.heights(axes, ["a token", *(where.WORDS[part] for part in where.PARTS)]), colour(e["name"])
         room = 1.45 * e["total"]
         for i, part in enumerate(where.PARTS):
             height = len(where.PARTS) - 1 - i
@@ -53,8 +54,7 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
     for axes in panels[:, 1:].flat:
         axes.set_yticklabels([])
     if not entries:
-        words = "no placement has all of its differences"
-        panels[0][0].text(0.5, 0.5, words, transform=panels[0][0].transAxes, ha="center", color=LIMIT_COLOUR)
+        notes.empty(panels[0][0], "no placement has all of its differences", color=LIMIT_COLOUR)
     headline(figure, most_of_a_token(entries))
     return figure
 
@@ -101,7 +101,7 @@ def scaling(axes_points: dict[str, dict[str, list[dict]]], backends: dict[str, s
         axes.set_xlabel(f"{NOUNS[axis]}\n(dot: an answer, n ≥ {n} each; line: medians; x: last over first)", fontsize=9)
         axes.set_title(TITLES[axis], fontsize=12)
         if not found:
-            axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
+            notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
     panels[0][0].set_ylabel("decode rate, tokens/s (log scale)")
     said = finding.kept(axes_points.get("context", {})) or "how rates go with the context was not measured"
     headline(figure, said[0].upper() + said[1:])
@@ -119,32 +119,13 @@ def lines(
     axes, found: dict[str, list[dict]], places: dict[str, float], backends: dict[str, str], forms: dict[str, str]
 ) -> None:
     """Each subject's answers and medians, its name at the end of its line."""
-    ends = {}
+    ends = []
     for name, points in found.items():
         (tint, marker), xs = look(name, backends[name]), [places[p["value"]] for p in points]
         each = [(x, v) for x, p in zip(xs, points, strict=True) for v in p["points"]]
         axes.scatter(*zip(*each, strict=True), s=12, color=tint, alpha=0.4, linewidths=0)
-        axes.plot(
-            xs,
-            [p["rate"].median for p in points],
-            color=tint,
-            linewidth=1.8,
-            linestyle=forms[name],
-            marker=marker,
-            markersize=6,
-            markeredgecolor="white",
-        )
-        first, last = points[0]["rate"].median, points[-1]["rate"].median
-        ends[name] = (xs[-1], last, tint, f"{name}  {last / first:.2f}x")
-    for name, height in spread_labels({name: y for name, (_, y, _, _) in ends.items()}, 1.13, centred=True).items():
-        x, _, tint, words = ends[name]
-        axes.annotate(
-            words,
-            (x, height),
-            (9, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8.5,
-            color=tint,
-            annotation_clip=False,
-        )
+        medians = [p["rate"].median for p in points]
+        line = dict(linewidth=1.8, linestyle=forms[name], marker=marker, markersize=6, markeredgecolor="white")
+        axes.plot(xs, medians, color=tint, **line)
+        ends.append(End(f"{name}  {medians[-1] / medians[0]:.2f}x", xs[-1], medians[-1], tint))
+    labels.at_ends(axes, ends, 1.13, offset=9, size=8.5, centred=True)

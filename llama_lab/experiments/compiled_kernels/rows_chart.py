@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -10,7 +11,8 @@ from matplotlib.ticker import NullLocator
 from llama_lab.bench.available import backend_of
 from llama_lab.experiments.compiled_kernels import finding
 from llama_lab.experiments.compiled_kernels.rows import BATCH, KINDS, SEQUENCE
-from llama_lab.figures.labels import spread_labels
+from llama_lab.figures import labels, rows
+from llama_lab.figures.labels import End
 from llama_lab.figures.marks import look
 from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
 
@@ -30,28 +32,22 @@ def costs(entries: Sequence[dict]) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         mine = [e for e in entries if e["ratio"].n and (e["kind"] == kind or e["rows"] == 1)]
-        ends = {}
+        ends = []
         for engine in dict.fromkeys(e["engine"] for e in mine):
-            for context in contexts:
-                points = sorted(
-                    (e for e in mine if (e["engine"], e["context"]) == (engine, context)), key=lambda e: e["rows"]
-                )
+            for context, dashes in zip(contexts, cycle(DASHES), strict=False):
+                points = [e for e in mine if (e["engine"], e["context"]) == (engine, context)]
                 if len(points) > 1:
-                    ends[f"{engine}, context {context}"] = line(
-                        axes, points, DASHES[contexts.index(context) % len(DASHES)]
-                    )
-        rows = sorted({e["rows"] for e in mine}) or [1, 2]
-        axes.plot(rows, rows, color=LIMIT_COLOUR, linewidth=1, linestyle=(0, (1, 2)))
-        axes.annotate("each row as much as one", (rows[-1], rows[-1]), (-4, 0), textcoords="offset points",
-                      ha="right", va="bottom", fontsize=8.5, color=LIMIT_COLOUR)  # fmt: skip
-        for name, height in spread_labels({name: y for name, (_, y, _) in ends.items()}, 1.12, centred=True).items():
-            x, _, colour = ends[name]
-            axes.annotate(name, (x, height), (8, 0), textcoords="offset points", va="center", fontsize=8.5,
-                          color=colour, annotation_clip=False)  # fmt: skip
-        axes.set_xticks(rows, rows)
+                    ends.append(line(axes, sorted(points, key=lambda e: e["rows"]), dashes))
+        counts = sorted({e["rows"] for e in mine}) or [1, 2]
+        last = counts[-1]
+        axes.plot(counts, counts, color=LIMIT_COLOUR, linewidth=1, linestyle=(0, (1, 2)))
+        above = dict(textcoords="offset points", ha="right", va="bottom", fontsize=8.5, color=LIMIT_COLOUR)
+        axes.annotate("each row as much as one", (last, last), (-4, 0), **above)
+        labels.at_ends(axes, ends, 1.12, size=8.5, centred=True)
+        axes.set_xticks(counts, counts)
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlim(right=rows[-1] ** 1.6)
-        ticks = [2**i for i in range(6) if 2**i <= rows[-1]]
+        axes.set_xlim(right=last**1.6)
+        ticks = [2**i for i in range(6) if 2**i <= last]
         axes.set_yticks(ticks, ticks)
         axes.yaxis.set_minor_locator(NullLocator())
         n = min((e["ratio"].n for e in mine), default=0)
@@ -63,11 +59,12 @@ def costs(entries: Sequence[dict]) -> Figure:
     return figure
 
 
-def line(axes, points: Sequence[dict], dashes: str) -> tuple[float, float, str]:
-    """One engine at one context; its last point and its colour."""
-    (colour, marker), ratios = look(points[0]["engine"], backend_of(points[0]["engine"])), [e["ratio"] for e in points]
-    rows = [e["rows"] for e in points]
-    axes.plot(rows, [r.value for r in ratios], color=colour, linestyle=dashes, marker=marker, markersize=6,
-              markeredgecolor="white", linewidth=1.8)  # fmt: skip
-    axes.vlines(rows, [r.low for r in ratios], [r.high for r in ratios], color=colour, linewidth=1.4)
-    return rows[-1], ratios[-1].value, colour
+def line(axes, points: Sequence[dict], dashes: str) -> End:
+    """One engine at one context."""
+    engine, context = points[0]["engine"], points[0]["context"]
+    (colour, marker), counts = look(engine, backend_of(engine)), [e["rows"] for e in points]
+    low, values, high = zip(*(rows.ends(e["ratio"]) for e in points), strict=True)
+    style = dict(linestyle=dashes, marker=marker, markersize=6, markeredgecolor="white", linewidth=1.8)
+    axes.plot(counts, values, color=colour, **style)
+    axes.vlines(counts, low, high, color=colour, linewidth=1.4)
+    return End(f"{engine}, context {context}", counts[-1], values[-1], colour)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from llama_lab.experiments.compiled_kernels import finding
+from llama_lab.figures import notes
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import look
 from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
@@ -47,7 +48,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     if handles:
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 6), fontsize=9.5)
     else:
-        axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=LIMIT_COLOUR)
+        notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
     headline(figure, finding.claim(entries, what))
     return figure
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import quality
 from llama_lab.experiments.fewer_bits.reading import ALL
+from llama_lab.figures import notes
 from llama_lab.figures.labels import labelled, readable
 from llama_lab.figures.marks import distance_words, fastest_and_near, gaps_words, look, marked, shade
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new, styled
@@ -44,14 +45,7 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
     note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="top")
     axes.annotate(words, (0.995, quality.EXACT), (0, -2), fontsize=8.5, color=GREY, **note)
     if not shown:
-        axes.text(
-            0.5,
-            0.5,
-            "no subject has both a rate and a distance",
-            transform=axes.transAxes,
-            ha="center",
-            color=LIMIT_COLOUR,
-        )
+        notes.empty(axes, "no subject has both a rate and a distance", color=LIMIT_COLOUR)
     readable(axes.xaxis)
     n = min((e["decode"].n for e, _ in shown), default=0)
     axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, n ≥ {n} answers; bands: 95 % intervals)")

@@ -7,20 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.figures.labels import spread_labels
-from llama_lab.figures.style import (
-    LIMIT_COLOUR,
-    OTHERS,
-    colour,
-    headline,
-    limit_line,
-    model_label,
-    new,
-    plain_ticks,
-    rows,
-    scatter_row,
-    styled,
-)
+from llama_lab.figures import labels, notes, rows
+from llama_lab.figures.labels import End
+from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, colour, headline, model_label, new, styled
 
 MARKS = tuple(zip(OTHERS, ("o", "s", "^"), strict=False))  # one a model
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -32,70 +21,44 @@ def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
 
     rates: model → `data.rates`. names: subjects, first on top.
     """
-    figure, panels = new(
-        1.8 + 4.6 * len(rates), 1.6 + 0.42 * len(names), columns=len(rates), squeeze=False, sharey=True
-    )
+    size = 1.8 + 4.6 * len(rates), 1.6 + 0.42 * len(names)
+    figure, panels = new(*size, columns=len(rates), squeeze=False, sharey=True)
     for axes, (model, found) in zip(panels[0], rates.items(), strict=True):
-        heights = rows(axes, names)
+        heights = rows.heights(axes, names)
         for r in found:
-            height, rate = heights[r["subject"]], r["rate"]
-            scatter_row(axes, r["values"], height, r["subject"])
-            axes.plot(
-                [rate.low, rate.high],
-                [height] * 2,
-                color=colour(r["subject"]),
-                linewidth=6,
-                alpha=0.35,
-                solid_capstyle="butt",
-            )
-            axes.plot(rate.median, height, "|", color="black", markersize=13, markeredgewidth=1.8, zorder=4)
-            words = f"{rate.median:.{0 if rate.median >= 10 else 1}f}, {r['mbu']:.0%}" + (
-                f", {r['void']} void" if r["void"] else ""
-            )
-            axes.text(1.01, height, words, va="center", fontsize=8.5, transform=axes.get_yaxis_transform())
+            height, rate, tint = heights[r["subject"]], r["rate"], colour(r["subject"])
+            rows.points(axes, r["values"], height, tint)
+            rows.interval(axes, rate, height, tint, mark=13, edge=1.8, width=6, zorder=(2, 4))
+            words = f"{rate.median:.{0 if rate.median >= 10 else 1}f}, {r['mbu']:.0%}"
+            words += f", {r['void']} void" if r["void"] else ""
+            rows.beside(axes, height, words, 8.5)
         for name in set(names) - {r["subject"] for r in found}:
-            axes.text(
-                0.01,
-                heights[name],
-                "not measured",
-                va="center",
-                fontsize=8.5,
-                color="#777777",
-                transform=axes.get_yaxis_transform(),
-            )
+            rows.beside(axes, heights[name], "not measured", 8.5, x=0.01, color="#777777")
         if found:
             draw_limit(axes, float(np.median([r["limit"] for r in found])), max(r["rate"].median for r in found))
         axes.set_xlim(left=0)
         n = counted({len(r["values"]) for r in found})
-        axes.set_xlabel(
-            f"tokens/s (point: one answer; tick: median of n = {n};\nband: 95 % interval; right: median, share of"
-            " the limit)"
-        )
-        axes.set_title(model_label(model).removesuffix(", random weights"), pad=18, fontsize=12)
+        meaning = f"point: one answer; tick: median of n = {n};\nband: 95 % interval; right: median, share of the limit"
+        axes.set_xlabel(f"tokens/s ({meaning})")
+        axes.set_title(short_label(model), pad=18, fontsize=12)
     best = [(max(found, key=lambda r: r["rate"].median), model) for model, found in rates.items() if found]
-    said = [
-        f"{r['subject']} decodes {model_label(model).removesuffix(', random weights')} fastest" for r, model in best
-    ]
+    said = [f"{r['subject']} decodes {short_label(model)} fastest" for r, model in best]
     headline(figure, "; ".join(said[-2:]) or "No decode rate was measured")
     return figure
+
+
+def short_label(model: str) -> str:
+    return model_label(model).removesuffix(", random weights")
 
 
 def draw_limit(axes, limit: float, fastest: float) -> None:
     """The memory-bandwidth limit as a line, or in words where it is so far off that a line would squeeze everything
     else."""
     if limit < 20 * fastest:
-        limit_line(axes, limit)
-    else:
-        axes.text(
-            1,
-            1.0,
-            f"memory-bandwidth limit {limit:.0f}, off the scale ",
-            color=LIMIT_COLOUR,
-            ha="right",
-            va="bottom",
-            fontsize=9,
-            transform=axes.transAxes,
-        )
+        return notes.bandwidth_limit(axes, limit)
+    words = f"memory-bandwidth limit {limit:.0f}, off the scale "
+    corner = dict(color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9)
+    axes.text(1, 1.0, words, transform=axes.transAxes, **corner)
 
 
 def counted(counts: set[int]) -> str:
@@ -112,7 +75,8 @@ def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figu
     """
     figure, panels = new(1.6 + 5 * len(found), 4.6, columns=len(found), squeeze=False)
     for axes, (model, subjects) in zip(panels[0], found.items(), strict=True):
-        ends, counts = {}, set()
+        ends, counts = [], set()
+        longest = max((n for lengths in subjects.values() for n in lengths), default=1)
         for (name, lengths), style in zip(subjects.items(), LINES * 3, strict=False):
             x, shade = sorted(lengths), colour(name)
             middle = [float(np.median(lengths[n])) for n in x]
@@ -120,21 +84,17 @@ def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figu
                 axes.scatter([n] * len(lengths[n]), lengths[n], s=9, color=shade, alpha=0.3, linewidths=0)
                 counts.add(len(lengths[n]))
             axes.plot(x, middle, linestyle=style, color=shade, linewidth=2)
-            ends[name] = middle[-1]
+            ends.append(End(f"{name} {middle[-1]:.3g}", longest, middle[-1], shade))
         axes.set_yscale("log")
-        longest = max((n for lengths in subjects.values() for n in lengths), default=1)
         low, high = axes.get_ylim()
-        for name, at in spread_labels(ends, (high / low) ** 0.055).items():
-            axes.text(longest * 1.03, at, f"{name} {ends[name]:.3g}", va="center", fontsize=9, color=colour(name))
+        labels.at_ends(axes, ends, (high / low) ** 0.055, x=longest * 1.03)
         if not subjects:
-            axes.text(0.5, 0.5, "not measured", ha="center", color="#777777", transform=axes.transAxes)
-        axes.set(
-            xlim=(0, longest * 1.02),
-            xlabel=f"prompt tokens (point: one request; line: median of n = {counted(counts)})",
-        )
-        axes.set_title(model_label(model).removesuffix(", random weights"), fontsize=12)
+            notes.empty(axes, "not measured", color="#777777")
+        axes.set_xlim(0, longest * 1.02)
+        axes.set_xlabel(f"prompt tokens (point: one request; line: median of n = {counted(counts)})")
+        axes.set_title(short_label(model), fontsize=12)
         axes.minorticks_off()
-        plain_ticks(axes.yaxis)
+        notes.plain(axes.yaxis)
     panels[0][0].set_ylabel("ms to the first token, log scale")
     headline(figure, soonest(found))
     return figure
@@ -160,29 +120,22 @@ def gpu_starts(found: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
     figure, (left, right) = new(12, 1.9 + 0.4 * len(names), columns=2, sharey=True)
     shift = np.linspace(0.18, -0.18, len(found)) if len(found) > 1 else [0.0]
     for axes in (left, right):
-        heights = rows(axes, names)
+        heights = rows.heights(axes, names)
     for (model, starts), (shade, mark), up in zip(found.items(), MARKS, shift, strict=False):
         for axes, key, scale in ((left, "seconds", 1), (right, "extra", 1e-6)):
             seen = [(s[key] * scale, heights[s["subject"]] + up) for s in starts if s[key] is not None]
-            axes.scatter(
-                [x for x, _ in seen],
-                [y for _, y in seen],
-                color=shade,
-                marker=mark,
-                s=42,
-                zorder=3,
-                label=model_label(model).removesuffix(", random weights") if axes is left else None,
-            )
-            for x, y in seen:
-                axes.annotate(
-                    f"{x:.3g}", (x, y), (7, 0), textcoords="offset points", va="center", fontsize=8, color=shade
-                )
+            places = [[at[i] for at in seen] for i in (0, 1)]
+            label = short_label(model) if axes is left else None
+            axes.scatter(*places, color=shade, marker=mark, s=42, zorder=3, label=label)
+            right_of = dict(textcoords="offset points", va="center", fontsize=8, color=shade)
+            for at in seen:
+                axes.annotate(f"{at[0]:.3g}", at, (7, 0), **right_of)
     left.set_xscale("symlog", linthresh=0.1)
     right.set_xscale("symlog", linthresh=1)
     for axes in (left, right):
         axes.set_xlim(left=0, right=2.2 * max(axes.get_xlim()[1], 0.1))
         axes.minorticks_off()
-        plain_ticks(axes.xaxis)
+        notes.plain(axes.xaxis)
     left.set_xlabel(
         "s more than a warm answer, log scale above 0.1\n(compiling, autotuning, capturing; n = 1, one process)"
     )

@@ -12,7 +12,8 @@ from llama_jax import checkpoint
 from llama_jax.plumbing import paths
 from llama_lab.bench import record
 from llama_lab.bench.record import Trial
-from llama_lab.figures.style import colour, headline, new, rows, scatter_row, styled
+from llama_lab.figures import rows
+from llama_lab.figures.style import colour, headline, new, styled
 
 SUBJECTS = ("step", "loop", "loop+fused", "llamacpp")
 SHORT = 320  # tokens of prompt and answer at most: a longer context is slower by itself
@@ -75,10 +76,10 @@ def chart(found: Rates, seed: int = 0) -> Figure:
     tables = sorted({table for name in shown for table in found[name]})
     figure, panels = new(11.5, 0.42 * len(tables) + 1.7, columns=max(1, len(shown)), sharey=True, squeeze=False)
     for axes, (name, middle) in zip(panels[0], shown.items(), strict=False):
-        heights, centre = rows(axes, tables), float(np.median(middle))
+        heights, centre = rows.heights(axes, tables), float(np.median(middle))
         for table, rates in found[name].items():
-            scatter_row(axes, [rate / centre for rate in rates], heights[table], name, seed)
-            axes.plot(np.median(rates) / centre, heights[table], "|", color="black", markersize=14, markeredgewidth=2)
+            rows.points(axes, [rate / centre for rate in rates], heights[table], colour(name), seed)
+            rows.median(axes, np.median(rates) / centre, heights[table], 14)
         axes.axvline(1, color="#888888", linewidth=0.8)
         axes.set_title(f"{name}\n1 = {centre:.1f} tokens/s", color=colour(name), fontsize=10)
         axes.set_xlabel("over its middle median")

@@ -9,19 +9,9 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench.numbers import interval
 from llama_lab.experiments.honest_measurement import finding
+from llama_lab.figures import notes, rows
 from llama_lab.figures.marks import interval_words
-from llama_lab.figures.style import (
-    GREY,
-    LIMIT_COLOUR,
-    OTHERS,
-    colour,
-    footnote,
-    headline,
-    new,
-    plain_ticks,
-    rows,
-    styled,
-)
+from llama_lab.figures.style import GREY, OTHERS, colour, footnote, headline, new, styled
 
 WITH, WITHOUT, BAD = colour("step"), OTHERS[1], OTHERS[5]
 
@@ -34,43 +24,22 @@ def speed_ups(found: Sequence[dict], limit: float) -> Figure:
     found: as `measure.speed_ups` returns it. limit: tokens/s that the memory bandwidth allows.
     """
     figure, axes = new(10, 3.8)
-    heights = rows(axes, [f["label"] for f in found])
+    heights = rows.heights(axes, [f["label"] for f in found])
     for f in found:
         height = heights[f["label"]]
         for name, shade, marker, up in (("uncached", WITHOUT, "s", -0.12), ("cached", WITH, "o", 0.12)):
-            values = f[name]
-            axes.scatter(
-                values, [height + up] * len(values), s=34, color=shade, marker=marker, alpha=0.7, linewidths=0, zorder=3
-            )
-        axes.plot(
-            [np.median(f["uncached"]), np.median(f["cached"])], [height] * 2, color="#999999", linewidth=1.2, zorder=1
-        )
+            rows.points(axes, f[name], height + up, shade, spread=0, s=34, marker=marker, alpha=0.7, zorder=3)
+        middles = [np.median(f["uncached"]), np.median(f["cached"])]
+        axes.plot(middles, [height] * 2, color="#999999", linewidth=1.2, zorder=1)
         known = f"published {f['published']:.2f}x\n" if f["published"] else "never published\n"
-        axes.text(
-            1.02,
-            height,
-            known + "here " + interval_words(f["ratio"]),
-            va="center",
-            fontsize=9.5,
-            transform=axes.get_yaxis_transform(),
-            color="black" if f["guard"] else BAD,
-        )
+        words = known + "here " + interval_words(f["ratio"])
+        rows.beside(axes, height, words, 9.5, x=1.02, color="black" if f["guard"] else BAD)
         guard = "this protocol: counts" if f["guard"] else "as published: compilations inside"
         axes.text(0.005, height - 0.36, guard, fontsize=8.5, color=GREY, transform=axes.get_yaxis_transform())
-    axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    axes.text(
-        limit,
-        1.0,
-        f"memory-bandwidth limit {limit:.0f} ",
-        color=LIMIT_COLOUR,
-        ha="right",
-        va="bottom",
-        fontsize=9,
-        transform=axes.get_xaxis_transform(),
-    )
+    notes.bandwidth_limit(axes, limit)
     axes.set_xscale("log")
     axes.set_xlim(right=1.15 * max(limit, *(rate for f in found for rate in f["cached"])))
-    plain_ticks(axes.xaxis)
+    notes.plain(axes.xaxis)
     axes.set_xlabel("tokens/s over a whole answer of 15 tokens, log scale (point: one answer)")
     axes.scatter([], [], color=WITH, marker="o", label="growing KV cache, jitted")
     axes.scatter([], [], color=WITHOUT, marker="s", label="no cache, jitted")
@@ -85,7 +54,7 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
 
     found: as `measure.first_tokens` returns it. limit_ms: what the machine's arithmetic allows for this prompt.
     """
-    figure, (left, right) = new(10.5, 4.2, columns=2, gridspec_kw={"width_ratios": [1, 2.4]})
+    figure, (left, right) = new(10.5, 4.2, columns=2, width_ratios=(1, 2.4))
     left.bar([0, 1], [found["published_mean"], found["published_p99"]], color=[BAD, WITH], width=0.6)
     left.set_xticks([0, 1], ["mean of\n5, one cold", "P99 of\n100 warm"])
     for x, value in enumerate((found["published_mean"], found["published_p99"])):
@@ -93,13 +62,10 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
     left.set_ylabel("time to first token, ms")
     left.grid(axis="x", visible=False)
     left.set_title("as published", pad=18)
-    heights = rows(right, ["5, the first cold", f"{len(found['warm'])} warm requests"])
+    heights = rows.heights(right, ["5, the first cold", f"{len(found['warm'])} warm requests"])
     spread = np.random.default_rng(0)
     for name, shade, height in zip(("cold", "warm"), (BAD, WITH), heights.values(), strict=True):
-        values = found[name]
-        right.scatter(
-            values, height + spread.uniform(-0.2, 0.2, len(values)), s=18, alpha=0.5, color=shade, linewidths=0
-        )
+        rows.points(right, found[name], height, shade, spread, 0.2, s=18, alpha=0.5, zorder=1)
     top, bottom = heights.values()
     middle = found["warm_median"]
     marks = ((found["cold_mean"], top, f"published way: mean {found['cold_mean']:.0f} ms", BAD),
@@ -112,18 +78,9 @@ def first_tokens(found: dict, limit_ms: float) -> Figure:
     words = f"this protocol: median {middle.median:.0f} {interval(middle, '.0f')} ms, n = {middle.n}\n{p99}"
     right.text(middle.median, bottom - 0.34, words, fontsize=9, ha="left", va="top")
     right.set_ylim(bottom=bottom - 0.85)
-    right.axvline(limit_ms, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    right.text(
-        limit_ms,
-        1.0,
-        f" arithmetic limit {limit_ms:.0f} ms",
-        color=LIMIT_COLOUR,
-        fontsize=9,
-        va="bottom",
-        transform=right.get_xaxis_transform(),
-    )
+    notes.limit(right, limit_ms, f" arithmetic limit {limit_ms:.0f} ms", "left")
     right.set_xscale("log")
-    plain_ticks(right.xaxis)
+    notes.plain(right.xaxis)
     right.xaxis.set_minor_formatter("")
     right.set_xlim(min(limit_ms, *found["warm"]) / 1.4, max(*found["cold"], *found["warm"]) * 1.4)
     right.set_xlabel("time to first token, ms, log scale (point: one request)")
@@ -182,25 +139,20 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
         "power": "3 % effect found",
     }
     figure, panels = new(11, 0.4 * len(scenarios) + 2.3, columns=3, sharey=True)
-    heights = rows(panels[0], scenarios)
+    heights = rows.heights(panels[0], scenarios)
     for axes, (key, title) in zip(panels, measures.items(), strict=True):
         axes.grid(axis="y", visible=False)
         for r in table:
             ours = r["protocol"] == "ours"
             height = heights[r["scenario"]] + (0.13 if ours else -0.13)
             error = 1.96 * np.sqrt(max(r[key] * (1 - r[key]), 0) / r["runs"])
-            axes.plot(
-                [100 * (r[key] - error), 100 * (r[key] + error)],
-                [height] * 2,
-                color=WITH if ours else BAD,
-                linewidth=2,
-                alpha=0.5,
-            )
+            span = [100 * (r[key] - error), 100 * (r[key] + error)]
+            axes.plot(span, [height] * 2, color=WITH if ours else BAD, linewidth=2, alpha=0.5)
             axes.plot(100 * r[key], height, "o" if ours else "X", color=WITH if ours else BAD, markersize=7)
         at = 100 * thresholds[key]
         axes.axvline(at, color="black", linestyle=":", linewidth=1.5)
         words = f"{'at most' if key == 'aa_false_positive_rate' else 'at least'} {at:.0f} %"
-        axes.text(at, 1.0, words, ha="center", va="bottom", fontsize=9, transform=axes.get_xaxis_transform())
+        notes.above(axes, at, words, "center", color="black")
         axes.set(xlim=(-3, 103), xlabel="% of simulated runs")
         axes.set_title(title, pad=18)
     panels[0].plot([], [], "o", color=WITH, label="this protocol: interleaved blocks, pairs, bootstrap of processes")
@@ -209,7 +161,6 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
     held = {r["protocol"]: r["coverage"] for r in table if r["scenario"] == scenarios[0]}
     others = [share for protocol, share in held.items() if protocol != "ours"]
     said = f"This protocol's intervals hold the truth in {held['ours']:.0%} of simulated runs" if "ours" in held else ""
-    headline(
-        figure, said + f", those of one after the other in {others[0]:.0%}" * bool(others) or "Nothing was simulated"
-    )
+    said += f", those of one after the other in {others[0]:.0%}" * bool(others)
+    headline(figure, said or "Nothing was simulated")
     return figure

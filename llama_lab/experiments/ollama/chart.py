@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import quality, standings
 from llama_lab.bench.statistics import Ratio
+from llama_lab.figures import notes, rows
 from llama_lab.figures.labels import labelled, readable
 from llama_lab.figures.marks import (
     HATCHES,
@@ -21,17 +22,7 @@ from llama_lab.figures.marks import (
     marked,
     shade,
 )
-from llama_lab.figures.style import (
-    GREY,
-    LIMIT_COLOUR,
-    colour,
-    footnote,
-    headline,
-    interval_bar,
-    new,
-    rows,
-    styled,
-)
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headline, new, styled
 
 
 @styled
@@ -43,66 +34,43 @@ def tokens_per_second(
     entries: of the ladder, our placement first. ratio: of the first over the second; None where there is no second.
     published: system → (tokens/s, ± as published). missing: peers of which there is no histogram.
     """
-    figure, (left, right) = new(10.5, 4.6, columns=2, gridspec_kw={"width_ratios": [1, 2.4]})
+    figure, (left, right) = new(10.5, 4.6, columns=2, width_ratios=(1, 2.4))
     for x, (rate, spread) in enumerate(published.values()):
-        left.bar(
-            x,
-            rate,
-            yerr=spread,
-            width=0.6,
-            capsize=6,
-            color=colour("step" if x else "ollama"),
-            alpha=0.6,
-        )
+        tint = colour("step" if x else "ollama")
+        left.bar(x, rate, yerr=spread, width=0.6, capsize=6, color=tint, alpha=0.6)
         left.text(x, 0.5, f"{rate:g} ± {spread:g}", ha="center", va="bottom", fontsize=10)
     left.set_xticks(range(len(published)), list(published))
     left.set(ylabel="tokens/s")
     left.grid(axis="x", visible=False)
     left.set_title("as published (M1 Max)", pad=20)
-    series = [e["points"]["decode"] for e in entries]
-    edges = np.histogram_bin_edges(
-        np.concatenate([[], *series]), bins=int(np.clip(2 * max(map(len, series), default=0), 12, 40))
-    )
-    for e, values in zip(entries, series, strict=True):
-        middle = e["decode"]
-        words = f"{e['name']} ({e['dtype']}): median {middle.median:.1f} tokens/s, IQR {middle.iqr:.1f}, n = {middle.n}"
-        right.hist(
-            values,
-            edges,
-            color=shade(e),
-            alpha=0.5,
-            hatch=HATCHES.get(e["backend"], "--"),
-            edgecolor=shade(e),
-            label=words,
-        )
-        right.axvline(middle.median, color=shade(e), linewidth=2)
-        right.text(
-            middle.median,
-            1.0,
-            e["name"],
-            color=shade(e),
-            ha="center",
-            va="bottom",
-            fontsize=9,
-            transform=right.get_xaxis_transform(),
-        )
-    right.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
-    right.set_xlim(left=0)
-    right.yaxis.get_major_locator().set_params(integer=True)
-    if entries:
-        right.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
-    else:
-        right.text(0.5, 0.5, "no valid trial", transform=right.transAxes, ha="center", color=LIMIT_COLOUR)
+    histogram(right, entries)
+    ratio_words = f"{entries[0]['name']} over {entries[1]['name']}: {interval_words(ratio)}" if ratio else ""
     alone = " and ".join(e["name"] for e in entries) or "Nothing counts"
-    right.set_title("here", pad=20)
-    headline(
-        figure,
-        f"{entries[0]['name']} over {entries[1]['name']}: {interval_words(ratio)}"
-        if ratio
-        else f"Measured here: {alone}",
-    )
+    headline(figure, ratio_words or f"Measured here: {alone}")
     footnote(figure, gaps_words(missing))
     return figure
+
+
+def histogram(axes, entries: Sequence[dict]) -> None:
+    """Answers by their decode rate, a colour a subject, its median as a line."""
+    series = [e["points"]["decode"] for e in entries]
+    bins = int(np.clip(2 * max(map(len, series), default=0), 12, 40))
+    edges = np.histogram_bin_edges(np.concatenate([[], *series]), bins=bins)
+    for e, values in zip(entries, series, strict=True):
+        rate, tint = e["decode"], shade(e)
+        words = f"{e['name']} ({e['dtype']}): median {rate.median:.1f} tokens/s, IQR {rate.iqr:.1f}, n = {rate.n}"
+        hatch = HATCHES.get(e["backend"], "--")
+        axes.hist(values, edges, color=tint, alpha=0.5, hatch=hatch, edgecolor=tint, label=words)
+        axes.axvline(rate.median, color=tint, linewidth=2)
+        notes.above(axes, rate.median, e["name"], "center", color=tint)
+    axes.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
+    axes.set_xlim(left=0)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    if entries:
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
+    else:
+        notes.empty(axes, "no valid trial", color=LIMIT_COLOUR)
+    axes.set_title("here", pad=20)
 
 
 @styled
@@ -114,10 +82,8 @@ def peer_ladder(
 
     entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows.
     """
-    figure, panels = new(
-        11.5, 0.44 * len(entries) + 2.2, columns=3, sharey=True, gridspec_kw={"width_ratios": [1.5, 1, 1]}
-    )
-    heights = rows(panels[0], [e["name"] for e in entries])
+    figure, panels = new(11.5, 0.44 * len(entries) + 2.2, columns=3, sharey=True, width_ratios=(1.5, 1, 1))
+    heights = rows.heights(panels[0], [e["name"] for e in entries])
     titles = {
         "decode": "Decode, tokens/s",
         "prefill": f"Prefill of {prompt_tokens}, tokens/s",
@@ -138,17 +104,7 @@ def peer_ladder(
         for e in entries:
             if e["dtype"] == "float32":
                 tick(panels[1], prefill_limit, heights[e["name"]])
-        words = f"float32 arithmetic {prefill_limit:.0f} "
-        panels[1].text(
-            prefill_limit,
-            1.0,
-            words,
-            color=LIMIT_COLOUR,
-            ha="right",
-            va="bottom",
-            fontsize=8.5,
-            transform=panels[1].get_xaxis_transform(),
-        )
+        notes.above(panels[1], prefill_limit, f"float32 arithmetic {prefill_limit:.0f} ", size=8.5)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
     panels[0].set_xlabel(
         "red: what the memory bandwidth allows for the subject's\nown bytes a token (point: one answer; bar:"
@@ -186,9 +142,9 @@ def row(axes, entry: dict, what: str, height: float) -> None:
     found, values, tint = entry[what], entry["points"][what], shade(entry)
     if not found.n:
         return
-    spread, marker = np.linspace(-0.16, 0.16, len(values)), look(entry["name"], entry["backend"])[1]
-    axes.scatter(values, height + spread, s=13, color=tint, marker=marker, alpha=0.45, linewidths=0, zorder=2)
-    interval_bar(axes, found.low, found.median, found.high, height, 15)
+    marker = look(entry["name"], entry["backend"])[1]
+    rows.points(axes, values, height, tint, spread=0.16, even=True, s=13, marker=marker)
+    rows.interval(axes, found, height, mark=15)
     words = f"{found.median:.0f}" if found.median >= 100 else f"{found.median:.1f}"
     if what == "decode" and entry["limit"]:
         limit = entry["limit"]
@@ -217,16 +173,15 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
         height = place(d, bottom, top)
         bands += marked(axes, e, height, d if bottom < height < top else None, 4)
         exact = height == bottom and d["top1"] == 1
-        labels.append(
-            (e["name"] if exact else f"{e['name']}: {distance_words(d)}", e["decode"].median, height, shade(e))
-        )
+        words = e["name"] if exact else f"{e['name']}: {distance_words(d)}"
+        labels.append((words, e["decode"].median, height, shade(e)))
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
     note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
     if any(place(d, bottom, top) == top for _, d in shown):
         axes.axhspan(top / 4, top * 4, color=GREY, alpha=0.12, linewidth=0)
-        axes.annotate("above the scale: without logits its distance is not known", (0.995, top * 4), (0, -4),
-                      fontsize=8.5, color=GREY, **note | dict(va="top"))  # fmt: skip
+        words = "above the scale: without logits its distance is not known"
+        axes.annotate(words, (0.995, top * 4), (0, -4), fontsize=8.5, color=GREY, **note | dict(va="top"))
         axes.set_yticks([y for y in axes.get_yticks() if bottom / 3 < y < top / 4])
     words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats);\n"
     words += "without a number: all best tokens too"

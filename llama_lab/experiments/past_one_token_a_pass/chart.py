@@ -11,9 +11,10 @@ from matplotlib.ticker import PercentFormatter
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.past_one_token_a_pass import finding
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
+from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import look
-from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, headline, interval_bar, new, rows, styled
+from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, headline, new, styled
 
 WORDS = {"open": "Open questions", "copy": "Copy of a passage", "edit": "Copy with a word replaced"}
 BARS = dict(zip(TASKS, zip(OTHERS, ("", "//", ".."), strict=False), strict=True))
@@ -32,7 +33,7 @@ def rates(entries: Sequence[dict], missing: Sequence[dict] = ()) -> Figure:
     every = [rate for e in entries for rate in e["points"]["decode"]] or [1.0]
     least, most = min(every), max(every)
     for axes, task in zip(panels, TASKS, strict=True):
-        heights = rows(axes, [*names, *gaps])
+        heights = rows.heights(axes, [*names, *gaps])
         for e in (e for e in entries if e["task"] == task):
             height, rate = heights[e["name"]], e["decode"]
             if not rate.n:
@@ -40,7 +41,7 @@ def rates(entries: Sequence[dict], missing: Sequence[dict] = ()) -> Figure:
                 continue
             shade, marker = look(e["name"], e["backend"])
             axes.scatter(e["points"]["decode"], [height] * rate.n, s=14, alpha=0.45, color=shade, marker=marker)
-            interval_bar(axes, rate.low, rate.median, rate.high, height)
+            rows.interval(axes, rate, height)
             words = f"{rate.median:.0f}" + (f" · {e['ratio'].words}" if e["ratio"] else "")
             axes.text(rate.median, height + 0.27, words, fontsize=8, ha="left", va="bottom")
         for name in gaps:

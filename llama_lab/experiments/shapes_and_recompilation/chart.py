@@ -13,14 +13,20 @@ from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.shapes_and_recompilation import finding
 from llama_lab.experiments.shapes_and_recompilation.table import Account, middle
-from llama_lab.figures.style import GREY, OTHERS, footnote, headline, new, rows, styled
+from llama_lab.figures import bars, rows
+from llama_lab.figures.bars import Part
+from llama_lab.figures.style import GREY, OTHERS, footnote, headline, new, styled
 
 LOST, FIRST, WORK, WASTE = OTHERS[5], OTHERS[1], OTHERS[4], OTHERS[0]  # parts of time: no subject's
 PARTS = {
-    "useful work": (WORK, ""),
-    "padding": (WASTE, "xx"),
-    "compiling": (LOST, "//"),
-    "rest of first calls": ("#BBBBBB", ".."),
+    "useful work": Part(WORK),
+    "padding": Part(WASTE, "xx"),
+    "compiling": Part(LOST, "//"),
+    "rest of first calls": Part("#BBBBBB", ".."),
+}
+SURPRISES = {
+    "first request of the process": Part(FIRST),
+    "later requests: the surprise": Part(LOST, "//"),
 }
 LABELS = {"useful work": "useful work: exact lengths, warm", "padding": "padding (growing cache: copying)"}
 LARGEST = 1700  # area of the largest mark, points squared
@@ -42,19 +48,18 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
     lanes: `table.by_request` of each subject. accounts: of the same subjects.
     """
     figure, axes = new(10, 0.72 * len(lanes) + 2.2)
-    heights, most = rows(axes, list(lanes)), max(step["seconds"] for lane in lanes.values() for step in lane)
+    heights, most = rows.heights(axes, list(lanes)), max(step["seconds"] for lane in lanes.values() for step in lane)
     for a in accounts:
         height = heights[a.subject]
         for i, step in enumerate(lanes[a.subject], 1):
             if step["programs"]:
-                axes.scatter(
-                    i, height, s=LARGEST * step["seconds"] / most, color=LOST, alpha=0.75, linewidths=0, zorder=3
-                )
+                area = LARGEST * step["seconds"] / most
+                axes.scatter(i, height, s=area, color=LOST, alpha=0.75, linewidths=0, zorder=3)
                 axes.text(i, height, str(step["programs"]), ha="center", va="center", fontsize=10, zorder=4)
             else:
                 axes.plot(i, height, "|", color=GREY, markersize=9)
         words = f"{a.programs} programs\n{spread(a.lost)} lost"
-        axes.text(1.01, height, words, va="center", fontsize=9.5, transform=axes.get_yaxis_transform())
+        rows.beside(axes, height, words, 9.5)
     tokens = [step["tokens"] for step in next(iter(lanes.values()))]
     axes.set_xticks(range(1, len(tokens) + 1), [f"{i}\n{n}" for i, n in enumerate(tokens, 1)])
     axes.set_xlim(0.5, len(tokens) + 0.5)
@@ -74,35 +79,26 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
 
     parts: `table.parts` of each subject that has any. ratios: each subject's total over the fastest one's.
     """
-    figure, (axes, warm) = new(
-        11.5, 0.62 * len(accounts) + 2.4, columns=2, sharey=True, gridspec_kw={"width_ratios": [2.2, 1]}
-    )
-    heights = rows(axes, [a.subject for a in accounts])
+    figure, (axes, warm) = new(11.5, 0.62 * len(accounts) + 2.4, columns=2, sharey=True, width_ratios=(2.2, 1))
+    heights = rows.heights(axes, [a.subject for a in accounts])
     warm.grid(axis="y", visible=False)
     for a in accounts:
-        height, at = heights[a.subject], 0.0
-        for name, (shade, hatch) in PARTS.items():
-            length = parts.get(a.subject, {}).get(name, 0.0)
-            axes.barh(height, length, left=at, color=shade, hatch=hatch, edgecolor="white", height=0.55)
-            at += length
+        height, lengths = heights[a.subject], parts.get(a.subject, {})
+        end = bars.stack(axes, height, [(lengths.get(name, 0.0), part) for name, part in PARTS.items()])
         axes.plot(a.total, [height] * len(a.total), "o", color="black", markersize=4, zorder=4)
-        end = max([at, *(t for t in a.total if np.isfinite(t))])
+        end = max([end, *(t for t in a.total if np.isfinite(t))])
         axes.text(end, height, "  " + total_words(a, ratios.get(a.subject)), va="center", fontsize=9.5)
-        if a.subject in parts:
-            each = [1e3 * parts[a.subject][name] / a.requests for name in ("useful work", "padding")]
-            warm.barh(height, each[0], color=WORK, edgecolor="white", height=0.55)
-            warm.barh(height, each[1], left=each[0], color=WASTE, hatch="xx", edgecolor="white", height=0.55)
-            warm.text(sum(each), height, f"  {sum(each):.0f} ms, {a.padding:.0%} padding", va="center", fontsize=9.5)
-    for name, (shade, hatch) in PARTS.items():
-        axes.barh(0, 0, color=shade, hatch=hatch, edgecolor="white", label=LABELS.get(name, name))
+        if lengths:
+            each = [(1e3 * lengths[name] / a.requests, PARTS[name]) for name in ("useful work", "padding")]
+            ms = bars.stack(warm, height, each)
+            warm.text(ms, height, f"  {ms:.0f} ms, {a.padding:.0%} padding", va="center", fontsize=9.5)
+    bars.legend(axes, {LABELS.get(name, name): part for name, part in PARTS.items()})
     figure.legend(loc="outside lower center", ncols=4, fontsize=9.5)
     axes.margins(x=0.45)
     warm.margins(x=0.85)
     n = min(len(a.blocks) for a in accounts)
     served = f"seconds to serve {accounts[0].requests} requests one after the other (point: a process, n = {n};"
-    axes.set_xlabel(
-        served + "\nbar: a middle one; x: over the fastest" + (", with its 95 % interval)" if n > 1 else ")")
-    )
+    axes.set_xlabel(f"{served}\nbar: a middle one; x: over the fastest{', with its 95 % interval' * (n > 1)})")
     warm.set_xlabel("ms a request, the same stream again\n(padding: share of prompt positions)")
     axes.set_title("from a fresh process", fontsize=10)
     warm.set_title("once warm", fontsize=10)
@@ -142,29 +138,21 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
     """
     names = [a.subject for pair in pairs.values() for a in pair]
     figure, axes = new(11, 0.58 * len(names) + 2.2)
-    heights = rows(axes, names)
+    heights = rows.heights(axes, names)
+    bold = dict(fontsize=9.5, fontweight="bold", va="bottom", transform=axes.get_yaxis_transform())
     for i, (title, pair) in enumerate(pairs.items()):
         for a in pair:
             height, lost, later = heights[a.subject], middle(a.lost), middle(a.later)
-            axes.barh(height, lost - later, color=FIRST, edgecolor="white", height=0.5)
-            axes.barh(height, later, left=lost - later, color=LOST, hatch="//", edgecolor="white", height=0.5)
+            bars.stack(axes, height, zip((lost - later, later), SURPRISES.values(), strict=True), 0.5)
             axes.plot(a.lost, [height] * len(a.lost), "o", color="black", markersize=4, zorder=4)
             axes.text(max(a.lost), height, "  " + surprise_words(a), va="center", fontsize=9)
         top = heights[pair[0].subject]
-        axes.text(
-            0,
-            top + 0.36,
-            title[0].upper() + title[1:],
-            fontsize=9.5,
-            fontweight="bold",
-            va="bottom",
-            transform=axes.get_yaxis_transform(),
-        )
+        axes.text(0, top + 0.36, title[0].upper() + title[1:], **bold)
         if i:
             axes.axhline(top + 0.72, color="#CCCCCC", linewidth=0.8)
     axes.set_ylim(top=len(names) - 0.1)
-    axes.barh(0, 0, color=FIRST, label="first request of the process")
-    axes.barh(0, 0, color=LOST, hatch="//", edgecolor="white", label="later requests: the surprise")
+    for label, part in SURPRISES.items():
+        axes.barh(0, 0, color=part.color, hatch=part.hatch, label=label)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
     axes.set_xlim(0, 2.3 * max(max(a.lost) for pair in pairs.values() for a in pair))
     n = min(len(a.blocks) for pair in pairs.values() for a in pair)

@@ -12,7 +12,8 @@ from llama_lab.bench import summary
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.text_generation import finding
 from llama_lab.experiments.text_generation.measure import CACHED, UNCACHED
-from llama_lab.figures.style import colour, headline, new, plain_ticks, styled
+from llama_lab.figures import notes
+from llama_lab.figures.style import colour, headline, new, styled
 
 
 @styled
@@ -39,7 +40,7 @@ def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
     axes.set(xscale="log", xlabel="seconds since the request, log scale", ylabel="tokens on the host")
     axes.set_xlim(left=min(t.ttft for t in trials if t.phase == "warm" and t.valid) / 1.3)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    plain_ticks(axes.xaxis)
+    notes.plain(axes.xaxis)
     axes.legend(
         fontsize=9.5,
         loc="upper left",

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.time_to_first_token import finding, table
-from llama_lab.figures.labels import readable, spread_labels
+from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.marks import MARKERS
-from llama_lab.figures.style import LIMIT_COLOUR, STAGES, colour, headline, new, plain_ticks, rows, styled
+from llama_lab.figures.style import LIMIT_COLOUR, STAGES, colour, headline, new, styled
 
 LINES = {"jax": "-", "torch": "--", "llama.cpp": "-.", "ollama": ":", "flax": "--"}
 TICKS_APART = 1.4  # as a factor, on a log axis of lengths
@@ -43,9 +42,8 @@ def ttft_by_length(
     peers_over_best(right, trials, looks, shown, seed)
     at = table.everybodys(trials)
     ratios = [r for r in table.ratios(trials, seed) if r["tokens"] in at]
-    headline(
-        figure, finding.claim(trials, ratios) if ratios else "No placement and no peer have first tokens at one length"
-    )
+    empty = "No placement and no peer have first tokens at one length"
+    headline(figure, finding.claim(trials, ratios) if ratios else empty)
     return figure
 
 
@@ -68,15 +66,8 @@ def by_length(
         if not here:
             continue
         x, middles = [e["tokens"] for e in here], [e["p50"] for e in here]
-        axes.plot(
-            x,
-            middles,
-            marker=marker,
-            color=shade,
-            linestyle=line,
-            linewidth=2.2 if name in shown else 1.2,
-            markersize=5,
-        )
+        width = 2.2 if name in shown else 1.2
+        axes.plot(x, middles, marker=marker, color=shade, linestyle=line, linewidth=width, markersize=5)
         axes.vlines(x, [e["low"] for e in here], [e["high"] for e in here], color=shade, linewidth=5, alpha=0.35)
         ends[name], last[name] = middles[-1], x[-1]
     lowest = min(
@@ -96,17 +87,11 @@ def by_length(
 
 def named_ends(axes, ends: dict, last: dict, looks: dict, asked: Sequence[int]) -> None:
     """Subjects' names at the ends of their lines, in their colours, none over another."""
-    for name, at in spread_labels(ends, apart(axes), centred=True, top=axes.get_ylim()[1] / apart(axes)).items():
-        axes.annotate(
-            name,
-            (last[name], ends[name]),
-            (asked[-1] * 1.16, at),
-            fontsize=9,
-            va="center",
-            color=looks[name][0],
-            arrowprops=dict(arrowstyle="-", color=looks[name][0], linewidth=0.6),
-            annotation_clip=False,
-        )
+    for name, at in labels.spread_labels(ends, apart(axes), centred=True, top=axes.get_ylim()[1] / apart(axes)).items():
+        shade = looks[name][0]
+        style = dict(fontsize=9, va="center", color=shade, annotation_clip=False)
+        line = dict(arrowstyle="-", color=shade, linewidth=0.6)
+        axes.annotate(name, (last[name], ends[name]), (asked[-1] * 1.16, at), arrowprops=line, **style)
 
 
 def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float], top: float) -> None:
@@ -130,9 +115,7 @@ def of_length(axes, asked: Sequence[int], right: float) -> None:
     axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)", xlim=(asked[0] / 1.25, right))
     axes.minorticks_off()
     axes.set_xticks(asked, [str(n) if n in thinned(asked) else "" for n in asked], fontsize=9)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(LogLocator(subs=()))
-    plain_ticks(axes.yaxis)
+    notes.one_two_five(axes.yaxis, minor=False)
 
 
 def thinned(asked: Sequence[int]) -> list[int]:
@@ -147,9 +130,7 @@ def of_time(axes) -> None:
     """A logarithmic time axis below, with as many ticks as can be read."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,)))
-    axes.xaxis.set_minor_locator(LogLocator(subs=()))
-    plain_ticks(axes.xaxis)
+    notes.one_two_five(axes.xaxis, minor=False, subs=(1, 2, 5) if high / low < 300 else (1,))
 
 
 def milli(value: float) -> str:
@@ -192,22 +173,10 @@ def ratios_by_length(
         here = {n: ratio for other, n, ratio in found if other == name}
         shade, marker, line = looks[name]
         x = [n * 1.02 ** (i - (len(names) - 1) / 2) for n in here]
-        axes.plot(
-            x,
-            [ratio.value for ratio in here.values()],
-            color=shade,
-            marker=marker,
-            linestyle=line,
-            markersize=5,
-            linewidth=2 if name in shown else 1.2,
-        )
-        axes.vlines(
-            x,
-            [ratio.low for ratio in here.values()],
-            [ratio.high for ratio in here.values()],
-            color=shade,
-            linewidth=1.6,
-        )
+        low, values, high = zip(*map(rows.ends, here.values()), strict=True)
+        width = 2 if name in shown else 1.2
+        axes.plot(x, values, color=shade, marker=marker, linestyle=line, markersize=5, linewidth=width)
+        axes.vlines(x, low, high, color=shade, linewidth=1.6)
         last[name], ends[name] = max(here), here[max(here)].value
     of_length(axes, asked, asked[-1] * (2.9 if len(asked) > 1 else 1.9))
     named_ends(axes, {name: y for name, y in ends.items() if name in shown}, last, looks, asked)
@@ -221,12 +190,10 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
     found: `first_requests.cold`, one length.
     """
     if not found:
-        return nothing("There is no valid cold start.")
-    figure, (axes, memory) = new(
-        10.5, 0.4 * len(found) + 2.2, columns=2, sharey=True, gridspec_kw={"width_ratios": [3.4, 1]}
-    )
+        return notes.nothing("There is no valid cold start.")
+    figure, (axes, memory) = new(10.5, 0.4 * len(found) + 2.2, columns=2, sharey=True, width_ratios=(3.4, 1))
     ordered = sorted(found, key=lambda e: e["median"])
-    heights = rows(axes, [e["subject"] for e in ordered])
+    heights = rows.heights(axes, [e["subject"] for e in ordered])
     memory.grid(axis="y", visible=False)
     for e in ordered:
         cold_row(axes, e, heights[e["subject"]])
@@ -240,7 +207,7 @@ def ttft_cold(found: Sequence[dict]) -> Figure:
     figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     axes.set_xscale("log")
     axes.set_xlim(right=30 * axes.get_xlim()[1])
-    readable(axes.xaxis)
+    labels.readable(axes.xaxis)
     memory.margins(x=0.35)
     n = min(e["n"] for e in found)
     axes.set_xlabel(f"seconds to the first token, weights loaded\n(log scale; point: one process, n = {n} each)")
@@ -275,15 +242,6 @@ def worst_start(found: Sequence[dict]) -> str:
     return said + (f", {times(over[mine])[:-1]} times under {mine}" if mine else "")
 
 
-def nothing(words: str) -> Figure:
-    """A figure that says why there is nothing to draw."""
-    figure, axes = new(9, 1.5)
-    axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes)
-    axes.set_axis_off()
-    headline(figure, "There is nothing to draw")
-    return figure
-
-
 @styled
 def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]], loop: int) -> Figure:
     """What one cold request in a loop of `loop` does to a mean: published means and P99 (above), the same made from our
@@ -294,7 +252,7 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
     ordered = sorted(found, key=lambda e: e["mixed"] / e["largest"], reverse=True)
     names = [*(f"published: {case}" for case in published), *(e["subject"] for e in ordered)]
     figure, axes = new(10, 0.38 * len(names) + 2.2)
-    heights = rows(axes, names)
+    heights = rows.heights(axes, names)
     for case, (mean, p99) in published.items():
         pair(axes, heights[f"published: {case}"], p99, mean, f"mean {mean / p99:.2f}x of P99")
     for e in ordered:
@@ -303,7 +261,7 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
         axes.plot(e["warm"], heights[e["subject"]], "o", color=colour(e["subject"]), markersize=7, zorder=4)
     if not found:
         words = f"no subject has a cold and {loop - 1} warm requests"
-        axes.text(0.5, 0.3, words, ha="center", transform=axes.transAxes)
+        notes.empty(axes, words, 0.3)
     axes.axhline(len(ordered) - 0.5, color="black", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_xlim(right=8 * axes.get_xlim()[1])
@@ -316,23 +274,15 @@ def ttft_mixed(found: Sequence[dict], published: dict[str, tuple[float, float]],
     axes.plot([], [], "|", **key, markersize=12, markeredgewidth=2, label="largest of them: no percentile is above it")
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     above = sum(e["mixed"] > e["largest"] for e in found)
-    headline(
-        figure, f"One cold request in {loop} lifts the mean above every warm one for {above} of {len(found)} subjects"
-    )
+    words = f"One cold request in {loop} lifts the mean above every warm one for {above} of {len(found)} subjects"
+    headline(figure, words)
     return figure
 
 
 def pair(axes, height: float, below: float, mean: float, words: str, marker: str = "D") -> None:
     """A warm loop's upper end and a mixed loop's mean, joined, with what one is of the other."""
     axes.plot([below, mean], [height] * 2, color="#999999", linewidth=1.3, zorder=1)
-    axes.plot(
-        below,
-        height,
-        marker,
-        color="black",
-        markerfacecolor="none",
-        markersize=7 if marker == "D" else 16,
-        markeredgewidth=1.8,
-    )
+    hollow = dict(color="black", markerfacecolor="none", markeredgewidth=1.8)
+    axes.plot(below, height, marker, markersize=7 if marker == "D" else 16, **hollow)
     axes.plot(mean, height, "X", color="black", markersize=8)
     axes.annotate(words, (max(mean, below), height), (9, 0), textcoords="offset points", va="center", fontsize=9)

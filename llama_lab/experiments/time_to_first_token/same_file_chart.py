@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from llama_lab.bench import standings
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.time_to_first_token import finding, same_file, table
-from llama_lab.experiments.time_to_first_token.chart import by_length, nothing, pairs, ratios_by_length
+from llama_lab.experiments.time_to_first_token.chart import by_length, pairs, ratios_by_length
+from llama_lab.figures import notes
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import kind, look
 from llama_lab.figures.style import headline, new, styled
@@ -28,7 +29,7 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
     backends = {t.subject: t.backend for t in trials if t.valid}
     names = [name for name in table.placements(trials) + table.rivals(trials) if name in backends]
     if not names:
-        return nothing("No first token counts.")
+        return notes.nothing("No first token counts.")
     figure, (left, right) = new(11, 5.6, columns=2, gridspec_kw={"width_ratios": [1.2, 1]})
     looks = {name: (*look(name, backends[name]), style(name, backends[name])) for name in names}
     by_length(left, trials, looks, names, limits, reading, seed)

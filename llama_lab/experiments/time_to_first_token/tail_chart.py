@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
 from llama_lab.bench import statistics
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.time_to_first_token import table
-from llama_lab.experiments.time_to_first_token.chart import look, milli, nothing, of_time
-from llama_lab.figures.style import headline, new, plain_ticks, rows, styled
+from llama_lab.experiments.time_to_first_token.chart import look, milli, of_time
+from llama_lab.figures import notes, rows
+from llama_lab.figures.style import headline, new, styled
 
 
 @styled
@@ -20,22 +20,20 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
     """Every warm first token at one length, a row a subject, with median and, where the sample can hold it, P99."""
     entries = sorted((e for e in table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
     if not entries:
-        return nothing(f"There is no valid warm request at {n} tokens.")
+        return notes.nothing(f"There is no valid warm request at {n} tokens.")
     figure, axes = new(10, 0.4 * len(entries) + 2)
-    heights, spread = rows(axes, [e["subject"] for e in entries]), np.random.default_rng(seed)
+    heights, spread = rows.heights(axes, [e["subject"] for e in entries]), np.random.default_rng(seed)
     for e in entries:
         height, values = heights[e["subject"]], table.milliseconds(table.warm(trials, e["subject"], n))
-        shade = look(trials, e["subject"])[0]
-        axes.scatter(
-            values, height + spread.uniform(-0.2, 0.2, len(values)), s=14, color=shade, alpha=0.45, linewidths=0
-        )
-        axes.plot([e["low"], e["high"]], [height] * 2, color="black", linewidth=5, alpha=0.3, solid_capstyle="butt")
-        axes.plot(e["p50"], height, "|", color="black", markersize=20, markeredgewidth=2)
+        shade, span = look(trials, e["subject"])[0], (e["low"], e["p50"], e["high"])
+        rows.points(axes, values, height, shade, spread, 0.2, s=14, zorder=1)
+        rows.interval(axes, span, height, mark=20, edge=2, alpha=0.3, zorder=(2, 2))
         words = f"P50 {milli(e['p50'])}, n = {e['n']}"
         if e["p99"] is not None:
-            axes.plot(e["p99"], height, "D", color="black", markersize=6, markerfacecolor="none", markeredgewidth=1.5)
+            hollow = dict(color="black", markersize=6, markerfacecolor="none", markeredgewidth=1.5)
+            axes.plot(e["p99"], height, "D", **hollow)
             words += f", P99 {milli(e['p99'])}"
-        axes.text(1.01, height, words, va="center", fontsize=9, transform=axes.get_yaxis_transform())
+        rows.beside(axes, height, words)
     of_time(axes)
     diamond = "diamond: P99" if any(e["p99"] is not None for e in entries) else ""
     short = f"no P99 below n = {statistics.enough(99):,}" if any(e["p99"] is None for e in entries) else ""
@@ -43,10 +41,10 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
     axes.set_xlabel(f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval;\n{last})")
     best = entries[0]
     mine = next((e for e in entries if e["subject"] in table.placements(trials)), best)
-    said = f"At {n} prompt tokens {best['subject']} is soonest, {milli(best['p50'])}"
-    headline(
-        figure, said + (f"; of the placements {mine['subject']}, {milli(mine['p50'])}" if mine is not best else "")
-    )
+    words = f"At {n} prompt tokens {best['subject']} is soonest, {milli(best['p50'])}"
+    if mine is not best:
+        words += f"; of the placements {mine['subject']}, {milli(mine['p50'])}"
+    headline(figure, words)
     return figure
 
 
@@ -56,13 +54,11 @@ def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
     length stands how many requests there were. entries: `table.tails`."""
     names = list(dict.fromkeys(e["subject"] for e in entries))
     if not names:
-        return nothing(f"No subject was asked {statistics.enough(95):,} times at any length, so there is no P95.")
+        return notes.nothing(f"No subject was asked {statistics.enough(95):,} times at any length, so there is no P95.")
     figure, panels = new(max(7.0, 3.5 * len(names) + 0.4), 5.4, columns=len(names), sharey=True, squeeze=False)
     for axes, name in zip(panels[0], names, strict=True):
-        here, shade = (
-            sorted((e for e in entries if e["subject"] == name), key=lambda e: e["tokens"]),
-            look(trials, name)[0],
-        )
+        here = sorted((e for e in entries if e["subject"] == name), key=lambda e: e["tokens"])
+        shade = look(trials, name)[0]
         x = [e["tokens"] for e in here]
         found = {key: [np.nan if e[key] is None else e[key] for e in here] for key in ("p50", "p95", "p99")}
         axes.fill_between(x, found["p50"], found["p95"], color=shade, alpha=0.15, linewidth=0)
@@ -76,9 +72,7 @@ def ttft_tails(entries: Sequence[dict], trials: Sequence[Trial]) -> Figure:
         named = apart(x)
         labels = [f"{e['tokens']}  (n = {e['n']:,})" if e["tokens"] in named else "" for e in here]
         axes.set_xticks(x, labels, rotation=90, fontsize=8.5)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_locator(LogLocator(subs=()))
-        plain_ticks(axes.yaxis)
+        notes.one_two_five(axes.yaxis, minor=False)
     few = min(e["n"] for e in entries)
     short = "; ".join(f"no P{p} below n = {least:,}" for p in (95, 99) if few < (least := statistics.enough(p)))
     figure.supxlabel(f"tokens of the prompt (log scale), and requests there (n)\n{short}".strip(), fontsize=9.5)

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.upgrading_jax import finding, table
-from llama_lab.figures.labels import readable, spread_labels
+from llama_lab.figures import labels
+from llama_lab.figures.labels import End, readable
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
 
 
@@ -20,7 +21,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
     present = table.releases(meta)
     figure, axes = new(10, 5)
-    ends: dict[str, tuple[float, str]] = {}
+    ends = []
     for placement in placements:
         own, scanned = colour(placement), "+scan" in placement
         line = dict(marker="s" if scanned else "o", linestyle="--" if scanned else "-")
@@ -32,27 +33,17 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         low, high = (np.array([getattr(s, end) for _, s, _ in found]) for end in ("low", "high"))
         reach = np.clip(np.nan_to_num(np.stack([middle - low, high - middle])), 0, None)
         axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, capsize=3, zorder=3)
-        ends[placement] = (float(middle[-1]), own)
+        ends.append(End(placement, x[-1], float(middle[-1]), own))
         bad = [(at, s.median) for at, s, name in found if table.wrong(trials, meta, name)]
-        axes.plot(
-            *np.array(bad).reshape(-1, 2).T, "x", color=LIMIT_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4
-        )
-    heights = spread_labels({name: height for name, (height, _) in ends.items()}, 1.3)
-    for name, height in heights.items():
-        axes.text(len(names) - 0.85, height, name, va="center", color=ends[name][1])
+        cross = dict(color=LIMIT_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4)
+        axes.plot(*np.array(bad).reshape(-1, 2).T, "x", **cross)
+    labels.at_ends(axes, ends, 1.3, x=len(names) - 0.85, size=11)
     limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]
     if limits:
         axes.axhline(float(np.median(limits)), color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
-        axes.annotate(
-            "bandwidth limit",
-            (0, float(np.median(limits))),
-            (0, 4),
-            textcoords="offset points",
-            color=LIMIT_COLOUR,
-            fontsize=9,
-            bbox=dict(facecolor="white", edgecolor="none", pad=1),
-            zorder=5,
-        )
+        ground = dict(color=LIMIT_COLOUR, fontsize=9, bbox=dict(facecolor="white", edgecolor="none", pad=1), zorder=5)
+        at = (0, float(np.median(limits)))
+        axes.annotate("bandwidth limit", at, (0, 4), textcoords="offset points", **ground)
     for name in names:
         if name not in present:
             where = dict(rotation=90, ha="center", va="center", color=GREY)

@@ -10,9 +10,10 @@ from matplotlib.ticker import NullLocator
 
 from llama_lab.bench import statistics
 from llama_lab.experiments.what_serving_needs import finding, table
+from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import look
-from llama_lab.figures.style import LIMIT_COLOUR, headline, new, rows, styled
+from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
 
 
 @styled
@@ -103,21 +104,19 @@ def named(e: dict) -> str:
 def shapes(entries: Sequence[dict]) -> Figure:
     """What the shapes of prompts cost: programs compiled before and in service, and the first token. entries:
     `table.by_shapes`."""
-    figure, (first, compiled) = new(
-        11, 0.58 * max(len(entries), 1) + 1.9, columns=2, sharey=True, gridspec_kw={"width_ratios": [1.5, 1]}
-    )
-    heights = rows(first, [named(e) for e in entries])
+    height = 0.58 * max(len(entries), 1) + 1.9
+    figure, (first, compiled) = new(11, height, columns=2, sharey=True, width_ratios=(1.5, 1))
+    heights = rows.heights(first, [named(e) for e in entries])
     compiled.grid(axis="y", visible=False)
     for e in entries:
         height, (shade, marker) = heights[named(e)], look(e["server"], e["backend"])
-        spread = np.random.default_rng(0).uniform(-0.2, 0.2, len(e["points"]))
-        first.scatter(e["points"], height + spread, s=16, alpha=0.45, color=shade, marker=marker, linewidths=0)
+        rows.points(first, e["points"], height, shade, spread=0.2, s=16, marker=marker, zorder=1)
         if e["first"].n:
-            first.plot(e["first"].median, height, "|", color="black", markersize=20, markeredgewidth=2.2)
+            rows.median(first, e["first"].median, height, 20, 2.2)
             words = f"P50 {e['first'].median:,.0f} ms, n = {e['first'].n}, {e['padding']:.0%} padding"
         else:
             words = f"no valid answer: {'; '.join(e['reasons'])[:60]}"
-        first.text(1.01, height, words, va="center", fontsize=9, transform=first.get_yaxis_transform())
+        rows.beside(first, height, words)
         before, after = e["programs"] or 0, e["compiled"] or 0
         compiled.barh(height + 0.17, before, 0.3, color=shade, alpha=0.35)
         compiled.barh(height - 0.17, after, 0.3, color=LIMIT_COLOUR, hatch="//", edgecolor="white")

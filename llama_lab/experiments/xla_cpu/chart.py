@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from llama_lab.experiments.xla_cpu.measure import Told
-from llama_lab.figures.style import GREY, colour, headline, new, plain_ticks, rows, styled
+from llama_lab.figures import notes, rows
+from llama_lab.figures.style import GREY, colour, headline, new, styled
 
 
 def amount(value: int, unit: str) -> str:
@@ -34,9 +34,8 @@ def cut_off(axes, found: Sequence[Told]) -> None:
     for told, height in zip(found, sorted(axes.get_yticks(), reverse=True), strict=True):
         for end, marker, beyond in ((low, "<", told.ratio.low < low), (high, ">", told.ratio.high > high)):
             if beyond:
-                axes.plot(
-                    end, height, marker, color=colour("step") if told.holds else GREY, markersize=9, clip_on=False
-                )
+                shade = colour("step") if told.holds else GREY
+                axes.plot(end, height, marker, color=shade, markersize=9, clip_on=False)
 
 
 @styled
@@ -45,26 +44,14 @@ def xla_findings(found: Sequence[Told]) -> Figure:
     it."""
     figure, axes = new(11.5, 1.6 + 0.95 * max(1, len(found)))
     labels = [f"{t.finding.name}\n{t.finding.slow.words}\nagainst {t.finding.fast.words}" for t in found]
-    for told, (_, height) in zip(found, rows(axes, labels).items(), strict=True):
-        shade = colour("step") if told.holds else GREY
-        spread = np.random.default_rng(0).uniform(-0.12, 0.12, len(told.pairs))
-        axes.scatter(told.pairs, height + spread, s=16, color=shade, alpha=0.5, linewidths=0)
+    for told, height in zip(found, rows.heights(axes, labels).values(), strict=True):
+        shade, ratio = colour("step") if told.holds else GREY, told.ratio
+        rows.points(axes, told.pairs, height, shade, spread=0.12, s=16, alpha=0.5, zorder=1)
         words = "void: other numbers" if told.wrong and not told.pairs else "not measured"
-        if np.isfinite(told.ratio.value):
-            if np.isfinite(told.ratio.low):
-                axes.plot(
-                    [told.ratio.low, told.ratio.high],
-                    [height] * 2,
-                    color=shade,
-                    linewidth=9,
-                    alpha=0.3,
-                    solid_capstyle="butt",
-                )
-            axes.plot(told.ratio.value, height, "|", color="black", markersize=16, markeredgewidth=2)
-            words = f"{told.ratio.words}, n = {told.ratio.n}\n{told.ms[0]:.3g} ms against {told.ms[1]:.3g} ms"
-        axes.text(
-            1.02, height, f"{words}\n{evidence(told)}", va="center", fontsize=9, transform=axes.get_yaxis_transform()
-        )
+        if np.isfinite(ratio.value):
+            rows.interval(axes, ratio, height, shade, mark=16, edge=2, width=9, alpha=0.3, zorder=(2, 2))
+            words = f"{ratio.words}, n = {ratio.n}\n{told.ms[0]:.3g} ms against {told.ms[1]:.3g} ms"
+        rows.beside(axes, height, f"{words}\n{evidence(told)}", x=1.02)
     axes.axvline(1, color=GREY, linewidth=1)
     axes.set(xscale="log", xlim=(0.8, max([2.0, *(1.15 * p for t in found for p in t.pairs)])))
     cut_off(axes, found)
@@ -72,9 +59,7 @@ def xla_findings(found: Sequence[Told]) -> Figure:
         "time of the slow program over the fast one's, log scale\n"
         "(point: one process; bar: mean; band: its 95 % interval; arrow: it goes on)"
     )
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    plain_ticks(axes.xaxis)
+    notes.one_two_five(axes.xaxis)
     axes.tick_params(axis="y", labelsize=9)
     seen = [t.ratio.value for t in found if t.holds and np.isfinite(t.ratio.value)]
     said = f"up to {max(seen):.0f} times as long as another" if seen else "as long as another"
