@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -59,15 +60,11 @@ def attention(words: Sequence[str], weights: np.ndarray, title: str) -> Figure:
     """What each token looks at: a row a token that looks, a column one that is looked at, its share in percent.
     weights: [T T]."""
     figure, axes = new(7.2, 4.6)
-    shares = np.round(100 * np.asarray(weights))
-    axes.imshow(np.tril(shares), cmap="Blues", vmin=0, vmax=100)
-    for row in range(len(words)):
-        for column in range(row + 1):
-            share = shares[row, column]
-            axes.text(column, row, f"{share:.0f}", ha="center", va="center", color="white" if share > 55 else "#222222")
-    ticks = range(len(words))
-    axes.set_xticks(ticks, words, rotation=30, ha="right", rotation_mode="anchor")
-    axes.set_yticks(ticks, words)
+    unseen = np.triu(np.ones_like(weights, bool), 1)  # a token looks at none that comes after it
+    look = dict(cmap="Blues", vmin=0, vmax=100, annot=True, fmt=".0f", cbar=False, square=True)
+    sns.heatmap(100 * np.asarray(weights), ax=axes, mask=unseen, xticklabels=words, yticklabels=words, **look)
+    axes.set_xticks(axes.get_xticks(), words, rotation=30, ha="right", rotation_mode="anchor")
+    axes.tick_params(axis="y", rotation=0)
     axes.tick_params(length=0)
     axes.grid(False)
     axes.set(xlabel="looked at", ylabel="the token that looks")

@@ -56,7 +56,7 @@ def measured(axes, trials: Sequence[Trial], entry: dict, height: float, seed: in
     """A row with a rate: its answers, their median and interval, and in words the ratio and its verdict."""
     name, rate, ratio = entry["name"], entry["tokens_per_second"], entry["ratio_to_baseline"]
     known = f"baseline, n = {rate['n']}"
-    if ratio["verdict"] != "baseline":
+    if ratio["verdict"] != summary.BASELINE:
         known = f"{times(ratio)}, n = {ratio['n']}: {ratio['verdict']}"
     words = f"{rate['median']:.1f} tok/s · {known}"
     rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, height, words, seed)
