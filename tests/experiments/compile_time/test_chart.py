@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 
-from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.compile_time import chart, table
 from tests.experiments.compile_time.test_measure import row, slots, sweep
 from tests.experiments.compile_time.test_starts import trials
 from tests.figures.drawn import assert_drawn
 from tests.figures.drawn import words as drawn_words
-
-FASTER, OPEN = Ratio(1.5, 1.4, 1.6, 8), Ratio(1.0, 0.8, 1.2, 8)
 
 WAYS = [("step", "cold"), ("step", "serialised"), ("eager", "cold"), ("layer", "cold")]
 PAIRS = [
@@ -76,18 +73,6 @@ def test_a_title_claims_no_break_even_that_the_starts_leave_open():
         "step+scan cold is ahead of eager after 19 tokens [12, 40]; "
         "4 starts do not decide when step cold is ahead of eager"
     )
-
-
-@pytest.mark.parametrize(
-    ("step", "loop", "said"),
-    [
-        (FASTER, FASTER, "Half the bytes a weight decode 1.50 times as fast under step, 1.50 times as fast under loop"),
-        (FASTER, OPEN, "Half the bytes a weight decode 1.50 times as fast under step; under loop that is not decided"),
-        (OPEN, OPEN, "Whether half the bytes a weight decode faster under step or loop is not decided"),
-    ],
-)
-def test_the_title_of_half_the_bytes(step, loop, said):
-    assert chart.halved(dict(step=step, loop=loop)) == said
 
 
 def test_the_bars_of_a_start_end_where_its_first_token_is():

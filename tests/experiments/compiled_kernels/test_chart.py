@@ -90,16 +90,3 @@ def test_scaling_names_each_line_with_what_is_left_of_its_rate():
     figure.draw_without_rendering()
     for axes in figure.axes:  # no name reaches into the next panel
         assert all(Text.get_window_extent(text).x1 <= axes.get_window_extent().x1 for text in axes.texts)
-
-
-def test_sizes_have_a_panel_a_context_and_a_mark_a_subject():
-    made = SIZES + rows_of_sizes(dict(loop=30, llamacpp=20, openvino=10), "large/q4_0", megabytes=1000)
-    figure = size_chart.over_best(size_table.table(made), "decode")
-    (axes,) = figure.axes
-    assert "64 tokens in the cache" in axes.get_title("left")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["loop", "llamacpp", "openvino"]
-    low, high = axes.get_ylim()
-    assert low < 0.5
-    assert high > 2
-    (empty,) = size_chart.over_best([], "prefill").axes
-    assert "nothing measured" in [text.get_text() for text in empty.texts]

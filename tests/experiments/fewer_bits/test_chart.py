@@ -51,15 +51,3 @@ def test_every_subject_is_labelled_with_its_quality_and_a_gap_with_its_remedy():
     ):
         assert text in drawn, text
     assert "512 tokens of two texts" in figure.axes[0].get_ylabel()
-
-
-def test_the_roofline_has_shares_intensity_and_the_probe():
-    figure = draw("roofline", race())
-    drawn = words(figure)
-    for text in ("the limit: 50 GB/s", "the limit: 51 GB/s", "of 6 probes; band: to", "90%"):
-        assert text in drawn, text
-    assert "loop+fused: 4" in drawn
-    assert "tokens/s" in figure.axes[0].get_ylabel()
-    assert [axes.get_title("left") for axes in figure.axes] == [
-        f"Context {c}, 0.5 to 3.0 operations a byte" for c in (256, 1024)
-    ]

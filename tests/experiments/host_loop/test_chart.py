@@ -45,10 +45,3 @@ def test_the_crossing_is_marked_only_where_there_is_one():
     points = measure.by_size(measured_models())
     assert "waiting overtakes dispatch" in words(chart.dispatch_and_device(points, measure.crossover(points)))
     assert "waiting overtakes dispatch" not in words(chart.dispatch_and_device(points[1:], None))
-
-
-def test_the_load_names_the_cores_there_are(panels):
-    drawn = words(chart.host_load(panels, 7))
-    assert "all 7 cores" in drawn
-    assert "Every strategy keeps 1.5 of 7 cores busy" in drawn
-    assert "all of n ≥ 6 answers" in drawn

@@ -68,14 +68,6 @@ def test_an_endless_interval_leaves_the_page_as_wide_as_it_was():
     assert width(3) < 1.3 * width(1)
 
 
-def test_the_histogram_has_the_ratio_and_what_was_published():
-    drawn = draw("histogram", contest(blocks=6), list(RATES))
-    assert "loop over llamacpp: 0.40x [" in words(drawn)
-    assert "34.5 ± 3.2" in words(drawn)
-    labels = [text.get_text() for axes in drawn.axes if axes.get_legend() for text in axes.get_legend().get_texts()]
-    assert [label.split(":")[0] for label in labels] == ["loop (float32)", "llamacpp (q4_1)", "ollama (q4_1)"]
-
-
 def test_a_missing_peer_is_a_labelled_gap():
     names = [name for name in RATES if name != "ollama"]
     for name in ("histogram", "ladder"):
@@ -120,12 +112,3 @@ def test_ollamas_client_is_no_whole_process():
     assert "1000 MB: the client alone, without its server" in words(drawn)
     names = [name for name in RATES if name != "ollama"]
     assert any(f"needs least memory under {name}, 1,000 MB" in words(drawn) for name in names)
-
-
-def test_conversation_and_memory_say_their_numbers():
-    drawn = words(draw("conversation", contest(), list(RATES)))
-    assert "n = 4" in drawn
-    assert "x [" in drawn
-    assert "1000 MB, 700 of them from loading on (q4_1 weights and cache: 501)" in words(
-        draw("memory", contest(), list(RATES))
-    )

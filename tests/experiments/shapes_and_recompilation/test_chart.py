@@ -28,23 +28,6 @@ def test_each_chart_is_drawn_in_style(tmp_path, name, processes):
     assert_drawn(draw(name, rows), tmp_path)
 
 
-def test_lanes_name_programs_and_seconds_and_leave_ticks_where_nothing_compiled():
-    figure = draw("compilations", everything(3))
-    drawn = words(figure)
-    for text in (
-        "9 programs\n9.1 s [9.0, 9.2] lost",
-        "2 programs\n2.0 s [2.0, 2.0] lost",
-        "Medians of n = 3 processes",
-        "largest 3.0 s",
-    ):
-        assert text in drawn
-    (axes,) = figure.axes
-    assert len(axes.collections) == 3 + 3 + 2 + 2 + 1  # requests that compiled
-    assert len(axes.lines) == 0 + 0 + 1 + 1 + 2  # and those that did not
-    areas = [c.get_sizes()[0] for c in axes.collections]
-    assert max(areas) / min(areas) == pytest.approx(3)  # area is seconds: three programs against one
-
-
 def test_policies_that_differ_by_little_once_warm_are_named_together():
     accounts = {a.subject: a for a in table.accounts(everything(3), measure.SHAPES)}
     one, other, *_ = accounts
@@ -74,11 +57,3 @@ def test_bars_reach_the_total_and_name_the_fastest():
 def test_a_policy_with_wrong_tokens_has_no_bar():
     rows = [r.model_copy(update=dict(valid=False)) if r.subject == workload.ONE else r for r in everything()]
     assert "6 requests have wrong tokens: no time" in words(draw("stream_seconds", rows))
-
-
-def test_surprises_stand_beside_their_cures_with_the_cause():
-    drawn = words(draw("surprises", everything(3)))
-    assert drawn.count("4 programs, 2 of them later. shape: i32[1,9], before i32[1,5]") == 3
-    assert drawn.count("2 programs, all for the first request") == 3
-    for title in ("Changed sampling settings", "Reloaded weights", "A smaller last batch"):
-        assert title in drawn

@@ -49,13 +49,3 @@ def test_a_percentile_is_drawn_only_where_the_sample_holds_it():
     first = DRAWN["load"](table.loads(rows)).axes[0]
     assert "dashed: P90 where n ≥ 100" in first.get_xlabel()
     assert [list(line.get_xdata()) for line in first.lines if line.get_linestyle() == "--"] == [[4.0]]
-
-
-def test_compilations_and_padding_are_written():
-    drawn = words(DRAWN["shapes"](table.loads(campaign(), NOTES)))
-    assert drawn.count("7 in service") == 2
-    assert drawn.count("0 in service") == 4
-    assert "8 before in 2.5 s" in drawn
-    assert "P50 400 ms, n = 12, 0% padding" in drawn
-    void = voided([request(order=i, shapes="exact", compiled=7) for i in range(3)])
-    assert "no valid answer: compiled in the timed region" in words(DRAWN["shapes"](table.loads(void)))

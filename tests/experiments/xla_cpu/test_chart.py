@@ -22,22 +22,6 @@ def test_the_chart_is_drawn_in_style(tmp_path):
     assert_drawn(chart.xla_findings(measure.told(rows())), tmp_path)
 
 
-def test_the_chart_says_what_the_rows_say():
-    found = measure.told(rows())
-    drawn = words(chart.xla_findings(found))
-    expected = (
-        f"{found[0].ratio.words}, n = 6",
-        "10.2 ms against 2 ms",
-        "temporaries: 113 MB against 0\npage faults: 27,697 against 27,697",
-        "copies of the cache: 4 against 0",
-        "temporaries: 40 kB against 40 kB\nnot seen with this jaxlib",
-        "cache of one row\nkeys [1 K S H]\nagainst keys [K S H]",
-    )
-    for text in expected:
-        assert text in drawn
-    assert drawn.count("not seen") == 1
-
-
 def test_it_can_be_drawn_from_nothing_from_one_block_and_from_void_ones():
     chart.xla_findings([])
     assert "5.00x, n = 1" in words(chart.xla_findings(measure.told(made())))
