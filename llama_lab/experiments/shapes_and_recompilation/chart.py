@@ -152,7 +152,8 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
             axes.axhline(top + 0.72, color="#CCCCCC", linewidth=0.8)
     axes.set_ylim(top=len(names) - 0.1)
     for label, part in SURPRISES.items():
-        axes.barh(0, 0, color=part.color, hatch=part.hatch, label=label)
+        edge = "white" if part.hatch else None
+        axes.barh(0, 0, color=part.color, hatch=part.hatch, edgecolor=edge, label=label)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
     axes.set_xlim(0, 2.3 * max(max(a.lost) for pair in pairs.values() for a in pair))
     n = min(len(a.blocks) for pair in pairs.values() for a in pair)
