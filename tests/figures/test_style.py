@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_jax.placement import LADDER
@@ -73,6 +73,7 @@ def test_a_headline_is_broken_where_the_figure_ends():
     assert_in_style(figure)
 
 
+@settings(deadline=None)  # a loaded machine is slow
 @given(st.lists(st.text("ab$", min_size=1, max_size=60), min_size=1, max_size=40), st.sampled_from([2, 6, 11]))
 def test_broken_words_are_those_of_the_text_in_order(words, inches):
     figure, _ = style.new(inches, 2)
