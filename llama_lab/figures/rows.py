@@ -38,18 +38,16 @@ def ends(summary) -> tuple[float, float, float]:
     return summary.low, summary.median if hasattr(summary, "median") else summary.value, summary.high
 
 
-def interval(
-    axes, summary, height: float, color="black", mark=18.0, edge=2.2, width=5.0, alpha=0.35, zorder=(3, 4)
-) -> None:
+def interval(axes, summary, height: float, color="black", mark=18.0, edge=2.2, zorder=(3, 4), **band) -> None:
     """An interval as a band in a colour and its middle as an upright black mark, over the row's points.
 
     summary: as of `ends`; without finite ends only the mark is drawn. mark: its size in points; edge: its width.
-    zorder: of the band and of the mark.
+    zorder: of the band and of the mark. band: of `axes.plot`.
     """
     low, middle, high = ends(summary)
     if np.isfinite(low):
-        band = dict(color=color, linewidth=width, alpha=alpha, solid_capstyle="butt", zorder=zorder[0])
-        axes.plot([low, high], [height] * 2, **band)
+        look = dict(linewidth=5, alpha=0.35, solid_capstyle="butt") | band
+        axes.plot([low, high], [height] * 2, color=color, zorder=zorder[0], **look)
     median(axes, middle, height, mark, edge, zorder[1])
 
 

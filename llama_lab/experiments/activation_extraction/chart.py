@@ -138,7 +138,7 @@ def passes(axes, values: Sequence[float], height: float, shade: str) -> None:
 
 
 def band(axes, summary, height: float, shade: str) -> None:
-    rows.interval(axes, summary, height, shade, mark=14, edge=2, width=6, alpha=0.4)
+    rows.interval(axes, summary, height, shade, mark=14, edge=2, linewidth=6, alpha=0.4)
 
 
 def plural(programs: float) -> str:

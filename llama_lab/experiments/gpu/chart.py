@@ -28,7 +28,7 @@ def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
         for r in found:
             height, rate, tint = heights[r["subject"]], r["rate"], colour(r["subject"])
             rows.points(axes, r["values"], height, tint)
-            rows.interval(axes, rate, height, tint, mark=13, edge=1.8, width=6, zorder=(2, 4))
+            rows.interval(axes, rate, height, tint, mark=13, edge=1.8, linewidth=6, zorder=(2, 4))
             words = f"{rate.median:.{0 if rate.median >= 10 else 1}f}, {r['mbu']:.0%}"
             words += f", {r['void']} void" if r["void"] else ""
             rows.beside(axes, height, words, 8.5)

@@ -127,7 +127,7 @@ def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cor
     for line in (line for line in table if line["valid_trials"]):
         name, height = line["name"], heights[line["name"]]
         span = np.percentile(summary.itl_pooled(summary.warm(panels[-1][1], name)) * 1e3, [5, 50, 95])
-        rows.interval(gaps, tuple(span), height, colour(name), mark=16, edge=2, width=6, alpha=0.5, zorder=(2, 2))
+        rows.interval(gaps, tuple(span), height, colour(name), mark=16, edge=2, linewidth=6, alpha=0.5, zorder=(2, 2))
         middle = span[1]
         gaps.annotate(f"{middle:.2g}", (middle, height), (5, 8), textcoords="offset points", fontsize=8.5, ha="left")
     gaps.set_xscale("symlog", linthresh=0.1)

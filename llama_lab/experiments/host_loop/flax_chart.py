@@ -86,7 +86,7 @@ def draw_way(axes, entry: dict, height: float) -> None:
     tint, seconds = colour("step" if ours else "flax"), [complete / 1e3 for _, complete in entry["points"]]
     rows.points(axes, seconds, height, tint, spread=0.14, even=True, alpha=0.55)
     in_ms = tuple(us / 1e3 for us in rows.ends(token))
-    rows.interval(axes, in_ms, height, mark=17, width=6, alpha=0.3)
+    rows.interval(axes, in_ms, height, mark=17, linewidth=6, alpha=0.3)
     diamond = dict(color=GREY, markersize=6.5, markeredgecolor="white", markeredgewidth=0.7, zorder=5)
     axes.plot(returned.median / 1e3, height, "D", **diamond)
     words = f"{entry['dispatches']} dispatch" + "es" * (entry["dispatches"] > 1)

@@ -113,7 +113,7 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
         rows.median(left, np.median(ttft), height)
         left.annotate(f"{np.median(ttft):.0f}", (np.median(ttft), height), (0, 11), **over)
         gaps = tuple(np.percentile(summary.itl_pooled(good) * 1e3, [5, 50, 95]))
-        rows.interval(right, gaps, height, colour(name), edge=2, width=6, alpha=0.5, zorder=(2, 2))
+        rows.interval(right, gaps, height, colour(name), edge=2, linewidth=6, alpha=0.5, zorder=(2, 2))
         right.annotate(f"{gaps[1]:.1f}", (gaps[1], height), (0, 11), **over)
     left.set(xscale="log", xlabel="time to first token, ms, log scale\n(point: one answer; bar: median)")
     right.set_xscale("symlog", linthresh=1)

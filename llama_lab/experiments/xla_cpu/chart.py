@@ -49,7 +49,7 @@ def xla_findings(found: Sequence[Told]) -> Figure:
         rows.points(axes, told.pairs, height, shade, spread=0.12, s=16, alpha=0.5, zorder=1)
         words = "void: other numbers" if told.wrong and not told.pairs else "not measured"
         if np.isfinite(ratio.value):
-            rows.interval(axes, ratio, height, shade, mark=16, edge=2, width=9, alpha=0.3, zorder=(2, 2))
+            rows.interval(axes, ratio, height, shade, mark=16, edge=2, linewidth=9, alpha=0.3, zorder=(2, 2))
             words = f"{ratio.words}, n = {ratio.n}\n{told.ms[0]:.3g} ms against {told.ms[1]:.3g} ms"
         rows.beside(axes, height, f"{words}\n{evidence(told)}", x=1.02)
     axes.axvline(1, color=GREY, linewidth=1)
