@@ -31,7 +31,7 @@ def shorten(cause: str) -> str:
 
 
 def shorten_message(message: str) -> str:
-    message = re.sub(r"\S*/(?=llama_jax/)", "", re.sub(r" id=\d+", "", message))
+    message = re.sub(r"\S*/(?=llama_(?:jax|lab)/)", "", re.sub(r" id=\d+", "", message))
     head, *differences = message.split(" * at ")
     kept = [head, *differences[:KEPT]]
     more = len(differences) - KEPT
