@@ -12,7 +12,6 @@ import pytest
 
 from llama_jax.plumbing import paths
 from llama_lab import figures
-from llama_lab.__main__ import main
 from llama_lab.experiments.gpu import data
 from llama_lab.reporting import notebooks, report
 
@@ -63,31 +62,6 @@ def bare(folder, *arguments, **options):
     return subprocess.Popen(
         command, env={**os.environ, **places}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--suite", "gpuu", "--out", "x"), "No such suite: 'gpuu'. Did you mean 'gpu'?"),
-        (("--suite", "gpu"), "needs one folder"),
-        (("--suite", "gpu", "--out", "x", "--out", "y"), "needs one folder"),
-        (("--suite", "gpu", "--out", "x.csv"), "needs one folder"),
-        (("--suite", "gpu", "--out", "x", "--blocks", "5"), "leave --blocks away"),
-        (("--suite", "gpu", "--out", "x", "-m", "random:tiny"), "leave --model away"),
-        (("--suite", "gpu", "--out", "x", "--top-k", "4"), "leave --top-k away"),
-        (("--suite", "gpu", "--out", "x", "--self-test"), "leave --self-test away"),
-        (("--any-device",), "give --suite gpu"),
-        (("--suite",), "requires an argument"),
-    ],
-)
-def test_what_does_not_fit_a_suite_is_one_line(capsys, arguments, message):
-    with pytest.raises(SystemExit) as left:
-        main(["bench", *arguments])
-    assert left.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err
-    assert err.count("\n") == 1
 
 
 @pytest.mark.slow
