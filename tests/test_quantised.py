@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config, generate, kvc, linear, model, prompts, transforms
+from llama_jax import checkpoint, config, generate, kvc, linear, model, prompts, quantise, transforms
 from llama_jax.checkpoint import random, tensors
 from llama_jax.kernels import gemv
 from llama_jax.placement import parse
@@ -128,13 +128,14 @@ def test_what_the_weights_are_kept_as_has_a_name():
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """Products in XLA under the kernel's name, counted as they are traced."""
+    """Products in XLA in the kernel's place, counted as they are traced."""
+    kinds = {layout.group: kind for kind, layout in quantise.LAYOUTS.items()}
     seen = types.SimpleNamespace(products=0)
 
-    def product(x, blocks):
+    def product(x, data, shape):
         seen.products += 1
-        assert (x.dtype, blocks.product) == (jnp.float32, "gemv")
-        return linear.matmul(x, blocks.dequantised(), jnp.float32)
+        assert x.dtype == jnp.float32
+        return linear.matmul(x, Blocks(data, kinds[data.shape[-1]], shape).dequantised(), jnp.float32)
 
     monkeypatch.setattr(gemv, "product", product)
     monkeypatch.setattr("llama_jax.kernels.check", lambda: None)
@@ -148,7 +149,8 @@ def test_gemv_multiplies_in_every_placement(tiny, kernels, name):
     cfg, params = tiny
     n = 4 if "growing" in name else N
     engine = generate.bind(cfg, params, parse(f"{name}+gemv"))
-    assert {w.product for w in jax.tree.leaves(engine.params, is_leaf=is_quantised) if is_quantised(w)} == {"gemv"}
+    weights = jax.tree.leaves(engine.params, is_leaf=is_quantised)
+    assert {w.product for w in weights if is_quantised(w)} == {gemv.product}
     assert answers(engine, n) == answers(generate.bind(cfg, params, parse("step+q8_0")), n)
     assert kernels.products
 
