@@ -7,7 +7,8 @@ from importlib.metadata import entry_points
 def main() -> None:
     commands = entry_points(group="console_scripts", name="llama-jax")
     if not commands:
-        sys.exit("error: the command llama-jax is not installed; run `make setup`, or `pip install -e .` in a clone.")
+        print("error: the command llama-jax is not installed; run `make setup`.", file=sys.stderr)
+        sys.exit(2)
     next(iter(commands)).load()()
 
 

@@ -1,4 +1,4 @@
-"""`python -m llama_jax` and `llama-jax`: the command line. A person's mistakes, and what the machine refuses (a full
+"""`python -m llama_lab` and `llama-jax`: the command line. A person's mistakes, and what the machine refuses (a full
 disk, a closed output, no memory), are one line and exit code 2."""
 
 from __future__ import annotations

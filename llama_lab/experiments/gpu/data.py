@@ -35,7 +35,7 @@ def convert(folder: Path, out_dir: Path = paths.ROOT) -> Path:
     """
     source = Path(folder) / f"{NAME}.jsonl"
     if not source.is_file():
-        raise UserError(f"No recording at {source}; `python -m llama_jax bench --suite gpu --out {folder}` makes one.")
+        raise UserError(f"No recording at {source}; `python -m llama_lab bench --suite gpu --out {folder}` makes one.")
     rows, meta = record.read(source, skip_corrupt=True, kind=GpuTrial, as_probed=True)
     if not rows:
         raise UserError(f"{source} holds no request; the suite was ended before its first.")

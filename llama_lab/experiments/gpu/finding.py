@@ -16,10 +16,7 @@ def compared(rows: Sequence[GpuTrial], seed: int = 0) -> dict[str, list[Comparis
     return {
         model: [
             Comparison(
-                data.between(best, other),
-                best["subject"],
-                other["subject"],
-                f"decode rate of {short_model(model)} under",
+                data.between(best, other), best["subject"], other["subject"], f"{short_model(model)} decode rate"
             )
             for other in others
         ]
@@ -32,7 +29,10 @@ def claim(rows: Sequence[GpuTrial], seed: int = 0) -> Claim:
     if not rows:
         return Claim(data.NOT_RECORDED)
     where = "the GPU" if data.is_gpu(rows) else "the rehearsal's processor, which is no GPU,"
-    gains = [c for c in (list(compared(rows, seed).values()) or [[]])[-1] if c.baseline == data.BASELINE]
+    last = (list(compared(rows, seed).values()) or [[]])[-1]
+    if last and last[0].subject == data.BASELINE:
+        return Claim(f"On {where} no median decode rate is above that of {data.BASELINE}.")
+    gains = [c for c in last if c.baseline == data.BASELINE]
     if not gains:
         return Claim(f"On {where} nothing has a time that could be compared with {data.BASELINE}'s.")
     (gain,) = gains
