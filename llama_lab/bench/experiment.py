@@ -70,9 +70,11 @@ class Experiment:
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, object], **others) -> Self:
         """The experiment with its fields taken by name from a notebook's parameters. others: fields that are no
-        parameters, or have another name there."""
+        parameters, or have another name there. Raises UserError where a parameter is missing."""
         names = [each.name for each in dataclasses.fields(cls) if each.name not in (*cls.beside, *others)]
-        return cls(**{name: parameters[name] for name in names if name in parameters}, **others)
+        if absent := [name for name in names if name not in parameters]:
+            raise UserError(f"{cls.__name__} needs {absent[0]}, which is not among the notebook's parameters.")
+        return cls(**{name: parameters[name] for name in names}, **others)
 
     @property
     def parameters(self) -> dict:

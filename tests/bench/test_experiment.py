@@ -132,10 +132,12 @@ def test_a_silent_process_is_stopped():
 
 
 def test_its_fields_are_the_parameters_of_a_notebook():
-    cell = dict(names=["a", "b"], seed=3, rows=4, source="measure", out_dir="")
-    experiment = Counting.from_parameters(cell, model="other")
+    cell = dict(names=["a", "b"], seed=3, processes=2, rows=4, source="measure", out_dir="")
+    experiment = Counting.from_parameters(cell, model="other", dies="")
     assert experiment == Counting(("a", "b"), 3, 2, 4, "other")
     assert experiment.parameters == dict(names=("a", "b"), seed=3, processes=2, rows=4, model="other", dies="")
+    with pytest.raises(UserError, match="Counting needs dies, which is not among"):
+        Counting.from_parameters(cell, model="other")
 
 
 def test_a_run_is_read_back():
