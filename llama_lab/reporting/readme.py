@@ -134,7 +134,7 @@ def about(run: Run) -> str:
     good, around, baseline = summary.warm(run.trials, run.baseline), run.meta["environment"], run.baseline
     clauses = [
         f"Medians of {len(good)} answers of {overview.lengths(good)} tokens (prompt + answer) by {good[0].model}"
-        f" in {len({t.process for t in good})} processes, everybody in turn within each block"
+        f" in {len({t.process for t in good})} processes, all subjects in turn within each block"
     ]
     control = summary.paired_ratio(run.trials, baseline + AGAIN, baseline)
     differs = f", {control.verdict}" if control.verdict in (*DIFFERENT, Verdict.UNSTABLE) else ""
