@@ -30,10 +30,8 @@ SMALL = dict(
 @pytest.mark.slow
 def test_measured_through_the_runner(measured, tmp_path):
     found = measured("10", SMALL)
-    assert found.startswith("Neither Ollama nor llama.cpp was measured; ")
-    assert " is fastest. The fastest " in found  # which it is, in a model so small, is chance
-    assert "of torch's best mode (torch)" in found
-    assert "llamacpp, ollama were not measured here." in found
+    assert found.startswith("Neither Ollama nor llama.cpp was measured beside ")  # which is fastest is chance
+    assert "torch's best mode (torch on " in found
     trials, meta = record.read(tmp_path / "data" / "10-ollama.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]
