@@ -15,8 +15,8 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llama_lab.bench.numbers import round_ratio
 from llama_lab.bench.statistics import DIFFERENT, UNDECIDED, Ratio, Verdict
+from llama_lab.bench.wording import round_ratio
 
 WIDEST = 2.0  # high over low: a ratio with a wider interval is never printed alone
 

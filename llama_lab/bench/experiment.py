@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, ClassVar, Self
+from typing import IO, ClassVar, Self, TypeVar
 
 from llama_jax import checkpoint
 from llama_jax.plumbing import runtime
@@ -27,6 +27,8 @@ from llama_lab.bench.journal import Journal
 from llama_lab.bench.progress import Progress, announce
 from llama_lab.bench.record import Row, Trial
 from llama_lab.bench.workload import Workload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,7 @@ class Experiment:
     def from_parameters(cls, parameters: Mapping[str, object], **others) -> Self:
         """The experiment with its fields taken by name from a notebook's parameters. others: fields that are no
         parameters, or have another name there. Raises UserError where a parameter is missing."""
-        names = [each.name for each in dataclasses.fields(cls) if each.name not in (*cls.beside, *others)]
-        if absent := [name for name in names if name not in parameters]:
-            raise UserError(f"{cls.__name__} needs {absent[0]}, which is not among the notebook's parameters.")
-        return cls(**{name: parameters[name] for name in names}, **others)
+        return from_names(cls, parameters, **others)
 
     @property
     def parameters(self) -> dict:
@@ -218,6 +217,16 @@ def run_child(
         heard(kind, value)
 
     return process.start(f"{lab.__name__}:main", asked, receive, held=(lock.fileno(),), **how)
+
+
+def from_names(kind: type[T], parameters: Mapping[str, object], **others) -> T:
+    """A dataclass with its fields taken by name from a notebook's parameters, as `Experiment.from_parameters`."""
+    apart = (*getattr(kind, "beside", ()), *others)
+    names = [each.name for each in dataclasses.fields(kind) if each.name not in apart]
+    for name in names:
+        if name not in parameters:
+            raise UserError(f"{kind.__name__} needs {name}, which is not among the notebook's parameters.")
+    return kind(**{name: parameters[name] for name in names}, **others)
 
 
 def check_counts(**counts: int) -> None:

@@ -26,9 +26,8 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, gate, memory, roofline
 from llama_lab.bench.arithmetic import Arithmetic
 from llama_lab.bench.guard import Guard, Region, TorchGuard
-from llama_lab.bench.order import shuffled
 from llama_lab.bench.reference import Reference
-from llama_lab.bench.workload import Subject, Workload, encoder
+from llama_lab.bench.workload import Subject, Workload, encoder, shuffled
 
 if TYPE_CHECKING:
     from llama_lab.bench.record import Trial

@@ -26,7 +26,7 @@ from llama_jax.plumbing import boundary, files
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import SCHEMA, roofline
 from llama_lab.bench.provenance import Code
-from llama_lab.bench.rows import LARGEST, NAN, Row, Run, Trial, fields_of  # noqa: F401 (asked for here)
+from llama_lab.bench.rows import LARGEST, NAN, Compiled, Row, Run, Trial, fields_of  # noqa: F401 (asked for here)
 from llama_lab.bench.seal import ROW, SEAL, digest, sealed, sealed_row
 
 PARQUET_KEY = b"llama_jax"

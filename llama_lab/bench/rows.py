@@ -71,7 +71,16 @@ class Row(pydantic.BaseModel):
         return self.reason.startswith(DIED)
 
 
-class Trial(Row):
+class Compiled:
+    """A row that says what was compiled in its timed region: trace_ns, lower_ns, backend_ns."""
+
+    @property
+    def compile_seconds(self) -> float:
+        """Trace, lower and backend time together."""
+        return (self.trace_ns + self.lower_ns + self.backend_ns) / 1e9
+
+
+class Trial(Compiled, Row):
     """One request to one subject. Times in ns since the request, sizes in bytes.
 
     A trial that failed (its process died, or the subject raised) has no token times, is not valid, and says why.

@@ -23,7 +23,7 @@ from llama_lab.bench.intervals import (
     median_interval,
     processes,
 )
-from llama_lab.bench.numbers import within
+from llama_lab.bench.wording import within
 
 NARROW = 0.02  # two subjects whose ratio lies this close to 1 are called equal
 UNSTABLE = 0.10  # IQR over median

@@ -209,7 +209,7 @@ def first_request(starts: Sequence[Trial]) -> dict | None:
         return None
     return {
         "n": int(np.median([t.compiled for t in starts])),
-        "seconds": float(np.median([*map(compile_seconds, starts)])),
+        "seconds": float(np.median([t.compile_seconds for t in starts])),
         "ttft_ms": median([t.ttft * 1e3 for t in starts]),
         "cache_hits": int(np.median([t.cache_hits for t in starts])),
         "processes": len(starts),
@@ -279,11 +279,6 @@ COLUMNS = frames.Columns(
 
 def median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if len(values) else None
-
-
-def compile_seconds(trial: Trial) -> float:
-    """Trace, lower and backend time together."""
-    return (trial.trace_ns + trial.lower_ns + trial.backend_ns) / 1e9
 
 
 def baseline_of(table: Sequence[dict]) -> str:

@@ -5,8 +5,10 @@ Imports nothing but what running a model needs, so that a bare machine can measu
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from llama_jax.plumbing.values import LARGEST, listed, whole
 from llama_jax.sampling import Sampler
 from llama_lab.bench.guard import Guard, Region
 
+T = TypeVar("T")
 GROWING, EXACT, BUCKETS, POWERS, ONE = (
     "growing cache",
     "exact lengths",
@@ -125,3 +128,16 @@ class Shaped(Workload):
     @property
     def slots(self) -> int:
         return self.room
+
+
+def shuffled(items: Sequence[T], seed: int, *key: object) -> list[T]:
+    """All items in an order that follows from the seed and the key alone, so that a run may be split and resumed."""
+    return random.Random(" ".join(map(str, (seed, *key)))).sample(items, len(items))
+
+
+def blocks(items: Sequence[T], count: int, seed: int, *key: object) -> Iterator[tuple[int, int, T]]:
+    """(block, place in it, item): every item once in each of `count` blocks, shuffled by the seed, the key and the
+    block's number."""
+    for block in range(count):
+        for place, item in enumerate(shuffled(items, seed, *key, block)):
+            yield block, place, item

@@ -19,7 +19,7 @@ import numpy as np
 from llama_jax.generate import bucket
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, SAMPLED, environment, record, statistics, summary
+from llama_lab.bench import AGAIN, SAMPLED, environment, record, statistics
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import times
 from llama_lab.reporting import notebooks
@@ -114,7 +114,7 @@ def candidate(name: str, where: str, warm: Sequence[Trial], starts: Sequence[Tri
     prompt = float(np.median([t.prompt_tokens for t in warm]))
     new = float(np.median([len(t.token_times_ns) for t in warm]))
     longer = [t.seconds - first - (len(t.token_times_ns) - 1) * gap for t in starts]
-    compiled = [summary.compile_seconds(t) / t.compiled for t in starts if t.compiled]
+    compiled = [t.compile_seconds / t.compiled for t in starts if t.compiled]
     sizes = ((wish.prompt_tokens, prompt), (wish.new_tokens, new))
     return Candidate(
         name=name,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, record, statistics, summary
-from llama_lab.bench.numbers import interval
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import interval
 
 MACHINE = ("cpu", "cores", "affinity", "ram_bytes", "devices")
 SOFTWARE = ("packages", "python", "os", "git", "governor", "settings")

@@ -14,7 +14,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from llama_lab.bench import numbers, wording
+from llama_lab.bench import wording
 from llama_lab.bench.statistics import Ratio, Summary
 
 SCROLL = '<div class="scroll" role="region" tabindex="0" aria-label="Table"><table>'  # a table within a text
@@ -31,7 +31,7 @@ class Number:
     @classmethod
     def within(cls, middle: float, bounds: Summary | Ratio) -> Number:
         """A summary's or a ratio's number with its interval; without one where a single trial has none."""
-        return cls(f"{middle:.6g}", short(middle), numbers.within(bounds, short).strip())
+        return cls(f"{middle:.6g}", short(middle), wording.within(bounds, short).strip())
 
 
 def short(number: float) -> str:

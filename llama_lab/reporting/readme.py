@@ -10,10 +10,9 @@ from pathlib import Path
 from llama_jax.plumbing import files
 from llama_lab.bench import AGAIN, environment, summary
 from llama_lab.bench.claim import settled
-from llama_lab.bench.numbers import interval, within
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, UNDECIDED, Ratio, Verdict
-from llama_lab.bench.wording import instructions, listed, opening, probed, weights
+from llama_lab.bench.wording import instructions, interval, listed, opening, probed, weights, within
 from llama_lab.reporting import machines, notebooks, overview
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine

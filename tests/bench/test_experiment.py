@@ -10,9 +10,8 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import lab as labs
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.journal import Journal
-from llama_lab.bench.order import blocks
 from llama_lab.bench.record import Row, Run
-from llama_lab.bench.workload import Workload
+from llama_lab.bench.workload import Workload, blocks
 
 
 class Seen(Row):

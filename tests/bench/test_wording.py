@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_lab.bench import numbers, wording
+from llama_lab.bench import wording
 from llama_lab.bench.statistics import Ratio, Summary
 
 NAN = float("nan")
@@ -19,19 +19,19 @@ NAN = float("nan")
     ],
 )
 def test_an_interval_is_said_in_the_form_asked_for(found, form, name, expected):
-    assert numbers.interval(found, form, name) == expected
-    assert numbers.within(found, form, name) == f" {expected}"
+    assert wording.interval(found, form, name) == expected
+    assert wording.within(found, form, name) == f" {expected}"
 
 
 def test_what_has_no_interval_says_none():
-    assert numbers.within(Ratio(1.5, NAN, NAN, 1)) == numbers.within(dict(low=NAN, high=NAN)) == ""
+    assert wording.within(Ratio(1.5, NAN, NAN, 1)) == wording.within(dict(low=NAN, high=NAN)) == ""
     assert Ratio(1.5, NAN, NAN, 1).words == "1.50x"
     assert wording.times(dict(value=1.5, low=1.4, high=1.6)) == "1.50x [1.40, 1.60]"
 
 
 @pytest.mark.parametrize(("ratio", "said"), [(2.54, "2.5"), (9.96, "10"), (55.4, "55"), (0.347, "0.35"), (1.0, "1.0")])
 def test_a_ratio_in_two_digits(ratio, said):
-    assert numbers.round_ratio(ratio) == said
+    assert wording.round_ratio(ratio) == said
 
 
 def test_a_finding_begins_with_its_first_sentence():

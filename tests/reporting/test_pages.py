@@ -199,7 +199,10 @@ def test_committed_pages_are_small_and_name_no_place_on_a_machine(suffix):
     for path in found:
         text = path.read_text(encoding="utf-8")
         assert len(text) < 200_000, path.name
-        if path.stem in ("01-text-generation", "03-jit-placement"):  # a cell draws one picture live, and nothing keeps it
+        if path.stem in (
+            "01-text-generation",
+            "03-jit-placement",
+        ):  # a cell draws one picture live, and nothing keeps it
             text = re.sub(r"data:image/png;base64,[\w+/=]+", "", text, count=1)
         assert not re.search(r"base64|/tmp/|/home/|/root/| at 0x", text), path.name
         assert str(paths.ROOT) not in text, path.name

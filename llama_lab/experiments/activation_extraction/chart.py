@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import within
 from llama_lab.experiments.activation_extraction import finding, probing
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.plan import Extraction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench.claim import Claim, Comparison, stated
-from llama_lab.bench.numbers import within
+from llama_lab.bench.wording import within
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction import workers_table
 from llama_lab.experiments.activation_extraction.plan import Extraction

@@ -23,7 +23,7 @@ from llama_lab.bench import AGAIN, protocol
 from llama_lab.bench.experiment import Experiment, Point, Runner
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import blocks
+from llama_lab.bench.workload import blocks
 from llama_lab.experiments.activation_extraction import command, probing, rungs
 from llama_lab.experiments.activation_extraction.gate import Reference
 from llama_lab.experiments.activation_extraction.passes import Passes, budget, scaled_row

@@ -13,7 +13,7 @@ from llama_lab import corpus
 from llama_lab.activations import program
 from llama_lab.activations.spec import DTYPES
 from llama_lab.bench.experiment import check_counts
-from llama_lab.bench.record import Row
+from llama_lab.bench.record import Compiled, Row
 from llama_lab.experiments.activation_extraction import probing
 from llama_lab.experiments.activation_extraction.pipeline import Example
 from llama_lab.experiments.activation_extraction.rungs import BASE, CUT, FIRST, PRODUCT, SUBJECTS, TORCH
@@ -24,7 +24,7 @@ OF_SECOND = (BASE, FIRST, PRODUCT, TORCH, CUT)
 SHORTEST = 2  # tokens of an example
 
 
-class Extraction(Row):
+class Extraction(Compiled, Row):
     """One pass over the whole source by one rung. Times in ns, sizes in bytes."""
 
     subject: str
@@ -62,10 +62,6 @@ class Extraction(Row):
     def fill(self) -> float:
         """Share of what the model reads that is no padding."""
         return self.tokens / self.slots if self.slots else math.nan
-
-    @property
-    def compile_seconds(self) -> float:
-        return (self.trace_ns + self.lower_ns + self.backend_ns) / 1e9
 
 
 @dataclass(frozen=True)

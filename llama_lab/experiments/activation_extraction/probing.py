@@ -22,7 +22,7 @@ import numpy as np
 from llama_jax.tokenizer import Tokenizer
 from llama_lab.activations.spec import Site
 from llama_lab.bench import intervals
-from llama_lab.bench.numbers import interval
+from llama_lab.bench.wording import interval
 
 FOLDS = 5
 SHRINKAGE = 0.1  # the ridge's, as a share of the number of tokens it is fitted on

@@ -21,8 +21,8 @@ from llama_jax.checkpoint import find, load, load_config
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import WRONG, protocol
 from llama_lab.bench.experiment import Experiment, Runner, check_counts
-from llama_lab.bench.order import blocks
 from llama_lab.bench.record import Row
+from llama_lab.bench.workload import blocks
 from llama_lab.experiments.activation_extraction import command, rungs
 from llama_lab.experiments.activation_extraction.plan import examples_of
 

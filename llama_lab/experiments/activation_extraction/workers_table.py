@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from llama_lab.bench import frames, statistics, summary
-from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import Ratio, Summary
+from llama_lab.bench.wording import within
 from llama_lab.experiments.activation_extraction.simulation import Fleet, simulate, useful
 from llama_lab.experiments.activation_extraction.workers import (
     CHILDREN,

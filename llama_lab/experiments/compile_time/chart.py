@@ -14,9 +14,8 @@ from matplotlib.patches import Patch
 
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.cold import Start
-from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, within
 from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
 from llama_lab.experiments.compile_time.starts import WAYS

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.cold import Start
-from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import within
 from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.table import Slope
 

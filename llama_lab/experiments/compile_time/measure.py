@@ -31,8 +31,8 @@ from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.gate import tokens_hash
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import blocks
 from llama_lab.bench.record import Row
+from llama_lab.bench.workload import blocks
 
 # the stage: the one kind of event that belongs in it
 STAGES = {"trace": "trace", "lower": "lower", "compile": "backend"}

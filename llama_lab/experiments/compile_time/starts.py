@@ -27,9 +27,8 @@ from llama_lab.bench.cold import Start, as_first, noting, subject
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import blocks
 from llama_lab.bench.record import Trial
-from llama_lab.bench.workload import Subject, Workload
+from llama_lab.bench.workload import Subject, Workload, blocks
 
 WAYS = ("cold", "cached", "serialised")
 START, WARM, BASELINE = "start", "warm", "step"

@@ -12,8 +12,8 @@ import numpy as np
 from llama_lab.bench import intervals, statistics, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.experiment import whole
-from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import within
 from llama_lab.experiments.compile_time.measure import STAGES, Compilation
 from llama_lab.experiments.compile_time.starts import WAYS
 

@@ -24,8 +24,8 @@ from llama_lab.bench import available, frames, passages, statistics
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.footprints import LIBRARIES
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import blocks, shuffled
 from llama_lab.bench.record import Row
+from llama_lab.bench.workload import blocks, shuffled
 
 SEQUENCE, BATCH = "sequence", "batch"
 KINDS = (SEQUENCE, BATCH)

@@ -20,8 +20,8 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available, frames, passages, protocol, roofline, statistics
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import shuffled
 from llama_lab.bench.record import Trial
+from llama_lab.bench.workload import shuffled
 
 WHOLE, SHALLOW, NARROW, LONG = "whole", "fewer layers", "smaller vocabulary", "long context"
 VARIANTS = (WHOLE, SHALLOW, NARROW, LONG)

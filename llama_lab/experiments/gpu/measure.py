@@ -25,8 +25,7 @@ from llama_lab import peers
 from llama_lab.bench import AGAIN, environment, memory, process, protocol
 from llama_lab.bench.guard import TorchCounter, TorchGuard
 from llama_lab.bench.journal import Journal
-from llama_lab.bench.order import shuffled
-from llama_lab.bench.workload import Subject, Workload
+from llama_lab.bench.workload import Subject, Workload, shuffled
 from llama_lab.experiments.gpu import device as gpudevice
 from llama_lab.experiments.gpu.deadline import Budget, Costs
 from llama_lab.experiments.gpu.judge import Judge, verdict

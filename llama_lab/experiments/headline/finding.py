@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from llama_lab.bench import AGAIN, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
-from llama_lab.bench.numbers import interval, within
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import interval, listed, within
 from llama_lab.experiments.headline.measure import BASELINE
 
 UNJITTED, JITTED, FUSED, RIVAL = "eager", "loop", "loop+fused", "llamacpp"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.bench.numbers import interval
+from llama_lab.bench.wording import interval
 from llama_lab.experiments.honest_measurement import finding
 from llama_lab.figures import notes, rows
 from llama_lab.figures.marks import interval_words

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from llama_lab.bench import AGAIN, memory, summary
-from llama_lab.bench.numbers import interval
 from llama_lab.bench.record import Trial
+from llama_lab.bench.wording import interval
 
 FEWEST = 5  # trials a subject
 EQUAL = ("model", "weights_hash", "batch", "prompt_tokens", "new_tokens", "cache_slots")

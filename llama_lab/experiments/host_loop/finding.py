@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from llama_lab.bench import AGAIN
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.experiment import whole
-from llama_lab.bench.numbers import within
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import times
+from llama_lab.bench.wording import times, within
 from llama_lab.experiments.host_loop import flax_twin as flaxtwin
 from llama_lab.experiments.host_loop.flax_twin import CallRow
 

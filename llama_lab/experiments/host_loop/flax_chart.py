@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from llama_lab.bench.numbers import within
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, within
 from llama_lab.experiments.host_loop import flax_twin
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled

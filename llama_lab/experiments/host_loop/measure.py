@@ -19,10 +19,9 @@ from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import AGAIN, frames, passages, protocol, roofline, statistics, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import blocks, shuffled
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.wording import short_model
-from llama_lab.bench.workload import Workload
+from llama_lab.bench.workload import Workload, blocks, shuffled
 from llama_lab.experiments.host_loop.clock import (
     ONE_THREAD,
     THREADS,

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from llama_lab.bench import summary
 from llama_lab.bench.claim import Claim, Comparison, stated
-from llama_lab.bench.numbers import interval
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import interval, listed
 from llama_lab.experiments.jit_placement.table import Cost
 
 

@@ -10,8 +10,7 @@ from llama_jax import generate
 from llama_jax.checkpoint import Checkpoint
 from llama_lab.bench import passages, protocol
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import shuffled
-from llama_lab.bench.workload import Subject, Workload, encoder
+from llama_lab.bench.workload import Subject, Workload, encoder, shuffled
 
 SYSTEM = "You answer questions about science for a curious reader."
 TALK = (  # what was asked, and the answer that stands in the history whoever is asked, so that all read the same tokens

@@ -30,10 +30,9 @@ from llama_lab.bench import compile_causes, passages, protocol
 from llama_lab.bench.cold import as_first
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import blocks
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.record import Trial
-from llama_lab.bench.workload import ONE, POLICIES, Shaped, Subject, Workload
+from llama_lab.bench.workload import ONE, POLICIES, Shaped, Subject, Workload, blocks
 
 SHAPES, SAMPLING, COMMITTED, LAST = "shapes", "sampling", "committed", "last batch"
 STATIC, TRACED = "static settings", "traced settings"

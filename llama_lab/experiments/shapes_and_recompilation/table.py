@@ -83,8 +83,8 @@ def account(rows: Sequence[Served], experiment: str, subject: str) -> Account:
         blocks=tuple(cold),
         programs=programs(cold, 0),
         surprises=programs(cold, 1),
-        lost=tuple(sum(map(summary.compile_seconds, stream)) for stream in cold.values()),
-        later=tuple(sum(map(summary.compile_seconds, stream[1:])) for stream in cold.values()),
+        lost=tuple(sum(r.compile_seconds for r in stream) for stream in cold.values()),
+        later=tuple(sum(r.compile_seconds for r in stream[1:]) for stream in cold.values()),
         total=tuple(map(seconds, cold.values())),
         warm=tuple(seconds(warm.get(block, [])) for block in cold),
         tokens=sum(r.new_tokens * r.rows_asked for r in first),
@@ -119,7 +119,7 @@ def by_request(rows: Sequence[Served], subject: str, experiment: str = measure.S
         dict(
             tokens=same[0].prompt_tokens,
             programs=int(np.median([r.compiled for r in same])),
-            seconds=float(np.median([*map(summary.compile_seconds, same)])),
+            seconds=float(np.median([r.compile_seconds for r in same])),
         )
         for same in together
     ]

@@ -31,12 +31,11 @@ from llama_jax.sampling import Sampler
 from llama_lab.bench import AGAIN, environment, protocol, roofline
 from llama_lab.bench.cold import Start, as_first, noting
 from llama_lab.bench.cold import subject as bound
-from llama_lab.bench.experiment import Experiment, Point, Runner
+from llama_lab.bench.experiment import Experiment, Point, Runner, from_names
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import blocks
 from llama_lab.bench.protocol import Reference
-from llama_lab.bench.workload import Subject, Workload
+from llama_lab.bench.workload import Subject, Workload, blocks
 from llama_lab.experiments.time_to_first_token import table
 from llama_lab.experiments.time_to_first_token.plan import (
     COLD,
@@ -65,8 +64,7 @@ class FirstTokens(Experiment):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, object]) -> Self:
-        chosen = {each.name: parameters[each.name] for each in fields(Plan) if each.name in parameters}
-        return cls(parameters["model"], Plan(**chosen))
+        return from_names(cls, parameters, plan=from_names(Plan, parameters))
 
     def __post_init__(self):
         if isinstance(self.plan, dict):  # as it was sent to a process

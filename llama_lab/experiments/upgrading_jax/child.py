@@ -22,8 +22,7 @@ from llama_jax.placement import parse
 from llama_jax.plumbing import runtime
 from llama_lab.bench import gate, memory, protocol, roofline
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import shuffled
-from llama_lab.bench.workload import Subject, Workload
+from llama_lab.bench.workload import Subject, Workload, shuffled
 from llama_lab.experiments.upgrading_jax import oracle
 
 CLOSE = 1e-4  # of the largest logit: many times what float32 loses in a small model

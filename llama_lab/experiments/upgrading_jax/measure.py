@@ -17,10 +17,10 @@ from llama_jax.plumbing import paths, xla_flags
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import record
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
-from llama_lab.bench.order import blocks
 from llama_lab.bench.process import Interpreter
 from llama_lab.bench.progress import Progress, announce
 from llama_lab.bench.record import Trial
+from llama_lab.bench.workload import blocks
 from llama_lab.experiments.upgrading_jax import child, environments
 
 NAME = "15-upgrading-jax"

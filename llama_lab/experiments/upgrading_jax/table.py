@@ -76,7 +76,7 @@ def cache_hits(trials: Sequence[Trial], release: str) -> tuple[int, int] | None:
 def compile_seconds(trials: Sequence[Trial], release: str, placement: str) -> float:
     """Median seconds that tracing, lowering and compiling took of a process's first request."""
     cold = decodes(trials, release, placement, "cold")
-    return float(np.median([summary.compile_seconds(t) for t in cold])) if cold else float("nan")
+    return float(np.median([t.compile_seconds for t in cold])) if cold else float("nan")
 
 
 def by_release(trials: Sequence[Trial], meta: dict):

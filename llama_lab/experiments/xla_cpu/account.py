@@ -21,7 +21,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.linear import linear
 from llama_jax.placement import LADDER, parse
-from llama_lab.bench.order import shuffled
+from llama_lab.bench.workload import shuffled
 
 WHOLE, PRODUCTS, NOTHING = "whole", "products alone", "no product"
 SMALL = 0.05  # stands for a norm: keeps the numbers finite

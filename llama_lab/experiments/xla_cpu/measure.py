@@ -23,10 +23,10 @@ from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import AGAIN, WRONG, statistics
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.order import shuffled
 from llama_lab.bench.process import Interpreter
 from llama_lab.bench.record import Row
 from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.workload import shuffled
 from llama_lab.experiments.xla_cpu.cases import FINDINGS, Finding, Program
 
 RUN = "xla"
