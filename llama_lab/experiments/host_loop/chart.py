@@ -1,5 +1,5 @@
-"""Charts of the host: rate by strategy, dispatch against the device's work by size of model, and how busy the cores
-are."""
+"""Charts of the host: rate by strategy, dispatch against the device's work by size of model, how busy the cores are,
+and what one decode call of Flax costs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import summary
-from llama_lab.bench.wording import times
-from llama_lab.experiments.host_loop import finding, measure
+from llama_lab.bench.wording import listed, times, within
+from llama_lab.experiments.host_loop import finding, flax_twin, measure
 from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
 
+Panels = Sequence[tuple[str, Sequence[HostTrial], list[dict]]]  # (label, a model's trials, its `measure.table`)
+
 
 @styled
-def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], seed: int = 0) -> Figure:
+def host_strategies(panels: Panels, seed: int = 0) -> Figure:
     """Decode tokens/s of each strategy, one panel a model: trials as points, median with interval, ratio to token by
-    token, the limit.
-
-    panels: (label, the model's trials, its `measure.table`).
-    """
+    token, the limit."""
     most = max(len(table) for *_, table in panels)
     figure, all_axes = new(5.5 * len(panels), 0.46 * most + 2.0, columns=len(panels), squeeze=False)
     for axes, (label, trials, table) in zip(all_axes[0], panels, strict=True):
@@ -43,9 +42,8 @@ def host_strategies(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]
         axes.text(1.0, 1.0, words, transform=axes.transAxes, **corner)
         axes.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
         axes.set_title(label, pad=18)
-    ends = {label: finding.gain(table, label) for label, _, table in (panels[0], panels[-1])}
-    said = "; ".join(ends.values())
-    headline(figure, said[0].upper() + said[1:])
+    gains = "; ".join(dict.fromkeys(finding.gain(table, label) for label, _, table in (panels[0], panels[-1])))
+    headline(figure, gains[0].upper() + gains[1:])
     return figure
 
 
@@ -72,19 +70,21 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     """
     figure, axes = new(9.5, 5)
     weights = np.array([p["weights"] for p in points])
-    for key, (label, tint, form) in {
-        "dispatch": ("step: in calls that start programs", colour("step"), "o--"),
-        "wait": ("step: waiting for their tokens", colour("step"), "s-"),
-        "alone": ("loop, whole / tokens: the device alone", colour("loop"), "^:"),
-    }.items():
+    for key, label, tint, form in (
+        ("dispatch", "step: in calls that start programs", colour("step"), "o--"),
+        ("wait", "step: waiting for their tokens", colour("step"), "s-"),
+        ("alone", "loop, whole / tokens: the device alone", colour("loop"), "^:"),
+    ):
         low, middle, high = np.transpose([rows.ends(p[key]) for p in points])
         axes.fill_between(weights, low, high, color=tint, alpha=0.15, linewidth=0)
         axes.vlines(weights, low, high, color=tint, linewidth=3, alpha=0.4)
         axes.plot(weights, middle, form, color=tint, linewidth=2, markersize=7, label=label)
+    title = finding.claim(points)
     if cross:
         axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
         words = f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights"
         axes.text(cross, 0.99, words, fontsize=9.5, va="top", color=GREY, transform=axes.get_xaxis_transform())
+        title = f"In models below about {cross / 1e6:.2g} M weights a token waits longer for Python than for the model"
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
     names = [
         f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 8)}"
@@ -95,56 +95,130 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     notes.plain(axes.yaxis)
     axes.set_xlabel("weights that a token reads, log scale (n: answers of step, of loop)")
     figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
-    size = f"{cross / 1e6:.2g} M" if cross else ""
-    below = f"In models below about {size} weights a token waits longer for Python than for the model"
-    headline(figure, below if cross else finding.claim(points))
+    headline(figure, title)
     return figure
 
 
 @styled
-def host_load(panels: Sequence[tuple[str, Sequence[HostTrial], list[dict]]], cores: int, seed: int = 0) -> Figure:
+def host_load(panels: Panels, cores: int) -> Figure:
     """Processor cores kept busy by every strategy, a mark a model (left), and the last model's gaps between tokens
-    (right).
-
-    panels: as for `host_strategies`. cores: those that the processes might use.
-    """
-    table = panels[-1][2]
+    (right). cores: those that the processes might use."""
+    main, trials, table = panels[-1]
     figure, (busy, gaps) = new(10.5, 0.46 * len(table) + 2.1, columns=2, sharey=True)
     heights = rows.heights(busy, [line["name"] for line in table])
-    marks = dict(zip([label for label, *_ in panels], ("o", "s", "^", "D"), strict=False))
-    for i, (label, trials, lines) in enumerate(panels):
-        for line in (line for line in lines if line["valid_trials"] and line["name"] in heights):
+    counted = [(i, rows_, line) for i, (_, rows_, lines) in enumerate(panels) for line in lines if line["valid_trials"]]
+    forms = ("o", "s", "^", "D")
+    for i, answers, line in counted:
+        if line["name"] in heights:
+            used, tint = [t.cores for t in summary.warm(answers, line["name"])], colour(line["name"])
             at = heights[line["name"]] + 0.2 - 0.4 * i / max(1, len(panels) - 1)
-            cores_row(busy, line, [t.cores for t in summary.warm(trials, line["name"])], at, marks[label], i > 0)
-    for i, (label, mark) in enumerate(marks.items()):
-        busy.plot([], [], mark, color=GREY, markerfacecolor=GREY if i else "white", linestyle="", label=label)
+            busy.plot([min(used), max(used)], [at] * 2, color=tint, linewidth=1.5, alpha=0.6)
+            busy.plot(line["cores"], at, forms[i], color=tint, markerfacecolor=tint if i else "white", markersize=7)
+    for i, (label, *_) in enumerate(panels):
+        face = GREY if i else "white"
+        busy.plot([], [], forms[i], color=GREY, markerfacecolor=face, linestyle="", label=label)
     notes.limit(busy, cores, f"all {cores} cores ")
-    least = min((line["valid_trials"] for *_, lines in panels for line in lines if line["valid_trials"]), default=0)
-    busy.set_xlim(0, 1.15 * max(cores, *(t.cores for _, trials, _ in panels for t in trials if t.valid)))
-    small = dict(fontsize=10)
-    busy.set_xlabel(f"cores busy, host and device together\n(mark: median; line: all of n ≥ {least} answers)", **small)
+    least = min((line["valid_trials"] for *_, line in counted), default=0)
+    busy.set_xlim(0, 1.15 * max(cores, *(t.cores for _, answers, _ in panels for t in answers if t.valid)))
+    busy.set_xlabel(
+        f"cores busy, host and device together\n(mark: median; line: all of n ≥ {least} answers)", fontsize=10
+    )
     gaps.grid(axis="y", visible=False)
-    for line in (line for line in table if line["valid_trials"]):
-        name, height = line["name"], heights[line["name"]]
-        span = np.percentile(summary.itl_pooled(summary.warm(panels[-1][1], name)) * 1e3, [5, 50, 95])
+    shown = [line for line in table if line["valid_trials"]]
+    for name, height in ((line["name"], heights[line["name"]]) for line in shown):
+        span = np.percentile(summary.itl_pooled(summary.warm(trials, name)) * 1e3, [5, 50, 95])
         rows.interval(gaps, tuple(span), height, colour(name), mark=16, edge=2, linewidth=6, alpha=0.5, zorder=(2, 2))
-        middle = span[1]
-        gaps.annotate(f"{middle:.2g}", (middle, height), (5, 8), textcoords="offset points", fontsize=8.5, ha="left")
+        place = dict(textcoords="offset points", fontsize=8.5, ha="left")
+        gaps.annotate(f"{span[1]:.2g}", (span[1], height), (5, 8), **place)
     gaps.set_xscale("symlog", linthresh=0.1)
     gaps.set_xlim(left=-0.02)
     notes.plain(gaps.xaxis)
     marks_mean = "(log scale above 0.1; bar: median; band: 5th to 95th percentile)"
-    gaps.set_xlabel(f"gap between tokens, ms, {panels[-1][0]}\n{marks_mean}", **small)
+    gaps.set_xlabel(f"gap between tokens, ms, {main}\n{marks_mean}", fontsize=10)
     figure.legend(loc="outside lower center", ncols=len(panels), fontsize=10)
-    used = [line["cores"] for line in table if line["valid_trials"]]
+    used = [line["cores"] for line in shown]
     ends = dict.fromkeys(f"{end(used):.1f}" for end in (min, max) if used)
-    said = f"Every strategy keeps {' to '.join(ends)} of {cores} cores busy" if used else "No strategy counts"
-    headline(figure, f"{said} on {panels[-1][0]}; they differ in how tokens arrive")
+    busy_words = f"Every strategy keeps {' to '.join(ends)} of {cores} cores busy" if used else "No strategy counts"
+    headline(figure, f"{busy_words} on {main}; they differ in how tokens arrive")
     return figure
 
 
-def cores_row(axes, line: dict, cores: Sequence[float], height: float, mark: str, filled: bool) -> None:
-    """One strategy's busy cores on one model: the range of its answers, and the median."""
-    tint = colour(line["name"])
-    axes.plot([min(cores), max(cores)], [height] * 2, color=tint, linewidth=1.5, alpha=0.6)
-    axes.plot(line["cores"], height, mark, color=tint, markerfacecolor=tint if filled else "white", markersize=7)
+# Calls of Flax --------------------------------------------------------------------------------------------------------
+
+LABELS = {
+    flax_twin.UNJITTED: "Linen apply, not jitted",
+    flax_twin.NNX_UNJITTED: "NNX module, not jitted",
+    flax_twin.NNX_JITTED: "NNX, nnx.jit",
+    flax_twin.SPLIT: "NNX, split once + jax.jit",
+    flax_twin.JITTED: "Linen, jax.jit(apply)",
+    flax_twin.STEP: "ours: step",
+}
+
+
+@styled
+def call_cost(table: Sequence[dict]) -> Figure:
+    """When one decode call returns (diamond) and when its token is there (bar), by way, a panel a model size; log
+    scale. table: of `flax_twin.table`."""
+    models = list(dict.fromkeys(e["model"] for e in table))
+    names = [name for name in flax_twin.WAYS if any(e["subject"] == name for e in table)]
+    figure, panels = new(2.4 + 4.3 * len(models), 0.62 * len(names) + 2.1, len(models), sharey=True, squeeze=False)
+    first = panels[0][0]
+    heights = rows.heights(first, names)
+    first.set_yticks(list(heights.values()), [LABELS[name] for name in heights])
+    n, calls = min(e["complete_us"].n for e in table), table[0]["calls"]
+    for axes, model in zip(panels[0], models, strict=True):
+        mine = [e for e in table if e["model"] == model]
+        axes.grid(axis="y", visible=False)
+        for e in mine:
+            draw_way(axes, e, heights[e["subject"]])
+        limit = mine[0]["limit_us"] / 1e3
+        notes.limit(axes, limit, f"memory limit {limit:.2g} ms", "left", 8.5)
+        seen = [value / 1e3 for e in mine for point in e["points"] for value in point]
+        axes.set_xscale("log")
+        axes.set_xlim(min(limit, *seen) / 1.6, max(seen) * 1.6)
+        notes.plain(axes.xaxis)
+        axes.xaxis.set_minor_formatter("")
+        layers, width, weights = mine[0]["layers"], mine[0]["width"], size(mine[0]["parameters"])
+        axes.set_title(f"{layers} layers of width {width}: {weights} weights", fontsize=11, pad=18)
+        axes.set_xlabel(f"ms a token, log scale (median of n ≥ {n} bursts\nof {calls} calls each; point: one burst)")
+    first.set_ylim(bottom=-0.75)
+    first.plot([], [], "D", color=GREY, label="the call returns: Python and dispatch")
+    upright = dict(color="black", markersize=13, markeredgewidth=2.2)
+    first.plot([], [], "|", label="the token is there (band: 95 % interval)", **upright)
+    figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9.5)
+    ratios = {e["subject"]: e["over_step"].value for e in table if e["model"] == models[-1] and e["over_step"]}
+    words = {flax_twin.UNJITTED: "as long as ours without jit", flax_twin.JITTED: "with",
+             flax_twin.NNX_JITTED: "under nnx.jit"}  # fmt: skip
+    longer = listed([f"{short(ratios[way])} times {how}" for way, how in words.items() if way in ratios] or [""])
+    headline(figure, f"A token takes Flax {longer}" if longer else "Flax was not measured")
+    return figure
+
+
+def draw_way(axes, entry: dict, height: float) -> None:
+    """One way's row: bursts, medians, the interval, and in words its number of dispatches and its ratio to `step`."""
+    returned, token, ratio = entry["dispatch_us"], entry["complete_us"], entry["over_step"]
+    if not token.n:
+        words = "no valid burst: " + "; ".join(entry["reasons"])[:60]
+        return rows.beside(axes, height, words, 8.5, x=0.02, color=LIMIT_COLOUR)
+    ours = entry["subject"] == flax_twin.STEP
+    tint, ms = colour("step" if ours else "flax"), [complete / 1e3 for _, complete in entry["points"]]
+    rows.points(axes, ms, height, tint, spread=0.14, even=True, alpha=0.55)
+    rows.interval(axes, tuple(us / 1e3 for us in rows.ends(token)), height, mark=17, linewidth=6, alpha=0.3)
+    diamond = dict(color=GREY, markersize=6.5, markeredgecolor="white", markeredgewidth=0.7, zorder=5)
+    axes.plot(returned.median / 1e3, height, "D", **diamond)
+    words = f"{entry['dispatches']} dispatch" + "es" * (entry["dispatches"] > 1)
+    words += "" if ours else f" · {short(ratio.value)}x step{within(ratio, short)}"
+    ground = dict(ha="center", color="#333333", zorder=6, bbox=dict(facecolor="white", linewidth=0, pad=0.8))
+    rows.beside(axes, height - 0.34, words, 8.5, x=0.5, **ground)
+
+
+def short(value: float) -> str:
+    """Three digits at most: 0.98, 1.07, 13.4, 245."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def size(parameters: int) -> str:
+    """`135 M`, `1.4 M`, `98 k`."""
+    if parameters < 1e6:
+        return f"{parameters / 1e3:.0f} k"
+    return f"{parameters / 1e6:.1f} M" if parameters < 1e7 else f"{parameters / 1e6:.0f} M"

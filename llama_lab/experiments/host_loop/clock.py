@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -50,6 +51,11 @@ class HostTrial(Trial):
         return getattr(self, field) / (self.new_tokens - 1) / 1e3 if self.new_tokens > 1 else math.nan
 
 
+def now() -> tuple[int, int, int]:
+    """Nanoseconds of the wall clock, of the process and of this thread."""
+    return time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns()
+
+
 class Clock:
     """Where a request's time goes, since its first token."""
 
@@ -57,13 +63,11 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        self.spent, self.began, self.ended = (
-            Counter(),
-            *[(time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns())] * 2,
-        )
+        self.spent, self.began = Counter(), now()
+        self.ended = self.began
 
     def stop(self) -> None:
-        self.ended = (time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns())
+        self.ended = now()
 
     def around(self, what: str, function: Callable) -> Callable:
         """The function with its time added up. Different things may be timed in different threads, one thing only in
@@ -82,15 +86,8 @@ class Clock:
     def reading(self) -> dict:
         """The fields of a HostTrial that the clock knows."""
         wall, cpu, reader = (after - before for before, after in zip(self.began, self.ended, strict=True))
-        return dict(
-            calls=self.spent["dispatch calls"],
-            dispatch_ns=self.spent["dispatch"],
-            fetch_ns=self.spent["fetch"],
-            text_ns=self.spent["text"],
-            cpu_ns=cpu,
-            reader_cpu_ns=reader,
-            wall_ns=wall,
-        )
+        spent = {f"{what}_ns": self.spent[what] for what in ("dispatch", "fetch", "text")}
+        return dict(calls=self.spent["dispatch calls"], **spent, cpu_ns=cpu, reader_cpu_ns=reader, wall_ns=wall)
 
 
 def engines(loaded: Checkpoint, names: Sequence[str]) -> dict[str, Engine]:
@@ -112,25 +109,18 @@ def engines(loaded: Checkpoint, names: Sequence[str]) -> dict[str, Engine]:
 
 def clocked(engine: Engine, clock: Clock) -> Engine:
     """The same engine with a clock around the calls that start programs and around fetching what they made."""
-    programs = engine.programs
-    timed = replace(
-        programs,
-        step=clock.around("dispatch", programs.step),
-        decode=programs.decode and clock.around("dispatch", programs.decode),
-    )
-    return replace(engine, programs=timed, fetch=clock.around("fetch", engine.fetch))
+    parts = {name: getattr(engine.programs, name) for name in ("step", "decode")}
+    timed = {name: program and clock.around("dispatch", program) for name, program in parts.items()}
+    return replace(engine, programs=replace(engine.programs, **timed), fetch=clock.around("fetch", engine.fetch))
 
 
 def subject(loaded: Checkpoint, engine: Engine, clock: Clock) -> Subject:
     """A strategy as a subject whose reader turns each token into text before it asks for the next."""
-    watched_engine, words = clocked(engine, clock), loaded.tokenizer or pipeline.Numbers()
+    timed, words = clocked(engine, clock), loaded.tokenizer or pipeline.Numbers()
 
     def run(ids, workload: Workload) -> Iterator[np.ndarray]:
-        read = clock.around("text", pipeline.reader(words))
-        blocks = generate.stream(
-            watched_engine, [ids] * workload.batch, workload.new_tokens, length=workload.length, slots=workload.slots
-        )
-        for i, block in enumerate(blocks):
+        read, exact = clock.around("text", pipeline.reader(words)), dict(length=workload.length, slots=workload.slots)
+        for i, block in enumerate(generate.stream(timed, [ids] * workload.batch, workload.new_tokens, **exact)):
             read(block[:, 0])
             yield block
             if i == 0:
@@ -168,10 +158,6 @@ def judged(trial: Trial, tokens: np.ndarray, reference: Reference) -> Trial:
     n, verdicts = reference.workload.new_tokens, []
     for i in range(len(reference.workload.prompts)):
         answer = tokens[i * n : (i + 1) * n, 0]
-        verdicts.append(
-            gate.compare(answer, reference.tokens(i), lambda i=i, answer=answer: reference.logits(i, answer))
-        )
-    reasons = dict.fromkeys(r for r in (trial.reason, *(v.reason for v in verdicts)) if r)
-    return trial.model_copy(
-        update=dict(valid=trial.valid and all(v.passed for v in verdicts), reason="; ".join(reasons))
-    )
+        verdicts.append(gate.compare(answer, reference.tokens(i), partial(reference.logits, i, answer)))
+    reasons = "; ".join(dict.fromkeys(filter(None, (trial.reason, *(v.reason for v in verdicts)))))
+    return trial.model_copy(update=dict(valid=trial.valid and all(v.passed for v in verdicts), reason=reasons))

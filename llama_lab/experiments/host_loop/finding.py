@@ -9,7 +9,7 @@ from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import times, within
-from llama_lab.experiments.host_loop import flax_twin as flaxtwin
+from llama_lab.experiments.host_loop import flax_twin as flax
 from llama_lab.experiments.host_loop.flax_twin import CallRow
 
 
@@ -19,11 +19,14 @@ def claim(points: Sequence[dict]) -> Claim:
     if not points:
         return Claim("No model has valid trials both token by token and as one loop.")
     shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]
-    said = "Starting programs takes {small:.0%} of starting and waiting for them in a tiny model"
-    more = said + ", {large:.0%} in the largest."
-    return stated(more, when=shares[0] > shares[-1], small=shares[0], large=shares[-1]) or Claim(
-        f"Starting programs takes {shares[0]:.0%} of starting and waiting for them in {points[0]['model']}."
+    small, large, words = (
+        shares[0],
+        shares[-1],
+        "Starting programs takes {small:.0%} of starting and waiting for them in",
     )
+    return stated(
+        words + " a tiny model, {large:.0%} in the largest.", when=small > large, small=small, large=large
+    ) or (Claim(f"{words.format(small=small)} {points[0]['model']}."))
 
 
 def gain(table: Sequence[dict], model: str) -> str:
@@ -38,19 +41,19 @@ def gain(table: Sequence[dict], model: str) -> str:
 
 def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
     """What Flax costs a decode call at the largest model measured, and `nnx.jit` at the smallest as well."""
-    table, rows = flaxtwin.table(rows, seed), whole(rows)
-    smallest, largest = table[0]["model"], table[-1]["model"]
+    rows = sorted(whole(rows), key=lambda r: (r.parameters, r.layers, r.model))
+    smallest, largest = rows[0].model, rows[-1].model
     compared = [
-        Comparison(flaxtwin.times_as_long(rows, model, *pair, seed), *pair, f"time of a call of {model}")
+        Comparison(flax.times_as_long(rows, model, *pair, seed), *pair, f"time of a call of {model}")
         for model, *pair in (
-            (largest, flaxtwin.UNJITTED, flaxtwin.JITTED),
-            (largest, flaxtwin.JITTED, flaxtwin.STEP),
-            (smallest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT),
+            (largest, flax.UNJITTED, flax.JITTED),
+            (largest, flax.JITTED, flax.STEP),
+            (smallest, flax.NNX_JITTED, flax.SPLIT),
         )
     ]
-    later = flaxtwin.dispatch_difference(rows, largest, flaxtwin.NNX_JITTED, flaxtwin.SPLIT, seed)
-    said = [c.words for c in compared if c.ratio.n]
+    later = flax.dispatch_difference(rows, largest, flax.NNX_JITTED, flax.SPLIT, seed)
+    words = [c.words for c in compared if c.ratio.n]
     if later.n:
         more = f"{later.value / 1e3:.2f} ms{within(later, lambda us: f'{us / 1e3:.2f}')}"
-        said.append(f"{flaxtwin.NNX_JITTED} returns {more} later than {flaxtwin.SPLIT}, n = {later.n}")
-    return "; ".join(said) or "no two ways of calling have valid bursts"
+        words.append(f"{flax.NNX_JITTED} returns {more} later than {flax.SPLIT}, n = {later.n}")
+    return "; ".join(words) or "no two ways of calling have valid bursts"

@@ -117,29 +117,23 @@ class CostOfACall(Experiment):
 
     def points(self, runner: Runner) -> list[Point]:
         rows = self.flax_rounds * len(self.ways)
+        order = [(block, model) for block in range(self.processes) for model in self.models]
         return [
-            Point(
-                f"per call {model}",
-                block,
-                self.bursts,
-                rows,
-                what=f"cost of a call: {model.split(',')[0]}",
-                model=model,
-            )
-            for block in range(self.processes)
-            for model in self.models
+            Point(f"per call {model}", block, self.bursts, rows, {}, f"cost of a call: {model.split(',')[0]}", model)
+            for block, model in order
         ]
 
     def bursts(self, lab: Lab) -> None:
         """Rounds of every way in random order. A burst's tokens must be those of `step`, as the gate compares them."""
         loaded, calls = lab.load(), self.flax_calls
         config, slots = loaded.config, generate.bucket(calls + 2)
-        hows = {name: way(loaded, name, slots) for name in self.ways}
-        for name, how in hows.items():
+        ways = {name: way(loaded, name, slots) for name in self.ways}
+        for name, how in ways.items():
             lab.announce(what=f"warm-up {name}")
             warm_up(how)
-        judge = judging(loaded, hows.get(STEP) or way(loaded, STEP, slots), calls)
-        counts, outputs = {name: count(how) for name, how in hows.items()}, output_bytes()
+        judge = judging(loaded, ways.get(STEP) or way(loaded, STEP, slots), calls)
+        start = jnp.full(1, FIRST_TOKEN, jnp.int32)
+        counts, outputs = {name: how.dispatches(start, how.start()) for name, how in ways.items()}, output_bytes()
         known = dict(
             model=loaded.name,
             weights_hash=loaded.weights_hash,
@@ -153,28 +147,16 @@ class CostOfACall(Experiment):
             bandwidth_gbps=roofline.Probe().bandwidth(),
         )
         rng = np.random.default_rng([self.seed, lab.block])
-        for turn in range(self.flax_rounds):
-            for order, name in enumerate(rng.permutation(self.ways)):
-                returned, complete, tokens, guard = burst(hows[name], calls)
-                verdict = judge(tokens)
-                reason = "; ".join(filter(None, (guard.reason, verdict.reason)))
-                row = CallRow(
-                    **lab.identity,
-                    **known,
-                    subject=str(name),
-                    round=turn,
-                    order=turn * len(self.ways) + order,
-                    dispatch_ns=returned,
-                    complete_ns=complete,
-                    dispatches=counts[name],
-                    output_bytes=outputs.get(name),
-                    lowered=guard.count("lower"),
-                    compiled=guard.compilations,
-                    valid=verdict.passed and not guard.fired,
-                    reason=reason,
-                    tokens_sha256=tokens_hash(tokens[:, None]),
-                )
-                lab.keep(row)
+        turns = [(turn, str(name)) for turn in range(self.flax_rounds) for name in rng.permutation(self.ways)]
+        for order, (turn, name) in enumerate(turns):
+            times, tokens, guard = burst(ways[name], calls)
+            verdict = judge(tokens)
+            reason = "; ".join(filter(None, (guard.reason, verdict.reason)))
+            compiled = dict(lowered=guard.count("lower"), compiled=guard.compilations)
+            judged = dict(valid=verdict.passed and not guard.fired, reason=reason, tokens_sha256=tokens_hash(tokens))
+            program = dict(dispatches=counts[name], output_bytes=outputs.get(name))
+            place = dict(subject=name, round=turn, order=order)
+            lab.keep(CallRow(**lab.identity, **known, **place, **times, **program, **compiled, **judged))
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -212,8 +194,9 @@ def way(loaded: checkpoint.Checkpoint, name: str, slots: int) -> Way:
     return Way(start, advance, lambda token, carry: len(jax.make_jaxpr(advance)(token, carry).eqns))
 
 
-def burst(how: Way, calls: int) -> tuple[list[int], list[int], np.ndarray, Guard]:
-    """`calls` decode calls after one that is not timed: (ns to return, ns to token, tokens [calls + 1], the guard)."""
+def burst(how: Way, calls: int) -> tuple[dict[str, list[int]], np.ndarray, Guard]:
+    """`calls` decode calls after one that is not timed: (ns from each call to its return and to its token, tokens
+    [calls + 1, 1], the guard)."""
     state, returned, complete = how.start(), [], []
     token, state = how.advance(jnp.full(1, FIRST_TOKEN, jnp.int32), state)
     tokens = [token.block_until_ready()]
@@ -226,7 +209,7 @@ def burst(how: Way, calls: int) -> tuple[list[int], list[int], np.ndarray, Guard
             complete.append(time.perf_counter_ns() - start)
             returned.append(back - start)
             tokens.append(token)
-    return returned, complete, np.concatenate([np.asarray(t) for t in tokens]), guard
+    return dict(dispatch_ns=returned, complete_ns=complete), np.stack([np.asarray(t) for t in tokens]), guard
 
 
 def warm_up(how: Way) -> None:
@@ -241,10 +224,6 @@ def warm_up(how: Way) -> None:
             return
 
 
-def count(how: Way) -> int:
-    return how.dispatches(jnp.full(1, FIRST_TOKEN, jnp.int32), how.start())
-
-
 def output_bytes() -> dict[str, int]:
     """Bytes that one call's program hands back, by way."""
     from llama_lab.peers import flax
@@ -255,46 +234,38 @@ def output_bytes() -> dict[str, int]:
 
 def judging(loaded: checkpoint.Checkpoint, step: Way, calls: int) -> Callable:
     """judge(tokens) → the gate's verdict against the tokens of `step`, whose own logits tell a near-tie."""
-    expected = burst(step, calls)[2]
+    expected = burst(step, calls)[1][:, 0]
 
-    def logits(tokens: np.ndarray):
-        return generate.logits(generate.build(loaded, "eager"), [FIRST_TOKEN, *tokens[:-1].tolist()])
+    def judge(tokens: np.ndarray) -> gate.Verdict:
+        ids = [FIRST_TOKEN, *tokens[:-1, 0].tolist()]
+        return gate.compare(tokens[:, 0], expected, lambda: generate.logits(generate.build(loaded, "eager"), ids))
 
-    return lambda tokens: gate.compare(tokens, expected, lambda: logits(tokens))
+    return judge
 
 
 # What the rows say ----------------------------------------------------------------------------------------------------
 
 
-def bursts_of(rows: Sequence[CallRow], model: str, subject: str) -> dict[tuple[int, int], CallRow]:
-    """The valid bursts of a way by (process, round): what stood side by side."""
-    return {(r.process, r.round): r for r in rows if r.model == model and r.subject == subject and r.valid}
+def bursts_of(rows: Sequence[CallRow], model: str, subject: str, field: str) -> dict[tuple[int, int], float]:
+    """A field of a way's valid bursts by (process, round): what stood side by side."""
+    return {
+        (r.process, r.round): getattr(r, field) for r in rows if r.model == model and r.subject == subject and r.valid
+    }
 
 
-def pairs(rows: Sequence[CallRow], model: str, subject: str, other: str) -> list[tuple[CallRow, CallRow]]:
-    """Bursts of two ways in the same round of the same process."""
-    a, b = bursts_of(rows, model, subject), bursts_of(rows, model, other)
-    return [(a[key], b[key]) for key in sorted(set(a) & set(b))]
-
-
-def times_as_long(
-    rows: Sequence[CallRow], model: str, subject: str, other: str = STEP, seed: int = 0
-) -> statistics.Ratio:
+def times_as_long(rows: Sequence[CallRow], model: str, subject: str, other: str, seed: int = 0) -> statistics.Ratio:
     """Time of a call until its token, over another way's: medians of bursts in pairs, processes resampled as wholes."""
-    found = pairs(rows, model, subject, other)
-    return statistics.of_times(
-        statistics.ratio(
-            [a.complete_us for a, _ in found], [b.complete_us for _, b in found], seed, [a.process for a, _ in found]
-        )
-    )
+    times = [bursts_of(rows, model, name, "complete_us") for name in (subject, other)]
+    return statistics.of_times(summary.over(*times, seed))
 
 
 def dispatch_difference(
     rows: Sequence[CallRow], model: str, subject: str, other: str, seed: int = 0
 ) -> statistics.Mean:
     """Microseconds by which a way's call returns later than another's: the mean of paired differences."""
-    found = pairs(rows, model, subject, other)
-    return statistics.mean([a.dispatch_us - b.dispatch_us for a, b in found], seed, [a.process for a, _ in found])
+    later, sooner = (bursts_of(rows, model, name, "dispatch_us") for name in (subject, other))
+    pairs = sorted(set(later) & set(sooner))
+    return statistics.mean([later[p] - sooner[p] for p in pairs], seed, [process for process, _ in pairs])
 
 
 def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
@@ -302,17 +273,15 @@ def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
     Summaries of the bursts' medians, …}, and {layers, width, parameters, dispatches, output_bytes, calls, over_step:
     Ratio, limit_us}."""
     rows = sorted(whole(rows), key=lambda r: (r.parameters, r.layers, r.model, WAYS.index(r.subject)))
-    frame = summary.tally(rows, ("model", "subject"), ("dispatch_us", "complete_us"), seed=seed)
-    entries = frame.to_dict("records")
+    entries = summary.tally(rows, ("model", "subject"), ("dispatch_us", "complete_us"), seed=seed).to_dict("records")
     for e in entries:
-        every = e["every"]
-        about = ("layers", "width", "parameters", "dispatches", "output_bytes")
-        e |= {name: getattr(every[0], name) for name in about}
+        first = e["every"][0]
+        e |= {name: getattr(first, name) for name in ("layers", "width", "parameters", "dispatches", "output_bytes")}
         e |= dict(
             points=list(zip(*e["points"].values(), strict=True)),
-            calls=len(every[0].dispatch_ns),
+            calls=len(first.dispatch_ns),
             over_step=times_as_long(rows, e["model"], e["subject"], STEP, seed),
-            limit_us=float(np.median([r.limit_us for r in every])),
+            limit_us=float(np.median([r.limit_us for r in e["every"]])),
         )
     return entries
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from llama_jax import checkpoint
 from llama_jax import prompts as science
@@ -22,30 +23,12 @@ from llama_lab.bench.lab import Lab
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.wording import short_model
 from llama_lab.bench.workload import Workload, blocks, shuffled
-from llama_lab.experiments.host_loop.clock import (
-    ONE_THREAD,
-    THREADS,
-    Clock,
-    HostTrial,
-    engines,
-    judged,
-    measured,
-    server,
-    subject,
-)
+from llama_lab.experiments.host_loop import clock as host_clock
+from llama_lab.experiments.host_loop.clock import ONE_THREAD, THREADS, Clock, HostTrial
 
 BASELINE = "step"
-STRATEGIES = (
-    BASELINE,
-    "step+async",
-    "step+async4",
-    "step+async8",
-    "step+queue",
-    "chunk8",
-    "chunk8+callback",
-    "loop",
-    "loop+callback",
-)
+STRATEGIES = (BASELINE, "step+async", "step+async4", "step+async8", "step+queue", "chunk8", "chunk8+callback", "loop",
+              "loop+callback")  # fmt: skip
 SWEPT = (BASELINE, "step+async8", "step+queue", "loop", "loop+callback")  # what a larger random model is asked
 TIMES = {"0.1M": 5, "1M": 5, "10M": 2}  # as many blocks as asked for, where an answer takes milliseconds
 SIZES = {  # random models by about how many weights a token reads
@@ -88,38 +71,35 @@ class HostLoop(Experiment):
         known(self.sizes, self.model)
 
     def measure(self, runner: Runner) -> tuple[list[HostTrial], dict]:
+        """The models take turns in seeded random order; then they are served."""
         loaded = checkpoint.load(self.model)
         work = passages.science(loaded, science.load(self.prompts), self.new_tokens, self.seed)
-        runner.run(self.by_strategy(work))
-        runner.run(self.serving(work))
+        compared = self.asked(work, self.sizes)
+        runner.run([self.point(i, *each) for i, _, each in blocks(compared, self.processes, self.seed)])
+        served = [(*each[:3], ()) for each in self.asked(work, self.sizes[:1])]
+        runner.run([self.point(i, *each) for i in range(self.processes) for each in served])
         return runner.rows, dict(weights_hash=loaded.weights_hash, baseline=BASELINE)
 
-    def by_strategy(self, work: Workload) -> list[Point]:
-        """Every strategy on the model and on random ones, on larger ones some; the models take turns in seeded random
-        order."""
-        planned, found = [(self.model, work, STRATEGIES, self.blocks)], []
-        for size in known(self.sizes, self.model):
-            names, count = STRATEGIES if size in TIMES else SWEPT, self.blocks * TIMES.get(size, 1)
-            planned.append((SIZES[size], sized(work, size), names, count))
-        for i, _, (model, asked, names, count) in blocks(planned, self.processes, self.seed):
-            numbers = list(range(i * count, (i + 1) * count))
-            share, what = dict(names=list(names), blocks=numbers), f"host strategies of {short(model)}"
-            run, rows = f"strategies {model}", len(names) + 1
-            found.append(Point(run, numbers[-1], strategies, rows, share, what, model, asked))
-        return found
+    def asked(self, work: Workload, sizes: Sequence[str]) -> list[tuple[str, Workload, int, Sequence[str]]]:
+        """(model, its workload, how often it is asked what others are asked once, strategies), the model itself first.
+        Random models have prompts of random ids, as long as the others are when padded."""
+        models = [(self.model, work, 1, STRATEGIES)]
+        for size in known(sizes, self.model):
+            vocabulary = checkpoint.load_config(SIZES[size]).vocab_size
+            ids = passages.random_prompts(vocabulary, work.length, work.seed, len(work.prompts))
+            names = STRATEGIES if size in TIMES else SWEPT
+            models.append((SIZES[size], replace(work, prompts=ids), TIMES.get(size, 1), names))
+        return models
 
-    def serving(self, work: Workload) -> list[Point]:
-        """All prompts of the workload served in one thread and in a pipeline of threads, on the model and on a random
-        one."""
-        planned, found = [(self.model, work, self.rounds)], []
-        for size in known(self.sizes[:1], self.model):
-            planned.append((SIZES[size], sized(work, size), self.rounds * TIMES.get(size, 1)))
-        for i in range(self.processes):
-            for model, asked, count in planned:
-                numbers = list(range(i * count, (i + 1) * count))
-                run, what = f"serve {model}", f"serving {short(model)}"
-                found.append(Point(run, numbers[-1], served_two_ways, 2, dict(rounds=numbers), what, model, asked))
-        return found
+    def point(self, i: int, model: str, work: Workload, times: int, names: Sequence[str]) -> Point:
+        """The i-th process of a model: its strategies compared; without names, its prompts served two ways."""
+        count = times * (self.blocks if names else self.rounds)
+        numbers, workload = list(range(i * count, (i + 1) * count)), dict(model=model, workload=work)
+        if not names:
+            arguments, words = dict(rounds=numbers), f"serving {short(model)}"
+            return Point(f"serve {model}", numbers[-1], served_two_ways, 2, arguments, words, **workload)
+        arguments, words = dict(names=list(names), blocks=numbers), f"host strategies of {short(model)}"
+        return Point(f"strategies {model}", numbers[-1], strategies, len(names) + 1, arguments, words, **workload)
 
 
 def known(sizes: Sequence[str], model: str) -> list[str]:
@@ -130,16 +110,10 @@ def known(sizes: Sequence[str], model: str) -> list[str]:
     return [size for size in dict.fromkeys(sizes) if SIZES[size] != model]
 
 
-def sized(work: Workload, size: str) -> Workload:
-    """The workload for a random model: prompts of random ids, as long as the others are when padded."""
-    config = checkpoint.load_config(SIZES[size])
-    return replace(work, prompts=passages.random_prompts(config.vocab_size, work.length, work.seed, len(work.prompts)))
-
-
 def random_weights(models: Sequence[str]) -> str:
     """Which of these models have random weights, for a figure's label; "" for none."""
-    found = [short(m).removeprefix("random ") for m in models if m.startswith("random:")]
-    return f"random weights: {', '.join(found)}" if found else ""
+    names = ", ".join(short(model).removeprefix("random ") for model in models if model.startswith("random:"))
+    return f"random weights: {names}" if names else ""
 
 
 def short(model: str) -> str:
@@ -152,11 +126,10 @@ def short(model: str) -> str:
 
 def strategies(lab: Lab, names: Sequence[str], blocks: Sequence[int]) -> None:
     """The strategies of one model, interleaved, the baseline twice in each block."""
-    loaded = lab.load()
-    clock = Clock()
-    subjects = [subject(loaded, engine, clock) for engine in engines(loaded, names).values()]
+    loaded, clock = lab.load(), Clock()
+    subjects = [host_clock.subject(loaded, engine, clock) for engine in host_clock.engines(loaded, names).values()]
     reference = Reference(loaded, lab.workload)
-    lab.blocks(subjects, blocks, BASELINE, reference, lambda trial: lab.keep(measured(trial, clock, loaded)))
+    lab.blocks(subjects, blocks, BASELINE, reference, lambda trial: lab.keep(host_clock.measured(trial, clock, loaded)))
 
 
 def served_two_ways(lab: Lab, rounds: Sequence[int]) -> None:
@@ -164,15 +137,15 @@ def served_two_ways(lab: Lab, rounds: Sequence[int]) -> None:
     order."""
     loaded, workload = lab.load(), lab.workload
     clock, reference, bandwidth = Clock(), Reference(loaded, workload), roofline.Probe().bandwidth()
-    both = [server(loaded, name, clock) for name in (ONE_THREAD, THREADS)]
-    for who in both:
-        protocol.warm_up(who, workload, lab.announce)
+    servers = [host_clock.server(loaded, name, clock) for name in (ONE_THREAD, THREADS)]
+    for server in servers:
+        protocol.warm_up(server, workload, lab.announce)
     for block in rounds:
-        for order, who in enumerate(shuffled(both, workload.seed, block)):
-            trial, tokens = lab.trial(who, workload, 0, block=block, order=order, phase="warm")
+        for order, server in enumerate(shuffled(servers, workload.seed, block)):
+            trial, tokens = lab.trial(server, workload, 0, block=block, order=order, phase="warm")
             sizes = dict(bandwidth_gbps=bandwidth, prompt_tokens=sum(map(len, map(reference.encode, workload.prompts))))
-            whole_run = judged(trial, tokens, reference).model_copy(update=sizes)
-            lab.keep(measured(whole_run, clock, loaded))
+            whole_run = host_clock.judged(trial, tokens, reference).model_copy(update=sizes)
+            lab.keep(host_clock.measured(whole_run, clock, loaded))
 
 
 # What the trials say --------------------------------------------------------------------------------------------------
@@ -190,29 +163,22 @@ def models(trials: Sequence[HostTrial], what: str = "strategies") -> list[str]:
 
 
 def table(trials: Sequence[HostTrial], model: str, seed: int = 0) -> list[dict]:
-    """`summary.table` of one model's strategies, each with medians of where its time went: microseconds a token, cores
-    busy."""
+    """`summary.table` of one model's strategies, each with medians of where its time went: calls, microseconds a token,
+    cores busy; None where there is no valid trial."""
     mine = of_model(trials, model)
-    found = {t.subject for t in mine}
-    return [
-        {**entry, **spent(summary.warm(mine, entry["name"]))}
-        for entry in summary.table(mine, BASELINE, [n for n in STRATEGIES if n in found], seed)
-    ]
-
-
-def spent(trials: Sequence[HostTrial]) -> dict:
-    """Medians over some trials: calls, microseconds a token, cores busy; None where there is no valid one."""
-    times = {
-        name: summary.median([t.per_token(f"{name}_ns") for t in trials])
-        for name in ("dispatch", "fetch", "text", "wall")
-    }
-    reader = summary.median([t.reader_cpu_ns / t.wall_ns for t in trials if t.wall_ns])
-    return dict(
-        calls=summary.median([t.calls for t in trials]),
-        **{f"{k}_us": v for k, v in times.items()},
-        cores=summary.median([t.cores for t in trials if t.wall_ns]),
-        reader_cores=reader,
-    )
+    present = {t.subject for t in mine}
+    entries = summary.table(mine, BASELINE, [n for n in STRATEGIES if n in present], seed)
+    for entry in entries:
+        rows = summary.warm(mine, entry["name"])
+        for what in ("dispatch", "fetch", "text", "wall"):
+            entry[f"{what}_us"] = summary.median([t.per_token(f"{what}_ns") for t in rows])
+        lasting = [t for t in rows if t.wall_ns]
+        entry |= dict(
+            calls=summary.median([t.calls for t in rows]),
+            cores=summary.median([t.cores for t in lasting]),
+            reader_cores=summary.median([t.reader_cpu_ns / t.wall_ns for t in lasting]),
+        )
+    return entries
 
 
 COLUMNS = frames.Columns(
@@ -244,53 +210,40 @@ def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
     dispatch, wait: of the synchronous step. alone: of the loop, which no host interrupts. ratios: strategy → Ratio to
     the step. Models without a valid trial of both are left out.
     """
-    found = []
+    points = []
     for model in models(trials):
         mine = of_model(trials, model)
         step, loop = summary.warm(mine, BASELINE) + summary.warm(mine, BASELINE + AGAIN), summary.warm(mine, "loop")
         if not step or not loop:
             continue
-        times = dict(
-            dispatch=[(t.per_token("dispatch_ns"), t.process) for t in step],
-            wait=[(t.per_token("fetch_ns"), t.process) for t in step],
-            alone=[(t.per_token("wall_ns"), t.process) for t in loop],
-        )
-        ratios = {
-            name: summary.paired_ratio(mine, name, BASELINE, seed)
-            for name in STRATEGIES[1:]
-            if summary.warm(mine, name)
-        }
-        middle = {
-            k: statistics.summarise([v for v, _ in pairs], seed, [p for _, p in pairs]) for k, pairs in times.items()
-        }
-        found.append(dict(model=model, weights=step[0].weights_read, ratios=ratios, **middle))
-    return found
+        point = dict(model=model, weights=step[0].weights_read)
+        for name, rows, spent in (("dispatch", step, "dispatch"), ("wait", step, "fetch"), ("alone", loop, "wall")):
+            times = [t.per_token(f"{spent}_ns") for t in rows]
+            point[name] = statistics.summarise(times, seed, [t.process for t in rows])
+        compared = [name for name in STRATEGIES[1:] if summary.warm(mine, name)]
+        point["ratios"] = {name: summary.paired_ratio(mine, name, BASELINE, seed) for name in compared}
+        points.append(point)
+    return points
 
 
 def ratios_frame(points: Sequence[dict]):
     """Each strategy's ratio to token by token, as a pandas.DataFrame by model. points: of `by_size`."""
-    names = dict.fromkeys(name for p in points for name in p["ratios"])
+
+    def words(name: str) -> Callable[[dict], str | None]:
+        return lambda p: f"{p['ratios'][name].words} {p['ratios'][name].verdict}" if name in p["ratios"] else None
+
     shown = {"model": lambda p: short(p["model"]), "weights": "weights"}
-    return frames.show(points, frames.Columns(shown | {name: ratio_words(name) for name in names}, index="model"))
-
-
-def ratio_words(name: str) -> Callable:
-    """A column: the ratio and the verdict of a strategy."""
-
-    def words(point: dict) -> str | None:
-        ratio = point["ratios"].get(name)
-        return ratio and f"{ratio.words} {ratio.verdict}"
-
-    return words
+    shown |= {name: words(name) for p in points for name in p["ratios"]}
+    return frames.show(points, frames.Columns(shown, index="model"))
 
 
 def crossover(points: Sequence[dict]) -> float | None:
     """Weights a token at which waiting overtakes dispatching, between two measured models on log scales; None where it
     does not."""
-    above = [math.log(p["wait"].median / p["dispatch"].median) for p in points]
-    for small, large, a, b in zip(points, points[1:], above, above[1:], strict=False):
+    above = [(p["weights"], math.log(p["wait"].median / p["dispatch"].median)) for p in points]
+    for (small, a), (large, b) in pairwise(above):
         if a <= 0 < b:
-            return math.exp(math.log(small["weights"]) + (math.log(large["weights"] / small["weights"])) * -a / (b - a))
+            return math.exp(math.log(small) + math.log(large / small) * -a / (b - a))
     return None
 
 
@@ -300,24 +253,17 @@ def served(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
 
     Whole runs count, from the first request to the last token. Runs pair within their round.
     """
-    found = []
+    entries = []
     for model in models(trials, "serve"):
-        good = [t for t in of_model(trials, model, "serve") if t.valid]
-        ways = {
-            name: {(t.process, t.block): t.new_tokens / t.seconds for t in good if t.subject == name}
-            for name in (THREADS, ONE_THREAD)
-        }
-        ratio = summary.over(ways[THREADS], ways[ONE_THREAD], seed)
-        cores = {name: summary.median([t.cores for t in good if t.subject == name]) for name in ways}
-        found.append(
-            dict(
-                model=model,
-                ratio=ratio,
-                cores=cores,
-                rates={name: summary.median([*side.values()]) for name, side in ways.items()},
-            )
-        )
-    return found
+        rates, cores = {}, {}
+        for way in (THREADS, ONE_THREAD):
+            rows = [t for t in of_model(trials, model, "serve") if t.valid and t.subject == way]
+            rates[way] = {summary.in_block(t): t.new_tokens / t.seconds for t in rows}
+            cores[way] = summary.median([t.cores for t in rows])
+        medians = {way: summary.median([*side.values()]) for way, side in rates.items()}
+        ratio = summary.over(rates[THREADS], rates[ONE_THREAD], seed)
+        entries.append(dict(model=model, ratio=ratio, cores=cores, rates=medians))
+    return entries
 
 
 SERVED = frames.Columns(

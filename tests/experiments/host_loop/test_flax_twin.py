@@ -5,7 +5,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import protocol, record
-from llama_lab.experiments.host_loop import flax_chart, flax_twin
+from llama_lab.experiments.host_loop import chart, flax_twin
 from llama_lab.experiments.host_loop.flax_twin import CallRow
 
 TINY = (
@@ -113,7 +113,7 @@ def test_the_figure_is_drawn_in_style_also_with_a_way_without_a_burst(tmp_path):
         for r in rows()
     ]
     for data in (rows(), void, rows(("big",), processes=1, rounds=1)):
-        assert_drawn(flax_chart.call_cost(flax_twin.table(data)), tmp_path)
+        assert_drawn(chart.call_cost(flax_twin.table(data)), tmp_path)
 
 
 def cost_of_a_call(**changes):
