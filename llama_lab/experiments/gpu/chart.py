@@ -19,31 +19,29 @@ LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure:
     """Tokens/s of every subject, a panel a model, beside what the measured memory bandwidth allows.
 
-    rates: model → `data.rates`. names: subjects, first on top.
+    rates: model → `data.rates`, fastest first. names: subjects, first on top.
     """
     size = 1.8 + 4.6 * len(rates), 1.6 + 0.42 * len(names)
     figure, panels = new(*size, columns=len(rates), squeeze=False, sharey=True)
-    for axes, (model, found) in zip(panels[0], rates.items(), strict=True):
+    for axes, (model, lines) in zip(panels[0], rates.items(), strict=True):
         heights = rows.heights(axes, names)
-        for r in found:
+        for r in lines:
             height, rate, tint = heights[r["subject"]], r["rate"], colour(r["subject"])
             rows.points(axes, r["values"], height, tint)
             rows.interval(axes, rate, height, tint, mark=13, edge=1.8, linewidth=6, zorder=(2, 4))
             words = f"{rate.median:.{0 if rate.median >= 10 else 1}f}, {r['mbu']:.0%}"
-            words += f", {r['void']} void" if r["void"] else ""
-            rows.beside(axes, height, words, 8.5)
-        for name in set(names) - {r["subject"] for r in found}:
+            rows.beside(axes, height, words + (f", {r['void']} void" if r["void"] else ""), 8.5)
+        for name in set(names) - {r["subject"] for r in lines}:
             rows.beside(axes, heights[name], "not measured", 8.5, x=0.01, color="#777777")
-        if found:
-            draw_limit(axes, float(np.median([r["limit"] for r in found])), max(r["rate"].median for r in found))
+        if lines:
+            draw_limit(axes, float(np.median([r["limit"] for r in lines])), lines[0]["rate"].median)
         axes.set_xlim(left=0)
-        n = counted({len(r["values"]) for r in found})
+        n = counted({len(r["values"]) for r in lines})
         meaning = f"point: one answer; tick: median of n = {n};\nband: 95 % interval; right: median, share of the limit"
         axes.set_xlabel(f"tokens/s ({meaning})")
         axes.set_title(short_label(model), pad=18, fontsize=12)
-    best = [(max(found, key=lambda r: r["rate"].median), model) for model, found in rates.items() if found]
-    said = [f"{r['subject']} decodes {short_label(model)} fastest" for r, model in best]
-    headline(figure, "; ".join(said[-2:]) or "No decode rate was measured")
+    best = [f"{lines[0]['subject']} decodes {short_label(model)} fastest" for model, lines in rates.items() if lines]
+    headline(figure, "; ".join(best[-2:]) or "No decode rate was measured")
     return figure
 
 
@@ -68,21 +66,18 @@ def counted(counts: set[int]) -> str:
 
 
 @styled
-def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figure:
-    """Milliseconds to the first token against the prompt's length, a panel a model, a line a subject.
-
-    found: model → `data.first_token`.
-    """
-    figure, panels = new(1.6 + 5 * len(found), 4.6, columns=len(found), squeeze=False)
-    for axes, (model, subjects) in zip(panels[0], found.items(), strict=True):
-        ends, counts = [], set()
+def gpu_first_token(times: dict[str, dict[str, dict[int, list[float]]]]) -> Figure:
+    """Milliseconds to the first token against the prompt's length, a panel a model, a line a subject. times:
+    `data.first_tokens`."""
+    figure, panels = new(1.6 + 5 * len(times), 4.6, columns=len(times), squeeze=False)
+    for axes, (model, subjects) in zip(panels[0], times.items(), strict=True):
+        ends, counts = [], {len(values) for lengths in subjects.values() for values in lengths.values()}
         longest = max((n for lengths in subjects.values() for n in lengths), default=1)
         for (name, lengths), style in zip(subjects.items(), LINES * 3, strict=False):
             x, shade = sorted(lengths), colour(name)
             middle = [float(np.median(lengths[n])) for n in x]
             for n in x:
                 axes.scatter([n] * len(lengths[n]), lengths[n], s=9, color=shade, alpha=0.3, linewidths=0)
-                counts.add(len(lengths[n]))
             axes.plot(x, middle, linestyle=style, color=shade, linewidth=2)
             ends.append(End(f"{name} {middle[-1]:.3g}", longest, middle[-1], shade))
         axes.set_yscale("log")
@@ -96,13 +91,13 @@ def gpu_first_token(found: dict[str, dict[str, dict[int, list[float]]]]) -> Figu
         axes.minorticks_off()
         notes.plain(axes.yaxis)
     panels[0][0].set_ylabel("ms to the first token, log scale")
-    headline(figure, soonest(found))
+    headline(figure, soonest(times))
     return figure
 
 
-def soonest(found: dict[str, dict[str, dict[int, list[float]]]]) -> str:
+def soonest(times: dict[str, dict[str, dict[int, list[float]]]]) -> str:
     """Whose first token of the last model comes first after the longest prompt."""
-    subjects = next((lengths for lengths in reversed(found.values()) if lengths), {})
+    subjects = next((lengths for lengths in reversed(times.values()) if lengths), {})
     if not subjects:
         return "No first token was measured"
     longest = max(n for lengths in subjects.values() for n in lengths)
@@ -112,16 +107,16 @@ def soonest(found: dict[str, dict[str, dict[int, list[float]]]]) -> str:
 
 
 @styled
-def gpu_starts(found: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure:
+def gpu_starts(by_model: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure:
     """What the first answer costs beyond a warm one, and device memory beside the weights; a mark a model.
 
-    found: model → `data.starts`. names: subjects, first on top.
+    by_model: model → `data.starts`. names: subjects, first on top.
     """
     figure, (left, right) = new(12, 1.9 + 0.4 * len(names), columns=2, sharey=True)
-    shift = np.linspace(0.18, -0.18, len(found)) if len(found) > 1 else [0.0]
+    shift = np.linspace(0.18, -0.18, len(by_model)) if len(by_model) > 1 else [0.0]
     for axes in (left, right):
         heights = rows.heights(axes, names)
-    for (model, starts), (shade, mark), up in zip(found.items(), MARKS, shift, strict=False):
+    for (model, starts), (shade, mark), up in zip(by_model.items(), MARKS, shift, strict=False):
         for axes, key, scale in ((left, "seconds", 1), (right, "extra", 1e-6)):
             seen = [(s[key] * scale, heights[s["subject"]] + up) for s in starts if s[key] is not None]
             places = [[at[i] for at in seen] for i in (0, 1)]
@@ -143,8 +138,8 @@ def gpu_starts(found: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
         "MB beside the shared weights, log scale above 1\n(JAX: largest program, XLA's count; PyTorch: its"
         " allocator's peak)"
     )
-    figure.legend(loc="outside lower center", ncols=max(1, len(found)), fontsize=9.5)
-    seconds = {s["subject"]: s["seconds"] for starts in found.values() for s in starts if s["seconds"] is not None}
+    figure.legend(loc="outside lower center", ncols=max(1, len(by_model)), fontsize=9.5)
+    seconds = {s["subject"]: s["seconds"] for starts in by_model.values() for s in starts}
     worst = max(seconds, key=seconds.get, default=None)
     headline(figure, f"A first answer costs {worst} most: {seconds[worst]:.3g} s" if worst else "No start was measured")
     return figure

@@ -15,7 +15,7 @@ import numpy as np
 
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import AGAIN, frames, record, statistics, summary
+from llama_lab.bench import AGAIN, frames, record, recorded, statistics, summary
 from llama_lab.experiments.gpu.device import NO_GPU
 from llama_lab.experiments.gpu.suite import BASELINE, NAME, GpuTrial
 
@@ -54,14 +54,12 @@ def obtain(source: str, out_dir: str | Path, model: str = ALL) -> tuple[list[Gpu
         measure(Path(out_dir))
     elif source != "recorded":
         raise UserError(f"source is {source!r}; it must be recorded or measure.")
-    known = [Path(home) / "data" / f"{NAME}.csv" for home in (out_dir, paths.ROOT)]
-    here = next((path for path in known if path.is_file()), None)
-    if here is None:
+    if not any((Path(home) / "data" / f"{NAME}.csv").is_file() for home in (out_dir, paths.ROOT)):
         return [], None
-    rows, meta = record.read(here, kind=GpuTrial)
+    rows, meta = recorded.read(NAME, out_dir, GpuTrial)
     wanted = [row for row in rows if model in (ALL, row.model)]
     if not wanted:
-        raise UserError(f"{here.name} has no model {model!r}.{near(model, {row.model for row in rows})}")
+        raise UserError(f"{NAME}.csv has no model {model!r}.{near(model, models(rows))}")
     return wanted, meta
 
 
@@ -97,13 +95,12 @@ def subjects(rows: Sequence[GpuTrial]) -> list[str]:
 
 def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
     """A line a subject of one model that has valid trials, fastest first, of `summary.tally`: {subject, rate: Summary
-    of tokens/s, ratio: to the baseline, void, …}, and {values, backend, model, mbu, limit, agreed, tokens, trials}."""
+    of tokens/s, ratio: to the baseline, void, …}, and {values, model, mbu, limit, agreed, tokens, trials}."""
     warm, order = requests_of(rows, model, DECODE), [(name,) for name in subjects(rows)]
     frame = summary.tally(warm, ["subject"], dict(rate="tg"), against=BASELINE, seed=seed, clusters=None, order=order)
     lines = [
         e
         | dict(
-            backend=e["first"].backend,
             model=model,
             trials=warm,
             values=e["points"]["rate"],
@@ -123,46 +120,47 @@ def between(line: dict, other: dict, seed: int = 0) -> statistics.Ratio:
     return summary.paired_ratio(line["trials"], line["subject"], other["subject"], seed)
 
 
-def first_token(rows: Sequence[GpuTrial], model: str) -> dict[str, dict[int, list[float]]]:
-    """Milliseconds to the first token by subject and prompt length, valid warm trials."""
-    times: dict[str, dict[int, list[float]]] = {}
-    for row in rows:
-        if row.model == model and row.run.startswith(FIRST_TOKEN) and row.phase == "warm" and row.valid:
-            times.setdefault(row.subject, {}).setdefault(row.prompt_tokens, []).append(row.ttft * 1e3)
-    return times
-
-
 def first_tokens(rows: Sequence[GpuTrial]) -> dict[str, dict[str, dict[int, list[float]]]]:
-    """`first_token` of each model; nothing in it where the time did not allow that."""
-    return {model: first_token(rows, model) for model in models(rows)}
+    """Model → subject → prompt length → milliseconds to the first token, valid warm trials; nothing of a model where
+    the time did not allow that."""
+    times: dict[str, dict[str, dict[int, list[float]]]] = {model: {} for model in models(rows)}
+    for row in rows:
+        if row.run.startswith(FIRST_TOKEN) and row.phase == "warm" and row.valid:
+            of_subject = times[row.model].setdefault(row.subject, {})
+            of_subject.setdefault(row.prompt_tokens, []).append(row.ttft * 1e3)
+    return times
 
 
 def starts(rows: Sequence[GpuTrial], model: str) -> list[dict]:
     """What a subject's first answer costs beyond a warm one, seconds (n = 1), and its memory beside the weights, bytes
     or None."""
-    entries = []
-    for row in requests_of(rows, model, DECODE, "first"):
-        warm = [
-            other.seconds for other in requests_of(rows, model, DECODE) if other.subject == row.subject and other.valid
-        ]
-        if row.valid and warm:
-            entries.append(
-                dict(subject=row.subject, seconds=max(0.0, row.seconds - float(np.median(warm))), extra=row.extra_bytes)
-            )
-    return entries
+    valid = [row for row in rows if row.valid]
+    warm = summary.grouped(requests_of(valid, model, DECODE), "subject", "seconds")
+    return [
+        dict(
+            subject=row.subject,
+            seconds=max(0.0, row.seconds - float(np.median(warm[row.subject]))),
+            extra=row.extra_bytes,
+        )
+        for row in requests_of(valid, model, DECODE, "first")
+        if row.subject in warm
+    ]
 
 
 def is_gpu(rows: Sequence[GpuTrial]) -> bool:
     return all(row.platform == "gpu" for row in rows)
 
 
+def measured_on(rows: Sequence[GpuTrial]) -> str:
+    """The device, and that a rehearsal's is no GPU."""
+    return rows[0].device + ("" if is_gpu(rows) else ", which is no GPU, in a rehearsal on tiny shapes")
+
+
 def table(rows: Sequence[GpuTrial], seed: int = 0):
     """For reading, a pandas.DataFrame: a line a model and subject."""
     begun = {(model, s["subject"]): s["seconds"] for model in models(rows) for s in starts(rows, model)}
-    lines = [
-        r | dict(start=begun.get((model, r["subject"]))) for model in models(rows) for r in rates(rows, model, seed)
-    ]
-    return frames.show(lines, COLUMNS)
+    lines = [line for model in models(rows) for line in rates(rows, model, seed)]
+    return frames.show([line | dict(start=begun.get((line["model"], line["subject"]))) for line in lines], COLUMNS)
 
 
 COLUMNS = frames.Columns(
@@ -189,12 +187,13 @@ def left_out(meta: dict | None):
 
 
 def label(rows: Sequence[GpuTrial], meta: dict | None) -> str:
-    """What a figure must say of these data: random weights, PyTorch's version, and that a rehearsal is no GPU."""
+    """What a figure must say of these data: where they were measured, random weights, and PyTorch's version."""
     if meta is None:
         return NOT_RECORDED
     torch = meta["environment"]["packages"].get("torch")
-    rehearsal = "" if is_gpu(rows) else f"REHEARSAL on {rows[0].device}, no GPU, tiny shapes · "
-    return f"{rehearsal}random weights, bfloat16, batch 1, one process" + (f" · torch {torch}" if torch else "")
+    return f"measured on {measured_on(rows)}; random weights, bfloat16, batch 1, one process" + (
+        f" · torch {torch}" if torch else ""
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import gc
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +17,11 @@ from llama_lab.bench.environment import GPU_PLATFORMS
 
 PROBE_BYTES = 1 << 30  # far beyond any cache of a GPU
 IN_FLIGHT = 8  # reads started before the clock is looked at again, so that starting them is not what is timed
+READS = 5  # of each reader, of which the best counts
 WHOLE = ("prefill", "extend", "step", "decode")  # programs that hold the whole model
-
 NO_GPU = "There is no GPU here"
+
+Before = tuple[frozenset[int], int | None]  # JAX's executables, bytes that PyTorch's allocator held (None without CUDA)
 
 
 def prepare() -> None:
@@ -33,12 +34,13 @@ def describe(any_device: bool) -> dict:
     """{platform, kind, memory_bytes} of the first device. Raises UserError where that is no GPU and a GPU is asked
     for."""
     device = jax.devices()[0]
-    if device.platform not in GPU_PLATFORMS and not any_device:
+    is_gpu = device.platform in GPU_PLATFORMS
+    if not is_gpu and not any_device:
         raise UserError(
             f"{NO_GPU}: JAX sees {device.platform} only. `--any-device` rehearses the suite on tiny shapes."
         )
     return dict(
-        platform="gpu" if device.platform in GPU_PLATFORMS else device.platform,
+        platform="gpu" if is_gpu else device.platform,
         kind=device.device_kind,
         memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
     )
@@ -65,65 +67,51 @@ class Probe:
 
     def __init__(self, size: int = PROBE_BYTES, torch_on: str | None = None):
         self.matrix = jnp.ones((size // 4 // 4096, 4096), jnp.float32)
-        self.vector = jnp.ones(4096, jnp.float32)
-        self.readers: dict[str, tuple[Callable, Callable]] = {
-            "jax dot": (lambda: jax.lax.dot(self.matrix, self.vector), jax.block_until_ready),
-            "jax max": (lambda: jnp.max(self.matrix), jax.block_until_ready),
-        }
+        vector = jnp.ones(4096, jnp.float32)
+        self.readers: list[tuple[Callable, Callable]] = [  # (start a read, wait for it)
+            (lambda: jax.lax.dot(self.matrix, vector), jax.block_until_ready),
+            (lambda: jnp.max(self.matrix), jax.block_until_ready),
+        ]
         if torch_on == "cuda":
             import torch
 
             same = torch.utils.dlpack.from_dlpack(jax.block_until_ready(self.matrix))
-            self.readers["torch sum"] = (same.sum, lambda _: torch.cuda.synchronize())
+            self.readers.append((same.sum, lambda _: torch.cuda.synchronize()))
 
-    def read(self, reader: str, repeats: int = 5) -> float:
-        """The best of `repeats` of a reader's rate. Its reads queue up on the device, one after the other."""
-        start_one, wait = self.readers[reader]
-        wait(start_one())
+    def bandwidth(self) -> float:
+        return max(self.read(*reader) for reader in self.readers)
+
+    def read(self, start: Callable, wait: Callable) -> float:
+        """The best of READS of a reader's rate. Its reads queue up on the device, one after the other."""
+        wait(start())
         taken = []
-        for _ in range(repeats):
+        for _ in range(READS):
             began = time.perf_counter()
-            last = [start_one() for _ in range(IN_FLIGHT)][-1]
-            wait(last)
+            wait([start() for _ in range(IN_FLIGHT)][-1])
             taken.append(time.perf_counter() - began)
         return IN_FLIGHT * self.matrix.nbytes / min(taken) / 1e9
 
-    def bandwidth(self) -> float:
-        return max(self.read(reader) for reader in self.readers)
 
-
-@dataclass(frozen=True)
-class Mark:
-    """What was there before a subject was built: JAX's executables, and bytes that PyTorch's allocator held (None
-    without a GPU)."""
-
-    executables: frozenset[int]
-    torch_bytes: int | None
-
-
-def mark() -> Mark:
-    """Now; PyTorch's count of its peak starts anew."""
+def mark() -> Before:
+    """What is there before a subject is built; PyTorch's count of its peak starts anew."""
     cuda = torch_cuda()
     if cuda:
         cuda.reset_peak_memory_stats()
-    return Mark(frozenset(id(e) for e in memory.executables()), cuda.memory_allocated() if cuda else None)
+    return frozenset(map(id, memory.executables())), cuda.memory_allocated() if cuda else None
 
 
-def taken_since(before: Mark, backend: str, weights_bytes: int) -> dict:
+def taken_since(before: Before, backend: str, weights_bytes: int) -> dict:
     """What a subject took, as fields of a record; extra_bytes: beside the model's weights, which all subjects share.
 
     A JAX subject: its largest whole-model program, as XLA tells. A PyTorch subject: the most its allocator held at
     once.
     """
+    executables, torch_bytes = before
     if backend != "jax":
         cuda = torch_cuda()
-        return dict(extra_bytes=cuda.max_memory_allocated() - before.torch_bytes) if cuda else {}
-    own = [
-        memory.analyse(e)
-        for e in memory.executables()
-        if id(e) not in before.executables and memory.name_of(e) in WHOLE
-    ]
-    largest = max(filter(None, own), key=lambda p: p.need_bytes, default=None)
+        return dict(extra_bytes=cuda.max_memory_allocated() - torch_bytes) if cuda else {}
+    new = [e for e in memory.executables() if id(e) not in executables and memory.name_of(e) in WHOLE]
+    largest = max(filter(None, map(memory.analyse, new)), key=lambda p: p.need_bytes, default=None)
     if largest is None:
         return {}
     sizes = {f"{kind}_bytes": getattr(largest, f"{kind}_bytes") for kind in ("argument", "output", "temp", "alias")}
@@ -147,6 +135,6 @@ def forget() -> None:
         import torch
 
         torch.compiler.reset()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    if cuda := torch_cuda():
+        cuda.empty_cache()
     gc.collect()
