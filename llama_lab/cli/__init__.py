@@ -5,18 +5,7 @@ A GPU machine, which runs `bench --suite gpu`, need not have what the other verb
 
 import importlib
 
-MODULES = (
-    "text",
-    "serve",
-    "measure",
-    "advise",
-    "notebooks",
-    "exhibit",
-    "extract",
-    "gguf",
-    "sharing",
-    "listing",
-)  # in the order of `--help`
+MODULES = ("text", "measure", "notebooks", "extract", "sharing", "listing")  # in the order of `--help`
 
 
 def program():

@@ -72,34 +72,18 @@ def tell(line: str) -> None:
             print(line, file=sys.stderr, flush=True)
 
 
-def answer(lines: Iterable[str], document: dict, as_json: bool) -> None:
-    """A verb's result: lines for people, which are progress where one line of JSON was asked for instead."""
+def show(lines: Iterable[str], as_json: bool) -> None:
+    """A result in lines for people, which are progress where one line of JSON was asked for instead."""
     for line in lines:
         tell(line) if as_json else print(line)
-    if as_json:
-        emit(document)
 
 
-def tell_problems(problems: Sequence) -> None:
-    """What a check found wrong, a line a file. problems: dataclasses with `file` and `reason`."""
+def outcome(problems: Sequence, **about: object) -> tuple[dict, bool]:
+    """(JSON document of a check, whether it found nothing wrong), after a line for each problem. problems: dataclasses
+    with `file` and `reason`."""
     for problem in problems:
         tell(f"{problem.file}: {problem.reason}")
-
-
-def outcome(problems: Sequence, **about: object) -> dict:
-    """The JSON document of a check."""
-    return {"ok": not problems, **about, "problems": [asdict(problem) for problem in problems]}
-
-
-def verdict(what: str, problems: Sequence, document: dict, as_json: bool) -> None:
-    """The result of a check, with exit code 1 where something is wrong. what: was checked."""
-    tell_problems(problems)
-    if as_json:
-        emit(document)
-    else:
-        print(f"{what}: {f'{len(problems)} problems' if problems else 'sound'}")
-    if problems:
-        raise typer.Exit(1)
+    return {"ok": not problems, **about, "problems": [asdict(problem) for problem in problems]}, not problems
 
 
 def bars_shown() -> bool:

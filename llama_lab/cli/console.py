@@ -14,23 +14,18 @@ HIDDEN = ("IQR", "peak RSS GB", "valid/void")  # columns of the shared table for
 
 def show(result: dict) -> None:
     """A result (see `run.document`) with its limit, its machine and what else a reader should know."""
-    about, env = result["protocol"], result["environment"]
-    title = f"{about['model']}, {about['prompt_tokens']} + {about['new_tokens']} tokens, batch {about['batch']}"
-    title += "" if about["sampling"] == "greedy" else f", {about['sampling']}"
-    shared = export.table(result)
+    about, env, shared = result["protocol"], result["environment"], export.table(result)
+    drawn = "" if about["sampling"] == "greedy" else f", {about['sampling']}"
+    sizes = f"{about['prompt_tokens']} + {about['new_tokens']} tokens, batch {about['batch']}"
+    table = Table(title=f"{about['model']}, {sizes}{drawn}")
     shown = [at for at, head in enumerate(shared.heads) if head not in HIDDEN]
-    table = Table(title=title)
     for at in shown:
         table.add_column(shared.heads[at], justify="right" if at in shared.numeric else "left")
     for row in shared.rows:
         table.add_row(*(row[at] for at in shown))
     console = Console(stderr=True, width=None if Console(stderr=True).is_terminal else 160)
-    console.print(table)
-    console.print(
-        f"Limit {about['limit_tokens_per_second']:.0f} tok/s at {env['bandwidth_gbps']:.1f} GB/s ·"
-        f" {environment.machine_line(env)}"
-    )
-    for line in remarks(result):
+    limit = f"Limit {about['limit_tokens_per_second']:.0f} tok/s at {env['bandwidth_gbps']:.1f} GB/s"
+    for line in (table, f"{limit} · {environment.machine_line(env)}", *remarks(result)):
         console.print(line)
 
 

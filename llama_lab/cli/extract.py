@@ -13,11 +13,10 @@ from pathlib import Path
 
 import typer
 
-from llama_jax.plumbing.boundary import shown
 from llama_jax.plumbing.errors import UserError, near
-from llama_jax.plumbing.values import LARGEST
+from llama_jax.plumbing.values import LARGEST, shown
 from llama_lab.cli import options
-from llama_lab.cli.common import bars_shown, emit, outcome, tell, verdict
+from llama_lab.cli.common import bars_shown, emit, outcome, tell
 from llama_lab.cli.options import ROWS, TOKENS, argument, flag, option, verb
 
 PER_CORE = 4  # processes: each loads the model
@@ -81,29 +80,27 @@ class Extract:
     trace: Path | None = option(None, "File (.json.gz) for a Perfetto trace of the first batches.")
     json: bool = options.as_json()
 
-    def run(self) -> None:
-        from llama_jax import checkpoint
-        from llama_lab.activations import ray_engine, supervisor, workers
-        from llama_lab.activations.sources import open_source
+    def run(self) -> dict | None:
+        from llama_lab.activations import workers
 
         place, shard = workers.place(), self.asked_shard()
         if self.pending:
-            return list_pending(self.out, shard, self.json)
-        self.check(started=place is not None)
-        if (self.processes or 1) > 1 and self.engine == "processes" and not place:
-            with bar() as progress:
-                report = supervisor.run_local(self.context.obj, self.processes, self.out, shard, progress)
-            return tell_report(report, self.json)
-        spec, read = self.spec, partial(open_source, self.source, self.field, self.limit)
-        examples = read()
-        spec.resolve(checkpoint.load_config(self.model))  # a mistake is told before the weights are read
-        if self.engine == "ray":
-            make = replace(self, context=None).extractor  # it is sent to other processes
-            job = ray_engine.Job(make, read, self.out, self.unit, self.depth, self.writers)
-            with bar() as progress:
-                report = ray_engine.run(job, progress, self.processes, self.address)
-            return tell_report(report, self.json)
-        self.extract(examples, place, shard)
+            return self.list_pending(shard)
+        for mistake in self.mistakes(started=place is not None):
+            raise UserError(mistake)
+        extracted = self.extracted(place, shard)
+        with contextlib.nullcontext(tell_supervisor) if place else bar() as progress:
+            report = extracted(progress)
+        if place:
+            return emit({"report": asdict(report)})
+        tell(
+            f"{report.out}: {report.units} units, {report.rows:,} rows, {report.bytes:,} bytes; now"
+            f" {report.tokens:,} tokens in"
+            f" {report.seconds:.1f} s, {report.tokens_per_second:.0f} a second, compilations: {report.compilations}"
+        )
+        if report.device_idle is not None:
+            tell(f"the device was idle for {report.device_idle:.1%} of the traced time")
+        return asdict(report)
 
     def asked_shard(self) -> tuple[int, int] | None:
         """The shard that `--shard` asks for, said to people where a scheduler told it."""
@@ -118,124 +115,108 @@ class Extract:
             tell(f"shard {index}/{count}, from {whence}")
         return index, count
 
-    def check(self, started: bool) -> None:
-        """Raises UserError for the first of the options that do not go together. started: by the supervisor, which
-        has checked how many processes there may be."""
+    def mistakes(self, started: bool) -> Iterator[str]:
+        """What is said of options that do not go together. started: by the supervisor, which has checked how many
+        processes there may be."""
         from llama_jax.quantise import FORMS
+        from llama_lab.activations import store
+        from llama_lab.activations.folders import open_folder
 
-        ray = self.engine == "ray"
-        refuse(
-            (not self.sites, "--sites is missing: which activations? Such as --sites resid_post:3."),
-            (self.dtype in FORMS, f"--dtype {self.dtype}: activations are read in float32 or bfloat16."),
-            (
-                self.distributed and self.mesh is None,
-                "--distributed is for a --mesh over several processes; without one no process needs another.",
-            ),
-            (self.engine not in ENGINES, f"--engine is {shown(self.engine)}.{near(self.engine, ENGINES)}"),
-            (not ray and self.address is not None, "--address is of a Ray cluster; add --engine ray."),
-            (ray and self.shard is not None, "--engine ray hands out all units itself; leave --shard away."),
-        )
-        if started or not (ray or (self.processes or 1) > 1):
+        ray, count, most = self.engine == "ray", self.processes or 1, PER_CORE * (os.cpu_count() or 1)
+        if not self.sites:
+            yield "--sites is missing: which activations? Such as --sites resid_post:3."
+        if self.dtype in FORMS:
+            yield f"--dtype {self.dtype}: activations are read in float32 or bfloat16."
+        if self.distributed and self.mesh is None:
+            yield "--distributed is for a --mesh over several processes; without one no process needs another."
+        if self.engine not in ENGINES:
+            yield f"--engine is {shown(self.engine)}.{near(self.engine, ENGINES)}"
+        if not ray and self.address is not None:
+            yield "--address is of a Ray cluster; add --engine ray."
+        if ray and self.shard is not None:
+            yield "--engine ray hands out all units itself; leave --shard away."
+        if started or not (ray or count > 1):
             return
-        option, most = "--engine ray" if ray else "--processes", PER_CORE * (os.cpu_count() or 1)
-        refuse(
-            (
-                not ray and self.processes > most,
-                f"--processes is {self.processes or 1:,}; on this machine at most {most} are started.",
-            ),
-            (
-                self.mesh is not None,
-                f"{option} is for models that fit a device; one process serves all devices of a --mesh here.",
-            ),
-            (
-                self.source == "-",
-                f"Standard input can be read by one process only; write it to a file first, or leave {option} away.",
-            ),
-            (self.trace is not None, f"--trace is of one process; leave {option} away."),
-            (
-                not self.resume and holds_run(self.out),
-                f"{self.out} holds a run already. Leave --no-resume away to go on with it, or choose another folder.",
-            ),
-        )
+        option = "--engine ray" if ray else "--processes"
+        if not ray and count > most:
+            yield f"--processes is {count:,}; on this machine at most {most} are started."
+        if self.mesh is not None:
+            yield f"{option} is for models that fit a device; one process serves all devices of a --mesh here."
+        if self.source == "-":
+            yield f"Standard input can be read by one process only; write it to a file first, or leave {option} away."
+        if self.trace is not None:
+            yield f"--trace is of one process; leave {option} away."
+        if not self.resume and open_folder(self.out).read(store.RUN) is not None:
+            yield f"{self.out} holds a run already. Leave --no-resume away to go on with it, or choose another folder."
+
+    def extracted(self, place, shard: tuple[int, int] | None) -> Callable:
+        """What extracts and returns the report, given what hears of its progress: here, in processes of this machine,
+        or by a Ray cluster. place: of a worker, whose units the supervisor hands out."""
+        from llama_jax import checkpoint
+        from llama_lab.activations import ray_engine, supervisor
+        from llama_lab.activations.sources import open_source
+
+        if (self.processes or 1) > 1 and self.engine == "processes" and not place:
+            return partial(supervisor.run_local, self.context.obj, self.processes, self.out, shard)
+        read = partial(open_source, self.source, self.field, self.limit)
+        examples = read()
+        self.spec.resolve(checkpoint.load_config(self.model))  # a mistake is told before the weights are read
+        if self.engine == "ray":
+            make = replace(self, context=None).extractor  # it is sent to other processes
+            job = ray_engine.Job(make, read, self.out, self.unit, self.depth, self.writers)
+            return lambda progress: ray_engine.run(job, progress, self.processes, self.address)
+        return partial(self.extract, examples, place, shard)
 
     @property
     def spec(self):
         from llama_lab.activations import ActivationSpec
 
-        return ActivationSpec(" ".join(self.sites), read_positions(self.positions), self.keep)
+        positions = self.positions
+        if positions not in ("all", "last"):
+            try:
+                positions = tuple(int(part) for part in positions.split(","))
+            except ValueError:
+                raise UserError(f"--positions is {positions!r}; write all, last, or numbers such as 0,-1.") from None
+        return ActivationSpec(" ".join(self.sites), positions, self.keep)
 
     def extractor(self):
         """The extractor; over a mesh its weights are loaded by the processor, and no device ever holds all of them."""
         from llama_jax import checkpoint
         from llama_lab.activations import Extractor, Generator, sharding
 
-        batch = self.batch, self.length
+        batch, grid, device = (self.batch, self.length), None, None
+        if self.generate and self.mesh is not None:
+            raise UserError("--generate makes tokens on one device; leave --mesh away.")
+        if self.mesh is not None:
+            grid, device = sharding.parse(self.mesh), sharding.host()
+            sharding.check_batch(batch, grid)
+        loaded = checkpoint.load(self.model, self.dtype, device)
         if self.generate:
-            if self.mesh is not None:
-                raise UserError("--generate makes tokens on one device; leave --mesh away.")
-            loaded = checkpoint.load(self.model, self.dtype)
             return Generator(loaded, self.spec, batch, self.generate, self.row_limit)
-        if self.mesh is None:
-            return Extractor(checkpoint.load(self.model, self.dtype), self.spec, batch, self.pack, self.row_limit)
-        grid = sharding.parse(self.mesh)
-        sharding.check_batch(batch, grid)
-        loaded = checkpoint.load(self.model, self.dtype, sharding.host())
         return Extractor(loaded, self.spec, batch, self.pack, self.row_limit, grid)
 
-    def extract(self, examples, place, shard: tuple[int, int] | None) -> None:
+    def extract(self, examples, place, shard: tuple[int, int] | None, progress: Callable):
         """Extract in this process: all, a shard, or as a worker (`place`) the units that the supervisor hands out."""
         from llama_lab.activations import extraction, multihost, workers
 
-        units = workers.settle(place) if place else None
         with multihost.leaving():
             if self.distributed:
                 multihost.join()
-            extractor = self.extractor()
-            with progress_lines() if place else bar() as progress:
-                report = extraction.extract(
-                    extractor,
-                    examples,
-                    self.out,
-                    depth=self.depth,
-                    writers=self.writers,
-                    unit=self.unit,
-                    resume=self.resume or bool(place),
-                    units=units,
-                    shard=None if place else shard,
-                    progress=progress,
-                    trace=self.trace,
-                )
-        if place:
-            emit({"report": asdict(report)})
-        else:
-            tell_report(report, self.json)
+            same = {name: getattr(self, name) for name in ("depth", "writers", "unit", "trace")}
+            whose = dict(units=workers.settle(place), resume=True) if place else dict(shard=shard, resume=self.resume)
+            return extraction.extract(self.extractor(), examples, self.out, progress=progress, **whose, **same)
 
+    def list_pending(self, shard: tuple[int, int] | None) -> dict:
+        """The units that a folder lacks, for people as numbers and ranges of them."""
+        from llama_lab.activations import plan
+        from llama_lab.activations.folders import open_folder
 
-def refuse(*rules: tuple[bool, str]) -> None:
-    """Raises UserError with the message of the first rule that is broken."""
-    for broken, message in rules:
-        if broken:
-            raise UserError(message)
-
-
-def holds_run(out: str) -> bool:
-    from llama_lab.activations import store
-    from llama_lab.activations.folders import open_folder
-
-    return open_folder(out).read(store.RUN) is not None
-
-
-def list_pending(out: str, shard: tuple[int, int] | None, as_json: bool) -> None:
-    """The units that a folder lacks, as numbers and ranges of them."""
-    from llama_lab.activations import plan
-    from llama_lab.activations.folders import open_folder
-
-    missing, count = plan.pending(out, shard), plan.count_of(open_folder(out))
-    asked = len(plan.share_of(range(count), shard))
-    if as_json:
-        emit({"out": out, "units": asked, "pending": missing})
-    else:
-        print(f"{out}: {len(missing):,} of {asked:,} units pending{': ' if missing else ''}{ranges(missing)}")
+        missing = plan.pending(self.out, shard)
+        asked = len(plan.share_of(range(plan.count_of(open_folder(self.out))), shard))
+        count = f"{len(missing):,} of {asked:,} units pending"
+        if not self.json:
+            print(f"{self.out}: {count}{': ' * bool(missing)}{ranges(missing)}")
+        return {"out": self.out, "units": asked, "pending": missing}
 
 
 def ranges(numbers: list[int]) -> str:
@@ -245,33 +226,9 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
-def tell_report(report, as_json: bool) -> None:
-    """A run's report, for people and as the last line of standard output."""
-    tell(
-        f"{report.out}: {report.units} units, {report.rows:,} rows, {report.bytes:,} bytes; now"
-        f" {report.tokens:,} tokens in"
-        f" {report.seconds:.1f} s, {report.tokens_per_second:.0f} a second, compilations: {report.compilations}"
-    )
-    if report.device_idle is not None:
-        tell(f"the device was idle for {report.device_idle:.1%} of the traced time")
-    if as_json:
-        emit(asdict(report))
-
-
-@contextlib.contextmanager
-def progress_lines() -> Iterator[Callable]:
+def tell_supervisor(done) -> None:
     """Progress for the supervisor: a line of JSON each time."""
-    yield lambda done: emit({"progress": done._asdict()})
-
-
-def read_positions(text: str) -> str | tuple[int, ...]:
-    """`all`, `last`, or numbers with commas between them."""
-    if text in ("all", "last"):
-        return text
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--positions is {text!r}; write all, last, or numbers such as 0,-1.") from None
+    emit({"progress": done._asdict()})
 
 
 @contextlib.contextmanager
@@ -281,9 +238,9 @@ def bar() -> Iterator[Callable]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not bars_shown()) as shown:
-        task = shown.add_task("reading", total=None)
-        yield lambda done: shown.update(task, description=line(done))
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not bars_shown()) as drawn:
+        task = drawn.add_task("reading", total=None)
+        yield lambda done: drawn.update(task, description=line(done))
 
 
 def line(done) -> str:
@@ -308,18 +265,23 @@ class Verify:
     file: Path | None = argument(None, "What `contribute` wrote, after `results`.")
     json: bool = options.as_json()
 
-    def run(self) -> None:
+    def run(self) -> tuple[dict, bool]:
+        if self.file is not None and self.out != RESULTS:
+            raise UserError(f"verify takes one folder, or `{RESULTS}` and a file; {str(self.file)!r} is one too many.")
         if self.file is not None:
-            if self.out != RESULTS:
-                raise UserError(
-                    f"verify takes one folder, or `{RESULTS}` and a file; {str(self.file)!r} is one too many."
-                )
-            from llama_lab.cli.sharing import verify_results
+            from llama_lab.sharing import verification
 
-            return verify_results(self.file, self.json)
-        from llama_lab.activations.folders import open_folder
-        from llama_lab.activations.verification import check
+            checked = verification.check(self.file)
+            what = f"{checked.machine or self.file.name}, {len(checked.trials)} rows"
+            about = dict(machine=checked.machine, rows=len(checked.trials))
+        else:
+            from llama_lab.activations import verification
+            from llama_lab.activations.folders import open_folder
 
-        checked = check(open_folder(self.out))
-        document = outcome(checked.problems, units=checked.units, rows=checked.rows)
-        verdict(f"{checked.units} units, {checked.rows:,} rows", checked.problems, document, self.json)
+            checked = verification.check(open_folder(self.out))
+            what = f"{checked.units} units, {checked.rows:,} rows"
+            about = dict(units=checked.units, rows=checked.rows)
+        document, sound = outcome(checked.problems, **about)
+        if not self.json:
+            print(f"{what}: {'sound' if sound else f'{len(checked.problems)} problems'}")
+        return document, sound

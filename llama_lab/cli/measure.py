@@ -1,9 +1,8 @@
-"""The verbs `bench` and `compare`."""
+"""The verbs `bench`, `compare` and `advise`."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,14 +10,15 @@ from pathlib import Path
 import typer
 
 from llama_jax.plumbing.errors import UserError, near
-from llama_jax.plumbing.values import number
+from llama_jax.plumbing.values import LARGEST, number
 from llama_lab.cli import options
-from llama_lab.cli.common import answer, bars_shown, emit, split, tell
+from llama_lab.cli.common import bars_shown, show, split, tell
 from llama_lab.cli.options import ROWS, TOKENS, Sampling, argument, flag, option, verb
 
 SUITES = ("gpu",)
 BLOCKS, PROCESSES = 100_000, 1_000  # at most
 SILENCE_S = 1e6  # at most: eleven days
+REPEATED = dict(blocks=6, processes=2, cold=3)  # of a measurement on the spot, for `advise`
 
 
 @verb("`llama-jax bench --placements step,loop,chunk16 --blocks 10 --out results.parquet --json`")
@@ -53,20 +53,27 @@ class Bench:
     json: bool = options.as_json()
     context: typer.Context
 
-    def run(self) -> None:
+    def run(self) -> dict | tuple[dict, bool] | None:
         if self.suite is not None or self.any_device:
             return self.run_suite()
         if self.self_test:
-            return check_harness(self.json)
-        settings = self.settings()
-        check_outputs(self.journal, self.out or (), self.profile)
-        if self.profile is None:
-            return self.measure(settings)
+            return self.check_harness()
         from llama_lab.bench import run
 
-        profiles = run.profile(settings, self.profile, tell)
-        if self.json:
-            emit({"profiles": profiles})
+        named = {each.name: getattr(self, each.name) for each in fields(run.Settings) if hasattr(self, each.name)}
+        named |= {name: split(named[name]) for name in ("placements", "peers")}
+        named |= dict(baseline=self.baseline or None, cold=int(self.cold), cached=int(self.cached))
+        limit = number(self.limit, "--limit", 1, SILENCE_S)
+        settings = run.Settings(**named | dict(sampler=self.sampling.sampler, limit=limit))
+        check_outputs(self.out or (), self.journal, self.profile)
+        if self.profile is not None:
+            return {"profiles": run.profile(settings, self.profile, tell)}
+        result, *_ = measured(settings, self.out or ())
+        from llama_lab.cli import console
+
+        with contextlib.suppress(OSError):  # where nobody sees it, the data are written all the same
+            console.show(result)
+        return result
 
     def run_suite(self) -> None:
         """Raises UserError for an unknown suite, for options that a suite has not, and for records without a folder."""
@@ -81,44 +88,38 @@ class Bench:
             raise UserError(f"--suite {self.suite} needs one folder for its records, such as --out out/{self.suite}.")
         from llama_lab.experiments.gpu import measure
 
-        print(measure.run(folders[0], self.any_device, lambda line: print(line, file=sys.stderr, flush=True)))
+        print(measure.run(folders[0], self.any_device, tell))
 
-    def settings(self):
-        """What is to be measured. Raises UserError for a number out of range."""
-        from llama_lab.bench import run
+    def check_harness(self) -> tuple[dict, bool]:
+        """`--self-test`; not well where something falls short."""
+        from llama_lab.experiments.honest_measurement import selftest
 
-        same = {each.name: getattr(self, each.name) for each in fields(run.Settings) if hasattr(self, each.name)}
-        return run.Settings(
-            **same
-            | dict(
-                placements=split(self.placements),
-                peers=split(self.peers),
-                baseline=self.baseline or None,
-                sampler=self.sampling.sampler,
-                cold=int(self.cold),
-                cached=int(self.cached),
-                limit=number(self.limit, "--limit", 1, SILENCE_S),
+        result = selftest.run(tell)
+        for line in result["shortfalls"]:
+            tell(f"falls short: {line}")
+        if not self.json:
+            print(
+                f"guard: {sum(map(bool, result['guard'].values()))} of {len(result['guard'])} classes fire; coverage"
+                f" {result['coverage']:.1%}, A/A false positives {result['aa_false_positive_rate']:.1%}, a 3 % effect"
+                f" found {result['power_3pct']:.1%}"
             )
-        )
-
-    def measure(self, settings) -> None:
-        """Measure, write the tables that `--out` names, and show what was found."""
-        from llama_lab.bench import progress, run
-        from llama_lab.cli import console
-        from llama_lab.reporting import export
-
-        shown = bars_shown()
-        with progress.bar(shown) as drawn:
-            result, trials, meta = run.run(settings, drawn if shown else progress.lines(tell))
-        for path in self.out or ():
-            tell(f"wrote {export.write(path, trials, meta, result)}")
-        with contextlib.suppress(OSError):  # where nobody sees it, the data are written all the same
-            console.show(result)
-        if self.json:
-            emit(result)
+        return result, not result["shortfalls"]
 
 
-def check_outputs(journal: Path | None, out: Sequence[Path], profile: Path | None) -> None:
+def measured(settings, out: Sequence[Path]) -> tuple[dict, list, dict]:
+    """As `bench.run.run`, with progress; the tables that `--out` names are written."""
+    from llama_lab.bench import progress, run
+    from llama_lab.reporting import export
+
+    shown = bars_shown()
+    with progress.bar(shown) as drawn:
+        result, trials, meta = run.run(settings, drawn if shown else progress.lines(tell))
+    for path in out:
+        tell(f"wrote {export.write(path, trials, meta, result)}")
+    return result, trials, meta
+
+
+def check_outputs(out: Sequence[Path], journal: Path | None = None, profile: Path | None = None) -> None:
     """Raises UserError for files that cannot be written, or not both, before minutes of measuring."""
     from llama_jax.plumbing import files
     from llama_lab.reporting import export
@@ -133,25 +134,6 @@ def check_outputs(journal: Path | None, out: Sequence[Path], profile: Path | Non
             raise UserError(f"--journal and --out are both {path}; give them different names.")
 
 
-def check_harness(as_json: bool) -> None:
-    """`bench --self-test`: exit code 1 when something falls short."""
-    from llama_lab.experiments.honest_measurement import selftest
-
-    result = selftest.run(tell)
-    for line in result["shortfalls"]:
-        tell(f"falls short: {line}")
-    if as_json:
-        emit(result)
-    else:
-        print(
-            f"guard: {sum(map(bool, result['guard'].values()))} of {len(result['guard'])} classes fire; coverage"
-            f" {result['coverage']:.1%}, A/A false positives {result['aa_false_positive_rate']:.1%}, a 3 % effect found"
-            f" {result['power_3pct']:.1%}"
-        )
-    if result["shortfalls"]:
-        raise typer.Exit(1)
-
-
 @verb("`llama-jax compare before.csv after.csv`")
 class Compare:
     """Compare two recorded runs; refuses what cannot be compared."""
@@ -162,8 +144,58 @@ class Compare:
     skip_corrupt: bool = flag("Leave out lines of a .jsonl file that cannot be read.")
     json: bool = options.as_json()
 
-    def run(self) -> None:
+    def run(self) -> dict:
         from llama_lab.reporting import comparison
 
         result = comparison.compare(self.old, self.new, anyway=self.anyway, skip_corrupt=self.skip_corrupt)
-        answer(comparison.lines(result), result, self.json)
+        show(comparison.lines(result), self.json)
+        return result
+
+
+@verb("`llama-jax advise --prompt-tokens 200 --new-tokens 100 --requests 20 --streaming`")
+class Advise:
+    """Say which placement suits a workload, by which trials, who comes second, and what would change the answer."""
+
+    model: str = options.model()
+    prompt_tokens: int = option(100, "Tokens of a prompt; of the longest one.", min=1, max=TOKENS)
+    new_tokens: int = option(128, "Tokens of an answer.", min=2, max=TOKENS)
+    requests: int = option(1, "Requests that each start of the process serves.", min=1, max=LARGEST)
+    lengths: int = option(1, "How many different prompt lengths come.", min=1, max=TOKENS)
+    streaming: bool = flag("Tokens are wanted as they come.")
+    warm: bool = flag("The process runs already, with everything compiled.")
+    memory_mb: int | None = option(None, "Megabytes that the process may take.", min=1, max=LARGEST)
+    exact: bool = flag("Only float32's own tokens will do.")
+    data: list[Path] | None = option(
+        None, "Tables of trials to judge by (.csv, .parquet, .jsonl); those of notebooks 03 and 08."
+    )
+    measure: bool = flag("Measure at these sizes now, some ten minutes, and judge by that.")
+    placements: str = option("", "What to measure, with commas; the ladder and the kernels by default.")
+    out: list[Path] | None = option(None, "Keep what was measured: .csv, .parquet or .jsonl.")
+    seed: int = options.seed()
+    json: bool = options.as_json()
+
+    def run(self) -> dict:
+        from llama_lab.reporting import advice
+
+        named = {each.name: getattr(self, each.name) for each in fields(advice.Wish) if hasattr(self, each.name)}
+        wish = advice.Wish(**named, memory=self.memory_mb and self.memory_mb * 10**6)
+        if (self.placements or self.out) and not self.measure:
+            raise UserError("--placements and --out belong to --measure; add it, or leave them away.")
+        if self.data and self.measure:
+            raise UserError("--data is what was measured, --measure measures; choose one.")
+        tables = self.measured() if self.measure else advice.recorded(self.data or ())
+        advised = advice.consult(tables, self.model, wish, self.seed)
+        show(advice.lines(advised, wish), self.json)
+        return advised
+
+    def measured(self) -> list[tuple[str, list, dict]]:
+        """As `advice.recorded`, of a measurement made now."""
+        from llama_jax import kernels
+        from llama_jax.placement import LADDER
+        from llama_lab.bench import run
+
+        check_outputs(self.out or ())
+        ours = (*LADDER, *(() if kernels.missing() else ("loop+gemv", "step+fused", "loop+fused")))
+        sizes = {name: getattr(self, name) for name in ("model", "prompt_tokens", "new_tokens", "seed")}
+        settings = run.Settings(placements=split(self.placements) or ours, **sizes, **REPEATED)
+        return [("now", *measured(settings, self.out or ())[1:])]

@@ -1,23 +1,18 @@
-"""The verbs `run`, `report` and `stale`."""
+"""The verbs `run`, `report`, `stale`, `figures` and `measure`: what `make figures`, `make measure` and `make record`
+run."""
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import asdict
 from pathlib import Path
-
-import typer
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.cli import options
-from llama_lab.cli.common import emit, tell
+from llama_lab.cli.common import show, tell
 from llama_lab.cli.options import argument, flag, option, verb
 
-
-def read_pairs(pairs: list[str]) -> dict[str, str]:
-    for pair in pairs:
-        if "=" not in pair:
-            raise UserError(f"-p {pair}: write -p NAME VALUE.")
-    return dict(pair.split("=", 1) for pair in pairs)
+SOURCES = ("recorded", "measure")
+HEADLINE, DRAW, REPORT = "measuring the headline here", "drawing every notebook", "the report"
 
 
 @verb("`llama-jax run 03 --measure -p new_tokens 32 --out my-results`")
@@ -35,28 +30,29 @@ class Run:
     )
     json: bool = options.as_json()
 
-    def run(self) -> None:
+    def run(self) -> tuple[dict, bool]:
         from llama_lab.reporting import notebooks
 
-        given, source = read_pairs(self.parameter or []), "measure" if self.measure else "recorded"
+        for pair in self.parameter or ():
+            if "=" not in pair:
+                raise UserError(f"-p {pair}: write -p NAME VALUE.")
+        given = dict(pair.split("=", 1) for pair in self.parameter or ())
+        source = SOURCES[self.measure]
         results = notebooks.run(self.notebooks or (), given, source, self.profile, self.out, tell)
         for r in results:
-            tell(f"{r.name}: {'ok' if r.ok else 'FAILED'} in {r.seconds} s. {r.finding if r.ok else r.error}")
-        if self.json:
-            emit(notebooks.as_json(results))
-        if not all(r.ok for r in results):
-            raise typer.Exit(1)
+            tell(r.line)
+        return notebooks.as_json(results), all(r.ok for r in results)
 
 
 def write_report(out: Path | None = None) -> list[Path]:
     """The report of a folder; without one that of the repository, and of this machine's results where there are any."""
     from llama_jax.plumbing import paths
     from llama_lab import machine
-    from llama_lab.reporting import report as page
+    from llama_lab.reporting import report
 
     here = [] if out or not machine.FOLDER.is_dir() else [machine.results()]
     homes = [out or paths.ROOT, *(folder for folder in here if (folder / "figures" / "manifest.json").is_file())]
-    return [page.write(home) for home in homes]
+    return [report.write(home) for home in homes]
 
 
 @verb("`llama-jax report`")
@@ -67,12 +63,11 @@ class Report:
     out: Path | None = option(None, "Folder that holds figures/ and data/; the repository by default.")
     json: bool = options.as_json()
 
-    def run(self) -> None:
+    def run(self) -> dict:
         written = write_report(self.out)
-        if self.json:
-            emit({"path": written[0], "results": written[1] if written[1:] else None})
-        else:
+        if not self.json:
             print(*written, sep="\n")
+        return {"path": written[0], "results": written[1] if written[1:] else None}
 
 
 @verb("`llama-jax stale --strict`")
@@ -94,26 +89,87 @@ class Stale:
     )
     json: bool = options.as_json()
 
-    def run(self) -> None:
+    def run(self) -> tuple[dict | None, bool]:
         from llama_jax.plumbing import paths
         from llama_lab.reporting import staleness
 
         home = self.out or paths.ROOT
         if self.evidence is not None:
-            found = staleness.gather(self.evidence, tell)
-            tell(found.failure or f"{found.programs} programs are the same, and so are the times.")
-            if found.failure:
-                raise typer.Exit(1)
+            gathered = staleness.gather(self.evidence, tell)
+            tell(gathered.failure or f"{gathered.programs} programs are the same, and so are the times.")
+            if gathered.failure:
+                return None, False
         if self.restamp is not None:
             tell(f"stamped anew: {', '.join(staleness.restamp(home, self.restamp)) or 'nothing'}")
         tables = staleness.tables(home)
-        for line in staleness.lines(tables):
-            tell(line) if self.json else print(line)
-        if self.json:
-            emit({"tables": [dataclasses.asdict(table) for table in tables]})
-        if self.strict and (wrong := [table.name for table in tables if table.wrong]):
+        show(staleness.lines(tables), self.json)
+        wrong = [table.name for table in tables if table.wrong] if self.strict else []
+        if wrong:
             tell(
                 f"A headline is older than its code: {', '.join(wrong)}. Record it again: `make record`; after a"
                 " refactoring: `llama-jax stale --restamp WHY`."
             )
-            raise typer.Exit(1)
+        return {"tables": [asdict(table) for table in tables]}, not wrong
+
+
+@verb("`llama-jax figures --no-headline`")
+class Figures:
+    """Measure the headline here, draw every figure from the published data, write the report: ten minutes at most."""
+
+    headline: bool = option(True, "Measure the headline on this machine first.", "--headline/--no-headline")
+    json: bool = options.as_json()
+
+    def run(self) -> tuple[dict, bool]:
+        from llama_jax.plumbing import paths
+        from llama_lab import machine
+        from llama_lab.reporting import headline, notebooks, staleness
+        from llama_lab.reporting.remaining import Remaining
+
+        total, begun, measured, lines = len(notebooks.find()), set(), None, []
+        steps = {HEADLINE: 240.0} if self.headline else {}
+        with Remaining({**steps, DRAW: 180.0, REPORT: 10.0}, tell).spoken() as rest:
+
+            def hear(line: str) -> None:  # each notebook says once that it begins
+                name, _, source = line.partition(": ")
+                if source in SOURCES:
+                    begun.add(name)
+                    rest.progress(name, len(begun) - 1, total)
+
+            if self.headline:
+                rest.begin(HEADLINE)
+                measured = headline.obtain(headline.measure.QUICK, machine.results(), rest.progress)
+            rest.begin(DRAW)
+            results = notebooks.run(progress=hear)
+            rest.begin(REPORT)
+            if measured:
+                lines = headline.draw(*measured, machine.results())
+            failed = [r for r in results if not r.ok]
+            written = [] if failed else write_report()
+        for line in (*(r.line for r in failed), *staleness.lines(staleness.tables(paths.ROOT))):
+            tell(line)
+        print(*lines, *written, sep="\n")
+        return {**notebooks.as_json(results), "written": written}, not failed
+
+
+@verb("`llama-jax measure 05 08 --plan`")
+class Measure:
+    """Measure all that this code has not measured here yet, in order; what was interrupted goes on."""
+
+    only: list[str] | None = argument(None, "Numbers or names, such as 05; all of them by default.")
+    profile: str = option("quick", "quick or full: how much is measured.")
+    out: Path | None = option(None, "Folder for data and figures; results/<machine> by default, `.` publishes.")
+    plan: bool = flag("Say what would be measured and how long it takes.")
+    json: bool = options.as_json()
+
+    def run(self) -> tuple[dict, bool]:
+        from llama_lab import machine
+        from llama_lab.reporting import campaign
+
+        home = (self.out or machine.results()).resolve()
+        steps = campaign.steps(self.only or (), self.profile, home)
+        show(campaign.lines(steps), self.json)
+        results = [] if self.plan else campaign.run(steps, self.profile, home, tell)
+        for r in results:
+            tell(r.line)
+        failed = [r.name for r in results if not r.ok]
+        return {"steps": [asdict(step) for step in steps], "failed": failed}, not failed

@@ -7,7 +7,7 @@
         out: Path = option(..., "The file to write.")
         json: bool = as_json()
 
-        def run(self) -> None: ...
+        def run(self) -> dict: ...  # the document of --json; (document, False) where something was found wanting
 
 A field whose type is a dataclass itself is a group: its options stand in its place. What several verbs ask for is
 declared here, once.
@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar, dataclass_transform, get_type_hints
 
 import typer
 
 from llama_jax.plumbing.values import LARGEST
-from llama_lab.cli.common import app
+from llama_lab.cli.common import app, emit
 
 T = TypeVar("T")
 MODEL = "smollm2-135m-instruct"
@@ -89,13 +89,19 @@ def group(kind: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, argument, flag))
 def verb(example: str) -> Callable[[type[T]], type[T]]:
-    """Make a class the verb of its name: its fields are the options, its docstring the help, `run` does it."""
+    """Make a class the verb of its name: its fields are the options, its docstring the help. `run` does it, and returns
+    the document of `--json`, if any, perhaps with whether all is well: where it is not, the exit code is 1."""
 
     def made(kind: type[T]) -> type[T]:
         kind = group(kind)
 
         def run(**values: Any) -> None:
-            build(kind, values).run()
+            result = build(kind, values).run()
+            document, well = result if isinstance(result, tuple) else (result, True)
+            if document is not None and values["json"]:
+                emit(document)
+            if not well:
+                raise typer.Exit(1)
 
         run.__signature__ = inspect.Signature([*parameters(kind)])
         run.__annotations__ = {name: each.annotation for name, each in run.__signature__.parameters.items()}
@@ -163,4 +169,4 @@ class Sampling:
         """Raises UserError for a number out of range."""
         from llama_jax.sampling import Sampler
 
-        return Sampler(**{each.name: getattr(self, each.name) for each in fields(self)})
+        return Sampler(**asdict(self))

@@ -1,16 +1,33 @@
-"""The verbs `contribute` and `merge`; `verify results` is beside `verify`."""
+"""The verbs `gguf`, `contribute` and `merge`: files for other people and programs."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
-import typer
-
 from llama_lab.cli import options
-from llama_lab.cli.common import emit, outcome, tell, tell_problems, verdict
+from llama_lab.cli.common import outcome, show, tell
 from llama_lab.cli.options import argument, flag, option, verb
+
+
+@verb("`llama-jax gguf --model random:smollm2-360m --type q4_0 --out smollm2-360m.gguf`")
+class Gguf:
+    """Write random weights at a model's real shapes as a GGUF file, for this program and others: for speed, never for
+    text."""
+
+    model: str = option(..., "random:PRESET or random:PRESET:SEED; see `llama-jax models`.", "--model", "-m")
+    kind: str = option(..., "Blocks of the matrices: q4_0, q4_1 or q8_0.", "--type")
+    out: Path = option(..., "The file to write.")
+    json: bool = options.as_json()
+
+    def run(self) -> dict:
+        from llama_jax.checkpoint import writer
+
+        made = writer.write(self.model, self.kind, self.out)
+        tell(f"{made.out}: {made.bytes:,} bytes, {made.type}, SHA-256 {made.sha256}")
+        return asdict(made)
 
 
 @verb("`llama-jax contribute`, then the same with `--yes`")
@@ -22,39 +39,22 @@ class Contribute:
     yes: bool = flag("Write the file; without it, it is only shown.")
     json: bool = options.as_json()
 
-    def run(self) -> None:
+    def run(self) -> tuple[dict, bool]:
         from llama_jax.plumbing import files
         from llama_lab import machine
         from llama_lab.sharing import contribution, verification
 
         made = contribution.build(self.results or machine.results())
         checked = verification.staged(made)
-        shown = json.dumps(made.about, indent=1, sort_keys=True, ensure_ascii=False)
         counts = Counter(json.loads(line)["subject"] for line in made.rows)
-        for line in (shown, "", *(f"{n} rows of {name}" for name, n in counts.items()), f"a row: {made.rows[0]}"):
-            tell(line) if self.json else print(line)
-        tell_problems(checked.problems)
-        if written := self.yes and not checked.problems:
+        rows = [f"{n} rows of {name}" for name, n in counts.items()]
+        about = json.dumps(made.about, indent=1, sort_keys=True, ensure_ascii=False)
+        show((about, "", *rows, f"a row: {made.rows[0]}"), self.json)
+        document, sound = outcome(checked.problems, machine=checked.machine, rows=len(checked.trials))
+        if written := self.yes and sound:
             files.write(made.path, made.text)
-        hint = "" if checked.problems else "; --yes writes it"
-        tell(f"wrote {made.path}" if written else f"nothing was written{hint}")
-        if self.json:
-            emit({**document(checked), "path": made.path, "written": bool(written)})
-        if checked.problems:
-            raise typer.Exit(1)
-
-
-def verify_results(path: Path, as_json: bool) -> None:
-    """`verify results FILE`."""
-    from llama_lab.sharing import verification
-
-    checked = verification.check(path)
-    what = f"{checked.machine or path.name}, {len(checked.trials)} rows"
-    verdict(what, checked.problems, document(checked), as_json)
-
-
-def document(checked) -> dict:
-    return outcome(checked.problems, machine=checked.machine, rows=len(checked.trials))
+        tell(f"wrote {made.path}" if written else "nothing was written" + "; --yes writes it" * sound)
+        return {**document, "path": made.path, "written": written}, sound
 
 
 @verb("`llama-jax merge here.jsonl there.jsonl --out both.csv`")
@@ -65,7 +65,7 @@ class Merge:
     out: Path = option(..., "Table to write: .csv, .parquet or .jsonl.")
     json: bool = options.as_json()
 
-    def run(self) -> None:
+    def run(self) -> dict:
         from llama_jax.plumbing import files
         from llama_lab.reporting import export
         from llama_lab.sharing import merging
@@ -74,7 +74,6 @@ class Merge:
         files.check(self.out)
         runs = merging.merge(self.journals, self.out)
         rows, machines = sum(len(run.trials) for run in runs), sorted({run.machine for run in runs})
-        if self.json:
-            emit({"out": self.out, "runs": len(runs), "machines": machines, "rows": rows})
-        else:
+        if not self.json:
             print(f"{self.out}: {rows} rows of {len(runs)} runs on {', '.join(machines)}")
+        return {"out": self.out, "runs": len(runs), "machines": machines, "rows": rows}

@@ -44,6 +44,11 @@ class Result:
     finding: str
     error: str
 
+    @property
+    def line(self) -> str:
+        """`03-jit-placement: ok in 12.3 s.`, and what it found or why it failed."""
+        return f"{self.name}: {'ok' if self.ok else 'FAILED'} in {self.seconds} s. {self.error or self.finding}"
+
 
 def sources() -> list[Path]:
     """All notebooks, in the order in which they are read; none outside a clone of the repository. Raises UserError for

@@ -6,7 +6,8 @@ import pytest
 
 from llama_lab import figures, machine
 from llama_lab.bench import environment, record, recorded
-from llama_lab.cli import exhibit, program
+from llama_lab.cli import notebooks as verbs
+from llama_lab.cli import program
 from llama_lab.experiments.headline import measure
 from llama_lab.reporting import headline, notebooks, report
 from llama_lab.reporting.notebooks import Result
@@ -71,7 +72,8 @@ def test_figures_measures_draws_and_reports(measured, tmp_path, monkeypatch, cap
     done = []
 
     def draw(progress):
-        progress("03-jit-placement: recorded")
+        for line in ("into /x", "03-jit-placement: recorded", "03-jit-placement: cell 3/9 x (2 s)"):
+            progress(line)
         done.append("drawn")
         return [Result("03-jit-placement", ok, 1.0, [], "Found.", "" if ok else "cell 3 failed")]
 
@@ -82,18 +84,10 @@ def test_figures_measures_draws_and_reports(measured, tmp_path, monkeypatch, cap
     monkeypatch.setattr(machine, "results", lambda: tmp_path)
     monkeypatch.setattr(headline, "obtain", lambda *rest: done.append("measured") or measured)
     monkeypatch.setattr(notebooks, "run", draw)
-    monkeypatch.setattr(exhibit, "write_report", report_written)
+    monkeypatch.setattr(verbs, "write_report", report_written)
     assert (program()(["figures", "--json"], standalone_mode=False) or 0) == code
     said = capsys.readouterr()
     assert done == ["measured", "drawn", *(["reported"] if ok else [])]
     assert "0 min: measuring the headline here; about 7 min left, then drawing every notebook, the report" in said.err
     assert ("cell 3 failed" in said.err) is not ok
     assert json.loads(said.out.splitlines()[-1])["notebooks"][0]["ok"] is ok
-
-
-def test_a_runners_lines_are_progress():
-    said = []
-    hear = exhibit.counted(lambda *heard: said.append(heard), 20)
-    for line in ("into /x", "01-a: recorded", "01-a: cell 3/9 x (2 s)", "02-b: recorded"):
-        hear(line)
-    assert said == [("01-a", 0, 20), ("02-b", 1, 20)]
