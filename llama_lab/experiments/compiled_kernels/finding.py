@@ -9,20 +9,18 @@ from llama_lab.bench import standings
 from llama_lab.bench.claim import Claim, stated
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed
-from llama_lab.experiments.compiled_kernels import rows, scaling, size_table
+from llama_lab.experiments.compiled_kernels import rows, scaling, sizes
 
 
-def claim(by_size: Sequence[dict], what: str = size_table.DECODE) -> Claim:
+def claim(by_size: Sequence[dict], what: str = sizes.DECODE) -> Claim:
     """On how many files a placement on compiled kernels decodes, or reads short prompts, faster than all the others
-    measured. by_size: of `size_table.table`."""
-    mine = [e for e in size_table.ours(by_size) if e["what"] == what]
+    measured. by_size: of `sizes.table`."""
+    mine = [e for e in sizes.ours(by_size) if e["what"] == what]
     mine = [e for e in mine if e["name"] == mine[0]["name"] and e["tokens"] == min(m["tokens"] for m in mine)]
     if not mine:
         return Claim("No size of model was measured with compiled kernels.")
     does = (
-        "After short texts compiled kernels decode"
-        if what == size_table.DECODE
-        else "Compiled kernels read short prompts"
+        "After short texts compiled kernels decode" if what == sizes.DECODE else "Compiled kernels read short prompts"
     )
     others = listed(list(dict.fromkeys(e["backend"] for e in by_size if e["backend"] != standings.JAX)))
     numbers = dict(does=does, others=others, ahead=sum(e["ratio"].verdict == Verdict.FASTER for e in mine), n=len(mine))

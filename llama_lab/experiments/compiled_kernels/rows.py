@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from operator import attrgetter
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ import numpy as np
 from llama_jax import checkpoint, generate, transforms
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, frames, passages, statistics
+from llama_lab.bench import available, frames, passages, statistics, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.footprints import LIBRARIES
 from llama_lab.bench.lab import Lab
@@ -40,6 +41,10 @@ class Pass(Row):
     rows: int
     context: int  # positions in the cache before it
     pass_ns: list[int]
+
+    @property
+    def median_ns(self) -> float:
+        return float(np.median(self.pass_ns))
 
 
 @dataclass(frozen=True)
@@ -101,9 +106,8 @@ class PassesOfRows(Experiment):
                 ready[i]()
                 times[i] += [time.perf_counter_ns() - began] if n >= WARM else []
         for order, ((kind, rows, context), taken) in enumerate(zip(self.shapes, times, strict=True)):
-            shape = dict(engine=engine, kind=kind, rows=rows, context=context)
             fields = dict(order=order, seed=self.seed, phase="warm", valid=True, pass_ns=taken)
-            lab.keep(Pass(**lab.identity, **shape, **fields))
+            lab.keep(Pass(**lab.identity, engine=engine, kind=kind, rows=rows, context=context, **fields))
         lab.notes["subject"] = engine
 
 
@@ -155,26 +159,20 @@ ENGINES = dict.fromkeys(("llamacpp", "llamacpp+q4_0", "llamacpp+q8_0"), llamacpp
 # What the rows say ----------------------------------------------------------------------------------------------------
 
 
-def table(found: Sequence[Pass], seed: int = 0) -> list[dict]:
+def table(rows: Sequence[Pass], seed: int = 0) -> list[dict]:
     """One entry a shape: {engine, kind, context, rows, ms: Summary, ratio: its time over that of one row at that
     context, of the processes' medians}."""
-    mine = {(p.engine, p.kind, p.context, p.rows, p.block): p for p in whole(found) if p.valid and p.pass_ns}
+    mine = [p for p in whole(rows) if p.valid and p.pass_ns]
+    single = {(p.engine, p.context, p.block): p.median_ns for p in mine if (p.kind, p.rows) == (SEQUENCE, 1)}
+    shape = ("engine", "kind", "context", "rows")
     entries = []
-    for engine, kind, context, rows in dict.fromkeys(key[:4] for key in mine):
-        passes = [p for key, p in mine.items() if key[:4] == (engine, kind, context, rows)]
-        pairs = [(p, mine.get((engine, SEQUENCE, context, 1, p.block))) for p in passes]
-        pairs = [(float(np.median(p.pass_ns)), float(np.median(one.pass_ns))) for p, one in pairs if one]
-        times = [(ns / 1e6, p.process) for p in passes for ns in p.pass_ns]
-        entries.append(
-            dict(
-                engine=engine,
-                kind=kind,
-                context=context,
-                rows=rows,
-                ms=statistics.summarise([t for t, _ in times], seed, [c for _, c in times]),
-                ratio=statistics.of_times(statistics.ratio([a for a, _ in pairs], [b for _, b in pairs], seed)),
-            )
-        )
+    for key, passes in summary.grouped(mine, attrgetter(*shape)).items():
+        ms = [ns / 1e6 for p in passes for ns in p.pass_ns]
+        pairs = [(p.median_ns, single.get((p.engine, p.context, p.block))) for p in passes]
+        above, below = ([pair[side] for pair in pairs if pair[1]] for side in (0, 1))
+        entry = dict(zip(shape, key, strict=True))
+        entry["ms"] = statistics.summarise(ms, seed, [p.process for p in passes for _ in p.pass_ns])
+        entries.append(entry | dict(ratio=statistics.of_times(statistics.ratio(above, below, seed))))
     return entries
 
 

@@ -8,25 +8,14 @@ threads   cores that the process may use
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
 import numpy as np
 
-from llama_jax import checkpoint
 from llama_jax.placement import parse
-from llama_lab.bench import (
-    available,
-    footprints,
-    frames,
-    gate,
-    passages,
-    process,
-    protocol,
-    roofline,
-    summary,
-)
+from llama_lab.bench import available, footprints, frames, gate, passages, process, protocol, roofline, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Trial
@@ -52,28 +41,25 @@ class Scaling(Experiment):
     scale_processes: int
 
     def check(self) -> None:
-        from llama_lab import peers
-
         check_counts(answers=self.scale_answers, processes=self.scale_processes)
         for name in self.scaled:
-            if name not in peers.PEERS:
+            if name not in available.peer_names():
                 parse(name)
         passages.check_contexts(self.model, self.scale_contexts, self.scale_tokens)
         for threads in self.scale_threads:
             process.check_threads(threads)
 
     def points(self, runner: Runner) -> list[Point]:
-        here, order, found = runner.present(self.scaled), random.Random(self.seed), []
-        axes = dict(zip(AXES, (self.scale_contexts, self.scale_threads), strict=True))
-        wanted = [(axis, value, name) for axis, values in axes.items() for value in values for name in here]
+        order, points = random.Random(self.seed), []
+        axes, here = (("context", self.scale_contexts), ("threads", self.scale_threads)), runner.present(self.scaled)
+        wanted = [(axis, value, name) for axis, values in axes for value in values for name in here]
         for block in range(self.scale_processes):
             for axis, value, name in order.sample(wanted, len(wanted)):
-                context = value if axis == "context" else min(self.scale_contexts)
-                asked, what = dict(subject=name, context=context), f"{name} at {axis} {value}"
+                asked = dict(subject=name, context=value if axis == "context" else min(self.scale_contexts))
+                run, what = f"{axis} {value} {name}", f"{name} at {axis} {value}"
                 threads = value if axis == "threads" else None
-                run = f"{axis} {value} {name}"
-                found.append(Point(run, block, self.answering, self.scale_answers, asked, what, threads=threads))
-        return found
+                points.append(Point(run, block, self.answering, self.scale_answers, asked, what, threads=threads))
+        return points
 
     def about(self, runner: Runner) -> dict:
         return dict(missing=runner.missing)
@@ -82,15 +68,14 @@ class Scaling(Experiment):
         """Warm answers of one subject alone in its process; the bandwidth is probed between them."""
         for library in footprints.LIBRARIES.get(available.backend_of(subject), ()):
             import_module(library)
-        load = lab.without_weights if reads_file(subject) else lab.load
-        loaded = load(available.loaded_as(subject, lab.model))
+        reads_file = available.backend_of(subject) in footprints.READS_FILE
+        loaded = (lab.without_weights if reads_file else lab.load)(available.loaded_as(subject, lab.model))
         work = passages.filling(loaded, context, self.scale_tokens, self.seed)
         for who in available.built(lab, loaded, [subject]):
-            judge = (
-                judging(loaded, work)
-                if not gate.approximate(who.identity.get("quantisation", "none"))
-                else lambda record, tokens: record
-            )
+            # no reference computes on weights that were not loaded as floats
+            exact = loaded.dtype in ("float32", "bfloat16")
+            exact &= not gate.approximate(who.identity.get("quantisation", "none"))
+            judge = protocol.Reference(loaded, work).judge if exact else lambda record, tokens: record
             probe = roofline.Probe()
             # a minute each at 8k tokens; the guard still listens
             protocol.warm_up(who, work, lab.announce, enough=1)
@@ -102,36 +87,25 @@ class Scaling(Experiment):
         lab.notes["subject"] = subject
 
 
-def reads_file(name: str) -> bool:
-    return available.backend_of(name) in footprints.READS_FILE
-
-
-def judging(loaded: checkpoint.Checkpoint, work) -> Callable:
-    """A judge by the reference's tokens; where the weights were not loaded as floats there is none here to be equal
-    to."""
-    if loaded.dtype not in ("float32", "bfloat16"):
-        return lambda record, tokens: record
-    return protocol.Reference(loaded, work).judge
-
-
 # What the rows say ----------------------------------------------------------------------------------------------------
 
 
 def axis_of(trials: Sequence[Trial], axis: str, seed: int = 0) -> dict[str, list[dict]]:
-    """Subject → its points in the order of their size: {value, rate: Summary of tokens/s, points: each answer's, limit:
-    tokens/s that the bandwidth allows, mbu}. Subjects without a valid answer are left out."""
+    """Subject → its points in the order of their size: {axis, value, rate: Summary of tokens/s, points: each answer's,
+    limit: tokens/s that the bandwidth allows, mbu}. Subjects without a valid answer are left out."""
     rows = [t for t in whole(trials) if t.valid and t.run.split(" ", 2)[0] == axis]
-    by = dict(value=lambda t: t.run.split(" ", 2)[1], name=lambda t: t.run.split(" ", 2)[2])
-    found: dict[str, list[dict]] = {}
-    for e in summary.tally(rows, by, dict(rate="tg"), seed=seed).to_dict("records"):
-        limit, share = (float(np.median([getattr(t, name) for t in e["rows"]])) for name in ("limit", "mbu"))
-        found.setdefault(e["name"], []).append(e | dict(points=e["points"]["rate"], limit=limit, mbu=share))
-    return {name: sorted(points, key=lambda point: int(point["value"])) for name, points in found.items()}
+    by = {name: (lambda t, i=i: t.run.split(" ", 2)[i]) for i, name in enumerate(("axis", "value", "name"))}
+    entries = summary.tally(rows, by, dict(rate="tg"), seed=seed).to_dict("records")
+    for e in entries:
+        e |= {name: float(np.median([getattr(t, name) for t in e["rows"]])) for name in ("limit", "mbu")}
+        e["points"] = e["points"]["rate"]
+    grown = summary.grouped(entries, lambda e: e["name"])
+    return {name: sorted(points, key=lambda point: int(point["value"])) for name, points in grown.items()}
 
 
 def all_points(grown: dict[str, dict[str, list[dict]]]) -> list[dict]:
-    """The points of all axes and subjects, each with its `axis`. grown: axis → `axis_of`."""
-    return [p | dict(axis=axis) for axis, found in grown.items() for points in found.values() for p in points]
+    """The points of all axes and subjects. grown: axis → `axis_of`."""
+    return [p for subjects in grown.values() for points in subjects.values() for p in points]
 
 
 COLUMNS = frames.Columns(

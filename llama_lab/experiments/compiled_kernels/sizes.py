@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,16 @@ from llama_jax.placement import parse
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import LAYOUTS
-from llama_lab.bench import available, gate, passages, protocol, roofline
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench import available, frames, gate, passages, protocol, roofline, standings, summary
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Subject, Workload
 
 PROMPT = 1  # tokens of an answer where the prompt is what is timed
+DECODE, PREFILL = "decode", "prefill"
+SHAPE = ("file", "what", "tokens")  # what engines are compared within
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,9 @@ class Sizes(Experiment):
     seed: int
 
     def check(self) -> None:
-        from llama_lab import peers
-
         check_counts(blocks=self.size_blocks)
         for name in self.size_engines:
-            if name not in peers.PEERS:
+            if name not in available.peer_names():
                 parse(name)
         for name in self.size_files:
             model, _, kind = name.rpartition("/")
@@ -64,23 +65,19 @@ class Sizes(Experiment):
             passages.check_contexts(model, [length + 2 for length in self.size_lengths], 2)
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        """What cannot run on a file is said to be missing by the file's name."""
         for i, name in enumerate(self.size_files):
             runner.progress(f"engines on {name}", i, len(self.size_files))
             path = file_of(*name.rsplit("/", 1), runner.progress)
-            here = self.running(runner, path, name)
+            gaps = {gap["name"]: gap for gap in available.gaps(self.size_engines, str(path))}
+            known = [gap["name"] for gap in runner.missing]
+            for gap in (gap for engine, gap in gaps.items() if engine not in known):
+                runner.journal.note(missing={k: text.replace(str(path), name) for k, text in gap.items()})
+            here = [engine for engine in self.size_engines if engine not in gaps]
             rows = len(here) * (len(self.size_contexts) + len(self.size_lengths))  # of the last block
             asked = dict(name=name, engines=here)
             runner.child(Point(name, self.size_blocks - 1, self.answering, rows, asked, model=str(path)))
         return runner.rows, dict(missing=runner.missing)
-
-    def running(self, runner: Runner, path: Path, name: str) -> list[str]:
-        """Those that can run on a file; of the others the journal says why not, by the file's name."""
-        known = {gap["name"] for gap in runner.missing}
-        gaps = available.gaps(self.size_engines, str(path))
-        for gap in gaps:
-            if gap["name"] not in known:
-                runner.journal.note(missing={k: text.replace(str(path), name) for k, text in gap.items()})
-        return [engine for engine in self.size_engines if engine not in {gap["name"] for gap in gaps}]
 
     def answering(self, lab: Lab, name: str, engines: Sequence[str]) -> None:
         """All engines on one file, warm at every shape, then in turn. A row's model is the file's name: where it lies
@@ -159,16 +156,66 @@ def judges_of(loaded: checkpoint.Checkpoint, tasks: Sequence[Workload]) -> dict[
 
 
 def judged(made: Trial, tokens: np.ndarray, work: Workload, judge: Callable) -> Trial:
-    """Void where it has not made the tokens that were asked for, or, in an arithmetic of ours, other than the
-    reference's."""
-    made = counted(made, work)
+    """Void where it has not made the tokens that were asked for, as a rate of fewer would be another's; or, in an
+    arithmetic of ours, other tokens than the reference's."""
+    if made.valid and made.new_tokens != work.new_tokens:
+        reason = f"failed: {made.new_tokens} of {work.new_tokens} tokens came"
+        made = made.model_copy(update=dict(valid=False, reason=reason))
     return made if gate.approximate(made.quantisation) else judge(made, tokens)
 
 
-def counted(made: Trial, work: Workload) -> Trial:
-    """Void where it has not made the tokens that were asked for: a rate of fewer would be another's."""
-    if not made.valid or made.new_tokens == work.new_tokens:
-        return made
-    return made.model_copy(
-        update=dict(valid=False, reason=f"failed: {made.new_tokens} of {work.new_tokens} tokens came")
-    )
+# What the rows say ----------------------------------------------------------------------------------------------------
+
+
+def shape_of(trial: Trial) -> tuple[str, int]:
+    """(DECODE, context) or (PREFILL, tokens of the prompt)."""
+    if trial.new_tokens > PROMPT:
+        return DECODE, trial.prompt_tokens + trial.new_tokens
+    return PREFILL, trial.prompt_tokens
+
+
+def rate_of(trial: Trial) -> float:
+    """Tokens/s: of the answer, or of the prompt."""
+    return trial.tg if shape_of(trial)[0] == DECODE else trial.pp
+
+
+def table(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """One entry a file, shape and subject, by bytes a token: {file, what (DECODE or PREFILL), tokens, name, backend,
+    bytes: that a token reads, rate: Summary of tokens/s (of a prompt: its tokens until the next one is there), mbu:
+    median share of the limit, nan of a prompt's, best: the peer with the highest median rate there, ratio: over that
+    peer, None without one, void: answers that do not count}."""
+    rows = [t for t in whole(trials) if t.valid or t.new_tokens]  # of one that failed nobody knows at what
+    by = dict(file="run", what=lambda t: shape_of(t)[0], tokens=lambda t: shape_of(t)[1], name="subject")
+    frame = summary.tally(rows, by, dict(rate=rate_of), seed=seed, clusters=None)
+    entries = [e for e in frame.to_dict("records") if e["n"]]
+    for e in entries:
+        shares = [t.mbu for t in e["rows"]] if e["what"] == DECODE else [float("nan")]
+        e |= dict(backend=e["first"].backend, bytes=e["first"].bytes_per_token, mbu=float(np.median(shares)))
+        e["by_block"] = {summary.in_block(t): rate_of(t) for t in e["rows"]}
+    beside = summary.grouped((e for e in entries if e["backend"] != standings.JAX), itemgetter(*SHAPE))
+    for e in entries:
+        peers = beside.get(itemgetter(*SHAPE)(e), ())
+        best = max(peers, key=lambda peer: peer["rate"].median, default=None)
+        e["best"], e["ratio"] = best and best["name"], best and summary.over(e["by_block"], best["by_block"], seed)
+    return sorted(entries, key=lambda e: (e["what"], e["tokens"], e["bytes"], e["file"]))
+
+
+def ours(entries: Sequence[dict]) -> list[dict]:
+    """The entries of placements that have a peer beside them."""
+    return [e for e in entries if e["backend"] == standings.JAX and e["ratio"] is not None and e["ratio"].n]
+
+
+COLUMNS = frames.Columns(
+    {
+        **frames.same("file", "what", "tokens"),
+        "subject": "name",
+        "MB a token": frames.scaled("bytes", 1e6),
+        "tokens/s": "rate.median",
+        "share of the limit": "mbu",
+        "best peer": "best",
+        **frames.interval("over it", "ratio", "value"),
+        "n": "rate.n",
+        "void": "void",
+    },
+    digits={"MB a token": 1, "tokens/s": 1, "share of the limit": 3, "over it": 2, "low": 2, "high": 2},
+)

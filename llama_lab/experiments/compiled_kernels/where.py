@@ -17,7 +17,7 @@ from llama_jax import checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, frames, passages, protocol, roofline, statistics
+from llama_lab.bench import available, frames, passages, protocol, roofline, statistics, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Trial
@@ -26,8 +26,7 @@ from llama_lab.bench.workload import shuffled
 WHOLE, SHALLOW, NARROW, LONG = "whole", "fewer layers", "smaller vocabulary", "long context"
 VARIANTS = (WHOLE, SHALLOW, NARROW, LONG)
 SMALLEST = 64  # tokens of a vocabulary
-PARTS = ("layers", "attention", "head", "rest")
-WORDS = {
+WORDS = {  # the parts of a token's time
     "layers": "layers, without attention over the cache",
     "attention": "attention over the cache",
     "head": "head",
@@ -49,14 +48,8 @@ class Sizes:
 
 def sizes(config: ModelConfig, short: int, long: int) -> Sizes:
     """A third of the layers and an eighth of the vocabulary, so that the differences are far above the noise."""
-    return Sizes(
-        config.num_hidden_layers,
-        max(1, config.num_hidden_layers // 3),
-        config.vocab_size,
-        max(SMALLEST, config.vocab_size // 8),
-        short,
-        long,
-    )
+    layers, vocabulary = config.num_hidden_layers, config.vocab_size
+    return Sizes(layers, max(1, layers // 3), vocabulary, max(SMALLEST, vocabulary // 8), short, long)
 
 
 @dataclass(frozen=True)
@@ -104,15 +97,10 @@ class PartsOfAToken(Experiment):
         """Blocks of all variants in random order; `subject` of a row is the variant, `placement` whose time it is."""
         short, long = self.split_contexts
         made = sizes(checkpoint.load_config(lab.model), short, long)
-        changes = {
-            WHOLE: "",
-            SHALLOW: f",num_hidden_layers={made.fewer}",
-            NARROW: f",vocab_size={made.smaller}",
-            LONG: "",
-        }
+        changes = {SHALLOW: f",num_hidden_layers={made.fewer}", NARROW: f",vocab_size={made.smaller}"}
         dtype, loaded, variants = available.loaded_as(subject, lab.model), {}, {}
         for variant in VARIANTS:
-            model = lab.model + changes[variant]
+            model = lab.model + changes.get(variant, "")
             loaded[model] = loaded.get(model) or checkpoint.load(model, dtype)
             who = replace(protocol.subject(loaded[model], parse(subject)), name=variant)
             context = long if variant == LONG else short
@@ -133,7 +121,7 @@ class PartsOfAToken(Experiment):
 
 
 def parts(times: dict[str, float], of: Sizes) -> dict[str, float]:
-    """PARTS of a token's time at the long context, from the times of the variants; they add up to that of the long
+    """The parts of a token's time at the long context, from the times of the variants; they add up to that of the long
     one."""
     position = (times[LONG] - times[WHOLE]) / (of.long - of.short)
     layers = (times[WHOLE] - times[SHALLOW]) / (of.layers - of.fewer) * of.layers - position * of.short
@@ -144,32 +132,23 @@ def parts(times: dict[str, float], of: Sizes) -> dict[str, float]:
 
 def table(trials: Sequence[Trial], model: str, short: int, long: int, seed: int = 0) -> list[dict]:
     """One entry a placement: {name, dtype, n, total (ms a token at the long context), limit (ms that the bandwidth
-    allows), and of each of
-    PARTS: PART, PART_low, PART_high, in ms}. Blocks without all variants are left out; a part that noise makes negative
-    stays so."""
-    of, found = sizes(checkpoint.load_config(model), short, long), []
-    for name in dict.fromkeys(t.placement for t in whole(trials)):
-        mine = [t for t in whole(trials) if t.placement == name and t.valid]
-        blocks: dict[int, dict[str, float]] = {}
-        for t in mine:
-            blocks.setdefault(t.block, {})[t.subject] = t.tpot * 1e3
-        split = [parts(times, of) for times in blocks.values() if len(times) == len(VARIANTS)]
+    allows), and of each part of WORDS: PART, PART_low, PART_high, in ms}. Blocks without all variants are left out; a
+    part that noise makes negative stays so."""
+    of, entries = sizes(checkpoint.load_config(model), short, long), []
+    for name, mine in summary.grouped([t for t in whole(trials) if t.valid], "placement").items():
+        blocks = [{t.subject: t.tpot * 1e3 for t in rows} for rows in summary.grouped(mine, "block").values()]
+        split = [parts(times, of) for times in blocks if len(times) == len(VARIANTS)]
         if not split:
             continue
         known = [t for t in mine if t.subject == LONG]
-        entry = dict(
-            name=name,
-            dtype=mine[0].dtype,
-            n=len(split),
-            total=float(np.mean([t.tpot * 1e3 for t in known])),
-            limit=float(np.median([1e3 / t.limit for t in known])),
-        )
-        for part in PARTS:
+        total, limit = np.mean([t.tpot * 1e3 for t in known]), np.median([1e3 / t.limit for t in known])
+        entry = dict(name=name, dtype=mine[0].dtype, n=len(split), total=float(total), limit=float(limit))
+        for part in WORDS:
             mean = statistics.mean([pieces[part] for pieces in split], seed)
             entry |= {part: mean.value, f"{part}_low": mean.low, f"{part}_high": mean.high}
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
-SHOWN = ("name", "dtype", "n", "total", "limit", *(f"{part}{end}" for part in PARTS for end in ("", "_low", "_high")))
+SHOWN = ("name", "dtype", "n", "total", "limit", *(f"{part}{end}" for part in WORDS for end in ("", "_low", "_high")))
 COLUMNS = frames.Columns(frames.same(*SHOWN), index="name", digits=3)

@@ -1,0 +1,171 @@
+"""Experiments on compiled kernels: what is refused, files made once, answers judged, and the children, on small models."""
+
+import pytest
+
+from llama_jax import checkpoint
+from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import protocol
+from llama_lab.bench.journal import Journal
+from llama_lab.bench.workload import Workload
+from llama_lab.experiments.compiled_kernels import rows, scaling, sizes, where
+from llama_lab.experiments.compiled_kernels.rows import BATCH, SEQUENCE
+
+LAYERS = "hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,head_dim=16"
+TINY = f"random:smollm2-135m,num_hidden_layers=2,{LAYERS},vocab_size=97"
+OF_BLOCKS = f"random:smollm2-135m,num_hidden_layers=1,{LAYERS},vocab_size=512"
+PLANS = {
+    where.PartsOfAToken: dict(
+        model=TINY, seed=0, split=["loop"], split_contexts=[24, 64], split_blocks=1, new_tokens=6
+    ),
+    scaling.Scaling: dict(
+        model=TINY, seed=0, scaled=["loop", "llamacpp"], scale_contexts=[24], scale_threads=[], scale_tokens=6,
+        scale_answers=1, scale_processes=1,
+    ),
+    rows.PassesOfRows: dict(
+        model=TINY, seed=0, row_engines=["loop+fused"], rows=[1, 4], row_contexts=[16], row_passes=2, row_blocks=1
+    ),
+    sizes.Sizes: dict(
+        size_engines=["loop+q8_0"], size_files=[f"{OF_BLOCKS}/q4_0"], size_contexts=[24], size_lengths=[10],
+        size_tokens=6, size_blocks=1, seed=0,
+    ),
+}  # fmt: skip
+
+
+def asked(kind, **changes):
+    return kind(**PLANS[kind] | changes)
+
+
+@pytest.fixture(autouse=True)
+def _folders_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        (where.PartsOfAToken, dict(model="smollm2-135m-instruct"), "only of random weights"),
+        (where.PartsOfAToken, dict(split_contexts=[64, 64]), "must be longer"),
+        (where.PartsOfAToken, dict(split=["lop"]), "No such placement"),
+        (where.PartsOfAToken, dict(split_blocks=0), "blocks is 0"),
+        (where.PartsOfAToken, dict(split_contexts=[6, 64]), "leaves no room"),
+        (where.PartsOfAToken, dict(model=TINY + ",vocab_size=64"), "too small to leave anything out"),
+        (scaling.Scaling, dict(scale_threads=[999]), "threads asked for"),
+        (scaling.Scaling, dict(scale_contexts=[9000]), "more than the model's 8192"),
+        (scaling.Scaling, dict(scale_contexts=[6]), "leaves no room"),
+        (scaling.Scaling, dict(scale_answers=0), "answers is 0"),
+        (scaling.Scaling, dict(scaled=["lop"]), "No such placement"),
+        (rows.PassesOfRows, dict(rows=[2, 4]), "rows are \\[2, 4\\]; they must be positive and hold 1"),
+        (rows.PassesOfRows, dict(rows=[0, 1]), "rows are \\[0, 1\\]"),
+        (rows.PassesOfRows, dict(row_passes=0), "passes is 0"),
+        (rows.PassesOfRows, dict(row_engines=["loop+fusd"]), "No such placement"),
+        (rows.PassesOfRows, dict(row_engines=["step+growing"]), "keeps no cache of a fixed size"),
+        (rows.PassesOfRows, dict(row_contexts=[9000]), "more than the model's 8192"),
+        (sizes.Sizes, dict(size_files=[OF_BLOCKS]), "write MODEL/TYPE"),
+        (sizes.Sizes, dict(size_files=[f"{OF_BLOCKS}/q5_0"]), "the type one of q4_0, q4_1, q8_0"),
+        (sizes.Sizes, dict(size_files=["random:smol/q4_0"]), "No such preset"),
+        (sizes.Sizes, dict(size_engines=["lop"]), "No such placement"),
+        (sizes.Sizes, dict(size_contexts=[9000]), "more than the model's"),
+        (sizes.Sizes, dict(size_lengths=[9000]), "more than the model's"),
+        (sizes.Sizes, dict(size_contexts=[6]), "leaves no room"),
+        (sizes.Sizes, dict(size_blocks=0), "blocks is 0"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_measured(kind, changes, words):
+    with pytest.raises(UserError, match=words):
+        asked(kind, **changes).record()
+
+
+def test_a_file_is_made_once_and_a_gguf_files_own_type_is_itself():
+    told = []
+    first = sizes.file_of(OF_BLOCKS, "q4_0", lambda *what: told.append(what[0]))
+    made = first.stat().st_mtime_ns
+    assert sizes.file_of(OF_BLOCKS, "q4_0", lambda *what: told.append(what[0])).stat().st_mtime_ns == made
+    (line,) = told
+    assert "MB of random weights" in line
+    assert sizes.file_of(checkpoint.DEFAULT, "q4_1") == checkpoint.gguf.packaged()
+    with pytest.raises(UserError, match="not in q4_1"):
+        sizes.file_of(str(first), "q4_1")
+    with pytest.raises(UserError, match="neither random:PRESET nor a GGUF file"):
+        sizes.file_of("nobody/nothing", "q4_0")
+
+
+def test_our_tokens_are_the_references_and_others_are_only_counted():
+    loaded, work = checkpoint.load(OF_BLOCKS, "q4_0"), Workload(((5, 6, 7),), new_tokens=6, length=3)
+    judge = sizes.judges_of(loaded, [work])[work]
+    who = protocol.subject(loaded, parse("loop"))
+    made, tokens = protocol.trial(who, work, 0, run="file", block=0, order=0, process=1, seed=0, phase="cold")
+    made = made.model_copy(update=dict(valid=True, reason=""))  # it compiled
+    assert sizes.judged(made, tokens, work, judge) == made
+    other = (tokens + 1) % 512
+    spoilt = sizes.judged(made, other, work, judge)
+    assert not spoilt.valid
+    assert spoilt.reason.startswith("wrong: token 0 is ")
+    peer = made.model_copy(update=dict(quantisation="gguf-q4_0"))
+    assert sizes.judged(peer, other, work, judge) == peer
+    short = sizes.judged(peer, other, Workload(((5, 6, 7),), new_tokens=7, length=3), judge)
+    assert (short.valid, short.reason) == (False, "failed: 6 of 7 tokens came")
+
+
+def test_every_subject_has_every_task_in_each_block_and_blocks_differ():
+    blocks = [list(sizes.shuffled("abc", "xy", 0, block)) for block in range(6)]
+    assert all(sorted(block) == sorted((s, t) for s in "abc" for t in "xy") for block in blocks)
+    assert len({tuple(block) for block in blocks}) > 1
+    assert all(len({t for _, t in block[:3]}) == 1 for block in blocks)  # side by side at one task
+
+
+def measured(experiment):
+    """(rows, meta, notes) of an experiment that is measured once and then found whole in its journal."""
+    journal = Journal(kind=experiment.kind)
+    made, meta = experiment.record(journal)
+    assert all(row.valid for row in made), [row.reason for row in made]
+    assert experiment.record(journal)[0] == made
+    return made, meta, journal.notes
+
+
+@pytest.mark.slow
+def test_parts_are_really_measured():
+    made, *_ = measured(asked(where.PartsOfAToken, split=["loop", "loop+q8_0"], split_blocks=2))
+    assert len(made) == 2 * 2 * 4
+    assert len({t.bytes_per_token for t in made if t.placement == "loop"}) == 4  # four models, or contexts
+    assert [e["name"] for e in where.table(made, TINY, 24, 64)] == ["loop", "loop+q8_0"]
+
+
+@pytest.mark.slow
+def test_scaling_is_really_measured():
+    made, meta, notes = measured(asked(scaling.Scaling, scale_contexts=[24, 64], scale_threads=[1], scale_answers=2))
+    assert {t.run for t in made} == {"context 24 loop", "context 64 loop", "threads 1 loop"}
+    assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
+    assert {t.prompt_tokens + t.new_tokens for t in made if t.run == "context 64 loop"} == {64}
+    one = next(t.process for t in made if t.run == "threads 1 loop")
+    assert [len(note["affinity"]) for note in notes if note.get("process") == one] == [1]
+
+
+@pytest.mark.slow
+def test_sizes_are_really_measured(tmp_path):
+    experiment = asked(sizes.Sizes, size_engines=["loop+q8_0", "step+gguf"], size_blocks=2)
+    made, meta, _ = measured(experiment)
+    assert {(t.run, t.model) for t in made} == {(f"{OF_BLOCKS}/q4_0", f"{OF_BLOCKS}/q4_0")}
+    assert {(t.subject, t.block, t.prompt_tokens, t.new_tokens) for t in made} == {
+        (name, block, *shape) for name in experiment.size_engines for block in (0, 1) for shape in ((18, 6), (10, 1))
+    }
+    assert all(t.bandwidth_gbps for t in made)
+    assert meta["missing"] == []
+    assert str(tmp_path) not in str([t.model_dump() for t in made])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [
+        (TINY, "loop+q4_1+fused"),
+        (TINY, "loop"),
+        pytest.param(checkpoint.DEFAULT, "llamacpp", marks=pytest.mark.peers),
+    ],
+)
+def test_every_shape_of_passes_is_really_timed(model, engine):
+    made, *_ = measured(asked(rows.PassesOfRows, model=model, row_engines=[engine], rows=[1, 3], row_contexts=[16, 40]))
+    kinds = ((SEQUENCE, 1), (SEQUENCE, 3), (BATCH, 3))
+    assert {(p.kind, p.rows, p.context) for p in made} == {(*kind, context) for kind in kinds for context in (16, 40)}
+    assert all(len(p.pass_ns) == 2 and min(p.pass_ns) > 0 for p in made)
