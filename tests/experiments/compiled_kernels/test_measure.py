@@ -1,4 +1,4 @@
-"""Experiments on compiled kernels: what is refused, files made once, answers judged, and the children, on small models."""
+"""Experiments on compiled kernels: what is refused, files made once, answers judged; the children on small models."""
 
 import pytest
 
