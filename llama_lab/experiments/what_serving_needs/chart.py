@@ -3,48 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from llama_lab.bench import statistics
+from llama_lab.bench import statistics, summary
 from llama_lab.experiments.what_serving_needs import finding, table
 from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import look
 from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
 
+SOLID, DASHED = dict(linewidth=2), dict(linestyle="--", markerfacecolor="none")
+
 
 @styled
-def under_load(found: dict[str, list[dict]], missing: Sequence[dict] = ()) -> Figure:
+def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> Figure:
     """First token, gaps between pieces and tokens a second against the offered rate, a line a server.
 
-    found: `table.rising`. missing: servers that did not run, each named.
+    rising: `table.rising`. missing: servers that did not run, each named.
     """
-    figure, (first, gap, tokens) = new(11.5, 5.2, columns=3)
-    every = [e for entries in found.values() for e in entries]
+    figure, panels = new(11.5, 5.2, columns=3)
+    first, gap, tokens = panels
+    every = [e for entries in rising.values() for e in entries]
     tail = table.tail_of(every)
-    for i, (name, entries) in enumerate(found.items()):
-        (shade, marker), apart = look(name, entries[0]["backend"]), 1.035 ** (i - (len(found) - 1) / 2)
+    for i, (name, entries) in enumerate(rising.items()):
+        (shade, marker), apart = look(name, entries[0]["backend"]), 1.035 ** (i - (len(rising) - 1) / 2)
         x = [e["rate"] * apart for e in entries]
         style = dict(color=shade, marker=marker, markersize=6)
         for at, e in zip(x, entries, strict=True):
             first.scatter([at] * len(e["points"]), np.array(e["points"]) / 1e3, s=7, alpha=0.25, color=shade, lw=0)
-        first.plot(x, [e["first"].median / 1e3 for e in entries], label=name, linewidth=2, **style)
-        beyond = [(at, e["tail"][f"p{tail}"] / 1e3) for at, e in zip(x, entries, strict=True) if held(e, tail)]
-        first.plot(*zip(*beyond, strict=True) if beyond else ([], []), linestyle="--", markerfacecolor="none", **style)
-        for key, line in (("p50", dict(linewidth=2)), ("p99", dict(linestyle="--", markerfacecolor="none"))):
-            far = [(at, e["gap"][key]) for at, e in zip(x, entries, strict=True) if e["gap"][key] is not None]
-            gap.plot(*zip(*far, strict=True) if far else ([], []), **line, **style)
-        tokens.plot(x, [e["tokens_s"] for e in entries], linewidth=2, **style)
+        first.plot(x, [e["first"].median / 1e3 for e in entries], label=name, **SOLID, **style)
+        far = [(at, e["tail"].get(f"p{tail}")) for at, e in zip(x, entries, strict=True)]
+        beyond = [(at, ms / 1e3) for at, ms in far if ms is not None]
+        first.plot(*zip(*beyond, strict=True) if beyond else ([], []), **DASHED, **style)
+        gaps_of(gap, x, entries, **style)
+        tokens.plot(x, [e["tokens_s"] for e in entries], **SOLID, **style)
         for at, e in zip(x, entries, strict=True):
             lost = [f"{e[key]} of {e['n']} {key}" for key in ("refused", "void") if e[key]]
             tokens.annotate("\n".join(lost), (at, e["tokens_s"]), (5, -6), ha="left", va="top",
                             textcoords="offset points", fontsize=8.5, color=shade)  # fmt: skip
     offered = sorted({(e["rate"], e["offered"]) for e in every})
     tokens.plot(*zip(*offered, strict=True) if offered else ([], []), color=LIMIT_COLOUR, linestyle=":", linewidth=1.5)
-    finish(figure, (first, gap, tokens), every, missing)
+    for axes in panels:
+        logarithmic(axes, sorted({e["rate"] for e in every}))
+    if missing:
+        first.plot([], [], " ", label=f"did not run: {', '.join(gap['name'] for gap in missing)}")
+    if every or missing:
+        figure.legend(loc="outside lower center", ncols=5, fontsize=9.5)
     least = min((e["first"].n for e in every), default=0)
     short = f"; no P99 below n = {statistics.enough(99):,}" if tail != max(table.TAILS) else ""
     kept = f"dashed: P{tail} where n ≥ {statistics.enough(tail)}" if tail else "no n holds a higher percentile"
@@ -54,8 +62,15 @@ def under_load(found: dict[str, list[dict]], missing: Sequence[dict] = ()) -> Fi
     noted(gap, "Gap between two pieces", "ms (log scale)",
           f"line: P50, n ≥ {fewest:,} gaps\ndashed: P99 where n ≥ {many:,}")  # fmt: skip
     noted(tokens, "Tokens a second", "tokens/s (log scale)", "dotted: as many as were asked for\n")
-    headline(figure, finding.claim(found))
+    headline(figure, finding.claim(rising))
     return figure
+
+
+def gaps_of(axes, x: Sequence[float], entries: Sequence[dict], **style) -> None:
+    """P50 of the gaps between pieces and, dashed, P99 where there are enough of them."""
+    for key, line in (("p50", SOLID), ("p99", DASHED)):
+        if known := [(at, e["gap"][key]) for at, e in zip(x, entries, strict=True) if e["gap"][key] is not None]:
+            axes.plot(*zip(*known, strict=True), **line, **style)
 
 
 def noted(axes, title: str, unit: str, note: str, at: str = "requests due a second (log scale)") -> None:
@@ -63,23 +78,6 @@ def noted(axes, title: str, unit: str, note: str, at: str = "requests due a seco
     axes.set_title(title, fontsize=11.5)
     axes.set_ylabel(unit, fontsize=9.5)
     axes.set_xlabel(f"{at}\n{note}", fontsize=9.5)
-
-
-def held(e: dict, tail: int | None) -> bool:
-    """Whether a load is large enough for that percentile."""
-    return tail is not None and e["tail"][f"p{tail}"] is not None
-
-
-def finish(figure: Figure, panels: Sequence, every: Sequence[dict], missing: Sequence[dict]) -> None:
-    """Axes of rates, one legend, and who is not there."""
-    rates = sorted({e["rate"] for e in every})
-    for axes in panels:
-        logarithmic(axes, rates)
-    names = [gap["name"] for gap in missing]
-    if names:
-        panels[0].plot([], [], " ", label=f"did not run: {', '.join(names)}")
-    if every or names:
-        figure.legend(loc="outside lower center", ncols=5, fontsize=9.5)
 
 
 def logarithmic(axes, at: Sequence[float]) -> None:
@@ -96,20 +94,17 @@ def logarithmic(axes, at: Sequence[float]) -> None:
         axes.set_xlim(min(at) / 1.3, max(at) * 1.3)
 
 
-def named(e: dict) -> str:
-    return f"{e['server']}\n{finding.NAMES[e['shapes']]}"
-
-
 @styled
 def shapes(entries: Sequence[dict]) -> Figure:
     """What the shapes of prompts cost: programs compiled before and in service, and the first token. entries:
     `table.by_shapes`."""
-    height = 0.58 * max(len(entries), 1) + 1.9
-    figure, (first, compiled) = new(11, height, columns=2, sharey=True, width_ratios=(1.5, 1))
-    heights = rows.heights(first, [named(e) for e in entries])
+    size = 11, 0.58 * max(len(entries), 1) + 1.9
+    figure, (first, compiled) = new(*size, columns=2, sharey=True, width_ratios=(1.5, 1))
+    names = [f"{e['server']}\n{finding.NAMES[e['shapes']]}" for e in entries]
+    heights = rows.heights(first, names)
     compiled.grid(axis="y", visible=False)
-    for e in entries:
-        height, (shade, marker) = heights[named(e)], look(e["server"], e["backend"])
+    for name, e in zip(names, entries, strict=True):
+        height, (shade, marker) = heights[name], look(e["server"], e["backend"])
         rows.points(first, e["points"], height, shade, spread=0.2, s=16, marker=marker, zorder=1)
         if e["first"].n:
             rows.median(first, e["first"].median, height, 20, 2.2)
@@ -127,13 +122,16 @@ def shapes(entries: Sequence[dict]) -> Figure:
         first.set_xscale("log")
         readable(first.xaxis)
         compiled.set_xlim(0, 1.6 * max(1, *(max(e["programs"] or 0, e["compiled"] or 0) for e in entries)))
-    rate = f" at {entries[0]['rate']:g}/s" if entries else ""
     first.set_xlabel("first token since it was due, ms (log scale; point: a request; bar: P50)")
-    first.set_title(f"First token{rate}", fontsize=11.5)
+    first.set_title(f"First token{rate_of(entries)}", fontsize=11.5)
     compiled.set_xlabel("programs compiled")
     compiled.set_title("Compiled before and in service", fontsize=11.5)
     headline(figure, what_shapes_cost(entries))
     return figure
+
+
+def rate_of(entries: Sequence[dict]) -> str:
+    return f" at {entries[0]['rate']:g}/s" if entries else ""
 
 
 def what_shapes_cost(entries: Sequence[dict]) -> str:
@@ -151,27 +149,22 @@ def slots(entries: Sequence[dict]) -> Figure:
     """First token and gaps between pieces against slots, at one rate. entries: `table.by_slots`."""
     figure, (first, gap) = new(10, 4.8, columns=2)
     known = [e for e in entries if e["first"].n]
-    for name in dict.fromkeys(e["server"] for e in known):
-        mine = [e for e in known if e["server"] == name]
-        shade, marker = look(name, mine[0]["backend"])
+    for name, mine in summary.grouped(known, itemgetter("server")).items():
+        (shade, marker), at = look(name, mine[0]["backend"]), [e["slots"] for e in mine]
         for e in mine:
             first.scatter([e["slots"]] * len(e["points"]), e["points"], s=10, alpha=0.3, linewidths=0, color=shade)
-        at = [e["slots"] for e in mine]
-        first.plot(at, [e["first"].median for e in mine], color=shade, marker=marker, linewidth=2, label=name)
-        for key, line in (("p50", dict(linewidth=2)), ("p99", dict(linestyle="--", markerfacecolor="none"))):
-            here = [(e["slots"], e["gap"][key]) for e in mine if e["gap"][key] is not None]
-            if here:
-                gap.plot(*zip(*here, strict=True), color=shade, marker=marker, **line)
+        style = dict(color=shade, marker=marker)
+        first.plot(at, [e["first"].median for e in mine], label=name, **SOLID, **style)
+        gaps_of(gap, at, mine, **style)
     for axes in (first, gap):
         logarithmic(axes, sorted({e["slots"] for e in known}))
-    who = f" at {known[0]['rate']:g}/s" if known else ""
     least, fewest = (min(counts, default=0) for counts in ([e["first"].n for e in known], [e["gaps"] for e in known]))
-    noted(first, f"First token{who}", "ms since it was due (log scale)", f"point: a request, n ≥ {least}; line: P50",
-          "slots (log scale)")  # fmt: skip
+    noted(first, f"First token{rate_of(known)}", "ms since it was due (log scale)",
+          f"point: a request, n ≥ {least}; line: P50", "slots (log scale)")  # fmt: skip
     noted(gap, "Gap between two pieces", "ms (log scale)",
           f"line: P50, n ≥ {fewest:,} gaps; dashed: P99 where n ≥ {statistics.enough(99):,}",
           "slots (log scale)")  # fmt: skip
-    if first.lines:
+    if known:
         first.legend(fontsize=9)
     headline(figure, what_slots_change(known))
     return figure
@@ -182,7 +175,13 @@ def what_slots_change(entries: Sequence[dict]) -> str:
     mine = [e for e in entries if e["server"] == entries[0]["server"]]
     if not mine:
         return "No number of slots has valid answers"
-    name, counts = mine[0]["server"], f"from {mine[0]['slots']} to {mine[-1]['slots']} slots"
-    if finding.level(mine[0], mine[-1]):
+    few, many = mine[0], mine[-1]
+    name, counts = few["server"], f"from {few['slots']} to {many['slots']} slots"
+    if few["first"].low <= many["first"].high and many["first"].low <= few["first"].high:
         return f"At this rate no first token of {name} is seen to come sooner or later {counts}"
-    return f"The first token of {name} goes from {finding.ms(mine[0])} to {finding.ms(mine[-1])} {counts}"
+    return f"The first token of {name} goes from {milliseconds(few)} to {milliseconds(many)} {counts}"
+
+
+def milliseconds(e: dict) -> str:
+    value = e["first"].median
+    return f"{value / 1e3:.1f} s" if value >= 1e4 else f"{value:.0f} ms"

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import urlsplit
 
 from llama_lab.experiments.what_serving_needs.load import Ask
@@ -46,10 +47,6 @@ class Heard:
     status: int = 0
     lines: list[tuple[int, bytes]] = field(default_factory=list)
     failure: str = ""
-
-    @property
-    def documents(self) -> list[tuple[int, dict]]:
-        return [(at, json.loads(line.removeprefix(b"data: "))) for at, line in self.lines if line.strip()]
 
 
 @dataclass(frozen=True)
@@ -103,20 +100,20 @@ def load(api: Api, url: str, contents: Sequence[bytes], due: Sequence[float]) ->
         threads[-1].start()
     for thread in threads:
         thread.join()
-    return [told(api, each) for each in heard]
+    return [read(api, each) for each in heard]
 
 
-def told(api: Api, heard: Heard) -> Answer:
+def read(api: Api, heard: Heard) -> Answer:
     """The lines of an answer as what they say."""
+    nothing = partial(Answer, heard.sent_ns, heard.status, [], "", 0, 0)
     if heard.failure or heard.status != 200:
-        reason = "" if heard.status == 503 else heard.failure or f"status {heard.status}: {said(heard)}"
-        return Answer(heard.sent_ns, heard.status, [], "", 0, 0, reason)
-    documents = heard.documents
+        words = " ".join(b"".join(line for _, line in heard.lines).decode(errors="replace").split())[:200]
+        return nothing("" if heard.status == 503 else heard.failure or f"status {heard.status}: {words}")
+    documents = [(at, json.loads(line.removeprefix(b"data: "))) for at, line in heard.lines if line.strip()]
     pieces = [(at, document[api.text]) for at, document in documents if document.get(api.text)]
     last = documents[-1][1] if documents else {}
     if not last.get(api.done):
-        reason = f"the answer broke off: {str(last.get('error', 'no last line'))[:200]}"
-        return Answer(heard.sent_ns, heard.status, [], "", 0, 0, reason)
+        return nothing(f"the answer broke off: {str(last.get('error', 'no last line'))[:200]}")
     return Answer(
         heard.sent_ns,
         heard.status,
@@ -126,8 +123,3 @@ def told(api: Api, heard: Heard) -> Answer:
         int(last.get(api.read, 0)),
         "" if pieces else "no text came",
     )
-
-
-def said(heard: Heard) -> str:
-    """What a refusal says, on one line."""
-    return " ".join(b"".join(line for _, line in heard.lines).decode(errors="replace").split())[:200]

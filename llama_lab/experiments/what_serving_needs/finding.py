@@ -29,13 +29,3 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
     return stated(
         said + ", about all that was asked for; {other} makes at most {most:.0f}.", when=kept_up, **numbers
     ) or stated(said + " at most; {other} {most:.0f}.", **numbers)
-
-
-def ms(e: dict) -> str:
-    value = e["first"].median
-    return f"{value / 1e3:.1f} s" if value >= 1e4 else f"{value:.0f} ms"
-
-
-def level(few: dict, many: dict) -> bool:
-    """Whether the intervals of two loads' first tokens overlap."""
-    return few["first"].low <= many["first"].high and many["first"].low <= few["first"].high

@@ -60,15 +60,10 @@ def asks(loaded: Checkpoint, rates: Sequence[float], seconds: float, seed: int) 
     """The requests of each rate. A model without a tokenizer is asked random ids, written as numbers."""
     drawn, (prompts, answers) = random.Random(seed), lengths()
     wanted = {rate: count(rate, seconds) for rate in sorted(set(rates))}
-    asked = [drawn.choice(prompts) for _ in range(sum(wanted.values()))]
-    texts, found = iter(passages.passages(loaded, asked, seed)), {}
-    sizes = iter(asked)
-    for rate, n in wanted.items():
-        found[rate] = [
-            Ask(due, written(next(texts)), next(sizes), drawn.choice(answers)) for due in arrivals(rate, n, seed)
-        ]
-    return found
-
-
-def written(passage: str | tuple[int, ...]) -> str:
-    return passage if isinstance(passage, str) else " ".join(map(str, passage))
+    sizes = [drawn.choice(prompts) for _ in range(sum(wanted.values()))]
+    texts = (p if isinstance(p, str) else " ".join(map(str, p)) for p in passages.passages(loaded, sizes, seed))
+    asked = zip(texts, sizes, strict=True)
+    return {
+        rate: [Ask(due, *next(asked), drawn.choice(answers)) for due in arrivals(rate, n, seed)]
+        for rate, n in wanted.items()
+    }

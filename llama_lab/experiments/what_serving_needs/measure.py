@@ -6,23 +6,22 @@ answers again by `generate` alone, whose texts they must be.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from llama_jax import checkpoint
-from llama_jax.checkpoint import Checkpoint
+import numpy as np
+
+from llama_jax import checkpoint, generate, pipeline
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import COMPILED, passages, standings
+from llama_lab.bench import COMPILED, available, gate, passages, standings
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.record import Row
 from llama_lab.experiments.what_serving_needs import client, servers
-from llama_lab.experiments.what_serving_needs.again import Again
 from llama_lab.experiments.what_serving_needs.client import Answer
-from llama_lab.experiments.what_serving_needs.load import ANSWERS, Ask, asks, count
+from llama_lab.experiments.what_serving_needs.load import ANSWERS, PROMPTS, Ask, asks, count
 from llama_lab.experiments.what_serving_needs.servers import CONTEXT, SHAPES, Server
 from llama_lab.serve import stepper
 
@@ -131,17 +130,11 @@ class Serving(Experiment):
 
     def points(self, runner: Runner) -> list[Point]:
         here = present(runner, [*self.placements, *self.peers])
+        settings = [setting for setting in self.settings if setting.server in here]
+        requests = [sum(count(rate, self.seconds) for rate in setting.rates) for setting in settings]
         return [
-            Point(
-                setting.run,
-                0,
-                self.loading,
-                sum(count(rate, self.seconds) for rate in setting.rates),
-                asdict(setting),
-                f"serving with {setting.run}",
-            )
-            for setting in self.settings
-            if setting.server in here
+            Point(setting.run, 0, self.loading, n, asdict(setting), f"serving with {setting.run}")
+            for setting, n in zip(settings, requests, strict=True)
         ]
 
     def about(self, runner: Runner) -> dict:
@@ -152,25 +145,31 @@ class Serving(Experiment):
         """One server under each rate, and its first answers made again. A server that refused requests is asked no
         higher rate: what it would say is known."""
         here, bare = Setting(**setting), lab.without_weights()
+        is_peer = here.server in PEERS
         asked = asks(bare, self.all_rates, self.seconds, self.seed)
         loads: list[tuple[float, list[Answer], int | None]] = []
-        with started(bare, here, self.queue) as running:
+        if is_peer:
+            server = PEERS[here.server][0](bare, here.slots, self.queue)
+        else:
+            server = servers.ours(lab.model, here.server, here.slots, self.queue, here.shapes)
+        with server as running:
             warm(running)
             for rate in here.rates:
                 lab.progress(f"{here.server} at {rate:g} requests/s", len(loads), len(here.rates))
-                loads.append((rate, *loaded_with(running, asked[rate])))
-                if any(answer.status == REFUSED for answer in loads[-1][1]):
+                before, answers = running.compiled(), answers_of(running, asked[rate])
+                loads.append((rate, answers, None if before is None else running.compiled() - before))
+                if any(answer.status == REFUSED for answer in answers):
                     break
         where = dict(server=here.server, slots=here.slots, shapes=here.shapes)
         lab.notes.update(where, programs=running.programs, warm_s=running.seconds)
-        about = dict(seed=self.seed, phase="warm", backend=backend_of(here.server), model=lab.model,
-                     weights_hash=bare.weights_hash)  # fmt: skip
-        again = None if here.server in PEERS else Again(lab.model, here.server)
+        where |= dict(seed=self.seed, phase="warm", model=lab.model, weights_hash=bare.weights_hash, **lab.identity,
+                      backend=PEERS[here.server][1] if is_peer else standings.JAX)  # fmt: skip
+        alone = None if is_peer else Alone(lab.model, here.server)
         for rate, answers, compiled in loads:
             for i, (ask, answer) in enumerate(zip(asked[rate], answers, strict=True)):
-                row = of(ask, answer, **lab.identity, **where, **about, order=i, rate=rate, compiled=compiled)
-                if again and i < self.gated and row.valid and row.answered:
-                    verdict = again.judge(ask, answer)
+                row = row_of(ask, answer, order=i, rate=rate, compiled=compiled, **where)
+                if alone and i < self.gated and row.valid and row.answered:
+                    verdict = alone.judge(ask, answer)
                     row = row.model_copy(update=dict(gated=True, valid=verdict.passed, reason=verdict.reason))
                 lab.keep(row)
 
@@ -179,55 +178,33 @@ def present(runner: Runner, names: Sequence[str]) -> list[str]:
     """As `Runner.present`, and llama.cpp's server where it is named, which is no subject of other measurements."""
     from llama_lab.peers import llama_server
 
-    found = runner.present([name for name in names if name != LLAMACPP])
+    here = runner.present([name for name in names if name != LLAMACPP])
     if LLAMACPP in names and LLAMACPP not in {gap["name"] for gap in runner.missing}:
         if gap := llama_server.missing(runner.model):
             runner.journal.note(missing=dict(name=LLAMACPP, reason=gap[0], remedy=gap[1]))
         else:
-            found.append(LLAMACPP)
-    return found
+            here.append(LLAMACPP)
+    return here
 
 
 # What the children run ------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def started(bare: Checkpoint, setting: Setting, queue: int):
-    """The server of a setting, ready. bare: a checkpoint without weights."""
-    if setting.server in PEERS:
-        with PEERS[setting.server][0](bare, setting.slots, queue) as running:
-            yield running
-    else:
-        with servers.ours(bare.name, setting.server, setting.slots, queue, setting.shapes) as running:
-            yield running
-
-
-def backend_of(server: str) -> str:
-    return PEERS[server][1] if server in PEERS else standings.JAX
-
-
 def warm(server: Server) -> None:
     """The first requests, one after the other. Raises UserError where one fails."""
     for text in WARM:
-        (answer,) = asked_of(server, [Ask(0.0, text, 1, 4)])
+        (answer,) = answers_of(server, [Ask(0.0, text, 1, 4)])
         if answer.status != 200 or answer.reason:
             raise UserError(f"The server at {server.url} failed its first request: {answer.reason or answer.status}.")
 
 
-def asked_of(server: Server, wanted: Sequence[Ask]) -> list[Answer]:
+def answers_of(server: Server, asked: Sequence[Ask]) -> list[Answer]:
     threads = len(allowed_cores())
-    bodies = [client.body(server.api, server.model, ask, CONTEXT, threads) for ask in wanted]
-    return client.load(server.api, server.url, bodies, [ask.due for ask in wanted])
+    bodies = [client.body(server.api, server.model, ask, CONTEXT, threads) for ask in asked]
+    return client.load(server.api, server.url, bodies, [ask.due for ask in asked])
 
 
-def loaded_with(server: Server, wanted: Sequence[Ask]) -> tuple[list[Answer], int | None]:
-    """The answers to a load, and how many programs were compiled in service meanwhile."""
-    before = server.compiled()
-    answers = asked_of(server, wanted)
-    return answers, None if before is None else server.compiled() - before
-
-
-def of(ask: Ask, answer: Answer, shapes: str, compiled: int | None, **about) -> Request:
+def row_of(ask: Ask, answer: Answer, shapes: str, compiled: int | None, **about) -> Request:
     """The row of a request. Where few shapes are meant to be enough, one that was compiled voids the load."""
     reason = answer.reason or (COMPILED if compiled and SHAPES[shapes] else "")
     return Request(
@@ -244,3 +221,29 @@ def of(ask: Ask, answer: Answer, shapes: str, compiled: int | None, **about) -> 
         tokens=answer.tokens,
         piece_ns=answer.piece_ns,
     )
+
+
+class Alone:
+    """A model under a placement that answers one request after the other, greedily, as a server's answers must be."""
+
+    def __init__(self, model: str, placement: str):
+        self.loaded = checkpoint.load(model, available.loaded_as(placement, model))
+        self.words = self.loaded.tokenizer or pipeline.Numbers()
+        self.engine = generate.build(self.loaded, placement)
+        self.near = gate.near_tie(placement)
+
+    def judge(self, ask: Ask, answer: Answer) -> gate.Verdict:
+        """Whether a server's answer is the one made alone: the same text, or tokens that part at a near-tie, as
+        `bench`'s gate compares them."""
+        ids = self.words.encode(ask.text, special=True, allow_special_tokens=True)
+        shape = dict(stop=self.words.stop, length=generate.bucket(PROMPTS[1]), slots=CONTEXT)  # one shape: one program
+        (alone,) = generate.answer(self.engine, [ids], ask.new_tokens, **shape)
+        if answer.text == self.words.decode(alone.token_ids):
+            return gate.Verdict(True)
+        made = np.array(self.words.encode(answer.text, special=False, allow_special_tokens=True), np.int32)
+        known = np.array([i for i in alone.token_ids if i not in self.words.stop], np.int32)
+
+        def logits() -> np.ndarray:
+            return np.asarray(generate.logits(self.engine, [*ids, *made[:-1].tolist()]))[-len(made) :]
+
+        return gate.compare(made, known, logits, self.near)

@@ -64,7 +64,7 @@ def ours(model: str, placement: str, slots: int, queue: int, shapes: str) -> Ite
 def ollamas(loaded: Checkpoint, slots: int, queue: int) -> Iterator[Server]:
     """An Ollama with our file in it. Raises UserError where it does not start, UnavailableError where it refuses the
     file."""
-    from llama_lab.peers import native, ollama, ollama_native
+    from llama_lab.peers import ollama, ollama_native
 
     process = None
     if ollama.ours():
@@ -82,7 +82,7 @@ def ollamas(loaded: Checkpoint, slots: int, queue: int) -> Iterator[Server]:
 @contextlib.contextmanager
 def llamacpps(loaded: Checkpoint, slots: int, queue: int) -> Iterator[Server]:
     """llama.cpp's own server on our file, whose queue has no bound. Raises UserError where it does not start."""
-    from llama_lab.peers import llama_server, native
+    from llama_lab.peers import llama_server
 
     process, url = llama_server.start(checkpoint.gguf_file(loaded.source), slots, CONTEXT, len(allowed_cores()))
     try:
@@ -100,15 +100,9 @@ def main() -> None:
 
     asked = json.loads(sys.argv[1])
     try:
-        bound = process.bind("127.0.0.1", 0)
-        service = Service(
-            checkpoint.load(asked["model"]),
-            asked["placement"],
-            asked["slots"],
-            CONTEXT,
-            asked["queue"],
-            SHAPES[asked["shapes"]],
-        )
+        bound, loaded = process.bind("127.0.0.1", 0), checkpoint.load(asked["model"])
+        shapes = SHAPES[asked["shapes"]]
+        service = Service(loaded, asked["placement"], asked["slots"], CONTEXT, asked["queue"], shapes)
     except UserError as error:
         sys.exit(str(error))
     programs, seconds = service.start()

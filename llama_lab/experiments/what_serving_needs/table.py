@@ -21,13 +21,13 @@ NS = 1e9
 
 def loads(rows: Sequence[Request], processes: Sequence[dict] = (), seed: int = 0) -> list[dict]:
     """One entry a server and rate, of `summary.tally`: {server, slots, shapes, rate, first: Summary of the milliseconds
-    from due to the first piece, …}, and of `load` and `started`. processes: the notes of the measuring processes."""
-    by = ("server", "slots", "shapes", "rate")
-    frame = summary.tally(rows, by, dict(first=first_ms), seed=seed, clusters=None)
-    return [
-        e | load(e["every"], e["points"]["first"]) | started(processes, e["server"], e["slots"], e["shapes"])
-        for e in frame.to_dict("records")
-    ]
+    from due to the first piece, …}, of `load`, and {programs, warm_s} as the server's last process noted them, None
+    where it did not. processes: the notes of the measuring processes."""
+    by, keys = ("server", "slots", "shapes"), ("programs", "warm_s")
+    frame = summary.tally(rows, (*by, "rate"), dict(first=first_ms), seed=seed, clusters=None)
+    started = {tuple(note.get(name) for name in by): {key: note.get(key) for key in keys} for note in processes}
+    nothing = dict.fromkeys(keys)
+    return [e | load(e) | started.get(tuple(e[name] for name in by), nothing) for e in frame.to_dict("records")]
 
 
 def first_ms(request: Request) -> float | None:
@@ -35,36 +35,25 @@ def first_ms(request: Request) -> float | None:
     return request.piece_ns[0] / 1e6 if request.answered else None
 
 
-def started(processes: Sequence[dict], server: str, slots: int, shapes: str) -> dict:
-    """What the last process of this server noted: {programs, warm_s}; None each where nothing is known."""
-    keys = ("server", "slots", "shapes")
-    mine = [note for note in processes if [note.get(key) for key in keys] == [server, slots, shapes]]
-    return {key: mine[-1].get(key) if mine else None for key in ("programs", "warm_s")}
-
-
-def load(rows: Sequence[Request], first: Sequence[float]) -> dict:
+def load(e: dict) -> dict:
     """What the requests of one load say beside their first tokens.
 
     tail, gap: percentiles of the first tokens and of the gaps between pieces, milliseconds, None where their number is
-    too small; tail_note and gap_note say so. tokens_s: tokens of all answers over the time until the last piece;
-    offered: what was asked for, over the time until the last was due. padding: share of the tokens run for prompts that
-    are none; None for a server that does not say."""
-    good = [r for r in rows if r.valid and r.answered]
+    too small; tail_note says so. tokens_s: tokens of all answers over the time until the last piece; offered: what was
+    asked for, over the time until the last was due. padding: share of the tokens run for prompts that are none; None
+    for a server that does not say."""
+    rows, first, good = e["every"], e["points"]["first"], [r for r in e["rows"] if r.answered]
     gaps = [gap for r in good for gap in np.diff(r.piece_ns) / 1e6]
     ends = max((r.due_ns + r.piece_ns[-1] for r in good), default=0)
     return dict(
         backend=rows[0].backend,
         n=len(rows),
-        answered=len(good),
         refused=sum(r.status == REFUSED for r in rows),
         gated=sum(r.gated for r in rows),
-        ties=sum(r.gated and r.valid and bool(r.reason) for r in rows),
-        wrong=sum(r.wrong for r in rows),
         points=first,
         tail=statistics.percentiles(first, TAILS),
         tail_note=statistics.percentile_note(len(first), TAILS),
         gap=statistics.percentiles(gaps, (50, 99)),
-        gap_note=statistics.percentile_note(len(gaps), (99,)),
         gaps=len(gaps),
         tokens_s=sum(r.tokens for r in good) / ends * NS if ends > 0 else float("nan"),
         offered=sum(r.asked_tokens for r in rows) / max(r.due_ns for r in rows) * NS,
@@ -100,12 +89,8 @@ def by_shapes(entries: Sequence[dict], meta: dict) -> list[dict]:
 def by_slots(entries: Sequence[dict], meta: dict) -> list[dict]:
     """The loads at one rate of each placement by its slots."""
     p = meta["parameters"]
-    wanted = [
-        e for e in entries
-        if (e["shapes"], e["rate"]) == (BUCKETS, p["one_rate"])
-        and e["server"] in p["placements"] and e["slots"] in p["more_slots"]
-    ]  # fmt: skip
-    return sorted(wanted, key=lambda e: (p["placements"].index(e["server"]), e["slots"]))
+    here = {(e["server"], e["slots"]): e for e in entries if (e["shapes"], e["rate"]) == (BUCKETS, p["one_rate"])}
+    return [here[key] for name in p["placements"] for n in sorted(set(p["more_slots"])) if (key := (name, n)) in here]
 
 
 def tail_of(entries: Sequence[dict]) -> int | None:

@@ -26,15 +26,14 @@ def test_arrivals_are_a_poisson_process_that_follows_from_seed_and_rate():
 
 
 def test_prompts_are_as_long_as_drawn_and_no_two_begin_alike(packaged):
-    found = load.asks(packaged, [2.0, 1.0, 2.0], 5, 0)
-    assert {rate: len(asks) for rate, asks in found.items()} == {1.0: 5, 2.0: 10}
-    every = [ask for asks in found.values() for ask in asks]
+    asked = load.asks(packaged, [2.0, 1.0, 2.0], 5, 0)
+    assert {rate: len(asks) for rate, asks in asked.items()} == {1.0: 5, 2.0: 10}
+    every = [ask for asks in asked.values() for ask in asks]
     ids = [packaged.tokenizer.encode(ask.text, special=False) for ask in every]
-    assert [len(each) for each in ids] == [ask.prompt_tokens for ask in every]
-    assert len({each[0] for each in ids}) == len(ids)
+    assert [len(i) for i in ids] == [ask.prompt_tokens for ask in every]
+    assert len({i[0] for i in ids}) == len(ids)
     assert all(load.ANSWERS[0] <= ask.new_tokens <= load.ANSWERS[1] for ask in every)
-    assert found == load.asks(packaged, [1.0, 2.0], 5, 0)
-    assert found != load.asks(packaged, [1.0, 2.0], 5, 1)
+    assert asked == load.asks(packaged, [1.0, 2.0], 5, 0) != load.asks(packaged, [1.0, 2.0], 5, 1)
 
 
 def test_a_model_without_a_tokenizer_is_asked_numbers():

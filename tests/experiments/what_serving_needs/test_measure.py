@@ -2,9 +2,11 @@
 
 import contextlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import COMPILED, protocol
 from llama_lab.bench.experiment import Runner
@@ -19,19 +21,9 @@ from tests.experiments.fewer_bits.test_measure import TINY
 from tests.experiments.what_serving_needs.made import request
 
 ASKED = dict(
-    model=TINY,
-    seed=0,
-    placements=["step+donate"],
-    peers=["ollama", "llama-server"],
-    rates=[4.0],
-    seconds=1.0,
-    slots=2,
-    queue=8,
-    one_rate=8.0,
-    shapes=["exact"],
-    more_slots=[1],
-    gated=3,
-)
+    model=TINY, seed=0, placements=["step+donate"], peers=["ollama", "llama-server"], rates=[4.0], seconds=1.0, slots=2,
+    queue=8, one_rate=8.0, shapes=["exact"], more_slots=[1], gated=3,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -89,43 +81,66 @@ def test_llama_cpps_server_is_a_gap_where_it_is_not_built_and_asked_where_it_is(
 
 def test_a_program_compiled_in_service_voids_a_load_unless_that_is_the_question():
     ask, answer = Ask(0.5, "1 2", 2, 4), Answer(10, 200, [20, 30], "5 6", 2, 2)
-    about = request().model_dump() | dict(order=0)
-    given = {k: about[k] for k in ("run", "block", "order", "process", "seed", "phase", "server", "backend", "model")}
-    given |= dict(weights_hash="w", slots=2, rate=1.0)
-    assert measure.of(ask, answer, shapes="buckets", compiled=0, **given).valid
-    assert measure.of(ask, answer, shapes="exact", compiled=3, **given).valid
-    row = measure.of(ask, answer, shapes="buckets", compiled=1, **given)
+    own = {"valid", "reason", "due_ns", "sent_ns", "status", "prompt_tokens", "asked_tokens", "tokens", "piece_ns"}
+    about = request().model_dump(exclude=own | {"shapes", "compiled"})
+    assert measure.row_of(ask, answer, "buckets", 0, **about).valid
+    assert measure.row_of(ask, answer, "exact", 3, **about).valid
+    row = measure.row_of(ask, answer, "buckets", 1, **about)
     assert (row.valid, row.reason) == (False, COMPILED)
-    row = measure.of(ask, replace(answer, reason="no text came"), shapes="exact", compiled=None, **given)
+    row = measure.row_of(ask, replace(answer, reason="no text came"), "exact", None, **about)
     assert (row.valid, row.reason, row.due_ns) == (False, "no text came", 500_000_000)
 
 
 def test_a_server_that_fails_its_first_request_is_not_measured(monkeypatch):
-    monkeypatch.setattr(measure, "asked_of", lambda server, wanted: [Answer(0, 500, [], "", 0, 0, "status 500: no")])
+    monkeypatch.setattr(measure, "answers_of", lambda *_: [Answer(0, 500, [], "", 0, 0, "status 500: no")])
     with pytest.raises(UserError, match="failed its first request: status 500: no"):
         measure.warm(servers.Server("http://127.0.0.1:9", "m"))
 
 
 def test_a_server_that_refused_is_asked_no_higher_rate(monkeypatch):
-    rates = []
+    rates, counted = [], iter((3, 5, 5, 5))
 
-    def answers(server, wanted):
-        rates.append(len(wanted))
-        status = 503 if len(wanted) == 8 else 200
-        return [Answer(1, status, [] if status == 503 else [5], "1", 1, 1)] * len(wanted), 0
+    def answers(server, asked):
+        rates.append(len(asked))
+        return [Answer(1, 503 if len(asked) == 8 else 200, [] if len(asked) == 8 else [5], "1", 1, 1)] * len(asked)
 
-    monkeypatch.setattr(measure, "started", lambda *a: contextlib.nullcontext(servers.Server("u", "m", 3, 1.0)))
+    running = SimpleNamespace(programs=3, seconds=1.0, compiled=lambda: next(counted))
+    monkeypatch.setattr(servers, "ours", lambda *_: contextlib.nullcontext(running))
     monkeypatch.setattr(measure, "warm", lambda server: None)
-    monkeypatch.setattr(measure, "loaded_with", answers)
-    monkeypatch.setattr(measure, "Again", lambda *a: None)
+    monkeypatch.setattr(measure, "answers_of", answers)
+    monkeypatch.setattr(measure, "Alone", lambda *_: None)
     experiment = Serving(**ASKED | dict(rates=[4.0, 8.0], one_rate=16.0, queue=1, gated=1))
-    setting = measure.Setting("step+donate", 2, "buckets", (4.0, 8.0, 16.0))
+    setting = measure.Setting("step+donate", 2, "exact", (4.0, 8.0, 16.0))
     rows, (note,) = labs.run(experiment.loading, TINY, **measure.asdict(setting))
     assert rates == [4, 8]
     trials = [Request(**row) for row in rows]
     assert (len(trials), sum(t.status == measure.REFUSED for t in trials)) == (12, 8)
+    assert {(t.rate, t.compiled) for t in trials} == {(4.0, 2), (8.0, 0)}
     assert (note["server"], note["slots"], note["shapes"], note["programs"], note["warm_s"]) == (
-        "step+donate", 2, "buckets", 3, 1.0)  # fmt: skip
+        "step+donate", 2, "exact", 3, 1.0)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A prompt and the tokens that `step` makes of it."""
+    (answer,) = generate.answer(generate.build(checkpoint.load(TINY), "step"), [[5, 9, 33]], 4)
+    return list(answer.token_ids)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda ids: ids, ""),
+        (lambda ids: ids[:-1], "wrong: 3 tokens, the reference has 4"),
+        (lambda ids: [(ids[0] + 1) % 97, *ids[1:]], "wrong: token 0 is"),
+        (lambda ids: [*ids[:-1], (ids[-1] + 1) % 97], "wrong: token 3 is"),
+        (lambda ids: [], "wrong: 0 tokens, the reference has 4"),
+    ],
+)
+def test_an_answer_must_be_the_one_that_generate_makes_alone(alone, change, reason):
+    text = " ".join(map(str, change(alone)))
+    verdict = measure.Alone(TINY, "step+donate").judge(Ask(0, "5 9 33", 3, 4), Answer(0, 200, [1], text, 4, 3))
+    assert (verdict.passed, verdict.reason[: len(reason)]) == (not reason, reason)
 
 
 @pytest.mark.slow
@@ -142,7 +157,7 @@ def test_it_is_measured(tmp_path, monkeypatch):
     rows, meta = Serving(**ASKED).record(journal)
     assert all(r.valid for r in rows), [r.reason for r in rows]
     assert {gap["name"] for gap in meta["missing"]} == {"ollama", "llama-server"}
-    assert (meta["text"], measure.backend_of("ollama")) == ("random ids", "ollama")
+    assert meta["text"] == "random ids"
     entries = table.loads(rows, journal.notes)
     found = {(e["slots"], e["shapes"], e["rate"]): e for e in entries}
     assert set(found) == {(2, "buckets", 4.0), (2, "exact", 8.0), (1, "buckets", 8.0)}
