@@ -11,32 +11,40 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
+import itertools
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import jax
+import numpy as np
+import psutil
 from pydantic import Field
 
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.threads import ahead
-from llama_lab.activations import multihost, store
-from llama_lab.activations.flow import Writers, check_room, gathered, to_the_end
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations import sharding, store
+from llama_lab.activations.batches import Unit
+from llama_lab.activations.folder import open_folder
+from llama_lab.activations.moments import Moments, joined
 from llama_lab.activations.plan import UNIT, Shard, begin, completed, share_of
 from llama_lab.activations.program import Compiled
-from llama_lab.activations.run import Progress, Run, RunReport
-from llama_lab.activations.sources import Source, open_source
+from llama_lab.activations.run import Progress, Run, RunReport, Work
+from llama_lab.activations.sources import Chunk, Source, open_source
 from llama_lab.activations.spec import Whole
 from llama_lab.activations.trace import Trace, idle_share
 from llama_lab.bench.guard import Guard
 
 FORMAT = 1  # the store's version
 AHEAD = 2  # planned units that wait for the device
+POOLED = ("pattern", "logits")  # sites whose features are too many to have moments of their own
 
 
 class Pace(boundary.Declared, extra="forbid"):
@@ -95,7 +103,7 @@ def extract(
         run = Run(extractor, folder, source, asked.unit, plan, progress)
         run.take(units, shard)
         if together:
-            run.left, run.passed = multihost.agreed((run.left, run.passed))
+            run.left, run.passed = sharding.agreed((run.left, run.passed))
         with Guard() as guard, in_plain_words(extractor):
             run.begin()
             written(run, asked, trace)
@@ -110,7 +118,7 @@ def extract(
 def written(run: Run, asked: Pace, trace: str | Path | None) -> None:
     """The stages side by side, until all that is left of a run is committed."""
     extractor, together = run.extractor, run.extractor.mesh is not None
-    planned = ahead(to_the_end(run.planned(look=not together)), AHEAD, "planner")
+    planned = ahead(run.planned(look=not together), AHEAD, "planner")
     with (
         Trace(trace) as tracing,
         Writers(run.write, asked.writers) as pool,
@@ -120,6 +128,93 @@ def written(run: Run, asked: Pace, trace: str | Path | None) -> None:
         for work in gathered(extractor, planned, asked.depth, tracing):
             if not together or work.unit.number % jax.process_count() == jax.process_index():
                 pool.put(work)
+
+
+def gathered(
+    extractor: Compiled, planned: Iterable[tuple[Unit, Chunk] | Exception | None], depth: int, tracing: Trace
+) -> Iterator[Work]:
+    """Run every batch, `depth` of them in flight, and hand each unit over as soon as its last batch has arrived; where
+    nothing is planned yet (None), all that are in flight.
+
+    Raises the error that ended the planning once everything planned before it has been handed over.
+    """
+    waiting: deque = deque()  # (work, batch, what was dispatched, whether it is the unit's last)
+    numbers, error = itertools.count(), None
+
+    def arrive() -> Iterator[Work]:
+        work, batch, (values, moments), last = waiting.popleft()
+        for site, value in values.items():
+            work.values[site][batch.to] = extractor.kept(batch, value)
+        summed = {site: pooled(site, len(batch.to), *both) for site, both in moments.items()}
+        work.moments.update(joined(work.moments, summed))
+        if last:
+            yield work
+
+    for item in planned:
+        if isinstance(item, Exception):
+            error = item
+            break
+        while waiting and item is None:
+            yield from arrive()
+        if item is None:
+            continue
+        unit, chunk = item
+        work = Work(unit, chunk, empty(extractor, unit), {})
+        for batch in unit.batches:
+            with tracing.batch(next(numbers)):
+                waiting.append((work, batch, extractor.dispatch(batch), batch is unit.batches[-1]))
+            while len(waiting) > depth:
+                yield from arrive()
+        if not unit.batches:
+            yield work
+    while waiting:
+        yield from arrive()
+    if error:
+        raise error
+
+
+def pooled(site: str, count: int, mean: jax.Array, m2: jax.Array) -> Moments:
+    """A batch's moments in float64; over all features together where these are too many to be kept apart."""
+    mean, m2 = np.asarray(mean, np.float64), np.asarray(m2, np.float64)
+    if site.partition(":")[0] not in POOLED:
+        return Moments(count, mean, m2)
+    middle = mean.mean() if mean.size else np.float64(0)
+    return Moments(count * mean.size, middle, m2.sum() + count * np.sum((mean - middle) ** 2))
+
+
+class Writers:
+    """Threads that write units, as many waiting as writing. An error in one is raised by the next `put`, or at the
+    end."""
+
+    def __init__(self, write: Callable[[Work], None], threads: int):
+        self.write = write
+        self.pool = ThreadPoolExecutor(threads, "writer") if threads else None
+        self.room, self.running = threading.Semaphore(2 * threads), []
+
+    def put(self, work: Work) -> None:
+        if self.pool is None:
+            return self.write(work)
+        self.room.acquire()
+        self.running = [future for future in self.running if not ended(future)]
+        future = self.pool.submit(self.write, work)
+        future.add_done_callback(lambda _: self.room.release())
+        self.running.append(future)
+
+    def __enter__(self) -> Writers:
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        if self.pool is None:
+            return
+        self.pool.shutdown(wait=True, cancel_futures=isinstance(error, KeyboardInterrupt))
+        if error is None:
+            for future in self.running:
+                future.result()
+
+
+def ended(future: Future) -> bool:
+    """Whether a write is over; raises its error."""
+    return future.done() and future.result() is None
 
 
 def fingerprint(extractor: Compiled, source: dict, unit: int) -> dict:
@@ -161,3 +256,34 @@ def in_plain_words(extractor: Compiled) -> Iterator[None]:
                 f"Out of memory at a batch of {b} x {t}; make it smaller (--batch, --length) or ask for fewer sites."
             ) from error
         raise
+
+
+def fits(size: int) -> bool:
+    """Whether so many bytes are free on the host; NumPy would be given them even where they are not."""
+    return size <= psutil.virtual_memory().available
+
+
+def check_room(extractor: Compiled, depth: int) -> None:
+    """Raises UserError where the values of the batches in flight, and what one of them takes on its way through the
+    model where that is computed on the host, would not fit."""
+    needed = (depth + 1) * extractor.capacity * extractor.row_bytes
+    if jax.default_backend() == "cpu":
+        needed += getattr(extractor.executable.memory_analysis(), "temp_size_in_bytes", 0)
+    if not fits(needed):
+        b, t = extractor.shape
+        raise UserError(
+            f"{depth + 1} batches of {b} x {t} in flight take {needed:,} bytes, more than are free; make them smaller"
+            " (--batch, --length), or have fewer (--depth)."
+        )
+
+
+def empty(extractor: Compiled, unit: Unit) -> dict[str, np.ndarray]:
+    """Room for a unit's values. Raises UserError where there is none."""
+    try:
+        if not fits(unit.size * extractor.row_bytes):
+            raise MemoryError
+        return extractor.room(unit.size)
+    except MemoryError:
+        raise UserError(
+            f"Not enough memory for the {unit.size:,} rows of unit {unit.number}; make units smaller (--unit)."
+        ) from None

@@ -1,9 +1,8 @@
-"""A folder that results are put into, here or behind any fsspec URL: each file appears whole, and for good, or not at
-all.
+"""A folder that results are put into, here or behind any fsspec URL (`s3://bucket/run`, `sftp://host/path`). Each file
+appears whole, and for good, or not at all.
 
 Here: write a temporary file beside the target, fsync it, rename it over the target, fsync the folder. A file that
-`write` has returned from survives a power cut; one that was being written when the process died is a temporary file,
-which `sweep` removes.
+`write` has returned from survives a power cut. A writer that is killed leaves a temporary file, which `sweep` removes.
 Elsewhere: an object store shows an object once its upload is complete; any other protocol writes a temporary file and
 moves it.
 """
@@ -18,12 +17,11 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from llama_jax.plumbing import boundary
-from llama_jax.plumbing.boundary import LIMIT
+from llama_jax.plumbing.boundary import LIMIT, shown
 from llama_jax.plumbing.errors import UserError
 
 REMEDY = {
@@ -38,52 +36,30 @@ REMEDY = {
     errno.EIO: "check the disk",
 }
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # of a file system without hard links
+# NFS locks no folders, Lustre may be mounted without locks
+NO_LOCK = (errno.EWOULDBLOCK, errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+LONGEST = 200  # characters of what a protocol's own exception says
+ATOMIC_PUT = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "tos"}  # object stores
 
 Content = bytes | Sequence[memoryview]
 
 
-class Folder(Protocol):
-    """Files by name, such as `units/000/000012.json`. What fails raises UserError in one line."""
+def open_folder(out: str | os.PathLike) -> Folder:
+    """A local path or an fsspec URL. Nothing is made yet. Raises UserError for what is neither, and for a protocol that
+    does not exist or whose package is not installed, naming the package."""
+    text = os.fspath(out) if isinstance(out, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or not text.isprintable():  # a NUL, or half a surrogate pair
+        raise UserError(f"{shown(out)} names no folder; give a path, or a URL such as s3://bucket/run.")
+    protocol, separator, path = text.partition("://")
+    if separator and len(protocol) < 2:  # fsspec would take it for a file of this machine
+        raise UserError(f"{shown(out)} has no protocol; give a path, or a URL such as s3://bucket/run.")
+    if not separator or protocol in ("file", "local"):
+        return LocalFolder(Path(path if separator else text))
+    with remotely(f"Cannot open {shown(text)}"):
+        import fsspec  # here: no local folder needs it
 
-    where: str
-
-    def write(self, name: str, content: Content) -> None:
-        """Put a file there, or in the place of one, durably and in one piece. Several buffers are one after the
-        other."""
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Put a file there unless one is there already; whether this call did. Of several at once one does, where the
-        file system can tell."""
-
-    def read(self, name: str, limit: int = LIMIT) -> bytes | None:
-        """Its content, of at most so many bytes; None where there is no such file."""
-
-    def part(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Bytes start..stop of a file as uint8, read-only; memory-mapped where it lies on this machine."""
-
-    def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Name → bytes of all files whose name begins so, in order of name, temporary ones left out."""
-
-    def names(self, prefix: str = "") -> list[str]:
-        """Names that begin so, in order."""
-
-    def size(self, name: str) -> int | None:
-        """Bytes of a file, None where there is none."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file; none there is as good."""
-
-    def leftovers(self) -> list[str]:
-        """Temporary files of writers that died."""
-
-    def sweep(self) -> list[str]:
-        """Remove the leftovers, and say which. Only while no one else writes: theirs would go too."""
-
-    def tidy(self) -> None:
-        """Sweep, unless somebody writes here right now or that cannot be known."""
-
-    def writing(self) -> contextlib.AbstractContextManager[None]:
-        """Held by each who writes here, any number at a time: it keeps others from tidying."""
+        filesystem, root = fsspec.core.url_to_fs(text)
+        return RemoteFolder(text.rstrip("/"), filesystem, root)
 
 
 def buffers(content: Content) -> Sequence[bytes | memoryview]:
@@ -91,36 +67,52 @@ def buffers(content: Content) -> Sequence[bytes | memoryview]:
 
 
 def temporary(name: str) -> str:
-    """Beside the file, under a name that no other writer has: two workers may put the same file there at once."""
+    """A name beside the file that no other writer has: two workers may write the same file at once."""
     home, slash, last = name.rpartition("/")
     return f"{home}{slash}.{last}.{uuid.uuid4().hex}.tmp"
 
 
 def is_temporary(name: str) -> bool:
-    """By a mark that no one else's file has: `sweep` must not touch these."""
+    """By a mark that nobody else's file has: `sweep` must not touch these."""
     return re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", name.rpartition("/")[2]) is not None
 
 
-class Listed:
-    """What follows from a listing of all files, whatever the folder."""
+class Folder:
+    """Files by name, such as `units/000/000012.json`; `where` names the folder. What fails raises UserError.
+
+    write(name, content)     put a file there, or replace one, durably and in one piece
+    create(name, content)    the same, unless a file is there; whether this call wrote it. Of several at once one does,
+                             where the file system can tell
+    read(name, limit)        its content of at most `limit` bytes; None where there is no file
+    part(name, start, stop)  bytes start..stop as uint8, read-only; memory-mapped where the file lies on this machine
+    size(name)               bytes of a file; None where there is none
+    remove(name)             remove a file, if it is there
+    tidy()                   sweep, unless somebody writes here now or that cannot be known
+    writing()                held by each writer, any number at a time: it keeps others from tidying
+    """
+
+    where: str
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Name → bytes of all files whose name begins so, in order of name, temporary ones left out."""
         return {name: size for name, size in sorted(self._all(prefix)) if not is_temporary(name)}
 
     def names(self, prefix: str = "") -> list[str]:
         return list(self.sizes(prefix))
 
     def leftovers(self) -> list[str]:
+        """Temporary files of writers that died."""
         return sorted(name for name, _ in self._all("") if is_temporary(name))
 
     def sweep(self) -> list[str]:
-        found = self.leftovers()
-        for name in found:
+        """Remove the leftovers, and say which. Only while nobody else writes: theirs would go too."""
+        leftovers = self.leftovers()
+        for name in leftovers:
             self.remove(name)
-        return found
+        return leftovers
 
 
-class LocalFolder(Listed):
+class LocalFolder(Folder):
     """A folder of this machine's file system."""
 
     def __init__(self, path: Path):
@@ -142,7 +134,7 @@ class LocalFolder(Listed):
 
     def _put(self, name: str, content: Content, place: Callable[[Path, Path], None]) -> None:
         target, staged = self.path / name, self.path / temporary(name)
-        with self._in_one_line(f"Cannot write {target}", "What is committed stays valid"):
+        with locally(f"Cannot write {target}", "What is committed stays valid"):
             make_folder(target.parent)
             try:
                 with open(staged, "wb") as file:
@@ -160,7 +152,7 @@ class LocalFolder(Listed):
         return None if self.size(name) is None else boundary.content(self.path / name, limit)
 
     def part(self, name: str, start: int, stop: int) -> np.ndarray:
-        with self._in_one_line(f"Cannot read {self.path / name}"):
+        with locally(f"Cannot read {self.path / name}"):
             if self.size(name) is None:
                 raise UserError(f"{self.path / name} is missing.")
             if stop <= start:
@@ -168,7 +160,7 @@ class LocalFolder(Listed):
             return np.asarray(np.memmap(self.path / name, np.uint8, "r"))[start:stop]
 
     def size(self, name: str) -> int | None:
-        with self._in_one_line(f"Cannot read {self.path / name}"):
+        with locally(f"Cannot read {self.path / name}"):
             try:
                 return (self.path / name).stat().st_size
             except OSError as error:
@@ -177,66 +169,140 @@ class LocalFolder(Listed):
                 raise
 
     def remove(self, name: str) -> None:
-        with self._in_one_line(f"Cannot remove {self.path / name}"):
+        with locally(f"Cannot remove {self.path / name}"):
             (self.path / name).unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        with self._opened() as handle:
-            if flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as alone:
+            if alone:
                 self.sweep()
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """By flock on the folder itself: it leaves no file, and goes with the process."""
-        with self._opened() as handle:
-            flock(handle, fcntl.LOCK_SH)  # waits only while somebody tidies
-            yield
+    def writing(self) -> contextlib.AbstractContextManager[bool]:
+        return self._locked(fcntl.LOCK_SH)  # waits only while somebody tidies
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
-        with self._in_one_line(f"Cannot write to {self.path}"):
+    def _locked(self, how: int) -> Iterator[bool]:
+        """Whether the folder itself could be locked: a lock on it leaves no file, and goes with the process."""
+        with locally(f"Cannot write to {self.path}"):
             make_folder(self.path)
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            yield handle
+            try:
+                fcntl.flock(handle, how)
+                locked = True
+            except OSError as error:
+                if error.errno not in NO_LOCK:
+                    raise
+                locked = False
+            yield locked
         finally:
             os.close(handle)
 
     def _all(self, prefix: str) -> list[tuple[str, int]]:
-        found = []
-        with self._in_one_line(f"Cannot read {self.path}"):
-            for home, _, files in os.walk(self.path / prefix.rpartition("/")[0], onerror=unless_missing):
-                for file in files:
-                    name = (Path(home) / file).relative_to(self.path).as_posix()
+        files = []
+        with locally(f"Cannot read {self.path}"):
+            for home, _, names in os.walk(self.path / prefix.rpartition("/")[0], onerror=unless_missing):
+                for name in (Path(home, name).relative_to(self.path).as_posix() for name in names):
                     size = self.size(name) if name.startswith(prefix) else None
                     if size is not None:  # None too where a writer renamed it just now
-                        found.append((name, size))
-        return found
-
-    @contextlib.contextmanager
-    def _in_one_line(self, what: str, comfort: str = "") -> Iterator[None]:
-        """An OSError as one line: what could not be done, why, and what helps. ValueError: a name that no file can
-        have."""
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            remedy = REMEDY.get(getattr(error, "errno", None), "")
-            ends = [
-                part[0].upper() + part[1:] + "." for part in (comfort, remedy and f"{remedy} and run again") if part
-            ]
-            raise UserError(" ".join([f"{what}: {getattr(error, 'strerror', None) or error}.", *ends])) from error
+                        files.append((name, size))
+        return files
 
 
-def flock(handle: int, how: int) -> bool:
-    """Whether the lock was given. File systems that have no locks give none: NFS locks no folders, Lustre may be
-    mounted without."""
+class RemoteFolder(Folder):
+    """A folder of an fsspec file system. It cannot be locked."""
+
+    def __init__(self, where: str, filesystem, root: str):
+        self.where, self.filesystem, self.root = where, filesystem, root.rstrip("/")
+        protocols = filesystem.protocol if isinstance(filesystem.protocol, tuple | list) else (filesystem.protocol,)
+        self.atomic = bool(ATOMIC_PUT & set(protocols))
+
+    def write(self, name: str, content: Content) -> None:
+        target, staged = self._path(name), self._path(name if self.atomic else temporary(name))
+        with remotely(f"Cannot write {self.where}/{name}", " What is committed stays valid; run again."):
+            self.filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
+            self.filesystem.pipe_file(staged, b"".join(buffers(content)))
+            if staged != target:
+                self.filesystem.mv(staged, target)
+
+    def create(self, name: str, content: bytes) -> bool:
+        with remotely(f"Cannot write {self.where}/{name}"):
+            if self.atomic:
+                try:
+                    self.filesystem.pipe_file(self._path(name), content, mode="create")
+                except FileExistsError:
+                    return False
+                return True
+        if self.size(name) is not None:
+            return False
+        self.write(name, content)
+        return True
+
+    def read(self, name: str, limit: int = LIMIT) -> bytes | None:
+        with remotely(f"Cannot read {self.where}/{name}"):
+            try:
+                if (size := self.filesystem.size(self._path(name)) or 0) > limit:
+                    raise UserError(f"{self.where}/{name} has {size:,} bytes; at most {limit:,} are read.")
+                return self.filesystem.cat_file(self._path(name))
+            except FileNotFoundError:
+                return None
+
+    def part(self, name: str, start: int, stop: int) -> np.ndarray:
+        with remotely(f"Cannot read {self.where}/{name}"):
+            content = self.filesystem.cat_file(self._path(name), start=start, end=stop) if stop > start else b""
+            return np.frombuffer(content, np.uint8)
+
+    def size(self, name: str) -> int | None:
+        with remotely(f"Cannot read {self.where}/{name}"):
+            self.filesystem.invalidate_cache()
+            try:
+                return self.filesystem.size(self._path(name))
+            except FileNotFoundError:
+                return None
+
+    def remove(self, name: str) -> None:
+        with remotely(f"Cannot remove {self.where}/{name}"), contextlib.suppress(FileNotFoundError):
+            self.filesystem.rm_file(self._path(name))
+
+    def tidy(self) -> None:
+        """Nothing: whether somebody writes cannot be known."""
+
+    def writing(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def _all(self, prefix: str) -> list[tuple[str, int]]:
+        with remotely(f"Cannot read {self.where}"):
+            self.filesystem.invalidate_cache()  # others may have written since
+            home = "/".join(filter(None, (self.root, prefix.rpartition("/")[0])))
+            entries = self.filesystem.find(home, detail=True) if self.filesystem.exists(home) else {}
+            names = ((path.removeprefix(self.root).lstrip("/"), about["size"]) for path, about in entries.items())
+            return [(name, size) for name, size in names if name.startswith(prefix)]
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+
+@contextlib.contextmanager
+def locally(what: str, comfort: str = "") -> Iterator[None]:
+    """An OSError as one line: what could not be done, why, and what helps. ValueError: a name that no file can have."""
     try:
-        fcntl.flock(handle, how)
-    except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-        return False
-    return True
+        yield
+    except (OSError, ValueError) as error:
+        remedy = REMEDY.get(getattr(error, "errno", None), "")
+        ends = [part[0].upper() + part[1:] + "." for part in (comfort, remedy and f"{remedy} and run again") if part]
+        raise UserError(" ".join([f"{what}: {getattr(error, 'strerror', None) or error}.", *ends])) from error
+
+
+@contextlib.contextmanager
+def remotely(what: str, comfort: str = "") -> Iterator[None]:
+    """Any exception as one line: each protocol raises exceptions of its own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:LONGEST] or type(error).__name__
+        raise UserError(f"{what}: {reason}.{comfort}") from error
 
 
 def make_folder(path: Path) -> None:

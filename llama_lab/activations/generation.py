@@ -30,10 +30,8 @@ from llama_jax.quantise import is_quantised
 from llama_jax.sampling import Sampler
 from llama_lab.activations import moments
 from llama_lab.activations.batches import Made, Unit, labels
-from llama_lab.activations.program import Compiled, Values, check_weights
+from llama_lab.activations.program import Compiled, Values
 from llama_lab.activations.spec import ROW_LIMIT, ActivationSpec, Site
-
-UNKNOWN = ("pattern",)  # sites whose values are as wide as the cache
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,13 @@ def program(params: Model, ids, pad, seeds, *, shape: Shape) -> tuple[jax.Array,
     def made(transform: Callable) -> steps.Steps:
         return steps.steps(shape.config, placement, transform, sampling.next_token, transform)
 
-    watched = made(watching(transforms.tree(shape.config, placement, bare, tap)[0], seen))
-    plain = made(transforms.tree(shape.config, placement, bare)[0])
+    def watching(*args):
+        logits, cache = tapped(*args)
+        seen["logits"] = [logits]
+        return logits, cache
+
+    tapped = transforms.tree(shape.config, placement, bare, tap)[0]
+    watched, plain = made(watching), made(transforms.tree(shape.config, placement, bare)[0])
     pieces = [ids[:, i : i + PIECE] for i in range(0, ids.shape[1], PIECE)]
     token, carry = plain.prefill(params, pieces[0], pad, seeds, shape.sampler, shape.slots)
     for piece in pieces[1:]:
@@ -81,20 +84,9 @@ def program(params: Model, ids, pad, seeds, *, shape: Shape) -> tuple[jax.Array,
     return made_tokens
 
 
-def watching(transform: Callable, seen: dict[str, list]) -> Callable:
-    """The same, its logits among what was seen."""
-
-    def watched(*args):
-        logits, cache = transform(*args)
-        seen["logits"] = [logits]
-        return logits, cache
-
-    return watched
-
-
 def values_of(seen: dict[str, list], params: Model, shape: Shape) -> Values:
     """{site: [B ...]} of a step's one token for each row."""
-    found = {}
+    values = {}
     for site in shape.sites:
         if site.name == "logits":
             value = seen["logits"][0]
@@ -104,8 +96,8 @@ def values_of(seen: dict[str, list], params: Model, shape: Shape) -> Values:
         else:
             value = seen[site.name][site.layer]
             value = value[:, :, 0] if site.name in ("q", "k", "v") else value[:, 0]  # [B H T h], else [B T ...]
-        found[str(site)] = value.astype(shape.dtype)
-    return found
+        values[str(site)] = value.astype(shape.dtype)
+    return values
 
 
 COMPILED = jax.jit(program, static_argnames="shape")
@@ -114,9 +106,9 @@ COMPILED = jax.jit(program, static_argnames="shape")
 def check_sites(spec: ActivationSpec, config: ModelConfig) -> tuple[Site, ...]:
     """The sites, all of which can be had while tokens are made. Raises UserError for another."""
     sites = spec.resolve(config)
-    if unknown := [site for site in sites if site.name in UNKNOWN]:
+    if wide := [site for site in sites if site.name == "pattern"]:
         raise UserError(
-            f"{unknown[0]} is as wide as the cache while tokens are made; extract it from the finished text instead."
+            f"{wide[0]} is as wide as the cache while tokens are made; extract it from the finished text instead."
         )
     if spec.positions != "all":
         raise UserError(f"positions is {shown(spec.positions)}; of an answer every token's values are taken: 'all'.")
@@ -173,16 +165,15 @@ class Generator(Compiled):
         new_tokens: int,
         row_limit: int = ROW_LIMIT,
     ):
-        check_weights(checkpoint)
         check_sites(spec, checkpoint.config)
         super().__init__(checkpoint, spec, batch, row_limit, whole(new_tokens, "new_tokens", 1))
-        self.capacity, self.params = self.shape[0] * self.new_tokens, checkpoint.params
+        b, t = self.shape
+        self.capacity, self.params = b * self.new_tokens, checkpoint.params
         self.stop = checkpoint.tokenizer.stop if checkpoint.tokenizer else ()
-        slots = bucket(self.shape[1] + self.new_tokens)
-        static = Shape(checkpoint.config, self.sites, spec.dtype, GREEDY, self.new_tokens, slots)
-        rows = [jax.ShapeDtypeStruct(of, kind) for of, kind in
-                ((self.shape, np.int32), (self.shape[:1], np.int32), (self.shape[:1], np.uint32))]  # fmt: skip
-        self.compile(lambda: COMPILED.lower(self.params, *rows, shape=static))
+        static = Shape(checkpoint.config, self.sites, spec.dtype, GREEDY, self.new_tokens, bucket(t + self.new_tokens))
+        inputs = (((b, t), np.int32), ((b,), np.int32), ((b,), np.uint32))  # ids, pad, seeds
+        abstract = [jax.ShapeDtypeStruct(*each) for each in inputs]
+        self.compile(lambda: COMPILED.lower(self.params, *abstract, shape=static))
         self.one_at_a_time = threading.Lock()
 
     def plan(self, number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
@@ -193,7 +184,7 @@ class Generator(Compiled):
         for i, ids in enumerate(prompts, first):
             if not 1 <= len(ids) <= t:
                 raise UserError(f"Example {i} has {len(ids)} tokens; as a prompt it must have 1 to {t} (--length).")
-        batches, answers = [], []
+        batches, answers, size = [], [], 0
         for at in range(0, len(prompts), b):
             tokens, values = self.run(prompts[at : at + b])
             cut = [generate.cut(row, self.stop).token_ids for row in tokens.T[: len(prompts) - at]]
@@ -201,14 +192,13 @@ class Generator(Compiled):
                 site: np.concatenate([value[: len(ids), row] for row, ids in enumerate(cut)])
                 for site, value in values.items()
             }
-            to = sum(map(len, answers)) + np.arange(sum(map(len, cut)))
+            to = size + np.arange(sum(map(len, cut)))
             sums = {site: moments.of(value) for site, value in kept.items()}
-            batches.append(Made(to, kept, {site: (found.mean, found.m2) for site, found in sums.items()}))
-            answers += cut
+            batches.append(Made(to, kept, {site: (m.mean, m.m2) for site, m in sums.items()}))
+            answers, size = answers + cut, size + len(to)
         pairs = zip(itertools.count(first), prompts, answers, strict=False)
         rows = labels((np.array(a, np.int32), i, 0, len(prompt) + np.arange(len(a))) for i, prompt, a in pairs)
-        read = sum(map(len, prompts)) + sum(map(len, answers))
-        return Unit(number, first, len(examples), read, rows, tuple(batches))
+        return Unit(number, first, len(examples), sum(map(len, prompts)) + size, rows, tuple(batches))
 
     def run(self, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """(tokens [N B], values [N B ...]) of up to B prompts; rows that nobody asked for answer the last one again."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from llama_jax.plumbing.boundary import shown
 from llama_jax.plumbing.errors import UserError, near
@@ -28,8 +28,7 @@ SPLIT = "train"
 SHOWN = 200  # characters of a name in a message
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A streaming dataset, and what identifies it: `about()` reads local files whole, `about(digest)` what that reads.
     parquet: its files, where all of it is in such files: paths of this machine, or URLs."""
 
@@ -77,11 +76,12 @@ def rows(dataset, field: str, name: str, first: int = 0) -> Iterator[Example]:
         raise UserError(f"{name} cannot be read on after example {number}: {first_line(error)}") from error
 
 
-def load(source: str) -> Loaded:
+def load(source: str, field: str) -> Loaded:
     """The dataset that `hf:PATH[@REVISION][:CONFIG[:SPLIT]]` names. Raises UserError where it cannot be reached or has
     no such part."""
     parts = source.removeprefix("hf:").split(":")
     path, config, split = (parts + ["", ""])[:3]
+    split = split or SPLIT
     if len(parts) > 3 or not path or not source.isprintable():
         raise UserError(
             f"{shown(source)} is no dataset; it must read hf:OWNER/NAME, hf:OWNER/NAME:CONFIG or"
@@ -92,29 +92,21 @@ def load(source: str) -> Loaded:
 
         path, _, revision = (path, "", "") if Path(path).is_dir() else path.partition("@")
         builder = datasets.load_dataset_builder(path, config or None, revision=revision or None)
-        dataset = builder.as_streaming_dataset(split or SPLIT)
+        dataset = builder.as_streaming_dataset(split)
     except ImportError as error:
         raise UserError("Datasets of the hub need the datasets library: pip install datasets.") from error
     except Exception as error:  # of the network, of the hub, of damaged files: each library has its own
         raise UserError(f"{source[:SHOWN]} cannot be opened: {first_line(error)}") from error
-    split = split or SPLIT
-    return Loaded(dataset, partial(identity, builder, path, split), parquet(builder, split))
+    files = [str(file) for file in (getattr(builder.config, "data_files", None) or {}).get(split, ())]
+    parquet = [file if "://" in file else Path(file) for file in files]
+    only_parquet = files and all(file.lower().endswith(".parquet") for file in files)
+    return Loaded(dataset, partial(identity, builder, path, split, field), parquet if only_parquet else None)
 
 
-def parquet(builder, split: str) -> list[Path | str] | None:
-    """The files of a split that is nothing but parquet files."""
-    found = (getattr(builder.config, "data_files", None) or {}).get(split)
-    if not found or not all(str(file).lower().endswith(".parquet") for file in found):
-        return None
-    return [str(file) if "://" in str(file) else Path(file) for file in found]
-
-
-def identity(builder, path: str, split: str, digest: Callable[[list[Path]], object] = readers.digest) -> dict:
+def identity(builder, path: str, split: str, field: str, digest: Callable[[list], object] = readers.digest) -> dict:
     """What identifies a dataset by name: of the hub its revision, of a local folder its files' names and contents."""
-    found = dict(
-        kind="hub", name=Path(path).name if Path(path).is_dir() else path, config=builder.config.name, split=split
-    )
+    about = dict(kind="hub", name=path, config=builder.config.name, split=split, field=field)
     if not Path(path).is_dir():
-        return found | dict(revision=builder.hash)
+        return about | dict(revision=builder.hash)
     local = [Path(p) for p in builder.config.data_files[split]]
-    return found | dict(files=[p.name for p in local], sha256=digest(local))
+    return about | dict(name=Path(path).name, files=[p.name for p in local], sha256=digest(local))

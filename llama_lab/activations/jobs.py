@@ -28,10 +28,9 @@ class Variables(NamedTuple):
     step: str = ""
 
 
+SLURM = "SLURM_ARRAY_TASK"
 TASKS = (
-    Variables(
-        "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", first="SLURM_ARRAY_TASK_MIN", step="SLURM_ARRAY_TASK_STEP"
-    ),
+    Variables(f"{SLURM}_ID", f"{SLURM}_COUNT", first=f"{SLURM}_MIN", step=f"{SLURM}_STEP"),
     Variables("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),  # Kubernetes has no name for the count: the manifest sets it
     Variables("AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE"),
     Variables("CLOUD_RUN_TASK_INDEX", "CLOUD_RUN_TASK_COUNT"),
@@ -59,19 +58,19 @@ def parse(text: str, environment: Mapping[str, str] = os.environ) -> tuple[tuple
 
 def detected(environment: Mapping[str, str]) -> tuple[tuple[int, int], str]:
     """The shard that the schedulers' variables tell: of a task, of a rank, or of a rank within a task."""
-    said = [next((v for v in kind if v.index in environment), None) for kind in (TASKS, RANKS)]
-    if said == [None, None]:
+    present = [next((v for v in kind if v.index in environment), None) for kind in (TASKS, RANKS)]
+    if present == [None, None]:
         raise UserError(
             "--shard auto finds no scheduler here (SLURM, Kubernetes, AWS Batch, Cloud Run, Google Batch, MPI); say"
             " which shard this is, such as --shard 0/16."
         )
     # srun gives every process a number, and a step of a single one is no division
     index, count, names = 0, 1, []
-    for variables in filter(None, said):
+    for variables in filter(None, present):
         if variables in RANKS and variables.count not in environment:
             continue
-        number, of = place(variables, environment)
-        index, count = index * of + number, count * of
+        inner, size = place(variables, environment)
+        index, count = index * size + inner, count * size
         names.append(variables.index)
     if not names:
         raise UserError("--shard auto finds a rank here, but not of how many; say which shard this is, such as 0/16.")
@@ -81,11 +80,9 @@ def detected(environment: Mapping[str, str]) -> tuple[tuple[int, int], str]:
 def place(variables: Variables, environment: Mapping[str, str]) -> tuple[int, int]:
     """(index from 0, count) of one scheduler. Raises UserError where a variable is missing, no number or out of
     range."""
-    index, count = (number(name, environment) for name in variables[:2])
-    first, step = (
-        number(name, environment) if name in environment else default
-        for name, default in ((variables.first, 0), (variables.step, 1))
-    )
+    index, count = number(variables.index, environment), number(variables.count, environment)
+    first = number(variables.first, environment) if variables.first in environment else 0
+    step = number(variables.step, environment) if variables.step in environment else 1
     steps, rest = divmod(index - first, step or 1)
     if rest or not 0 <= steps < count:
         by = f" from {first} on by {step}" if variables.first else " from 0 on"

@@ -48,6 +48,6 @@ def merge(a: Moments, b: Moments) -> Moments:
         return Moments(count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * (a.count * share))
 
 
-def joined(total: Mapping[str, Moments], found: Mapping[str, Moments]) -> dict[str, Moments]:
-    """Moments by site, those of `found` merged onto those of `total` where it has the site."""
-    return {**total, **{site: merge(total[site], one) if site in total else one for site, one in found.items()}}
+def joined(total: Mapping[str, Moments], more: Mapping[str, Moments]) -> dict[str, Moments]:
+    """Moments by site, those of `more` merged onto those of `total` where it has the site."""
+    return {**total, **{site: merge(total[site], more[site]) if site in total else more[site] for site in more}}

@@ -17,15 +17,13 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from llama_jax.plumbing import boundary
-from llama_jax.plumbing.boundary import Declared
+from llama_jax.plumbing.boundary import Declared, shown
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import store
-from llama_lab.activations.cuts import Part
-from llama_lab.activations.folder import Folder
-from llama_lab.activations.folders import open_folder
-from llama_lab.activations.records import SEALED, Count, Digest, commits, committed, record, sealed
-from llama_lab.activations.sources import Source, open_source
-from llama_lab.activations.spec import Whole
+from llama_lab.activations.folder import Folder, open_folder
+from llama_lab.activations.records import Count, Digest, commits, committed, record, sealed
+from llama_lab.activations.sources import Part, Source, open_source
+from llama_lab.activations.spec import whole
 from llama_lab.activations.store import PLAN
 
 UNIT = 256  # examples
@@ -76,7 +74,10 @@ def begin(folder: Folder, source: Source, unit: int, fingerprint: Callable[[dict
     if known or source.contents is None:
         return known
     if plan := made(source, unit, lambda: folder.size(PLAN) is not None):
-        folder.write(PLAN, content(plan))
+        values = plan.model_dump()
+        if len(json.dumps(values["starts"])) + 68 * len(plan) > boundary.LIMIT - 4096:
+            raise UserError(f"{len(plan):,} units are more than a plan holds; make units larger (--unit).")
+        folder.write(PLAN, sealed(values))
         return plan
     return begin(folder, source, unit, fingerprint, resume=True)  # somebody else has it by now
 
@@ -98,44 +99,25 @@ def made(source: Source, unit: int, stop: Callable[[], bool]) -> Plan | None:
     )
 
 
-def content(plan: Plan) -> bytes:
-    """plan.json's bytes. Raises UserError for more than will be read back."""
-    values = plan.model_dump()
-    if len(json.dumps(values["starts"])) + 68 * len(plan) > boundary.LIMIT - 4096:
-        raise UserError(f"{len(plan):,} units are more than a plan holds; make units larger (--unit).")
-    return sealed(values)
-
-
 def read_plan(folder: Folder) -> Plan | None:
     """None where there is none. Raises UserError when it is damaged."""
-    found = folder.read(PLAN)
-    return None if found is None else parsed(found, f"{folder.where}/{PLAN}")
+    content = folder.read(PLAN)
+    return None if content is None else parsed(content, f"{folder.where}/{PLAN}")
 
 
 @functools.lru_cache(maxsize=4)
-def parsed(found: bytes, name: str) -> Plan:
-    values = record(found, name, AGAIN)
-    if SEALED not in values:
-        raise UserError(f"{name} has no {SEALED}. {AGAIN}")
-    return boundary.read(Plan, values, name, AGAIN)
-
-
-class Share(Declared):
-    """A shard as it is asked for."""
-
-    shard: Annotated[tuple[Whole, Whole], Field(strict=False)] | None
-
-    @model_validator(mode="after")
-    def within(self) -> Share:
-        if self.shard and not 0 <= self.shard[0] < self.shard[1]:
-            raise ValueError("a shard is (index, count): index from 0 on, below count")
-        return self
+def parsed(content: bytes, name: str) -> Plan:
+    return boundary.read(Plan, record(content, name, AGAIN, must_be_sealed=True), name, AGAIN)
 
 
 def share_of(numbers: range, shard: Shard | None) -> range:
-    """The numbers that are a shard's. Raises UserError for a shard that there is not."""
-    asked = boundary.read(Share, dict(shard=shard), "What is asked for").shard
-    return numbers[asked[0] :: asked[1]] if asked else numbers
+    """The numbers that are a shard's. Raises UserError for a shard that cannot be."""
+    if shard is None:
+        return numbers
+    asked = whole(shard)
+    if len(asked) != 2 or not 0 <= asked[0] < asked[1]:
+        raise UserError(f"shard is {shown(shard)}; it must be (index, count): index from 0 on, below count.")
+    return numbers[asked[0] :: asked[1]]
 
 
 def units(source, unit: int = UNIT) -> list[Part]:

@@ -27,16 +27,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import is_quantised
 from llama_lab.activations import batches, sharding
 from llama_lab.activations.batches import Batch, Unit
-from llama_lab.activations.spec import (
-    ROW_LIMIT,
-    ActivationSpec,
-    Site,
-    Whole,
-    check_size,
-    row_bytes,
-    row_shape,
-    whole,
-)
+from llama_lab.activations.spec import ROW_LIMIT, ActivationSpec, Site, Whole, check_size, row_bytes, row_shape, whole
 from llama_lab.bench.guard import Guard
 
 Values = dict[str, jax.Array]
@@ -45,10 +36,8 @@ MOST_TOKENS = 1 << 24  # of a batch
 
 def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
     """True where a token may look: back, and within its own segment. Padding sees nothing."""
-    t = segments.shape[1]
-    return (
-        jnp.tril(jnp.ones((t, t), bool)) & (segments[:, :, None] == segments[:, None, :]) & (segments[:, :, None] > 0)
-    )
+    t, queries = segments.shape[1], segments[:, :, None]
+    return jnp.tril(jnp.ones((t, t), bool)) & (queries == segments[:, None, :]) & (queries > 0)
 
 
 def needed(params: Model, sites: Sequence[Site]) -> Model:
@@ -88,16 +77,8 @@ def tapped(
             seen[name] = value
             return value
 
-        x, _ = layer.layer(
-            weights,
-            x,
-            where,
-            None,
-            norm=normalise,
-            attend=partial(attend, tap=tap),
-            ffn=ffn.FFNS[config.hidden_act],
-            tap=tap,
-        )
+        parts = dict(norm=normalise, attend=partial(attend, tap=tap), ffn=ffn.FFNS[config.hidden_act], tap=tap)
+        x, _ = layer.layer(weights, x, where, None, **parts)
         values |= {str(s): laid_out(s.name, seen[s.name], positions) for s in sites if s.layer == i}
     if Site("ln_final") in sites:
         values["ln_final"] = normalise(params.head.norm, x)
@@ -147,7 +128,7 @@ def program(
 
 
 class Compiled:
-    """What an extraction needs of that which gives its values, for batches of one shape: `plan`, which makes a unit's
+    """What gives an extraction its values, for batches of one shape. A subclass has `plan`, which makes a unit's
     batches, `dispatch`, which starts one, and `kept`, which fetches its rows. Compiled once, when it is made.
 
     Raises UserError for quantised weights, for a shape that the model cannot have, and for sites that take more than
@@ -163,6 +144,10 @@ class Compiled:
         self, checkpoint: Checkpoint, spec: ActivationSpec, batch: tuple[int, int], row_limit: int, new_tokens: int = 0
     ):
         config = checkpoint.config
+        if is_quantised(checkpoint.params.embedding.weight):
+            raise UserError(
+                f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}."
+            )
         self.checkpoint, self.spec, self.new_tokens = checkpoint, spec, new_tokens
         self.shape = checked_shape(batch, config.max_position_embeddings)
         if self.shape[1] + new_tokens > config.max_position_embeddings:
@@ -187,6 +172,11 @@ class Compiled:
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
         return {str(site): row_shape(site, self.checkpoint.config, self.shape[1]) for site in self.sites}
 
+    def room(self, rows: int) -> dict[str, np.ndarray]:
+        """Arrays for the values of so many rows: {site: [rows ...]}."""
+        dtype = jnp.dtype(self.spec.dtype)
+        return {site: np.empty((rows, *shape), dtype) for site, shape in self.row_shapes.items()}
+
     def checked(self, first: int, examples: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Token ids [n] of each example. Raises UserError for an id that the vocabulary has not, naming the example."""
         return [checked_ids(i, ids, self.checkpoint.config.vocab_size) for i, ids in enumerate(examples, first)]
@@ -196,19 +186,11 @@ class Compiled:
         if isinstance(examples, str):
             raise UserError("One text is given where several are expected; put it in a list.")
         unit = self.plan(0, 0, [encode(self.checkpoint)(example) for example in examples])
-        columns = {
-            site: np.empty((unit.size, *shape), jnp.dtype(self.spec.dtype)) for site, shape in self.row_shapes.items()
-        }
+        columns = self.room(unit.size)
         for batch in unit.batches:
             for site, value in self.dispatch(batch)[0].items():
                 columns[site][batch.to] = self.kept(batch, value)
         return columns | unit.rows
-
-
-def check_weights(checkpoint: Checkpoint) -> None:
-    """Raises UserError for quantised weights."""
-    if is_quantised(checkpoint.params.embedding.weight):
-        raise UserError(f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}.")
 
 
 class Request(boundary.Declared):
@@ -241,7 +223,6 @@ class Extractor(Compiled):
         compute: Callable = program,
     ):
         asked = boundary.read(Request, dict(pack=pack, row_limit=row_limit), "The extractor")
-        check_weights(checkpoint)
         super().__init__(checkpoint, spec, batch, asked.row_limit)
         self.pack, self.capacity = pack, batches.capacity(spec, self.shape, pack)
         self.params, self.mesh = needed(checkpoint.params, self.sites), mesh

@@ -12,30 +12,81 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 
+from llama_lab.activations import ray_cluster
 from llama_lab.activations.dealer import IN_HAND, Dealer
 from llama_lab.activations.extraction import extract
-from llama_lab.activations.folders import open_folder
-from llama_lab.activations.pipeline import Pipeline
+from llama_lab.activations.folder import open_folder
 from llama_lab.activations.plan import finish, pending, read_plan
 from llama_lab.activations.program import Compiled
-from llama_lab.activations.ray_cluster import (
-    connected,
-    heard_out,
-    in_one_line,
-    installed,
-    interruptible,
-    settle,
-    shared_out,
-)
 from llama_lab.activations.records import commits
 from llama_lab.activations.run import Progress, RunReport, summed
 from llama_lab.activations.sources import Source
 from llama_lab.activations.supervisor import terminable
 
 GRACE = 5.0  # seconds that actors have to say what they did, and to go
+END = object()
+SPENT = ("units", "examples", "tokens", "bytes", "seconds", "before")
+
+
+class Pipeline:
+    """One call of `extract` that is given its units as they come. As many threads as wait in `do` are as many units
+    that reading, computing and writing overlap in.
+
+        pipeline = Pipeline(partial(extract, extractor, source, out))
+        pipeline.do(7)      # in any thread; returns when unit 7 is committed
+
+    extract: called once, in a thread of its own, with `units=` and `progress=`. What it raises is raised by every `do`
+    that waits, and by every later one.
+    """
+
+    def __init__(self, extract: Callable[..., RunReport]):
+        self.extract, self.lock = extract, threading.Lock()
+        self.asked: SimpleQueue[int | object] = SimpleQueue()
+        self.waiting: dict[int, Future[Progress]] = {}
+        self.last: Progress | None = None
+        self.ended: Future[RunReport] = Future()
+        threading.Thread(target=self._run, name="pipeline", daemon=True).start()
+
+    def do(self, unit: int) -> Progress:
+        """Have a unit committed; what that took: a `Progress` of it alone. Raises what `extract` raised."""
+        with self.lock:
+            if self.ended.done():
+                self.ended.result()
+                raise RuntimeError("the pipeline has been ended")
+            if unit not in self.waiting:
+                self.waiting[unit] = Future()
+                self.asked.put(unit)
+            committed = self.waiting[unit]
+        return committed.result()
+
+    def end(self) -> RunReport:
+        """No more units: the report of all."""
+        self.asked.put(END)
+        return self.ended.result()
+
+    def _run(self) -> None:
+        try:
+            report = self.extract(units=iter(self.asked.get, END), progress=self._heard)
+        except BaseException as error:  # whatever it is, those who wait must hear of it
+            with self.lock:
+                self.ended.set_exception(error)
+                for committed in self.waiting.values():
+                    committed.set_exception(error)
+        else:
+            self.ended.set_result(report)
+
+    def _heard(self, done: Progress) -> None:
+        with self.lock:
+            before, self.last = self.last, done
+            if done.unit is None or (committed := self.waiting.pop(done.unit, None)) is None:
+                return
+            spent = {name: getattr(done, name) - getattr(before, name) for name in SPENT}
+            committed.set_result(done._replace(**spent))
 
 
 @dataclass(frozen=True)
@@ -79,7 +130,7 @@ class Actor:
         with self.lock:
             if self.extract is None:
                 job = self.job
-                settle(self.cores)
+                ray_cluster.settle(self.cores)
                 with contextlib.suppress(OSError):  # another machine may have no such folder
                     os.chdir(job.folder)
                 options = dict(depth=job.depth, writers=job.writers, unit=job.unit)
@@ -96,8 +147,14 @@ def run(
     installed or the cluster does not answer, and the first one that an actor raised; what is committed stays. The
     report's padding and compilations are those of the actors that were alive at the end.
     """
-    ray = installed()
-    with interruptible(), heard_out() as overheard, connected(ray, address), terminable(), in_one_line(ray):
+    ray = ray_cluster.installed()
+    with (
+        ray_cluster.interruptible(),
+        ray_cluster.heard_out() as overheard,
+        ray_cluster.connected(ray, address),
+        terminable(),
+        ray_cluster.in_one_line(ray),
+    ):
         with pool(ray, job, actors) as members:
             claims = [member.begin.remote() for member in members]
             ray.get(ray.wait(claims, num_returns=1)[0])
@@ -133,8 +190,8 @@ def driven(ray, members: Sequence, dealer: Dealer, heard: Callable[[Progress], N
 
 def ended(ray, members: Sequence) -> list[RunReport]:
     """What actors that have nothing to do say they did; who does not answer soon is left out."""
-    said, _ = ray.wait([member.end.remote() for member in members], num_returns=len(members), timeout=GRACE)
-    return [report for report in ray.get(said) if report]
+    answers, _ = ray.wait([member.end.remote() for member in members], num_returns=len(members), timeout=GRACE)
+    return [report for report in ray.get(answers) if report]
 
 
 class Tally:
@@ -142,11 +199,9 @@ class Tally:
 
     def __init__(self, out: str, progress: Callable[[Progress], None]):
         self.folder, self.progress, self.start = open_folder(out), progress, time.perf_counter()
-        plan = read_plan(self.folder)
-        self.total = plan.examples if plan else None
-        self.before = sum(commit.examples for commit in commits(self.folder).values())
-        self.units = self.examples = self.tokens = self.bytes = 0
-        self.tell(None)
+        plan, before = read_plan(self.folder), sum(commit.examples for commit in commits(self.folder).values())
+        self.done = Progress(0, 0, 0, 0, 0.0, before, plan.examples if plan else None)
+        progress(self.done)
 
     @property
     def seconds(self) -> float:
@@ -155,25 +210,21 @@ class Tally:
     def heard(self, spent: Progress) -> None:
         """One unit more. One that was found committed (by an actor that has died since) is no work of now, but is
         there."""
-        self.units, self.examples = self.units + spent.units, self.examples + spent.examples
-        self.tokens, self.bytes = self.tokens + spent.tokens, self.bytes + spent.bytes
-        self.before += spent.before
-        self.tell(spent.unit)
-
-    def tell(self, unit: int | None) -> None:
-        done = (self.units, self.examples, self.tokens, self.bytes, self.seconds)
-        self.progress(Progress(*done, self.before, self.total, unit))
+        sums = {name: getattr(self.done, name) + getattr(spent, name) for name in SPENT}
+        self.done = self.done._replace(**sums | dict(seconds=self.seconds, unit=spent.unit))
+        self.progress(self.done)
 
     def report(self, complete: bool, reports: Sequence[RunReport], seconds: float) -> RunReport:
-        found, done = commits(self.folder).values(), dict(written=self.units, tokens=self.tokens)
-        return summed(self.folder.where, found, reports, seconds=seconds, complete=complete, **done)
+        done = self.done._replace(seconds=seconds)
+        return summed(self.folder.where, commits(self.folder).values(), reports, done, complete)
 
 
 @contextlib.contextmanager
 def pool(ray, job: Job, count: int | None) -> Iterator[list]:
     """The actors; none of them lives on after the `with` lines."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    count, cores, gpus = shared_out(*([int(node.get(kind, 0)) for node in nodes] for kind in ("CPU", "GPU")), count)
+    cpus, gpus = ([int(node.get(kind, 0)) for node in nodes] for kind in ("CPU", "GPU"))
+    count, cores, gpus = ray_cluster.shared_out(cpus, gpus, count)
     lasting = dict(max_restarts=-1, max_task_retries=-1, max_concurrency=IN_HAND + 2, scheduling_strategy="SPREAD")
     made = ray.remote(num_cpus=cores, num_gpus=gpus, **lasting)(Actor)
     members = [made.remote(job, 0 if gpus else cores) for _ in range(count)]

@@ -1,4 +1,5 @@
-"""Files of texts or token ids, read a piece at a time: memory does not grow with their length.
+"""Files of texts or token ids: which ones a path, a folder or a glob names, and their examples, read a piece at a time.
+Memory does not grow with their length.
 
     .txt .md    an example is a paragraph: lines between blank ones, as UTF-8
     .jsonl      an example is a line: a JSON object with the field, a plain string, or a list of token ids
@@ -12,23 +13,30 @@ Whatever cannot be an example ends with one line that names the file and the lin
 from __future__ import annotations
 
 import contextlib
+import difflib
+import glob
 import hashlib
 import itertools
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.boundary import shown
 from llama_jax.plumbing.errors import UserError, near
+from llama_jax.plumbing.values import LONG
 
 Example = str | list[int]
+Told = Callable[[bytes], None]  # is called with every byte that is read, such as `hashlib.sha256().update`
 
+READERS = {".txt": "paragraphs", ".md": "paragraphs", ".jsonl": "records", ".parquet": "rows"}
+MOST = 300_000  # files and folders that are looked through for those that a source names
 LONGEST_LINE = 16 << 20  # bytes: JSON may spell a character with six
 LONGEST = 4 << 20  # characters or token ids of an example: several books
 NAMES, LONGEST_REASON = 12, 300  # fields in a message, characters of what a library says
@@ -36,6 +44,82 @@ ROWS = 64  # rows of a parquet file read at a time: some megabytes even where th
 # bytes of a column that are read at a time: a row group may be the whole file, and pre_buffer would hold it
 BUFFER = 1 << 20
 TAIL = 1 << 16  # bytes at a file's end
+
+
+def find(source: str) -> list[Path]:
+    """The files that a path, a folder or a glob names, in order of their names. Raises UserError where there are none,
+    and for what is no regular file: a pipe or a device would be waited for."""
+    if not source:
+        raise UserError("The source has no name; the folder that you are in is '.'.")
+    path = Path(source)
+    try:
+        if path.is_dir():
+            return inside(path)
+        files = [path] if path.exists() else matches(source)
+        if not files:
+            raise UserError(f"No such source: {shown(source, LONG)}.{neighbours(path)}")
+    except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be read
+        raise UserError(f"Cannot read {shown(source, LONG)}: {getattr(error, 'strerror', None) or error}.") from error
+    for file in files:
+        if file.suffix.lower() not in READERS:
+            raise UserError(f"{shown(str(file), LONG)} is of no known format.{near(file.suffix, READERS)}")
+        if not file.is_file():
+            raise UserError(f"{file} is no regular file; standard input is the source '-'.")
+    return files
+
+
+def matches(pattern: str) -> list[Path]:
+    """The files that a glob names, hidden ones only where it asks for them. ** follows no link to a folder: several
+    that lead back up have no end."""
+    parts = Path(re.sub(r"(\*\*/+)+", "**/", pattern)).parts
+    at = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    root, wanted = Path(*parts[:at]), parts[at:]
+    check_size(root, None if "**" in wanted else len(wanted))
+    paths = root.glob(str(Path(*wanted))) if wanted else ()
+    asked = any(part.startswith(".") for part in wanted)
+    return sorted((p for p in paths if (asked or not hidden(p.relative_to(root))) and p.is_file()), key=str)
+
+
+def hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def check_size(folder: Path, depth: int | None = None) -> None:
+    """Raises UserError for a folder that holds so much, down to a depth, that looking through it would not end."""
+    seen, above = 0, len(folder.parts)
+    for home, folders, files in os.walk(folder):
+        seen += len(folders) + len(files)
+        if seen > MOST:
+            raise UserError(f"{folder} holds more than {MOST:,} files and folders; name what is further down.")
+        if depth is not None and len(Path(home).parts) - above >= depth - 1:
+            folders.clear()
+
+
+def inside(folder: Path) -> list[Path]:
+    """The files of known formats in a folder and below, hidden ones left out. Raises UserError for none, or several
+    kinds."""
+    check_size(folder)
+    paths = [p for p in folder.rglob("*") if p.suffix.lower() in READERS and p.is_file()]
+    files = sorted((p for p in paths if not hidden(p.relative_to(folder))), key=lambda p: p.relative_to(folder).parts)
+    kinds = sorted({READERS[p.suffix.lower()]: f"*{p.suffix}" for p in files}.values())
+    if not files:
+        raise UserError(f"{folder} has no file in a known format ({', '.join(READERS)}).")
+    if len(kinds) > 1:
+        raise UserError(
+            f"{folder} has files of several kinds: {', '.join(kinds)}. Say which, such as {folder / '**' / kinds[0]}"
+        )
+    return files
+
+
+def neighbours(path: Path) -> str:
+    """A hint at sources with similar names, or at the kinds that there are."""
+    beside = [p.name for p in path.parent.iterdir() if p.suffix.lower() in READERS] if path.parent.is_dir() else []
+    if close := difflib.get_close_matches(path.name, [*beside, "manual"], cutoff=0.55):
+        return f" Did you mean {' or '.join(repr(c) for c in close)}?"
+    return (
+        f" A source is 'manual', a file ({', '.join(READERS)}), a folder or a glob of such files, '-', or"
+        " 'hf:OWNER/NAME:CONFIG:SPLIT'."
+    )
 
 
 def example(value, field: str, where: str) -> Example:
@@ -47,12 +131,16 @@ def example(value, field: str, where: str) -> Example:
                 f"{where} has no field {shown(field)}; it has {', '.join(names) or 'none'}. Name another (--field)."
             )
         value, where = value[field], f"{where}, field {shown(field)}"
-    check_length(
-        value.size if isinstance(value, np.ndarray) else len(value) if isinstance(value, str | list | tuple) else 0,
-        where,
-    )
+    length = value.size if isinstance(value, np.ndarray) else len(value) if isinstance(value, str | list | tuple) else 0
+    check_length(length, where)
     if isinstance(value, str):
-        return whole(value, where)
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair
+            raise UserError(
+                f"{where} has half a surrogate pair at character {error.start + 1}, which is no text."
+            ) from error
+        return value
     ids = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(ids, list | tuple) and all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in ids):
         return [int(i) for i in ids]
@@ -63,23 +151,6 @@ def check_length(length: int, where: str) -> None:
     """Raises UserError for more than an example may have."""
     if length > LONGEST:
         raise UserError(f"{where} is too long: an example has at most {LONGEST:,} characters or token ids. Cut it.")
-
-
-def whole(text: str, where: str) -> str:
-    """A text as it is. Raises UserError for one that is not Unicode: half a surrogate pair, which JSON can spell."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{where} has half a surrogate pair at character {error.start + 1}, which is no text."
-        ) from error
-    return text
-
-
-class Hash(Protocol):
-    """What is told of every byte that is read, such as `hashlib.sha256()`."""
-
-    def update(self, content: bytes) -> None: ...
 
 
 class Place(NamedTuple):
@@ -95,8 +166,8 @@ BEGIN = Place()
 class Reading:
     """A binary file, gone through by line from a place on; `place` is where it is now."""
 
-    def __init__(self, file: BinaryIO, name: str, place: Place = BEGIN, digest: Hash | None = None):
-        self.file, self.name, self.place, self.digest = file, name, place, digest
+    def __init__(self, file: BinaryIO, name: str, place: Place = BEGIN, told: Told | None = None):
+        self.file, self.name, self.place, self.told = file, name, place, told
         if place.at:
             file.seek(place.at)
 
@@ -116,8 +187,8 @@ class Reading:
                     f" {error.start + 1}. Convert it, for example with iconv."
                 ) from error
             self.place = Place(self.place.at + len(raw), number)
-            if self.digest:
-                self.digest.update(raw)
+            if self.told:
+                self.told(raw)
             yield number, line
 
     def paragraphs(self) -> Iterator[str]:
@@ -145,7 +216,7 @@ class Reading:
 
 
 def rows(path: Path | str, field: str, first: int = 0) -> Iterator[Example]:
-    """The examples of a column of a parquet file, here or behind a URL, from a row on: of the row groups before it
+    """The examples of a column of a parquet file, here or behind a URL, from a row on. Of the row groups before it
     nothing is read."""
     with table(path) as file:
         names = file.schema_arrow.names
@@ -181,45 +252,50 @@ def table(path: Path | str) -> Iterator:
         raise UserError(f"{path} cannot be read as parquet: {first_line(error)}") from error
 
 
-READERS = {".txt": "paragraphs", ".md": "paragraphs", ".jsonl": "records", ".parquet": "rows"}
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind."""
+    line = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON]
+    return "".join(c if c.isprintable() else "?" for c in line).rstrip()
 
 
 def kind_of(path: Path | str) -> str:
     return READERS[os.path.splitext(path)[1].lower()]
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind."""
-    said = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON]
-    return "".join(c if c.isprintable() else "?" for c in said).rstrip()
-
-
-def read(path: Path | str, field: str, place: Place = BEGIN, digest: Hash | None = None) -> Iterator[Example]:
+def read(path: Path | str, field: str, place: Place = BEGIN, told: Told | None = None) -> Iterator[Example]:
     """The examples of a file from a place on, by its suffix. Raises UserError where it cannot be read."""
     if (kind := kind_of(path)) == "rows":
         yield from rows(path, field, place.at)
         return
-    with reading(path, place, digest) as file:
-        yield from file.paragraphs() if kind == "paragraphs" else file.records(field)
+    with opened(path) as file:
+        lines = Reading(file, str(path), place, told)
+        yield from lines.paragraphs() if kind == "paragraphs" else lines.records(field)
 
 
-def ends(path: Path | str, digest: Hash) -> Iterator[Place]:
+def ends(path: Path | str, told: Told) -> Iterator[Place]:
     """The place after each example of a file. Nothing is parsed, and of a parquet file only the footer is read."""
     if (kind := kind_of(path)) == "rows":
         with table(path) as file:
             count = file.metadata.num_rows
         yield from (Place(row + 1) for row in range(count))
         return
-    with reading(path, digest=digest) as file:
-        for _ in file.paragraphs() if kind == "paragraphs" else file.filled():
-            yield file.place
+    with opened(path) as file:
+        lines = Reading(file, str(path), told=told)
+        for _ in lines.paragraphs() if kind == "paragraphs" else lines.filled():
+            yield lines.place
+
+
+def typed(field: str) -> Iterator[Example]:
+    """The examples of standard input."""
+    with readable("standard input"):
+        yield from Reading(sys.stdin.buffer, "standard input").records(field)
 
 
 @contextlib.contextmanager
-def reading(path: Path, place: Place = BEGIN, digest: Hash | None = None) -> Iterator[Reading]:
-    """A file of lines, open. Raises UserError where it, or what is read of it, cannot be read."""
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file, open. Raises UserError where it, or what is read of it, cannot be read."""
     with readable(str(path)), path.open("rb") as file:
-        yield Reading(file, str(path), place, digest)
+        yield file
 
 
 @contextlib.contextmanager
@@ -231,16 +307,10 @@ def readable(name: str) -> Iterator[None]:
         raise UserError(f"Cannot read {name}: {error.strerror or error}.") from error
 
 
-def typed(name: str, field: str) -> Iterator[Example]:
-    """The examples of standard input."""
-    with readable(name):
-        yield from Reading(sys.stdin.buffer, name).records(field)
-
-
 def tail(path: Path) -> list:
-    """[size, sha256 of the last bytes]: most changes show in them, and nobody reads the whole; of parquet it is the
+    """[size, sha256 of the last bytes]: most changes show in them, and nobody reads the whole. Of parquet it is the
     footer."""
-    with readable(str(path)), path.open("rb") as file:
+    with opened(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL))
         return [size, hashlib.sha256(file.read()).hexdigest()]
@@ -248,8 +318,8 @@ def tail(path: Path) -> list:
 
 def digest(paths: Sequence[Path]) -> str:
     """sha256 of one file's contents as `sha256sum` prints it; of several, the sha256 of those, one a line, in order."""
-    found = []
+    digests = []
     for path in paths:
-        with readable(str(path)), path.open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found[0] if len(found) == 1 else hashlib.sha256("\n".join(found).encode()).hexdigest()
+        with opened(path) as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()

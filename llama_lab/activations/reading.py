@@ -6,21 +6,108 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.activations import shards, verification
-from llama_lab.activations.columns import Column
-from llama_lab.activations.folder import Folder
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import Folder, open_folder
 from llama_lab.activations.moments import Moments, joined
 from llama_lab.activations.records import Commit, Whole, as_json, commits, plain, read_commit, shard_name
 from llama_lab.activations.store import INDEX, LONGEST_INDEX, RUN, read_index, read_run, read_whole, spec_of
 
 OPEN_SHARDS = 1024  # whose headers are remembered
+
+
+class Column:
+    """Rows `[rows ...]` of a store: one site, or one of the labels, read where it is sliced and only there. It is
+    sliced as an array is: a number, `a:b`, indices or a mask; what follows a comma slices the rows.
+
+    A slice that lies in one shard is a read-only view of the file, nothing is copied. bfloat16 values are
+    `ml_dtypes.bfloat16`: JAX takes them as they are, and
+    `torch.from_numpy(x.copy().view(numpy.int16)).view(torch.bfloat16)` makes them PyTorch's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dtype: np.dtype,
+        row: Sequence[int],
+        ends: np.ndarray,
+        read: Callable[[int, int, int], np.ndarray],
+    ):
+        """ends: int64 [units], the number of rows up to the end of each. read: rows start..stop of a unit."""
+        self.name, self.dtype, self._ends, self._read = name, dtype, ends, read
+        self.shape = (int(ends[-1]) if len(ends) else 0, *row)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"Column({self.name}, {self.dtype} {list(self.shape)})"
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for unit, rows in enumerate(np.diff(self._ends, prepend=0)):
+            yield from self._read(unit, 0, int(rows))
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return np.array(self[:], dtype=dtype, copy=copy)
+
+    def __getitem__(self, key) -> np.ndarray:
+        """Raises UserError for a row that the store does not have."""
+        if isinstance(key, tuple):
+            rows = self[key[0]]
+            return rows[key[1:] if isinstance(key[0], int | np.integer) else (slice(None), *key[1:])]
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            return self._span(start, max(start, stop)) if step == 1 else self._gather(np.arange(start, stop, step))
+        if isinstance(key, int | np.integer):
+            row = int(self._checked(np.array([key]))[0])
+            return self._span(row, row + 1)[0]
+        rows = self._checked(np.asarray(key))
+        if len(rows) and (np.diff(rows) == 1).all():
+            return self._span(int(rows[0]), int(rows[-1]) + 1)
+        return self._gather(rows)
+
+    def _checked(self, rows: np.ndarray) -> np.ndarray:
+        """Indices int64 from 0, of indices that may count from the end, or of a mask."""
+        if rows.dtype == bool and rows.shape == (len(self),):
+            return np.flatnonzero(rows)
+        if rows.ndim != 1 or not (np.issubdtype(rows.dtype, np.integer) or not rows.size):
+            raise UserError(
+                f"Rows of {self.name} are asked for as {rows.dtype} {list(rows.shape)}; give whole numbers, or a mask"
+                f" of {len(self)}."
+            )
+        rows = rows.astype(np.int64)
+        if (outside := rows[(rows < -len(self)) | (rows >= len(self))]).size:
+            raise UserError(f"Row {outside[0]} of {self.name} is asked for; the store has {len(self):,} rows.")
+        return np.where(rows < 0, rows + len(self), rows)
+
+    def _span(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop: a view where one shard has them all."""
+        parts, unit = [], int(np.searchsorted(self._ends, start, "right"))
+        while start < stop:
+            begin, end = int(self._ends[unit - 1]) if unit else 0, min(int(self._ends[unit]), stop)
+            if end > start:
+                parts.append(self._read(unit, start - begin, end - begin))
+            start, unit = end, unit + 1
+        if not parts:
+            return np.empty((0, *self.shape[1:]), self.dtype)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _gather(self, rows: np.ndarray) -> np.ndarray:
+        """Any rows in any order, each unit visited once."""
+        values = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        units = np.searchsorted(self._ends, rows, "right")
+        order = np.argsort(units, kind="stable")
+        for at in np.split(order, np.flatnonzero(np.diff(units[order])) + 1) if len(rows) else ():
+            unit = int(units[at[0]])
+            local = rows[at] - (self._ends[unit - 1] if unit else 0)
+            low = int(local.min())
+            values[at] = self._read(unit, low, int(local.max()) + 1)[local - low]
+        return values
 
 
 class ActivationStore:
@@ -73,15 +160,10 @@ class ActivationStore:
         that is not there."""
         if name not in (known := (*self.sites, *shards.LABELS)):
             raise UserError(f"No {name!r} in {self.folder.where}.{near(str(name), known)}")
-        label = name in shards.LABELS
-        dtype = shards.LABELS[name] if label else shards.kept_as(self.run["spec"]["dtype"])
-        return Column(
-            name,
-            dtype,
-            () if label else self.run["spec"]["sites"][name],
-            self._ends,
-            functools.partial(self._read, name),
-        )
+        spec = self.run["spec"]
+        row = spec["sites"].get(name, ())
+        dtype = shards.LABELS[name] if name in shards.LABELS else shards.kept_as(spec["dtype"])
+        return Column(name, dtype, row, self._ends, functools.partial(self._read, name))
 
     def site(self, name: str, layer: int | None = None) -> Column:
         """`site("resid_post", 3)` is `store["resid_post:3"]`."""
@@ -107,13 +189,13 @@ class ActivationStore:
         for name in wanted:
             if name not in shards.LABELS:
                 raise UserError(f"Rows have no {name!r}.{near(name, shards.LABELS)}")
-        found = [np.empty(0, np.int64)]
+        rows = [np.empty(0, np.int64)]
         for unit, commit in enumerate(self._units):
             mask = np.ones(commit.rows, bool)
             for name, values in wanted.items():
                 mask &= np.isin(self._read(name, unit, 0, commit.rows), np.atleast_1d(values))
-            found.append(self._ends[unit] - commit.rows + np.flatnonzero(mask))
-        return np.concatenate(found)
+            rows.append(self._ends[unit] - commit.rows + np.flatnonzero(mask))
+        return np.concatenate(rows)
 
     def example(self, number: int) -> dict[str, np.ndarray]:
         """All that is kept of one example: each site [rows ...], and its token, example, segment and position
@@ -188,10 +270,7 @@ class ActivationStore:
     def _moments(self) -> dict[str, Moments]:
         if self.complete:
             return self._whole.moments
-        merged: dict[str, Moments] = {}
-        for commit in self._units:
-            merged = joined(merged, read_commit(self.folder, commit.unit).moments)
-        return merged
+        return functools.reduce(joined, (read_commit(self.folder, c.unit).moments for c in self._units), {})
 
     def verify(self) -> list[verification.Problem]:
         """Everything that is wrong with the files, see `verification.verify`. Reads all of them."""
@@ -219,8 +298,8 @@ def indexed(folder: Folder, whole: Whole) -> list[Commit] | None:
     if content is None or hashlib.sha256(content).hexdigest() != whole.index_sha256:
         return None
     try:
-        found = [Commit(**row) for row in read_index(content).select([*Commit.model_fields]).to_pylist()]
+        units = [Commit(**row) for row in read_index(content).select([*Commit.model_fields]).to_pylist()]
     except (pa.ArrowException, OSError, ValueError, KeyError):
         return None
-    same = hashlib.sha256(as_json([plain(c) for c in found])).hexdigest() == whole.commits_sha256
-    return found if same else None
+    same = hashlib.sha256(as_json([plain(c) for c in units])).hexdigest() == whole.commits_sha256
+    return units if same else None

@@ -41,9 +41,9 @@ class Numbers(Declared):
     m2: Number | list[Number] | list[list[Number]]
 
 
-def unpacked(found: Numbers) -> Moments:
+def unpacked(numbers: Numbers) -> Moments:
     """Moments back from JSON. Raises ValueError where mean and m2 are not of one shape."""
-    moments = Moments(found.count, np.array(found.mean, np.float64), np.array(found.m2, np.float64))
+    moments = Moments(numbers.count, np.array(numbers.mean, np.float64), np.array(numbers.m2, np.float64))
     if moments.mean.shape != moments.m2.shape:
         raise ValueError("mean and m2 do not belong together")
     return moments
@@ -129,12 +129,9 @@ def commits(folder: Folder) -> dict[int, Commit]:
     A commit whose shard is missing or cut short is left out, so that a resumed run does the unit again. Raises
     UserError for one that is damaged itself.
     """
-    sizes, found = folder.sizes("units/"), {}
-    for unit in committed(sizes):
-        commit = read_commit(folder, unit, Commit)
-        if sizes.get(shard_name(unit)) == commit.bytes:
-            found[unit] = commit
-    return found
+    sizes = folder.sizes("units/")
+    read = {unit: read_commit(folder, unit, Commit) for unit in committed(sizes)}
+    return {unit: commit for unit, commit in read.items() if sizes.get(shard_name(unit)) == commit.bytes}
 
 
 def committed_unit(folder: Folder, unit: int) -> Commit | None:
@@ -155,9 +152,7 @@ def read_commit(folder: Folder, unit: int, kind: type[Commit] = Sealed) -> Commi
     """The commit of a unit; as a `Commit` without its moments. Raises UserError when it is not there, no JSON, changed,
     lacks a field or belongs to another unit."""
     name = f"{folder.where}/{commit_name(unit)}"
-    values = record(folder.read(commit_name(unit)), name, AGAIN)
-    if SEALED not in values:
-        raise UserError(f"{name} has no {SEALED}. {AGAIN}")
+    values = record(folder.read(commit_name(unit)), name, AGAIN, must_be_sealed=True)
     commit = boundary.read(kind, values, name, AGAIN)
     if commit.unit != unit:
         raise UserError(f"{name} is the commit of unit {commit.unit}. {AGAIN}")
@@ -173,20 +168,18 @@ def sealed(values: Mapping, indent: int | None = None) -> bytes:
     return body + SEAL % hashlib.sha256(body).hexdigest().encode()
 
 
-def intact(content: bytes) -> bool:
-    """Whether a seal fits what is before it."""
-    body = content[: -len(SEAL % (b"0" * 64))]
-    return content == body + SEAL % hashlib.sha256(body).hexdigest().encode()
-
-
-def record(content: bytes | None, name: str, remedy: str = "") -> dict:
+def record(content: bytes | None, name: str, remedy: str = "", must_be_sealed: bool = False) -> dict:
     """A JSON object, whose seal fits if it has one: earlier versions sealed only commits. Raises UserError when the
     file is missing, holds none, or has been changed."""
     if content is None:
         raise UserError(f"{name} is missing.")
     values = boundary.read(dict[str, Any], boundary.parse(content, name, remedy), name, remedy)
-    if SEALED in values and not intact(content):
-        raise UserError(f"{name} has been changed since it was written: its seal does not fit. {remedy}")
+    if SEALED in values:
+        body = content[: -len(SEAL % (b"0" * 64))]
+        if content != body + SEAL % hashlib.sha256(body).hexdigest().encode():
+            raise UserError(f"{name} has been changed since it was written: its seal does not fit. {remedy}")
+    elif must_be_sealed:
+        raise UserError(f"{name} has no {SEALED}. {remedy}")
     return values
 
 
@@ -199,20 +192,12 @@ def packed(moments: Moments) -> dict:
     """As JSON, to the last bit: Python writes a float64 so that it reads back the same; what is not finite as a
     string."""
 
-    def numbers(values: np.ndarray):
-        return (
-            [numbers(v) for v in values]
-            if np.ndim(values)
-            else float(values)
-            if np.isfinite(values)
-            else str(float(values))
-        )
+    def numbers(values):
+        if np.ndim(values):
+            return [numbers(value) for value in values]
+        return float(values) if np.isfinite(values) else str(float(values))
 
-    return {
-        "count": int(moments.count),
-        "mean": numbers(np.asarray(moments.mean, np.float64)),
-        "m2": numbers(np.asarray(moments.m2, np.float64)),
-    }
+    return {"count": int(moments.count), "mean": numbers(moments.mean), "m2": numbers(moments.m2)}
 
 
 def as_json(value: object, indent: int | None = None) -> bytes:

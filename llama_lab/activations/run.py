@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,21 +15,24 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import whole
 from llama_lab.activations import store
 from llama_lab.activations.batches import Unit
-from llama_lab.activations.flow import Work
 from llama_lab.activations.folder import Folder
+from llama_lab.activations.moments import Moments
 from llama_lab.activations.plan import Plan, Shard, share_of
 from llama_lab.activations.program import Compiled, encode
 from llama_lab.activations.records import Commit, commits, committed_unit
 from llama_lab.activations.sources import Chunk, Source, changed, chunks
-from llama_lab.activations.supply import Supply
+
+T = TypeVar("T")
+END = object()
+PATIENCE = 0.01  # seconds
 
 
 class Progress(NamedTuple):
     """How far a run is.
 
     units, examples, tokens, bytes: what this call has committed, in so many seconds. before: examples of what is asked
-    for that were committed before, or by somebody else since. total: examples asked for, None where that is not known.
-    unit: the one just committed or found committed, None in the first call: the folder is claimed, work begins.
+    for that were committed before, or by another process since. total: examples asked for, None where that is not
+    known. unit: the one just committed or found committed, None in the first call: the folder is claimed, work begins.
     """
 
     units: int
@@ -68,25 +72,74 @@ class RunReport:
 
 
 def summed(
-    out: str, found: Collection[Commit], reports: Sequence[RunReport], *, written: int, tokens: int, seconds: float,
-    complete: bool,
-) -> RunReport:  # fmt: skip
-    """One report of several processes. found: the commits of all that was asked for. reports: of those that ended
-    their work, whose padding and compilations are known. written, tokens: by all of them, also those that did not."""
+    out: str, asked: Collection[Commit], reports: Sequence[RunReport], done: Progress, complete: bool
+) -> RunReport:
+    """One report of several processes. asked: the commits of all that was asked for. reports: of those that ended
+    their work, whose padding and compilations are known. done: by all of them, also those that did not."""
     slots = sum(report.tokens / (1 - report.padding) for report in reports if report.tokens)
     return RunReport(
         out=out,
-        units=len(found),
-        rows=sum(commit.rows for commit in found),
-        bytes=sum(commit.bytes for commit in found),
-        written=written,
-        tokens=tokens,
+        units=len(asked),
+        rows=sum(commit.rows for commit in asked),
+        bytes=sum(commit.bytes for commit in asked),
+        written=done.units,
+        tokens=done.tokens,
         padding=1 - sum(report.tokens for report in reports) / slots if slots else 0.0,
         compilations=sum(report.compilations for report in reports),
-        seconds=seconds,
-        tokens_per_second=tokens / seconds if seconds else 0.0,
+        seconds=done.seconds,
+        tokens_per_second=done.tokens / done.seconds if done.seconds else 0.0,
         complete=complete,
     )
+
+
+class Supply:
+    """The items of an iterator that may wait for ever, each asked for when it is needed, in a thread that nobody waits
+    for. Gives None once where an item does not come at once. `close` ends the wait for the next item."""
+
+    def __init__(self, items: Iterable[T]):
+        self.items: SimpleQueue = SimpleQueue()
+        self.wanted, self.closed = threading.Semaphore(0), False
+        threading.Thread(target=self._fetch, args=(iter(items),), name="supply", daemon=True).start()
+
+    def _fetch(self, items: Iterator[T]) -> None:
+        item, error = None, None
+        while item is not END and error is None:
+            self.wanted.acquire()
+            if self.closed:
+                return
+            try:
+                item = next(items, END)
+            except BaseException as caught:  # whatever it is, the reader must hear of it
+                error = caught
+            self.items.put((item, error))
+
+    def __iter__(self) -> Iterator[T | None]:
+        while not self.closed:
+            self.wanted.release()
+            try:
+                item, error = self.items.get(timeout=PATIENCE)
+            except Empty:
+                yield None
+                item, error = self.items.get()
+            if error:
+                raise error
+            if item is END:
+                return
+            yield item
+
+    def close(self) -> None:
+        self.closed = True
+        self.items.put((END, None))
+        self.wanted.release()
+
+
+class Work(NamedTuple):
+    """A unit with all its values, ready to be written."""
+
+    unit: Unit
+    chunk: Chunk
+    values: dict[str, np.ndarray]
+    moments: dict[str, Moments]
 
 
 class Run:
@@ -109,7 +162,6 @@ class Run:
         self.passed: dict[str, str] = {}  # a number as JSON knows it → sha256 of its examples
         self.shard: Shard | None = None
         self.total: int | None = None
-        self.supply: Supply | None = None
         self.units = self.examples = self.tokens = self.slots = self.bytes = 0
         self.before = self.stored = self.rows = self.stored_bytes = 0
 
@@ -120,18 +172,18 @@ class Run:
             for number, commit in commits(self.folder).items():
                 self.passed[str(number)] = commit.source_sha256
                 if self.mine(number):
-                    self.found(commit)
+                    self.pass_over(commit)
         elif units is None:
             numbers = share_of(range(self.count), shard)
             self.total = sum(self.plan.part(number).examples for number in numbers)
             self.left = [number for number in numbers if not self.done(number)]
         else:
-            self.left = self.supply = Supply(units)
+            self.left = Supply(units)
 
     def close(self) -> None:
         """Wait for no more units: whoever hands them out may never do so again."""
-        if self.supply:
-            self.supply.close()
+        if isinstance(self.left, Supply):
+            self.left.close()
 
     def begin(self) -> None:
         self.start = time.perf_counter()
@@ -141,26 +193,23 @@ class Run:
         return not self.shard or number % self.shard[1] == self.shard[0]
 
     def done(self, number: int) -> bool:
-        """Whether a unit is committed, by whomever."""
-        commit = committed_unit(self.folder, number)
-        if commit:
-            self.found(commit)
+        """Whether a unit is committed, by whichever process."""
+        if commit := committed_unit(self.folder, number):
+            self.pass_over(commit)
         return commit is not None
 
-    def found(self, commit: Commit) -> None:
+    def pass_over(self, commit: Commit) -> None:
+        """Count a unit that was found committed."""
         with self.lock:
             self.before += commit.examples
-            self.stored, self.rows, self.stored_bytes = (
-                self.stored + 1, self.rows + commit.rows, self.stored_bytes + commit.bytes,
-            )  # fmt: skip
+            self.stored += 1
+            self.rows += commit.rows
+            self.stored_bytes += commit.bytes
 
     def chunks(self, look: bool) -> Iterator[Chunk | None]:
-        """The examples of the units that are left, None while none is handed out. look: pass over those that somebody
-        has committed since."""
-        if self.plan is None:
-            yield from self.in_order()
-            return
-        for number in self.left:
+        """The examples of the units that are left, None while none is handed out. look: pass over those that another
+        process has committed since. Raises UserError where what is passed over is not what it was."""
+        for number in self.left if self.plan else ():
             if number is None:
                 yield None
                 continue
@@ -169,10 +218,7 @@ class Run:
                 self.tell(number)
             else:
                 yield self.source.chunk(part)
-
-    def in_order(self) -> Iterator[Chunk]:
-        """The same, all of the source being read. Raises UserError where what is passed over is not what it was."""
-        for chunk in chunks(self.source, self.size):
+        for chunk in () if self.plan else chunks(self.source, self.size):  # in order: all of the source is read
             self.count += 1
             if (sha256 := self.passed.get(str(chunk.number))) is not None:
                 if sha256 != chunk.sha256:
@@ -180,27 +226,31 @@ class Run:
             elif self.mine(chunk.number):
                 yield chunk
 
-    def planned(self, look: bool) -> Iterator[tuple[Unit, Chunk] | None]:
-        """(unit, its examples) of what is left, None while none is handed out."""
+    def planned(self, look: bool) -> Iterator[tuple[Unit, Chunk] | Exception | None]:
+        """(unit, its examples) of what is left, None while none is handed out. An error that ends it comes as the last
+        item: what came before is not to be lost."""
         ids, plan = encode(self.extractor.checkpoint), self.extractor.plan
-        for chunk in self.chunks(look):
-            yield chunk and (plan(chunk.number, chunk.first, [ids(example) for example in chunk.examples]), chunk)
+        try:
+            for chunk in self.chunks(look):
+                yield chunk and (plan(chunk.number, chunk.first, [ids(example) for example in chunk.examples]), chunk)
+        except Exception as error:
+            yield error
 
     def write(self, work: Work) -> None:
         """Commit a unit. Raises UserError for values that are not finite: they would spoil every mean."""
-        unit, chunk = work.unit, work.chunk
-        for site, found in work.moments.items():
-            if not (np.isfinite(found.mean).all() and np.isfinite(found.m2).all()):
+        unit = work.unit
+        for site, moments in work.moments.items():
+            if not (np.isfinite(moments.mean).all() and np.isfinite(moments.m2).all()):
                 raise UserError(
                     f"{site} has values in unit {unit.number} that {self.extractor.spec.dtype} cannot hold (not"
                     " finite); choose bfloat16 or float32."
                 )
-        about = dict(first=unit.first, examples=unit.count, tokens=unit.tokens, source_sha256=chunk.sha256)
+        about = dict(first=unit.first, examples=unit.count, tokens=unit.tokens, source_sha256=work.chunk.sha256)
         commit = store.write_unit(self.folder, unit.number, work.values | unit.rows, about, work.moments)
         with self.lock:
-            self.units, self.examples, self.bytes = (
-                self.units + 1, self.examples + unit.count, self.bytes + commit.bytes,
-            )  # fmt: skip
+            self.units += 1
+            self.examples += unit.count
+            self.bytes += commit.bytes
             self.tokens += unit.tokens
             self.slots += len(unit.batches) * self.extractor.shape[0] * self.extractor.shape[1]
             self.rows += commit.rows

@@ -1,4 +1,5 @@
-"""One model over several devices: weights split by what they are, batches over "data", for models larger than a device.
+"""One model over several devices, of one process or of several, for models larger than a device: weights split by what
+they are, batches over "data".
 
     mesh(2, 4): 8 devices                    data: rows of the batch, each part with all of the weights
                                              tensor: heads, hidden units and vocabulary, each part with all of the batch
@@ -10,13 +11,26 @@ https://arxiv.org/abs/2105.04663).
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import TypeVar
+
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from llama_jax.model import Model
 from llama_jax.plumbing.errors import UserError
 
+T = TypeVar("T")
+JOIN = 120  # seconds that all processes have to meet
+HEARTBEAT = 30  # seconds without one, and a process counts as dead: the others end
 # (part of the model, its weight): the axis of the weight that goes over "tensor"; what is not here is on every device
 SPLIT = {
     ("embedding", "weight"): 0,
@@ -36,12 +50,11 @@ def mesh(data: int, tensor: int) -> Mesh:
 
     A row of the grid, which exchanges values in each layer, lies within a process where it can.
     """
-    found = len(jax.devices())
-    if min(data, tensor) < 1 or data * tensor != found:
+    if min(data, tensor) < 1 or data * tensor != len(jax.devices()):
         raise UserError(
-            f"A mesh of {data} x {tensor} needs {data * tensor} devices; JAX sees {found}, processes:"
-            f" {jax.process_count()}."
-            " Choose a mesh of that many, or limit what is visible (CUDA_VISIBLE_DEVICES, JAX_NUM_CPU_DEVICES)."
+            f"A mesh of {data} x {tensor} needs {data * tensor} devices; JAX sees {len(jax.devices())}, processes:"
+            f" {jax.process_count()}. Choose a mesh of that many, or limit what is visible (CUDA_VISIBLE_DEVICES,"
+            " JAX_NUM_CPU_DEVICES)."
         )
     return jax.make_mesh((data, tensor), ("data", "tensor"), axis_types=(AxisType.Auto, AxisType.Auto))
 
@@ -101,3 +114,64 @@ def host() -> jax.Device:
             "JAX may not use the processor here, where weights are loaded before they are spread; add it: "
             f"JAX_PLATFORMS={jax.config.jax_platforms},cpu"
         ) from error
+
+
+def join(seconds: int = JOIN) -> None:
+    """Meet the other processes that SLURM, Open MPI, Kubernetes, a TPU pod, whatever `jax.distributed.initialize`
+    detects, has started. Must come before anything that JAX computes.
+
+    Raises UserError where no launcher is detected. Where the others do not answer in time the process ends with one
+    line and exit code 2, because JAX's runtime would end it with a core dump.
+    """
+    jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM from ending the process
+
+    def give_up() -> None:
+        print(
+            f"error: The other processes of the mesh did not answer within {seconds} s; start all of them, and check"
+            " that they reach each other.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(2)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        jax.distributed.initialize(initialization_timeout=2 * seconds, heartbeat_timeout_seconds=HEARTBEAT)
+        jax.devices()  # here the processes tell each other their devices
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            "No launcher is detected here; start every process of a mesh by srun, mpirun or on a TPU pod"
+            f" ({type(error).__name__}: {error})."
+        ) from error
+    except RuntimeError as error:
+        raise UserError(f"JAX could not start as one of several processes: {str(error).splitlines()[0]}") from error
+    finally:
+        timer.cancel()
+
+
+def agreed(value: T) -> T:
+    """The first process's value, in all of them: JSON values. All must call it."""
+    if jax.process_count() == 1:
+        return value
+    content = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(content.size)))
+    received = multihost_utils.broadcast_one_to_all(np.resize(content, size))
+    return json.loads(received.astype(np.uint8).tobytes())
+
+
+@contextlib.contextmanager
+def leaving() -> Iterator[None]:
+    """A process that fails while others wait for it leaves at once: an orderly exit would first wait for them."""
+    try:
+        yield
+    except BaseException as error:
+        if not jax.distributed.is_initialized() or isinstance(error, SystemExit):
+            raise
+        if isinstance(error, UserError):
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        elif not isinstance(error, KeyboardInterrupt):
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit({UserError: 2, KeyboardInterrupt: 130}.get(type(error), 1))

@@ -62,12 +62,9 @@ def serialise(tensors: Mapping[str, np.ndarray]) -> list[memoryview]:
     order = sorted(tensors, key=lambda name: (list(kinds).index(tensors[name].dtype), name))
     entries, end = {}, 0
     for name in order:
-        begin, end = end, end + tensors[name].nbytes
-        entries[name] = {
-            "dtype": kinds[tensors[name].dtype],
-            "shape": list(tensors[name].shape),
-            "data_offsets": [begin, end],
-        }
+        tensor, begin = tensors[name], end
+        end += tensor.nbytes
+        entries[name] = {"dtype": kinds[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     head = json.dumps(entries, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)  # tensors begin at a multiple of 8 bytes
     raw = [np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8) for name in order]
@@ -75,7 +72,7 @@ def serialise(tensors: Mapping[str, np.ndarray]) -> list[memoryview]:
 
 
 def kept_as(name: str) -> np.dtype:
-    """numpy's dtype for "bfloat16", "float16" or "float32"."""
+    """NumPy's dtype for "bfloat16", "float16" or "float32"."""
     return DTYPES[{"bfloat16": "BF16", "float16": "F16", "float32": "F32"}[name]]
 
 
@@ -97,7 +94,9 @@ def read_header(folder: Folder, name: str) -> dict[str, Tensor]:
     if size is None:
         raise UserError(f"{file} is missing.")
     start = folder.part(name, 0, min(size, GUESS)).tobytes()
-    length = header_length(start, size, file)
+    length = 8 + int.from_bytes(start[:8], "little")
+    if len(start) < 8 or not 10 <= length <= min(8 + LONGEST_HEADER, size):
+        raise UserError(f"{file} is truncated or no safetensors file: its header does not fit in {size:,} bytes.")
     return parse(start[:length] if length <= len(start) else folder.part(name, 0, length).tobytes(), size, file)
 
 
@@ -110,37 +109,23 @@ def read(folder: Folder, name: str, tensor: Tensor, start: int, stop: int) -> np
     return raw.view(tensor.dtype).reshape(stop - start, *tensor.shape[1:])
 
 
-def header_length(start: bytes, size: int, file: str) -> int:
-    """Bytes up to the first tensor, from the first 8 of a file of `size` bytes. Raises UserError when they are not the
-    start of a shard."""
-    length = int.from_bytes(start[:8], "little")
-    if len(start) < 8 or not 2 <= length <= min(LONGEST_HEADER, size - 8):
-        raise UserError(f"{file} is truncated or no safetensors file: its header does not fit in {size:,} bytes.")
-    return 8 + length
-
-
 def parse(head: bytes, size: int, file: str) -> dict[str, Tensor]:
-    """Name → tensor, from a file's first bytes (`header_length`). Raises UserError unless the tensors fill the file
+    """Name → tensor, from the bytes before the first tensor. Raises UserError unless the tensors fill the file
     exactly."""
     where = f"{file}, its header"
     entries = boundary.read(dict[str, Any], boundary.parse(head[8:], where), where)
     entries.pop("__metadata__", None)
-    found = {name: tensor(one, len(head)) for name, one in boundary.read(dict[str, Entry], entries, where).items()}
+    tensors = {
+        name: Tensor(DTYPES[entry.dtype], tuple(entry.shape), *(len(head) + at for at in entry.data_offsets))
+        for name, entry in boundary.read(dict[str, Entry], entries, where).items()
+    }
     end = len(head)
-    for name, one in sorted(found.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if one.begin != end or one.end - one.begin != math.prod(one.shape) * one.dtype.itemsize:
-            raise UserError(
-                f"{file} has an invalid header: bytes {one.begin} to {one.end} cannot be {name} {list(one.shape)}."
-            )
-        end = one.end
+    for name, (dtype, shape, begin, after) in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if begin != end or after - begin != math.prod(shape) * dtype.itemsize:
+            raise UserError(f"{file} has an invalid header: bytes {begin} to {after} cannot be {name} {list(shape)}.")
+        end = after
     if end != size:
         raise UserError(
             f"{file} is {size:,} bytes; its header says {end:,}. It is {'truncated' if size < end else 'damaged'}."
         )
-    return found
-
-
-def tensor(entry: Entry, offset: int) -> Tensor:
-    """One entry of a header, its bytes counted from the start of the file."""
-    begin, end = entry.data_offsets
-    return Tensor(DTYPES[entry.dtype], tuple(entry.shape), offset + begin, offset + end)
+    return tensors

@@ -8,7 +8,9 @@
                                 `hub`
     a Python object             an iterable of texts or of lists of token ids, or a dataset of the `datasets` library
 
-Examples are numbered from 0 in this order, whatever is done with them.
+Examples are numbered from 0 in this order, whatever is done with them. A source is cut into units without making its
+examples, so that any unit can be read alone afterwards. A start is where a unit begins, as numbers that mean something
+to its source only; it is kept as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -32,45 +34,84 @@ from llama_jax.plumbing.boundary import Declared
 from llama_jax.plumbing.errors import UserError
 from llama_lab import corpus
 from llama_lab.activations import hub, readers
-from llama_lab.activations.cuts import Files, Items, Part, parts
-from llama_lab.activations.finding import find
-from llama_lab.activations.readers import Example, example
+from llama_lab.activations.readers import BEGIN, Example, Place, Told, example
 from llama_lab.activations.spec import Whole
 
 FIELD = "text"  # the field of a record that is read where no other is named
 LARGEST_UNIT = 64 << 20  # characters and token ids that are held at a time, as a list and as the JSON that is hashed
 
+Start = tuple[int, ...]
+Read = Callable[[], Iterator[Example]]
 
-class Asked(Declared):
-    """What is read of a source: the field of its records, and how many examples at most."""
 
-    field: str | None
-    limit: Annotated[Whole, Field(ge=1, lt=1 << 62)] | None
+class Part(NamedTuple):
+    """A unit of a source: its number, its first example, how many it has, where these begin, and the sha256 of the
+    lines that hold them; of what has no lines, of nothing."""
+
+    number: int
+    first: int
+    examples: int
+    start: Start
+    sha256: str
+
+
+class Files:
+    """Examples in files, one file after the other; a start is (file, byte, lines before it) or (file, row, 0)."""
+
+    begin = (0, *BEGIN)
+
+    def __init__(self, paths: Sequence[Path | str], field: str):
+        self.paths, self.field = paths, field
+
+    def read(self, start: Start = begin, told: Told | None = None) -> Iterator[Example]:
+        """The examples from a start on. Of what is before it nothing is read, or of parquet no row group."""
+        number, *place = start
+        for path in self.paths[number:]:
+            yield from readers.read(path, self.field, Place(*place), told)
+            place = BEGIN
+
+    def ends(self, told: Told) -> Iterator[Start]:
+        """The start of what follows, after each example."""
+        return ((i, *place) for i, path in enumerate(self.paths) for place in readers.ends(path, told))
+
+
+class Items:
+    """Examples that can be read by number; a start is (number,)."""
+
+    begin = (0,)
+
+    def __init__(self, count: int, read_from: Callable[[int], Iterator[Example]]):
+        self.count, self.read_from = count, read_from
+
+    def read(self, start: Start = begin, told: Told | None = None) -> Iterator[Example]:
+        return self.read_from(start[0])
+
+    def ends(self, told: Told) -> Iterator[Start]:
+        return ((number,) for number in range(1, self.count + 1))
 
 
 class Source:
     """Examples in a fixed order, each a text or a list of token ids.
 
-    name: for messages. read: an iterator of the examples from the first on. describe: what `about` says. limit: at most
-    so many. repeatable: False where the examples can be had only once. contents: what reads them from any unit on, None
-    where they can be read in order only. stamp: what tells a changed source from this one without reading it whole.
+    name: for messages. contents: what reads the examples from any unit on, or a function that reads them in order only.
+    describe: what `about` says. limit: at most so many. repeatable: False where the examples can be had only once.
+    stamp: what tells a changed source from this one without reading it whole.
     Raises UserError where there is no first example, or it is none.
     """
 
     def __init__(
         self,
         name: str,
-        read: Callable[[], Iterator[Example]],
+        contents: Files | Items | Read,
         describe: Callable[[], dict],
         limit: int | None,
         repeatable: bool = True,
-        contents: Files | Items | None = None,
         stamp: Callable[[], dict] | None = None,
     ):
-        self.name, self.read, self.describe, self.limit = name, read, describe, limit
-        self.repeatable, self.contents, self.marks = repeatable, contents, stamp or describe
-        self.begun = False
-        examples = read()
+        self.contents = contents if isinstance(contents, Files | Items) else None
+        self.name, self.read, self.describe = name, contents.read if self.contents else contents, describe
+        self.limit, self.repeatable, self.marks, self.begun = limit, repeatable, stamp or describe, False
+        examples = self.read()
         try:
             first = next(examples)
         except StopIteration:
@@ -101,22 +142,43 @@ class Source:
         return itertools.islice(self.read(), self.limit)
 
     def parts(self, size: int) -> Iterator[Part]:
-        """Its units of `size` examples. Raises UserError where it can be read in order only."""
+        """Its units of `size` examples, the last one shorter. Files of lines are read to find where lines end; of
+        parquet the footers. Raises UserError where it can be read in order only."""
         if self.contents is None:
             raise UserError(
                 f"{self.name} can be read in order only: which units it has shows at its end. Run it in one process, or"
                 " by shards, or write it to a file first."
             )
-        return parts(self.contents, size, self.limit)
+        return cut(self.contents, checked_size(size), self.limit)
 
     def chunk(self, part: Part) -> Chunk:
         """The examples of one unit; of the others nothing is read. Raises UserError where they are not those that were
         there when it was cut."""
         digest = hashlib.sha256()
-        found = taken(self.contents.read(part.start, digest), part.examples, part.number)
-        if len(found) != part.examples or digest.hexdigest() != part.sha256:
+        examples = taken(self.contents.read(part.start, digest.update), part.examples, part.number)
+        if len(examples) != part.examples or digest.hexdigest() != part.sha256:
             raise UserError(changed(part.number, part.first, part.examples))
-        return Chunk(part.number, part.first, found)
+        return Chunk(part.number, part.first, examples)
+
+
+def checked_size(size: int) -> int:
+    if size < 1:
+        raise UserError(f"A unit of {size} examples is none; give at least 1.")
+    return size
+
+
+def cut(contents: Files | Items, size: int, limit: int | None) -> Iterator[Part]:
+    """See `Source.parts`; `limit` examples at most."""
+    first, start, seen = 0, contents.begin, 0
+    lines = kept = hashlib.sha256()
+    ends = contents.ends(lambda line: lines.update(line))
+    for seen, end in enumerate(itertools.islice(ends, limit), 1):
+        kept = lines.copy()  # blank lines and empty files after the last example are no part of its unit
+        if seen - first == size:
+            yield Part(first // size, first, size, start, kept.hexdigest())
+            first, start, lines = seen, end, hashlib.sha256()
+    if seen > first:
+        yield Part(first // size, first, seen - first, start, kept.hexdigest())
 
 
 @dataclass(frozen=True)
@@ -134,7 +196,7 @@ class Chunk:
 
 
 def changed(unit: int, first: int, examples: int) -> str:
-    """What is said where examples are not those of their unit any more."""
+    """The message where examples are not those of their unit any more."""
     return (
         f"The source has changed: examples {first} to {first + examples - 1} are not those of unit {unit}. Bring the"
         " old source back, or extract into a new folder."
@@ -143,27 +205,33 @@ def changed(unit: int, first: int, examples: int) -> str:
 
 def taken(examples: Iterator[Example], count: int, unit: int) -> list[Example]:
     """The next `count` examples, or all there are. Raises UserError for more than can be held."""
-    found, length = [], 0
-    for one in itertools.islice(examples, count):
-        found.append(one)
-        length += len(one)
+    held, length = [], 0
+    for value in itertools.islice(examples, count):
+        held.append(value)
+        length += len(value)
         if length > LARGEST_UNIT:
             raise UserError(
                 f"Unit {unit} has more than {LARGEST_UNIT:,} characters or token ids; make units smaller (--unit)."
             )
-    return found
+    return held
 
 
 def chunks(source: Iterable[Example], size: int) -> Iterator[Chunk]:
     """A source cut into chunks of `size` examples while it is read in order, the last one shorter: the same ones
     whoever asks. Raises UserError for one that is too large to be held."""
-    if size < 1:
-        raise UserError(f"A unit of {size} examples is none; give at least 1.")
+    checked_size(size)
     examples = iter(source)
     for number in itertools.count():
-        if not (found := taken(examples, size, number)):
+        if not (held := taken(examples, size, number)):
             return
-        yield Chunk(number, number * size, found)
+        yield Chunk(number, number * size, held)
+
+
+class Asked(Declared):
+    """What is read of a source: the field of its records, and how many examples at most."""
+
+    field: str | None
+    limit: Annotated[Whole, Field(ge=1, lt=1 << 62)] | None
 
 
 def open_source(source, field: str | None = None, limit: int | None = None) -> Source:
@@ -181,9 +249,11 @@ def open_source(source, field: str | None = None, limit: int | None = None) -> S
     field, limit = asked.field or FIELD, asked.limit
     if isinstance(source, str | os.PathLike):
         return named(os.fsdecode(source), field, limit)
-    if hub.is_dataset(source):
-        return dataset_source(source, field, limit)
-    return object_source(source, field, limit)
+    if not hub.is_dataset(source):
+        return object_source(source, field, limit)
+    name, describe = hub.name_of(source), partial(hub.about, source, field)
+    read_from = partial(hub.rows, source, field, name)
+    return Source(name, Items(len(source), read_from) if hasattr(source, "__len__") else read_from, describe, limit)
 
 
 def named(source: str, field: str, limit: int | None) -> Source:
@@ -191,45 +261,21 @@ def named(source: str, field: str, limit: int | None) -> Source:
     if source == "manual":
         texts = corpus.paragraphs()
         items = Items(len(texts), lambda first: iter(texts[first:]))
-        return Source("manual", items.read, manual, limit, contents=items)
+        # Python's version shows in the contents
+        return Source("manual", items, lambda: dict(kind="manual", sha256=Chunk(0, 0, texts).sha256), limit)
     if source == "-":
         if sys.stdin is None:
             raise UserError("Standard input is closed.")
-        read = partial(readers.typed, "standard input", field)
-        return Source("Standard input", read, lambda: dict(kind="stdin", field=field), limit, repeatable=False)
+        about = dict(kind="stdin", field=field)
+        return Source("Standard input", partial(readers.typed, field), lambda: about, limit, repeatable=False)
     if source.startswith("hf:"):
-        return hub_source(source, field, limit)
-    paths = find(source)
-    contents, stamp = Files(paths, field), partial(files, paths, field, tails)
-    return Source(source, contents.read, partial(files, paths, field), limit, contents=contents, stamp=stamp)
-
-
-def hub_source(source: str, field: str, limit: int | None) -> Source:
-    """A dataset by name. Its parquet files are read as such: a process then needs only the row groups of its units."""
-    loaded = hub.load(source)
-    about, stamp = (partial(described, by, field) for by in (loaded.about, partial(loaded.about, tails)))
-    if loaded.parquet is None:
-        return Source(source, partial(hub.rows, loaded.dataset, field, source), about, limit)
-    contents = Files(loaded.parquet, field)
-    return Source(source, contents.read, about, limit, contents=contents, stamp=stamp)
-
-
-def dataset_source(dataset, field: str, limit: int | None) -> Source:
-    """A dataset object; a streamed one is read in order."""
-    name, describe = hub.name_of(dataset), partial(hub.about, dataset, field)
-    if not hasattr(dataset, "__len__"):
-        return Source(name, partial(hub.rows, dataset, field, name), describe, limit)
-    items = Items(len(dataset), partial(hub.rows, dataset, field, name))
-    return Source(name, items.read, describe, limit, contents=items)
-
-
-def described(about: Callable[[], dict], field: str) -> dict:
-    return dict(about(), field=field)
-
-
-def manual() -> dict:
-    """What identifies the manual: Python's version shows in its contents."""
-    return dict(kind="manual", sha256=hashlib.sha256(json.dumps(corpus.paragraphs()).encode()).hexdigest())
+        loaded = hub.load(source, field)
+        # of parquet files a process needs only the row groups of its units
+        contents = Files(loaded.parquet, field) if loaded.parquet else partial(hub.rows, loaded.dataset, field, source)
+        return Source(source, contents, loaded.about, limit, stamp=partial(loaded.about, tails))
+    paths = readers.find(source)
+    about = partial(files, paths, field)
+    return Source(source, Files(paths, field), about, limit, stamp=partial(about, tails))
 
 
 def files(paths: Sequence[Path], field: str, sha256: Callable[[Sequence[Path]], object] = readers.digest) -> dict:
@@ -254,7 +300,6 @@ def object_source(source, field: str, limit: int | None) -> Source:
     once = iter(source) is source
     name = getattr(source, "__name__", kind) if once else kind
     where = f"{name} (a Python {kind})" if name != kind else f"The {kind}"
-
     at_hand = isinstance(source, list | tuple | np.ndarray)
 
     def read_from(first: int = 0) -> Iterator[Example]:
@@ -263,9 +308,7 @@ def object_source(source, field: str, limit: int | None) -> Source:
 
     def describe() -> dict:
         contents = isinstance(source, list | tuple)  # what they hold identifies them
-        return dict(
-            kind="iterable", name=name, **(dict(sha256=Chunk(0, 0, list(read_from())).sha256) if contents else {})
-        )
+        sha256 = dict(sha256=Chunk(0, 0, list(read_from())).sha256) if contents else {}
+        return dict(kind="iterable", name=name, **sha256)
 
-    items = Items(len(source), read_from) if at_hand else None
-    return Source(where, read_from, describe, limit, repeatable=not once, contents=items)
+    return Source(where, Items(len(source), read_from) if at_hand else read_from, describe, limit, repeatable=not once)

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from pydantic import BeforeValidator
 
 from llama_jax.config import ModelConfig
-from llama_jax.plumbing.boundary import shown
 from llama_jax.plumbing.errors import UserError, near
+from llama_jax.plumbing.values import integer, plain, shown
 
 OF_A_LAYER = ("resid_pre", "q", "k", "v", "pattern", "attn_out", "resid_mid", "mlp_out", "resid_post")
 OF_THE_MODEL = ("ln_final", "logits")
@@ -25,14 +25,7 @@ ROW_LIMIT = 256 * 1024  # bytes of one token; attention patterns and logits soon
 
 MOST = 1 << 16  # numbers in a list of layers or positions, and sites
 Layers = int | Iterable[int] | str | None
-
-
-def plain(value: Any) -> Any:
-    """NumPy's whole numbers as Python's."""
-    return int(value) if isinstance(value, np.integer) else value
-
-
-Whole = Annotated[int, BeforeValidator(plain)]
+Whole = Annotated[int, BeforeValidator(plain)]  # NumPy's too
 
 
 class Site(NamedTuple):
@@ -64,13 +57,8 @@ class ActivationSpec:
     def __post_init__(self):
         if not isinstance(self.sites, str | Iterable):
             raise UserError(f"sites is {shown(self.sites)}; name some, such as resid_post:3,7.")
-        object.__setattr__(
-            self,
-            "sites",
-            parse_sites(self.sites)
-            if isinstance(self.sites, str)
-            else tuple(map(checked, itertools.islice(self.sites, MOST))),
-        )
+        pairs = parse_sites(self.sites) if isinstance(self.sites, str) else itertools.islice(self.sites, MOST)
+        object.__setattr__(self, "sites", tuple(map(checked, pairs)))
         if not self.sites:
             raise UserError("No sites are asked for; name some, such as resid_post:3,7.")
         if not (isinstance(self.positions, str) and self.positions in ("all", "last")):
@@ -84,13 +72,13 @@ class ActivationSpec:
 
     def resolve(self, config: ModelConfig) -> tuple[Site, ...]:
         """Every site in the model's order, each once. Raises UserError for a layer that the model has not."""
-        depth, found = config.num_hidden_layers, set()
+        depth, sites = config.num_hidden_layers, set()
         for name, layers in self.sites:
             for layer in range(depth) if layers == "all" else layers or (None,):
                 if layer is not None and not -depth <= layer < depth:
                     raise UserError(f"{name}:{layer} is asked for; the model has layers 0 to {depth - 1}.")
-                found.add(Site(name, None if layer is None else layer % depth))
-        return tuple(sorted(found, key=lambda s: (depth if s.layer is None else s.layer, SITES.index(s.name))))
+                sites.add(Site(name, None if layer is None else layer % depth))
+        return tuple(sorted(sites, key=lambda s: (depth if s.layer is None else s.layer, SITES.index(s.name))))
 
     def kept(self, length: int) -> np.ndarray:
         """Indices int64 of the tokens of an example of so many tokens that are kept, ascending."""
@@ -121,24 +109,24 @@ def checked(site) -> tuple[str, Layers]:
     return name, numbers
 
 
-def whole(given) -> tuple[int, ...]:
+def whole(value) -> tuple[int, ...]:
     """One whole number, or several, as a tuple; an empty one for anything else, and for more than `MOST`."""
-    several = isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1)
-    numbers = tuple(map(plain, itertools.islice(given, MOST + 1) if several else (given,)))
-    return numbers if len(numbers) <= MOST and all(type(number) is int for number in numbers) else ()
+    several = isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1)
+    numbers = tuple(map(integer, itertools.islice(value, MOST + 1) if several else (value,)))
+    return numbers if len(numbers) <= MOST and None not in numbers else ()
 
 
-def parse_sites(text: str) -> tuple[tuple[str, Layers], ...]:
+def parse_sites(text: str) -> Iterable[tuple[str, Layers]]:
     """Sites as a command line has them: `resid_post:3,7 mlp_out:0-5 q:all ln_final`; commas, semicolons or spaces
     between them."""
-    found: list[tuple[str, list[str]]] = []
+    sites: list[tuple[str, list[str]]] = []
     for word in filter(None, re.split(r"[\s,;]+", text)):
         name, colon, layer = word.partition(":")
-        if colon or name in SITES or not (found and found[-1][1]):
-            found.append((name, [layer] if colon else []))
+        if colon or name in SITES or not (sites and sites[-1][1]):
+            sites.append((name, [layer] if colon else []))
         else:
-            found[-1][1].append(word)
-    return tuple(checked((name, parse_layers(name, words) if words else None)) for name, words in found)
+            sites[-1][1].append(word)
+    return ((name, parse_layers(name, words) if words else None) for name, words in sites)
 
 
 def parse_layers(name: str, words: Sequence[str]) -> str | tuple[int, ...]:
@@ -177,7 +165,6 @@ def check_size(spec: ActivationSpec, config: ModelConfig, length: int, limit: in
     if (size := row_bytes(sites, config, length, spec.itemsize)) > limit:
         largest = max(sites, key=lambda site: prod(row_shape(site, config, length)))
         raise UserError(
-            f"One token of these sites takes {size:,} bytes, more than {limit:,}; the largest is {largest}. Ask"
-            " for fewer, for"
-            " fewer positions, or raise row_limit (--row-limit)."
+            f"One token of these sites takes {size:,} bytes, more than {limit:,}; the largest is {largest}. Ask for"
+            " fewer, for fewer positions, or raise row_limit (--row-limit)."
         )

@@ -55,47 +55,45 @@ def describe(spec: ActivationSpec, row_shapes: Mapping[str, Sequence[int]]) -> d
     """The field `spec` of a fingerprint: {sites: {site: shape of a row}, positions, dtype}; a store's columns are known
     from it."""
     positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
-    return {
-        "sites": {site: list(shape) for site, shape in row_shapes.items()},
-        "positions": positions,
-        "dtype": spec.dtype,
-    }
+    sites = {site: list(shape) for site, shape in row_shapes.items()}
+    return {"sites": sites, "positions": positions, "dtype": spec.dtype}
 
 
 def spec_of(run: Mapping) -> ActivationSpec:
     """The spec back from a fingerprint."""
-    sites = [name.partition(":") for name in run["spec"]["sites"]]
-    positions = run["spec"]["positions"]
-    kept = positions if isinstance(positions, str) else tuple(positions)
-    return ActivationSpec(
-        tuple(Site(name, int(layer) if layer else None) for name, _, layer in sites),
-        kept,
-        run["spec"]["dtype"],
-    )
+    spec = run["spec"]
+    sites = [name.partition(":") for name in spec["sites"]]
+    pairs = tuple(Site(name, int(layer) if layer else None) for name, _, layer in sites)
+    return ActivationSpec(pairs, spec["positions"], spec["dtype"])
 
 
 def read_run(folder: Folder) -> dict | None:
     """The fingerprint, None where there is none. Raises UserError when it is damaged or does not say what the store
     holds."""
-    if (content := folder.read(RUN)) is None:
+    if (run := fields(folder, RUN, RESTORE)) is None:
         return None
     name = f"{folder.where}/{RUN}"
-    run = record(content, name, RESTORE)
     boundary.read(Run, run, name, RESTORE)
     try:
         spec_of(run)
     except UserError as error:
         raise UserError(f"{name} does not describe a store: {error} {RESTORE}") from None
-    run.pop(SEALED, None)
     return run
+
+
+def fields(folder: Folder, name: str, remedy: str) -> dict | None:
+    """A record without its seal, None where there is none. Raises UserError when it is damaged."""
+    if (content := folder.read(name)) is None:
+        return None
+    values = record(content, f"{folder.where}/{name}", remedy)
+    values.pop(SEALED, None)
+    return values
 
 
 def read_whole(folder: Folder) -> Whole | None:
     """What complete.json says, None where there is none. Raises UserError when it is damaged."""
-    if (content := folder.read(COMPLETE)) is None:
-        return None
-    name = f"{folder.where}/{COMPLETE}"
-    return boundary.read(Whole, record(content, name, FINISH), name, FINISH)
+    whole = fields(folder, COMPLETE, FINISH)
+    return None if whole is None else boundary.read(Whole, whole, f"{folder.where}/{COMPLETE}", FINISH)
 
 
 def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
@@ -113,10 +111,7 @@ def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
                 f"{folder.where} holds units but no {RUN}: whose they are is not known. Choose another folder."
             )
         resume = folder.create(RUN, sealed(wanted, indent=2)) or resume
-    content = folder.read(RUN)
-    present = record(content, f"{folder.where}/{RUN}", RESTORE)
-    present.pop(SEALED, None)
-    if different := list(differences(present, wanted)):
+    if different := list(differences(fields(folder, RUN, RESTORE), wanted)):
         more = f", and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
         raise UserError(
             f"{folder.where} holds another run: {'; '.join(different[:SHOWN])}{more}. Choose another folder."
@@ -171,9 +166,9 @@ def write_unit(
         source_sha256=about["source_sha256"],
     )
     # before the shard is written: it may be refused
-    said = sealed(plain(commit) | {"moments": {site: packed(moments[site]) for site in sorted(moments)}})
+    entry = sealed(plain(commit) | {"moments": {site: packed(moments[site]) for site in sorted(moments)}})
     folder.write(shard_name(unit), content)
-    folder.write(commit_name(unit), said)
+    folder.write(commit_name(unit), entry)
     return commit
 
 
@@ -183,19 +178,19 @@ def finish(folder: Folder, units: int | None = None) -> dict:
     units: how many the source has; as many as are committed when None. Raises UserError when one of them is not
     committed, when there are more, or when their examples do not follow each other.
     """
-    found = commits(folder)
-    count = len(found) if units is None else units
-    if missing := [unit for unit in range(count) if unit not in found]:
+    committed = commits(folder)
+    count = len(committed) if units is None else units
+    if missing := [unit for unit in range(count) if unit not in committed]:
         raise UserError(
             f"{folder.where} is not complete: unit {missing[0]}{' and others are' if missing[1:] else ' is'} not"
             " committed. Resume it."
         )
-    if extra := [unit for unit in found if unit >= count]:
+    if extra := [unit for unit in committed if unit >= count]:
         raise UserError(
             f"{folder.where} holds unit {extra[0]}, but the source ends after {count} units: it has changed since."
         )
     first, merged = 0, {}  # a unit without rows may have no moments
-    for unit in found:
+    for unit in committed:
         commit = read_commit(folder, unit)
         if commit.first != first:
             raise UserError(
@@ -203,23 +198,19 @@ def finish(folder: Folder, units: int | None = None) -> dict:
             )
         first += commit.examples
         merged = joined(merged, commit.moments)
-    index = write_index(folder, list(found.values()))
-    whole = summary(list(found.values()), merged) | {"run_sha256": digest_of(folder, RUN), "index_sha256": index}
+    units = list(committed.values())
+    whole = summary(units, merged) | {"run_sha256": digest_of(folder, RUN), "index_sha256": write_index(folder, units)}
     whole |= {"plan_sha256": digest_of(folder, PLAN)}
     folder.write(COMPLETE, sealed(whole))
     return whole
 
 
-def summary(found: Sequence[Commit], merged: Mapping[str, Moments]) -> dict:
+def summary(units: Sequence[Commit], merged: Mapping[str, Moments]) -> dict:
     """What complete.json says of the units: totals, a hash of all commits' fields, moments."""
-    totals = {name: sum(getattr(c, name) for c in found) for name in ("examples", "rows", "tokens", "bytes")}
-    digest = hashlib.sha256(as_json([plain(c) for c in found])).hexdigest()
-    return {
-        "units": len(found),
-        **totals,
-        "commits_sha256": digest,
-        "moments": {site: packed(one) for site, one in merged.items()},
-    }
+    totals = {name: sum(getattr(c, name) for c in units) for name in ("examples", "rows", "tokens", "bytes")}
+    digest = hashlib.sha256(as_json([plain(c) for c in units])).hexdigest()
+    moments = {site: packed(merged[site]) for site in merged}
+    return {"units": len(units), **totals, "commits_sha256": digest, "moments": moments}
 
 
 def digest_of(folder: Folder, name: str) -> str | None:
@@ -232,15 +223,13 @@ def rebuild_index(folder: Folder) -> None:
     """Make index.parquet anew from the commits; complete.json, where it is, gets its new digest."""
     digest = write_index(folder, list(commits(folder).values()))
     if read_whole(folder):
-        whole = record(folder.read(COMPLETE), COMPLETE)
-        whole.pop(SEALED, None)
-        folder.write(COMPLETE, sealed(whole | {"index_sha256": digest}))
+        folder.write(COMPLETE, sealed(fields(folder, COMPLETE, FINISH) | {"index_sha256": digest}))
 
 
-def write_index(folder: Folder, found: Sequence[Commit]) -> str:
+def write_index(folder: Folder, units: Sequence[Commit]) -> str:
     """Returns its sha256."""
     sink = pa.BufferOutputStream()
-    pq.write_table(index_table(found), sink)
+    pq.write_table(index_table(units), sink)
     content = sink.getvalue().to_pybytes()
     folder.write(INDEX, content)
     return hashlib.sha256(content).hexdigest()
@@ -258,10 +247,10 @@ def read_index(content: bytes) -> pa.Table:
         return file.read(use_threads=False)
 
 
-def index_table(found: Sequence[Commit]) -> pa.Table:
+def index_table(units: Sequence[Commit]) -> pa.Table:
     """One row a unit: the fields of its commit, the number of its first row in the store, and the name of its shard."""
-    columns = {name: pa.array([getattr(c, name) for c in found], pa.int64()) for name in NUMBERS}
-    columns |= {name: pa.array([getattr(c, name) for c in found], pa.string()) for name in ("sha256", "source_sha256")}
-    columns["first_row"] = pa.array(np.cumsum([0] + [c.rows for c in found])[:-1], pa.int64())
-    columns["file"] = pa.array([shard_name(c.unit) for c in found], pa.string())
+    kinds = dict.fromkeys(NUMBERS, pa.int64()) | dict.fromkeys(("sha256", "source_sha256"), pa.string())
+    columns = {name: pa.array([getattr(c, name) for c in units], kind) for name, kind in kinds.items()}
+    columns["first_row"] = pa.array(np.cumsum([0] + [c.rows for c in units])[:-1], pa.int64())
+    columns["file"] = pa.array([shard_name(c.unit) for c in units], pa.string())
     return pa.table(columns)

@@ -10,24 +10,76 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import NamedTuple
 
+from llama_jax.plumbing.boundary import shown
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations.dealer import Dealer
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import open_folder
 from llama_lab.activations.plan import Shard, finish, pending, read_plan, share_of
 from llama_lab.activations.records import commits
 from llama_lab.activations.run import Progress, RunReport, summed
-from llama_lab.activations.workers import END, VARIABLE
 
+VARIABLE = "LLAMA_JAX_WORKER"  # INDEX/COUNT, in the environment of a worker
+END = "end"  # written instead of a unit: there are no more
 GRACE = 10  # seconds that an interrupted worker has to finish the unit it is writing
 AGAIN = "What is committed stays valid: run the same command again."
+
+
+class Place(NamedTuple):
+    """Which of the processes on this machine this one is."""
+
+    index: int
+    count: int
+
+
+def place() -> Place | None:
+    """This process's place under a supervisor, None where there is none."""
+    if not (text := os.environ.get(VARIABLE)):
+        return None
+    if not (match := re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)):
+        raise UserError(f"{VARIABLE} is {shown(text)}; it is set by --processes, and by nobody else.")
+    return Place(int(match[1]), int(match[2]))
+
+
+def settle(place: Place) -> Iterator[int]:
+    """Be a worker: on this process's share of the cores or its own GPU, and gone when the supervisor is. Returns the
+    units that it is given, as they come. Must come before JAX is used."""
+    import jax
+
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores_of(sorted(os.sched_getaffinity(0)), place))
+    for kind in ("cuda", "rocm"):
+        jax.config.update(f"jax_{kind}_visible_devices", str(place.index))
+    units: SimpleQueue[int | None] = SimpleQueue()
+
+    def listen() -> None:  # by descriptor: a thread in `sys.stdin` would be in the way when Python leaves
+        rest = b""
+        while read := os.read(0, 1024):
+            *lines, rest = (rest + read).split(b"\n")
+            for line in lines:
+                units.put(None if line == END.encode() else int(line))
+        os._exit(1)  # only the death of the supervisor closes this pipe
+
+    threading.Thread(target=listen, name="units", daemon=True).start()
+    return iter(units.get, None)
+
+
+def cores_of(cores: list[int], place: Place) -> set[int]:
+    """One process's cores: neighbours, as even as can be; one core, shared with others, where there are too few."""
+    index, count = place
+    if count > len(cores):
+        return {cores[index % len(cores)]}
+    return set(cores[index * len(cores) // count : (index + 1) * len(cores) // count])
 
 
 @dataclass
@@ -42,16 +94,28 @@ class Worker:
     stopped: bool = False  # ended by the supervisor
     readers: list[threading.Thread] = field(default_factory=list)
 
+    def listen(self, changed: Callable[[Worker], None]) -> None:
+        """Read what it writes, in threads of their own, so that it never waits for a reader."""
+
+        def read(lines: Iterable[str], hear: Callable[[str], None]) -> None:
+            for line in lines:
+                hear(line)
+
+        heard = (self.process.stdout, lambda line: self.hear(line, changed)), (self.process.stderr, self.overhear)
+        self.readers = [threading.Thread(target=read, args=pair, daemon=True) for pair in heard]
+        for reader in self.readers:
+            reader.start()
+
     def hear(self, line: str, changed: Callable[[Worker], None]) -> None:
         """One line of its standard output; what is not ours, such as the torn line of a killed process, is passed
         over."""
         with contextlib.suppress(ValueError, TypeError):
             match json.loads(line):
-                case {"progress": said}:
-                    self.progress = Progress(**said)
+                case {"progress": fields}:
+                    self.progress = Progress(**fields)
                     changed(self)
-                case {"report": said}:
-                    self.report = RunReport(**said)
+                case {"report": fields}:
+                    self.report = RunReport(**fields)
 
     def overhear(self, line: str) -> None:
         """One line of its standard error."""
@@ -87,8 +151,9 @@ class Pool:
         with self.lock:
             if self.dealer is None:
                 self.todo = pending(self.out, self.shard)
-                self.dealer = Dealer(self.todo)
-                self.total, self.before = examples_of(self.out, self.shard, self.todo)
+                self.dealer, plan = Dealer(self.todo), read_plan(open_folder(self.out))
+                self.total = sum(plan.part(number).examples for number in share_of(range(len(plan)), self.shard))
+                self.before = self.total - sum(plan.part(number).examples for number in self.todo)
             if worker.progress.unit is not None:
                 self.dealer.committed(worker.index, worker.progress.unit)
             worker.give(self.dealer.deal(worker.index))
@@ -133,7 +198,7 @@ def run_local(
     with terminable(), started(arguments, processes) as workers:
         pool, alive = Pool(workers, out, shard, progress), list(workers)
         for worker in workers:
-            listen(worker, pool.heard)
+            worker.listen(pool.heard)
         while alive and not pool.done():
             time.sleep(0.02)
             for worker in [worker for worker in alive if worker.process.poll() is not None]:
@@ -207,22 +272,6 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def listen(worker: Worker, heard: Callable[[Worker], None]) -> None:
-    """Read what a worker says, in threads of their own, so that it never waits for a reader."""
-
-    def hear() -> None:
-        for line in worker.process.stdout:
-            worker.hear(line, heard)
-
-    def overhear() -> None:
-        for line in worker.process.stderr:
-            worker.overhear(line)
-
-    worker.readers = [threading.Thread(target=read, daemon=True) for read in (hear, overhear)]
-    for reader in worker.readers:
-        reader.start()
-
-
 def check(workers: Sequence[Worker], done: bool) -> None:
     """Raises UserError, one line, where units are missing; where others did a dead worker's, says so."""
     bad = [w for w in workers if not w.stopped and (w.process.returncode or w.report is None)]
@@ -247,17 +296,10 @@ def summed_progress(workers: Sequence[Worker]) -> Progress:
     return Progress(**added, seconds=max(p.seconds for p in known), before=0)
 
 
-def examples_of(out: str, shard: Shard | None, todo: Sequence[int]) -> tuple[int, int]:
-    """(examples of a shard's units, how many of them are not in units still to do)."""
-    plan = read_plan(open_folder(out))
-    total = sum(plan.part(number).examples for number in share_of(range(len(plan)), shard))
-    return total, total - sum(plan.part(number).examples for number in todo)
-
-
 def report_of(workers: Sequence[Worker], out: str, shard: Shard | None, written: int) -> RunReport:
     """One report of all: what the store holds, and what each did added up, as far as those said that were stopped."""
-    complete, found = finish(out), commits(open_folder(out))
-    mine = [found[number] for number in share_of(range(max(found, default=-1) + 1), shard) if number in found]
+    complete, committed = finish(out), commits(open_folder(out))
+    shards = share_of(range(max(committed, default=-1) + 1), shard)
+    asked = [committed[number] for number in shards if number in committed]
     reports = [worker.report for worker in workers if worker.report]
-    done = summed_progress(workers)
-    return summed(out, mine, reports, written=written, tokens=done.tokens, seconds=done.seconds, complete=complete)
+    return summed(out, asked, reports, summed_progress(workers)._replace(units=written), complete)

@@ -10,7 +10,8 @@ idle_share("trace.json.gz")                        # 0.03: for 3 % of the traced
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -66,11 +67,10 @@ def idle_share(trace: bytes | str | Path) -> float:
     as one event, its own gaps not told apart.
     Raises UserError for what is no trace, for one without device work, and for one that XLA has cut off at MOST_EVENTS.
     """
-    found = tracing.events(trace)
-    if sum(e.get("ph") == "X" for e in found) >= MOST_EVENTS:
+    events = tracing.events(trace)
+    if sum(e.get("ph") == "X" for e in events) >= MOST_EVENTS:
         raise UserError(f"This trace is cut off: XLA keeps {MOST_EVENTS:,} events. Trace fewer batches.")
-    work = device_work(found)
-    if not work:
+    if not (work := device_work(events)):
         raise UserError("This trace has no device work: no XLA instruction ran while it was taken.")
     first = min(start for intervals in work.values() for start, _ in intervals)
     last = max(end for intervals in work.values() for _, end in intervals)
@@ -78,7 +78,7 @@ def idle_share(trace: bytes | str | Path) -> float:
     return max(0.0, sum(shares) / len(shares))
 
 
-def device_work(events: Iterable[dict]) -> dict[str, list[Interval]]:
+def device_work(events: Sequence[dict]) -> dict[str, list[Interval]]:
     """Device → when it executed something, in any order, overlaps included.
 
     GPUs and TPUs are processes named /device:KIND:N. Of a GPU the threads named `Stream #…` hold its kernels and
@@ -86,30 +86,22 @@ def device_work(events: Iterable[dict]) -> dict[str, list[Interval]]:
     CPU backend the instructions run in threads of the host: an event with an `hlo_op` is one (XLA's thunk_executor.cc),
     with its device's number.
     """
-    events = list(events)
-    named = {
-        (e["name"], e.get("pid"), e.get("tid")): e["args"]["name"]
-        for e in events
-        if e.get("ph") == "M" and "name" in e["args"]
-    }
-    processes = {
-        pid: name for (kind, pid, _), name in named.items() if kind == "process_name" and name.startswith("/device:")
-    }
-    threads = {
-        (pid, tid): name for (kind, pid, tid), name in named.items() if kind == "thread_name" and pid in processes
-    }
+    named = [e for e in events if e.get("ph") == "M" and "name" in e["args"]]
+    names = [(e["name"], e.get("pid"), e.get("tid"), e["args"]["name"]) for e in named]
+    processes = {pid: name for kind, pid, _, name in names if kind == "process_name" and name.startswith("/device:")}
+    threads = {(pid, tid): name for kind, pid, tid, name in names if kind == "thread_name" and pid in processes}
     streamed = {pid for (pid, _), name in threads.items() if name.startswith("Stream #")}
-    work: dict[str, list[Interval]] = {}
-    host: dict[str, list[Interval]] = {}
+    work: dict[str, list[Interval]] = defaultdict(list)
+    host: dict[str, list[Interval]] = defaultdict(list)
     for e in events:
         if e.get("ph") != "X":
             continue
         pid, interval = e["pid"], (e["ts"], e["ts"] + e["dur"])
         thread = threads.get((pid, e.get("tid")), "")
         if thread.startswith("Stream #" if pid in streamed else "XLA Ops") and not e["name"].startswith(NO_WORK):
-            work.setdefault(processes[pid], []).append(interval)
+            work[processes[pid]].append(interval)
         elif pid not in processes and "hlo_op" in e.get("args", {}):
-            host.setdefault(f"{pid}:{e['args'].get('device_ordinal', 0)}", []).append(interval)
+            host[f"{pid}:{e['args'].get('device_ordinal', 0)}"].append(interval)
     return work or host  # on a machine with an accelerator, what the host says of instructions is their launch
 
 

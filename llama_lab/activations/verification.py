@@ -8,15 +8,15 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import moments, shards
-from llama_lab.activations.folder import Folder
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import Folder, open_folder
 from llama_lab.activations.moments import Moments, merge
 from llama_lab.activations.plan import read_plan
 from llama_lab.activations.records import (
@@ -58,9 +58,8 @@ class Problem:
     reason: str
 
 
-@dataclass(frozen=True)
-class Check:
-    """What a store was found to be. units, rows: of the commits that could be read."""
+class Check(NamedTuple):
+    """units, rows: of the commits that could be read."""
 
     units: int
     rows: int
@@ -87,86 +86,72 @@ def check(folder: Folder) -> Check:
             f"There are no activations in {folder.where}: it has no {RUN}. `llama-jax extract --out` makes such a"
             " folder."
         )
-    run = attempt(folder, RUN, problems, lambda: read_run(folder))
-    spec, found, merged = run and run["spec"], [], {}
+    attempt = partial(attempted, folder, problems)
+    run = attempt(RUN, read_run, folder)
+    spec, units, merged = run and run["spec"], [], {}
     for unit in committed(sizes):
-        commit = attempt(folder, commit_name(unit), problems, lambda u=unit: read_commit(folder, u))
-        if commit is None:
+        if (commit := attempt(commit_name(unit), read_commit, folder, unit)) is None:
             continue
-        found.append(Commit(**plain(commit)))  # without its moments: there may be many units
-        shard = attempt(
-            folder, shard_name(unit), problems, lambda c=commit: list(shard_problems(folder, c, sizes, spec))
-        )
+        units.append(Commit(**plain(commit)))  # without its moments: there may be many units
+        shard = attempt(shard_name(unit), shard_problems, folder, commit, sizes, spec)
         problems += [Problem(shard_name(unit), reason) for reason in shard or ()]
         if shard == [] and spec:
             problems += [Problem(commit_name(unit), reason) for reason in moment_problems(folder, commit, spec)]
-        for site, one in commit.moments.items():
-            before = merged.get(site, one)
-            if before.mean.shape == one.mean.shape:  # if not, it is a problem that has been told
-                merged[site] = merge(before, one) if site in merged else one
-    problems += [*name_problems(folder, sizes), *sequence_problems(found)]
-    whole = attempt(
-        folder, COMPLETE, problems, lambda: read_whole(folder), "missing: the run has not finished; resume it"
-    )
+        for site, summed in commit.moments.items():
+            before = merged.get(site, summed)
+            if before.mean.shape == summed.mean.shape:  # if not, it is among the problems already
+                merged[site] = merge(before, summed) if site in merged else summed
+    problems += [*name_problems(folder, sizes), *sequence_problems(units)]
+    whole = attempt(COMPLETE, read_whole, folder, missing="missing: the run has not finished; resume it")
     planned = PLAN in sizes or (whole is not None and whole.plan_sha256 is not None)
-    plan = attempt(folder, PLAN, problems, lambda: read_plan(folder)) if planned else None
+    plan = attempt(PLAN, read_plan, folder) if planned else None
     for name, known in ((RUN, run), (COMPLETE, whole)):
         if known is not None and SEALED not in record(folder.read(name), name):
             problems.append(Problem(name, "has no seal: an earlier version wrote it; a flipped bit may stay unseen"))
     if whole is not None:
-        if run is not None and whole.run_sha256 != digest_of(folder, RUN):
-            problems.append(Problem(RUN, "changed since the run finished"))
-        if plan is not None and whole.plan_sha256 != digest_of(folder, PLAN):
-            problems.append(Problem(PLAN, "changed since the run finished"))
-        problems += total_problems(folder, whole, found, merged)
-        index = attempt(folder, INDEX, problems, lambda: index_problems(folder, whole, found))
+        for name, known, sha256 in ((RUN, run, whole.run_sha256), (PLAN, plan, whole.plan_sha256)):
+            if known is not None and sha256 != digest_of(folder, name):
+                problems.append(Problem(name, "changed since the run finished"))
+        problems += total_problems(folder, whole, units, merged)
+        index = attempt(INDEX, index_problems, folder, whole, units)
         problems += [Problem(INDEX, f"{reason}; `store.rebuild_index` makes it again") for reason in index or ()]
-    return Check(len(found), sum(c.rows for c in found), problems)
+    return Check(len(units), sum(c.rows for c in units), problems)
 
 
-def attempt(
-    folder: Folder, name: str, problems: list[Problem], read: Callable[[], T | None], missing: str = "missing"
+def attempted(
+    folder: Folder, problems: list[Problem], name: str, read: Callable[..., T | None], *given, missing: str = "missing"
 ) -> T | None:
     """What `read` gives. None, or a UserError, is a problem of this file."""
     try:
-        if (found := read()) is None:
+        if (value := read(*given)) is None:
             problems.append(Problem(name, missing))
-        return found
+        return value
     except UserError as error:
         reason = re.sub(rf"^(Cannot read )?{re.escape(folder.where)}/{re.escape(name)}[:,]? ?(is )?", "", str(error))
         problems.append(Problem(name, reason.rstrip(".")))
         return None
 
 
-def shard_problems(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Mapping | None) -> Iterator[str]:
+def shard_problems(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Mapping | None) -> list[str]:
     """Missing, truncated, changed; another dtype, shape or site than the run's; labels out of order. The first is
     enough."""
     name = shard_name(commit.unit)
     if name not in sizes:
-        yield "missing, although its unit is committed"
-    elif sizes[name] != commit.bytes:
-        yield (
-            f"{'truncated' if sizes[name] < commit.bytes else 'too long'}: {sizes[name]:,} bytes, {commit.bytes:,}"
-            " were committed"
-        )
-    elif digest(folder, name, commit.bytes) != commit.sha256:
-        yield "changed since it was committed: its sha256 is another"
-    else:
-        tensors = shards.read_header(folder, name)
-        different = list(shards.unlike(tensors, commit.rows, spec)) if spec else []
-        yield from different
-        if not different and set(shards.LABELS) <= tensors.keys():
-            yield from label_problems(
-                {label: shards.read(folder, name, tensors[label], 0, commit.rows) for label in shards.LABELS}, commit
-            )
-
-
-def digest(folder: Folder, name: str, size: int) -> str:
-    """sha256 of a file, read piece by piece."""
-    found = hashlib.sha256()
+        return ["missing, although its unit is committed"]
+    if (size := sizes[name]) != commit.bytes:
+        kind = "truncated" if size < commit.bytes else "too long"
+        return [f"{kind}: {size:,} bytes, {commit.bytes:,} were committed"]
+    digest = hashlib.sha256()
     for start in range(0, size, PIECE):
-        found.update(folder.part(name, start, min(start + PIECE, size)))
-    return found.hexdigest()
+        digest.update(folder.part(name, start, min(start + PIECE, size)))
+    if digest.hexdigest() != commit.sha256:
+        return ["changed since it was committed: its sha256 is another"]
+    tensors = shards.read_header(folder, name)
+    different = list(shards.unlike(tensors, commit.rows, spec)) if spec else []
+    if different or not set(shards.LABELS) <= tensors.keys():
+        return different
+    labels = {label: shards.read(folder, name, tensors[label], 0, commit.rows) for label in shards.LABELS}
+    return list(label_problems(labels, commit))
 
 
 def label_problems(labels: Mapping[str, np.ndarray], commit: Commit) -> Iterator[str]:
@@ -205,12 +190,13 @@ def moment_problems(folder: Folder, commit: Sealed, spec: Mapping) -> Iterator[s
 
 def recomputed(folder: Folder, name: str, tensor: shards.Tensor, pooled: bool) -> Moments:
     """Moments of a tensor over its rows, or over all its values, a piece at a time."""
-    found = Moments(0, np.zeros(() if pooled else tensor.shape[1:]), np.zeros(() if pooled else tensor.shape[1:]))
+    shape = () if pooled else tensor.shape[1:]
+    summed = Moments(0, np.zeros(shape), np.zeros(shape))
     rows = max(1, PIECE // max(1, 8 * math.prod(tensor.shape[1:])))
     for start in range(0, tensor.shape[0], rows):
         values = shards.read(folder, name, tensor, start, min(start + rows, tensor.shape[0]))
-        found = merge(found, moments.of(values, None if pooled else 0))
-    return found
+        summed = merge(summed, moments.of(values, None if pooled else 0))
+    return summed
 
 
 def same(stored: Moments, computed: Moments) -> bool:
@@ -222,9 +208,8 @@ def same(stored: Moments, computed: Moments) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
         scale = np.sqrt(computed.m2 / computed.count + computed.mean**2)
         mean = np.abs(stored.mean - computed.mean) <= NEAR * scale + 1e-36
-        m2 = np.abs(stored.m2 - computed.m2) <= NEAR * computed.m2 + computed.count * (
-            (0.1 * NEAR * scale) ** 2 + 1e-36
-        )
+        room = NEAR * computed.m2 + computed.count * ((0.1 * NEAR * scale) ** 2 + 1e-36)
+        m2 = np.abs(stored.m2 - computed.m2) <= room
     unbounded = ~np.isfinite(computed.m2) & ~np.isfinite(stored.m2)
     return bool(((mean & m2) | unbounded).all())
 
@@ -243,10 +228,10 @@ def name_problems(folder: Folder, sizes: Mapping[str, int]) -> Iterator[Problem]
             yield Problem(name, f"has no commit: {commit_name(int(match[1]))} is missing")
 
 
-def sequence_problems(found: Sequence[Commit]) -> Iterator[Problem]:
+def sequence_problems(units: Sequence[Commit]) -> Iterator[Problem]:
     """Units from 0 on without a gap, the examples of each following those of the one before."""
     unit = first = 0
-    for commit in found:
+    for commit in units:
         if unit < commit.unit:
             yield absent(unit, commit.unit, "later units are committed")
         elif commit.first != first:
@@ -261,19 +246,18 @@ def absent(unit: int, end: int, why: str) -> Problem:
 
 
 def total_problems(
-    folder: Folder, whole: Whole, found: Sequence[Commit], merged: Mapping[str, Moments]
+    folder: Folder, whole: Whole, units: Sequence[Commit], merged: Mapping[str, Moments]
 ) -> Iterator[Problem]:
     """complete.json says what the commits say."""
-    expected = summary(found, merged)
-    after = found[-1].unit + 1 if found else 0
+    expected, written = summary(units, merged), record(folder.read(COMPLETE), COMPLETE)
+    after = units[-1].unit + 1 if units else 0
     if after < whole.units:
         yield absent(after, whole.units, f"{COMPLETE} counts {whole.units:,} units")
-    said = record(folder.read(COMPLETE), COMPLETE)
-    if different := [name for name in expected if said[name] != expected[name]]:
+    if different := [name for name in expected if written[name] != expected[name]]:
         yield Problem(COMPLETE, f"contradicts the commits: {', '.join(different)}")
 
 
-def index_problems(folder: Folder, whole: Whole, found: Sequence[Commit]) -> list[str] | None:
+def index_problems(folder: Folder, whole: Whole, units: Sequence[Commit]) -> list[str] | None:
     """What is wrong with the index, None where there is none. Its own digest covers what no table shows."""
     if (content := folder.read(INDEX, LONGEST_INDEX)) is None:
         return None
@@ -282,7 +266,7 @@ def index_problems(folder: Folder, whole: Whole, found: Sequence[Commit]) -> lis
     if hashlib.sha256(content).hexdigest() != whole.index_sha256:
         return ["changed since the run finished: its sha256 is another"]
     try:
-        same = read_index(content).equals(index_table(found))
+        same = read_index(content).equals(index_table(units))
     except (pa.ArrowException, OSError, ValueError) as error:
         return [f"no parquet file that can be read: {' '.join(str(error).split())}"]
     return [] if same else ["contradicts the commits"]

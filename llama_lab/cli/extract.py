@@ -83,7 +83,7 @@ class Extract:
     def run(self) -> dict | None:
         from llama_lab.activations import workers
 
-        place, shard = workers.place(), self.asked_shard()
+        place, shard = supervisor.place(), self.asked_shard()
         if self.pending:
             return self.list_pending(shard)
         for mistake in self.mistakes(started=place is not None):
@@ -120,7 +120,7 @@ class Extract:
         processes there may be."""
         from llama_jax.quantise import FORMS
         from llama_lab.activations import store
-        from llama_lab.activations.folders import open_folder
+        from llama_lab.activations.folder import open_folder
 
         ray, count, most = self.engine == "ray", self.processes or 1, PER_CORE * (os.cpu_count() or 1)
         if not self.sites:
@@ -197,19 +197,19 @@ class Extract:
 
     def extract(self, examples, place, shard: tuple[int, int] | None, progress: Callable):
         """Extract in this process: all, a shard, or as a worker (`place`) the units that the supervisor hands out."""
-        from llama_lab.activations import extraction, multihost, workers
+        from llama_lab.activations import extraction, sharding, supervisor
 
-        with multihost.leaving():
+        with sharding.leaving():
             if self.distributed:
-                multihost.join()
+                sharding.join()
             same = {name: getattr(self, name) for name in ("depth", "writers", "unit", "trace")}
-            whose = dict(units=workers.settle(place), resume=True) if place else dict(shard=shard, resume=self.resume)
+            whose = dict(units=supervisor.settle(place), resume=True) if place else dict(shard=shard, resume=self.resume)
             return extraction.extract(self.extractor(), examples, self.out, progress=progress, **whose, **same)
 
     def list_pending(self, shard: tuple[int, int] | None) -> dict:
         """The units that a folder lacks, for people as numbers and ranges of them."""
         from llama_lab.activations import plan
-        from llama_lab.activations.folders import open_folder
+        from llama_lab.activations.folder import open_folder
 
         missing = plan.pending(self.out, shard)
         asked = len(plan.share_of(range(plan.count_of(open_folder(self.out))), shard))
@@ -276,7 +276,7 @@ class Verify:
             about = dict(machine=checked.machine, rows=len(checked.trials))
         else:
             from llama_lab.activations import verification
-            from llama_lab.activations.folders import open_folder
+            from llama_lab.activations.folder import open_folder
 
             checked = verification.check(open_folder(self.out))
             what = f"{checked.units} units, {checked.rows:,} rows"

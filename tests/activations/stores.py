@@ -3,7 +3,7 @@
 import numpy as np
 
 from llama_lab.activations import moments, shards, store
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import open_folder
 from llama_lab.activations.shards import LABELS, kept_as
 from llama_lab.activations.spec import ActivationSpec
 

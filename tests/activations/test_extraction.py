@@ -27,12 +27,10 @@ from llama_lab.activations import (
     extract,
     extraction,
     finish,
-    flow,
     pending,
     store,
 )
-from llama_lab.activations.folder import LocalFolder
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import LocalFolder, open_folder
 from llama_lab.cli.extract import line
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -426,7 +424,7 @@ def test_numpy_s_numbers_are_numbers(extractor, unbroken, tmp_path):
 
 
 def test_what_would_not_fit_is_refused_before_it_is_allocated(extractor, tmp_path, monkeypatch):
-    monkeypatch.setattr(flow.psutil, "virtual_memory", lambda: SimpleNamespace(available=10))
+    monkeypatch.setattr(extraction.psutil, "virtual_memory", lambda: SimpleNamespace(available=10))
     with pytest.raises(UserError, match="3 batches of 2 x 16 in flight take"):
         extract(extractor, Stream(), tmp_path / "out", depth=2)
     assert not (tmp_path / "out").exists()

@@ -11,9 +11,7 @@ import fsspec
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.activations import remote
-from llama_lab.activations.folder import LocalFolder, is_temporary, temporary
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import LocalFolder, RemoteFolder, is_temporary, open_folder, temporary
 
 KINDS = ("local", "file URL", "memory URL", "fsspec file system", "object store")
 
@@ -22,7 +20,7 @@ KINDS = ("local", "file URL", "memory URL", "fsspec file system", "object store"
 def folder(request, tmp_path):
     memory = f"memory://{tmp_path.name}-{request.param.replace(' ', '-')}/run"
     if request.param == "fsspec file system":
-        return remote.RemoteFolder(f"file://{tmp_path}", fsspec.filesystem("file"), str(tmp_path))
+        return RemoteFolder(f"file://{tmp_path}", fsspec.filesystem("file"), str(tmp_path))
     made = open_folder(
         {"local": tmp_path / "deep" / "run", "file URL": f"file://{tmp_path}/run"}.get(request.param, memory)
     )
@@ -147,7 +145,7 @@ def test_a_remote_failure_is_one_line(tmp_path):
         def pipe_file(self, *_, **__):
             raise ConnectionError("bucket\nis gone")
 
-    folder = remote.RemoteFolder("memory://broken", Broken(), "/broken")
+    folder = RemoteFolder("memory://broken", Broken(), "/broken")
     with pytest.raises(UserError, match=r"Cannot write memory://broken/a: bucket is gone") as caught:
         folder.write("a", b"x")
     assert "\n" not in str(caught.value)
@@ -155,7 +153,7 @@ def test_a_remote_failure_is_one_line(tmp_path):
 
 HOLD = """
 import sys
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import open_folder
 folder = open_folder(sys.argv[1])
 with folder.writing():
     folder.write("a/.b." + "0" * 32 + ".tmp", b"half")

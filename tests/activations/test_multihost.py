@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from llama_lab.activations import multihost
+from llama_lab.activations import sharding
 
 MODEL = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -98,7 +98,7 @@ def test_over_a_mesh_all_work_on_each_unit_and_one_writes_it(source, tmp_path):
 
 def test_who_does_not_come_is_waited_for_only_so_long():
     """JAX's own runtime would abort with a core dump."""
-    code = "from llama_lab.activations import multihost\nmultihost.join(seconds=2)"
+    code = "from llama_lab.activations import sharding\nsharding.join(seconds=2)"
     slurm = dict(SLURM_JOB_ID="7", SLURM_STEP_NODELIST="localhost", SLURM_NTASKS="2", SLURM_PROCID="0",
                  SLURM_LOCALID="0", JAX_COORDINATOR_PORT=str(free_port()), JAX_PLATFORMS="cpu")  # fmt: skip
     ended = subprocess.run(
@@ -110,6 +110,6 @@ def test_who_does_not_come_is_waited_for_only_so_long():
 
 
 def test_alone_everything_is_agreed_at_once():
-    assert multihost.agreed([1, {"a": "b"}]) == [1, {"a": "b"}]
-    with pytest.raises(ZeroDivisionError), multihost.leaving():
+    assert sharding.agreed([1, {"a": "b"}]) == [1, {"a": "b"}]
+    with pytest.raises(ZeroDivisionError), sharding.leaving():
         raise ZeroDivisionError

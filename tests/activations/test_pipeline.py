@@ -9,7 +9,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import tiny
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import ActivationSpec, Extractor, extract, finish, pending
-from llama_lab.activations.pipeline import Pipeline
+from llama_lab.activations.ray_engine import Pipeline
 from llama_lab.activations.run import Progress
 from tests.conftest import build
 

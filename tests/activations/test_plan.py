@@ -10,7 +10,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import finish, pending, plan, units
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import open_folder
 from llama_lab.activations.sources import open_source
 from tests.activations import stores
 

@@ -322,7 +322,7 @@ def test_a_report_is_of_the_store_and_of_those_who_said_something(tmp_path):
     stores.write(tmp_path / "out", finish=False, skip=(4,))
     told = []
     tally = ray_engine.Tally(str(tmp_path / "out"), told.append)
-    assert (tally.before, tally.units, told[-1].unit) == (12, 0, None)
+    assert (tally.done.before, tally.done.units, told[-1].unit) == (12, 0, None)
     tally.heard(Progress(1, 3, 40, 500, 1.0, 0, None, 4))
     tally.heard(Progress(0, 0, 0, 0, 0.0, 3, None, 2))  # found committed
     assert (told[-1].units, told[-1].examples, told[-1].tokens, told[-1].before, told[-1].unit) == (1, 3, 40, 15, 2)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import ActivationStore, moments, store
-from llama_lab.activations.folder import LocalFolder
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import LocalFolder, open_folder
 from tests.activations import stores
 from tests.activations.stores import same_bits
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import shards
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import open_folder
 from tests.activations import stores
 from tests.activations.stores import read_all, same_bits
 

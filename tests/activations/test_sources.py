@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab import corpus
-from llama_lab.activations import finding, hub, readers, sources
+from llama_lab.activations import hub, readers, sources
 from llama_lab.activations.sources import chunks, open_source
 
 TEXTS = ["One.", "Zwei — drei 四.", "Five\nsix."]
@@ -524,7 +524,7 @@ def test_a_dataset_of_parquet_files_is_read_from_any_unit(datasets, tmp_path):
         (tmp_path / "mine" / "data").mkdir(parents=True, exist_ok=True)
         table(tmp_path / "mine" / "data" / name, 5, text=texts[15 * i : 15 * (i + 1)])
     source = open_source(f"hf:{tmp_path / 'mine'}")
-    assert list(source) == texts == [row["text"] for row in hub.load(f"hf:{tmp_path / 'mine'}").dataset]
+    assert list(source) == texts == [row["text"] for row in hub.load(f"hf:{tmp_path / 'mine'}", "text").dataset]
     parts = list(source.parts(10))
     assert [source.chunk(part).examples for part in reversed(parts)][::-1] == [
         texts[i : i + 10] for i in range(0, 45, 10)
@@ -627,7 +627,7 @@ def test_memory_does_not_grow_with_the_source(tmp_path, kind):
 
 
 def test_a_folder_without_end_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(finding, "MOST", 20)
+    monkeypatch.setattr(readers, "MOST", 20)
     for i in range(3):
         (tmp_path / f"f{i}" / "deep").mkdir(parents=True)
         for j in range(5):

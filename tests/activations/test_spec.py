@@ -33,13 +33,17 @@ def names(sites, cfg=CFG, **rest):
     return [str(site) for site in ActivationSpec(sites, **rest).resolve(cfg)]
 
 
+def tuples(text):
+    return tuple(parse_sites(text))
+
+
 def test_a_command_lines_sites():
-    parsed = parse_sites("resid_post:3,7 mlp_out:0-5 q:all ln_final")
+    parsed = tuples("resid_post:3,7 mlp_out:0-5 q:all ln_final")
     assert parsed == (("resid_post", (3, 7)), ("mlp_out", (0, 1, 2, 3, 4, 5)), ("q", "all"), ("ln_final", None))
-    assert parsed == parse_sites("\n resid_post:3;7, mlp_out:0-5;q:all,,ln_final ")
-    assert parse_sites("k:-1,-8,0-1,-2") == (("k", (-1, -8, 0, 1, -2)),)
-    assert parse_sites("logits,v:2") == (("logits", None), ("v", (2,)))
-    assert parse_sites(" ,; ") == ()
+    assert parsed == tuples("\n resid_post:3;7, mlp_out:0-5;q:all,,ln_final ")
+    assert tuples("k:-1,-8,0-1,-2") == (("k", (-1, -8, 0, 1, -2)),)
+    assert tuples("logits,v:2") == (("logits", None), ("v", (2,)))
+    assert tuples(" ,; ") == ()
 
 
 def test_sites_come_in_the_models_order_each_once():

@@ -19,7 +19,7 @@ import safetensors.numpy
 import llama_lab.activations
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import moments, records, store
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import open_folder
 from llama_lab.activations.moments import Moments
 from llama_lab.activations.spec import ActivationSpec
 from llama_lab.activations.verification import verify

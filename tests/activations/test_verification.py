@@ -11,8 +11,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import ActivationStore, moments, plan, records, shards, store, verification, verify
-from llama_lab.activations.folder import temporary
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import open_folder, temporary
 from llama_lab.activations.sources import open_source
 from llama_lab.activations.verification import Problem
 from tests.activations import stores

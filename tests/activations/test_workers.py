@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -21,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.activations import supervisor, workers
+from llama_lab.activations import supervisor
 from llama_lab.activations.run import Progress, RunReport
 from llama_lab.cli.extract import ranges
 from tests.activations import stores
@@ -94,7 +95,7 @@ def when_running(process, out, least=8):
 
 
 def index_of(child):
-    return int(child.environ()[workers.VARIABLE].partition("/")[0])
+    return int(child.environ()[supervisor.VARIABLE].partition("/")[0])
 
 
 def held(source, folder):
@@ -419,7 +420,7 @@ def test_ranges_of_numbers():
 
 @given(st.integers(1, 64), st.integers(1, 80))
 def test_cores_are_shared_out_evenly(cores, count):
-    shares = [workers.share_of(list(range(10, 10 + cores)), index, count) for index in range(count)]
+    shares = [supervisor.cores_of(list(range(10, 10 + cores)), (index, count)) for index in range(count)]
     assert set().union(*shares) == set(range(10, 10 + cores))
     sizes = [len(share) for share in shares]
     assert max(sizes) - min(sizes) <= 1
@@ -431,14 +432,14 @@ def test_cores_are_shared_out_evenly(cores, count):
 
 
 def test_a_place_is_in_the_environment(monkeypatch):
-    monkeypatch.delenv(workers.VARIABLE, raising=False)
-    assert workers.place() is None
-    monkeypatch.setenv(workers.VARIABLE, "3/8")
-    assert workers.place() == workers.Place(3, 8)
+    monkeypatch.delenv(supervisor.VARIABLE, raising=False)
+    assert supervisor.place() is None
+    monkeypatch.setenv(supervisor.VARIABLE, "3/8")
+    assert supervisor.place() == supervisor.Place(3, 8)
     for text in ("3", "3/", "a/b", "3/8/1", "-1/8"):
-        monkeypatch.setenv(workers.VARIABLE, text)
+        monkeypatch.setenv(supervisor.VARIABLE, text)
         with pytest.raises(UserError, match="LLAMA_JAX_WORKER is"):
-            workers.place()
+            supervisor.place()
 
 
 def worker(index, code, error="", report=REPORT, progress=None, stopped=False):
@@ -469,8 +470,9 @@ def test_the_line_names_the_worker_that_was_the_cause(capsys):
 
 
 def test_a_pool_deals_out_what_is_pending_and_takes_back(monkeypatch):
+    plan = MagicMock(__len__=lambda _: 10, part=lambda number: SimpleNamespace(examples=5))
     monkeypatch.setattr(supervisor, "pending", lambda out, shard: list(range(8)))
-    monkeypatch.setattr(supervisor, "examples_of", lambda *_: (40, 10))
+    monkeypatch.setattr(supervisor, "read_plan", lambda folder: plan)
     told, both = [], [worker(0, None), worker(1, None)]
     pool = supervisor.Pool(both, "out", None, told.append)
     assert not pool.done()
@@ -479,7 +481,7 @@ def test_a_pool_deals_out_what_is_pending_and_takes_back(monkeypatch):
     assert [w.process.stdin.getvalue().split() for w in both] == [list("012345"), list("67")]
     both[0].progress = both[0].progress._replace(unit=0, units=1, examples=5)
     pool.heard(both[0])
-    assert (told[-1].units, told[-1].examples, told[-1].total, told[-1].before) == (1, 5, 40, 10)
+    assert (told[-1].units, told[-1].examples, told[-1].total, told[-1].before) == (1, 5, 50, 10)
     both[0].process.poll = lambda: -9
     pool.lost(both[0])
     assert both[1].process.stdin.getvalue().split() == list("671234")

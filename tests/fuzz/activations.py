@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import verification
-from llama_lab.activations.folders import open_folder
+from llama_lab.activations.folder import open_folder
 from llama_lab.activations.reading import ActivationStore
 from llama_lab.activations.sources import open_source
 from tests.fuzz import hostile

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from llama_jax.plumbing.threads import Receiver, Worker, ahead, threaded
-from llama_lab.activations.supply import Supply
+from llama_lab.activations.run import Supply
 
 
 @pytest.fixture(autouse=True)

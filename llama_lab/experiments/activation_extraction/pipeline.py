@@ -15,7 +15,7 @@ import numpy as np
 
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.threads import ahead
-from llama_lab.activations import folders, program, store
+from llama_lab.activations import folder, program, store
 from llama_lab.activations.batches import Batch, Unit
 from llama_lab.activations.folder import Folder
 from llama_lab.activations.moments import Moments, joined
@@ -88,7 +88,7 @@ def units(setting: Setting, plan: Callable[..., Unit], examples: Sequence[Exampl
 
 def claimed(setting: Setting, spec: ActivationSpec, out: Path) -> Folder:
     """A new folder to write units into."""
-    where, config = folders.open_folder(out), setting.loaded.config
+    where, config = folder.open_folder(out), setting.loaded.config
     shapes = {str(site): row_shape(site, config, setting.length) for site in spec.resolve(config)}
     store.claim(where, {"spec": store.describe(spec, shapes), "made by": __name__}, resume=False)
     return where
