@@ -81,7 +81,7 @@ class Extract:
     json: bool = options.as_json()
 
     def run(self) -> dict | None:
-        from llama_lab.activations import workers
+        from llama_lab.activations import supervisor
 
         place, shard = supervisor.place(), self.asked_shard()
         if self.pending:
@@ -203,8 +203,10 @@ class Extract:
             if self.distributed:
                 sharding.join()
             same = {name: getattr(self, name) for name in ("depth", "writers", "unit", "trace")}
-            whose = dict(units=supervisor.settle(place), resume=True) if place else dict(shard=shard, resume=self.resume)
-            return extraction.extract(self.extractor(), examples, self.out, progress=progress, **whose, **same)
+            same |= (
+                dict(units=supervisor.settle(place), resume=True) if place else dict(shard=shard, resume=self.resume)
+            )
+            return extraction.extract(self.extractor(), examples, self.out, progress=progress, **same)
 
     def list_pending(self, shard: tuple[int, int] | None) -> dict:
         """The units that a folder lacks, for people as numbers and ranges of them."""
