@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import listed
-from llama_lab.experiments.shapes_and_recompilation import finding
+from llama_lab.experiments.shapes_and_recompilation import table
 from llama_lab.experiments.shapes_and_recompilation.table import Account, middle
 from llama_lab.figures import bars, rows
 from llama_lab.figures.bars import Part
@@ -24,20 +24,11 @@ PARTS = {
     "compiling": Part(LOST, "//"),
     "rest of first calls": Part("#BBBBBB", ".."),
 }
-SURPRISES = {
-    "first request of the process": Part(FIRST),
-    "later requests: the surprise": Part(LOST, "//"),
-}
+WARM = ("useful work", "padding")
+SURPRISES = {"first request of the process": Part(FIRST), "later requests: the surprise": Part(LOST, "//")}
 LABELS = {"useful work": "useful work: exact lengths, warm", "padding": "padding (growing cache: copying)"}
 LARGEST = 1700  # area of the largest mark, points squared
 LEVEL = 1.05  # times the least: closer than that, a few processes do not tell two policies apart
-
-
-def spread(values: Sequence[float], unit: str = " s") -> str:
-    """`21.3 s [20.1, 22.4]`: the median, and the smallest and largest of several values."""
-    known = [v for v in values if np.isfinite(v)]
-    words = f"{middle(known):.1f}{unit}"
-    return words + (f" [{min(known):.1f}, {max(known):.1f}]" if len(known) > 1 else "")
 
 
 @styled
@@ -58,15 +49,15 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
                 axes.text(i, height, str(step["programs"]), ha="center", va="center", fontsize=10, zorder=4)
             else:
                 axes.plot(i, height, "|", color=GREY, markersize=9)
-        words = f"{a.programs} programs\n{spread(a.lost)} lost"
-        rows.beside(axes, height, words, 9.5)
+        spread = f" [{min(a.lost):.1f}, {max(a.lost):.1f}]" if len(a.lost) > 1 else ""
+        rows.beside(axes, height, f"{a.programs} programs\n{middle(a.lost):.1f} s{spread} lost", 9.5)
     tokens = [step["tokens"] for step in next(iter(lanes.values()))]
     axes.set_xticks(range(1, len(tokens) + 1), [f"{i}\n{n}" for i, n in enumerate(tokens, 1)])
     axes.set_xlim(0.5, len(tokens) + 0.5)
     axes.set_xlabel("request, in the order they came to a fresh process; below it the tokens of its prompt")
     n = min(len(a.blocks) for a in accounts)
     middles = f"Medians of n = {n} processes; in brackets the least and the most" if n > 1 else "n = 1 process a policy"
-    headline(figure, finding.claim(accounts))
+    headline(figure, table.claim(accounts))
     marks = f"Number: programs compiled. Area: seconds lost (largest {most:.1f} s). Tick: nothing compiled."
     footnote(figure, f"{marks} {middles}.")
     return figure
@@ -77,7 +68,7 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
     """Seconds to serve the stream: useful work, padding, compiling, the rest of first calls; every process's total as a
     point.
 
-    parts: `table.parts` of each subject that has any. ratios: each subject's total over the fastest one's.
+    parts: `table.parts`. ratios: each subject's total over the fastest one's.
     """
     figure, (axes, warm) = new(11.5, 0.62 * len(accounts) + 2.4, columns=2, sharey=True, width_ratios=(2.2, 1))
     heights = rows.heights(axes, [a.subject for a in accounts])
@@ -89,8 +80,7 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
         end = max([end, *(t for t in a.total if np.isfinite(t))])
         axes.text(end, height, "  " + total_words(a, ratios.get(a.subject)), va="center", fontsize=9.5)
         if lengths:
-            each = [(1e3 * lengths[name] / a.requests, PARTS[name]) for name in ("useful work", "padding")]
-            ms = bars.stack(warm, height, each)
+            ms = bars.stack(warm, height, [(1e3 * lengths[name] / a.requests, PARTS[name]) for name in WARM])
             warm.text(ms, height, f"  {ms:.0f} ms, {a.padding:.0%} padding", va="center", fontsize=9.5)
     bars.legend(axes, {LABELS.get(name, name): part for name, part in PARTS.items()})
     figure.legend(loc="outside lower center", ncols=4, fontsize=9.5)
@@ -108,26 +98,19 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
 
 def once_warm(parts: dict[str, dict[str, float]], accounts: Sequence[Account]) -> str:
     """Who serves the same stream fastest from a fresh process, and who, or who alike, once nothing compiles."""
-    warm = {
-        a.subject: sum(parts[a.subject][name] for name in ("useful work", "padding"))
-        for a in accounts
-        if a.subject in parts
-    }
-    cold = {a.subject: middle(a.total) for a in accounts if np.isfinite(middle(a.total))}
-    if not warm or not cold:
+    warm = {name: sum(lengths[part] for part in WARM) for name, lengths in parts.items()}
+    best = table.fastest(accounts)
+    if not warm or not best:
         return "No policy has a time"
     level = [name for name in sorted(warm, key=warm.get) if warm[name] <= LEVEL * min(warm.values())]
-    return f"{min(cold, key=cold.get).capitalize()} serves a fresh process fastest, {listed(level)} a warm one"
+    return f"{best.subject.capitalize()} serves a fresh process fastest, {listed(level)} a warm one"
 
 
 def total_words(a: Account, ratio: Ratio | None) -> str:
-    """`23.1 s · 3.42x [3.10, 3.77] of the fastest`, or why there is no total."""
+    """`23.1 s · 3.42x [3.10, 3.77]`, over the fastest, or why there is no total."""
     if not np.isfinite(middle(a.total)):
         return f"{a.wrong} requests have wrong tokens: no time"
-    words = f"{middle(a.total):.1f} s"
-    if ratio is None or not ratio.n:
-        return words + " · fastest"
-    return words + f" · {ratio.words}"
+    return f"{middle(a.total):.1f} s · {ratio.words if ratio and ratio.n else 'fastest'}"
 
 
 @styled
@@ -136,37 +119,32 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
 
     pairs: as `table.surprises` gives them.
     """
-    names = [a.subject for pair in pairs.values() for a in pair]
-    figure, axes = new(11, 0.58 * len(names) + 2.2)
-    heights = rows.heights(axes, names)
+    every = [a for pair in pairs.values() for a in pair]
+    figure, axes = new(11, 0.58 * len(every) + 2.2)
+    heights = rows.heights(axes, [a.subject for a in every])
     bold = dict(fontsize=9.5, fontweight="bold", va="bottom", transform=axes.get_yaxis_transform())
     for i, (title, pair) in enumerate(pairs.items()):
         for a in pair:
             height, lost, later = heights[a.subject], middle(a.lost), middle(a.later)
             bars.stack(axes, height, zip((lost - later, later), SURPRISES.values(), strict=True), 0.5)
             axes.plot(a.lost, [height] * len(a.lost), "o", color="black", markersize=4, zorder=4)
-            axes.text(max(a.lost), height, "  " + surprise_words(a), va="center", fontsize=9)
+            words = f"{a.programs} programs, {a.surprises} of them later. {a.why}"
+            words = textwrap.fill(words, 76, subsequent_indent="  ")
+            words = words if a.surprises else f"{a.programs} programs, all for the first request"
+            axes.text(max(a.lost), height, "  " + words, va="center", fontsize=9)
         top = heights[pair[0].subject]
         axes.text(0, top + 0.36, title[0].upper() + title[1:], **bold)
         if i:
             axes.axhline(top + 0.72, color="#CCCCCC", linewidth=0.8)
-    axes.set_ylim(top=len(names) - 0.1)
+    axes.set_ylim(top=len(every) - 0.1)
     for label, part in SURPRISES.items():
         edge = "white" if part.hatch else None
         axes.barh(0, 0, color=part.color, hatch=part.hatch, edgecolor=edge, label=label)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
-    axes.set_xlim(0, 2.3 * max(max(a.lost) for pair in pairs.values() for a in pair))
-    n = min(len(a.blocks) for pair in pairs.values() for a in pair)
+    axes.set_xlim(0, 2.3 * max(max(a.lost) for a in every))
+    n = min(len(a.blocks) for a in every)
     axes.set_xlabel(f"seconds lost to compiling (point: one process, n = {n}; bar: median)")
-    again = sum(bad.surprises for bad, _ in pairs.values())
-    left = sum(cured.surprises for _, cured in pairs.values())
+    again, left = (sum(a.surprises for a in side) for side in zip(*pairs.values(), strict=True))
     claim = f"Even with one shape, three surprises compile {again} programs for later requests"
     headline(figure, f"{claim}; cured, {left or 'none'}")
     return figure
-
-
-def surprise_words(a: Account) -> str:
-    """`6 programs, 4 of them later: static argument: …`."""
-    if not a.surprises:
-        return f"{a.programs} programs, all for the first request"
-    return textwrap.fill(f"{a.programs} programs, {a.surprises} of them later. {a.why}", 76, subsequent_indent="  ")

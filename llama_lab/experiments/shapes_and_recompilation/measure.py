@@ -46,7 +46,6 @@ SETTINGS = {  # what clients ask for, one after the other
     "temperature 1, top-p 0.9": Sampler(temperature=1.0, top_p=0.9),
 }
 
-
 SUBJECTS = {  # in each pair the surprise first, then its cure
     SHAPES: tuple(POLICIES),
     SAMPLING: (STATIC, TRACED),
@@ -62,18 +61,13 @@ class Served(Trial):
     padded_tokens: int  # length T of the prompt as it ran, the same for all rows
     rows_asked: int  # rows of the batch that somebody asked for; the others are dummies
     tokens_asked: int  # prompt tokens of those rows together, without padding
-    change: str = (
-        ""  # what is new about this request beside its prompt: sampling settings, weights put on the device again
-    )
+    change: str = ""  # what is new beside its prompt: sampling settings, weights put on the device again
 
 
 @dataclass(frozen=True)
 class Stream:
     """Requests in the order they come. prompts: token ids. arrivals: which prompt each request asks. batch: rows of a
-    full batch.
-
-    expected: the reference's greedy tokens of each prompt.
-    """
+    full batch. expected: the reference's greedy tokens of each prompt."""
 
     prompts: tuple[tuple[int, ...], ...]
     arrivals: tuple[int, ...]
@@ -110,30 +104,24 @@ class Recompilation(Experiment):
         check_counts(prompts=self.prompts, new_tokens=self.new_tokens)
         check_counts(processes=self.processes, surprise_processes=self.surprise_processes)
         if self.requests < self.prompts:
-            raise UserError(
-                f"requests is {self.requests}; each of the {self.prompts} prompts comes at least once, so it must be"
-                f" {self.prompts} or more."
-            )
+            least = f"each of the {self.prompts} prompts comes at least once, so it must be {self.prompts} or more."
+            raise UserError(f"requests is {self.requests}; {least}")
         if self.batch < 2:
             raise UserError(f"batch is {self.batch}; a last batch can only be smaller than one of 2 or more.")
 
     def measure(self, runner: Runner) -> tuple[list[Served], dict]:
         loaded = checkpoint.load(self.model)
         stream = ragged(loaded, self.prompts, self.requests, self.new_tokens, self.batch, self.seed)
-        runner.run(self.serving_all(expect(loaded, stream)))
-        about = dict(weights_hash=loaded.weights_hash, prompt_tokens=[len(ids) for ids in stream.prompts])
-        return runner.rows, about
-
-    def serving_all(self, stream: Stream) -> list[Point]:
-        """stream: with `expect`ed tokens."""
-        found = []
+        stream, points = expect(loaded, stream), []
         for experiment, names in SUBJECTS.items():
             processes = self.processes if experiment == SHAPES else self.surprise_processes
             for block, _, subject in blocks(names, processes, self.seed, experiment):
                 asked = dict(experiment=experiment, subject=subject, stream=asdict(stream))
                 rows = 2 * len(asks(experiment, subject, stream))
-                found.append(Point(f"{experiment}: {subject}", block, serving, rows, asked))
-        return found
+                points.append(Point(f"{experiment}: {subject}", block, serving, rows, asked))
+        runner.run(points)
+        about = dict(weights_hash=loaded.weights_hash, prompt_tokens=[len(ids) for ids in stream.prompts])
+        return runner.rows, about
 
 
 def ragged(
@@ -171,9 +159,6 @@ def reference_work(stream: Stream) -> Workload:
     return Workload(stream.prompts, stream.new_tokens, generate.bucket(stream.longest), seed=stream.seed)
 
 
-# What is asked --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Ask:
     """One call of the server, its shapes chosen. prompts: the rows somebody asked for; up to `batch` rows run."""
@@ -203,9 +188,6 @@ def asks(experiment: str, subject: str, stream: Stream) -> list[Ask]:
         return [Ask(b, *shape, batch=len(b) if subject == SMALLER else stream.batch) for b in batches]
     wanted = list(SETTINGS) if experiment == SAMPLING else ["", "", RELOADED, ""]
     return [Ask((i % n,), *shape, change=wanted[i % len(wanted)]) for i in range(FEW)]
-
-
-# What the children run ------------------------------------------------------------------------------------------------
 
 
 def serving(lab: Lab, experiment: str, subject: str, stream: dict) -> None:
@@ -241,14 +223,12 @@ def request(engine, base: Subject, ask: Ask, stream: Stream, reference: Referenc
         record = as_first(record)
     for row, prompt in enumerate(ask.prompts if ask.sampler == GREEDY and record.token_times_ns else ()):
         record = reference.judge(record.model_copy(update=dict(prompt=prompt)), tokens[:, [row]])
-    asked = dict(
+    return Served(
+        **record.model_dump() | dict(prompt=ask.prompts[0], cause=compile_causes.shorten(record.cause)),
         padded_tokens=ask.length,
         rows_asked=len(ask.prompts),
         change=ask.change,
         tokens_asked=sum(len(stream.prompts[p]) for p in ask.prompts),
-    )
-    return Served(
-        **{**record.model_dump(), "prompt": ask.prompts[0], "cause": compile_causes.shorten(record.cause)}, **asked
     )
 
 

@@ -1,4 +1,4 @@
-"""What the rows of request streams say, on made-up rows."""
+"""What the rows of request streams say and what charts draw of them, on made-up rows."""
 
 import math
 
@@ -7,23 +7,29 @@ import pytest
 
 from llama_lab.bench import compile_causes, workload
 from llama_lab.bench.frames import show
-from llama_lab.experiments.shapes_and_recompilation import measure, table
+from llama_lab.experiments.shapes_and_recompilation import chart, measure, table
 from llama_lab.experiments.shapes_and_recompilation.measure import Served
 from tests.bench.test_record import trial
+from tests.figures.drawn import assert_drawn, words
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
 SHAPE = (
-    "TRACING CACHE MISS at llama_jax/generate.py:150:27 (decode): for one_step defined at"
-    " llama_jax/transforms.py:115 all"
-    " previously seen cache keys differ. For the closest previous key: different input types: * at ids,"
-    " now i32[1,9] and before"
-    " i32[1,5]"
+    "TRACING CACHE MISS at llama_jax/generate.py:150:27 (decode): for one_step defined at llama_jax/transforms.py:115"
+    " all previously seen cache keys differ. For the closest previous key: different input types: * at ids, now"
+    " i32[1,9] and before i32[1,5]"
 )
 NEW = (
     "TRACING CACHE MISS at llama_jax/generate.py:130:19 (prefill): never seen function: first defined at"
     " llama_jax/transforms.py:101"
 )
+POLICIES = {  # programs that each request compiles, and seconds of a warm one
+    workload.GROWING: ((3, 3, 3), 0.7),
+    workload.EXACT: ((2, 2, 2), 0.5),
+    workload.BUCKETS: ((2, 2, 0), 0.55),
+    workload.POWERS: ((2, 1, 0), 0.6),
+    workload.ONE: ((2, 0, 0), 0.65),
+}
 
 
 def row(experiment, subject, block=0, order=0, phase="cold", seconds=1.0, programs=0, lost=0.0, **changes):
@@ -47,50 +53,29 @@ def row(experiment, subject, block=0, order=0, phase="cold", seconds=1.0, progra
     return Served(**{**made.model_dump(), **known, **changes})
 
 
-def stream(experiment, subject, programs, processes=2, warm=0.5, each=1.0, **changes):
+def stream(experiment, subject, programs, processes=2, warm=0.5, **changes):
     """Three requests, of which the k-th compiles programs[k], a program a second, later processes 1 % slower; then the
     same warm."""
     made = []
     for block in range(processes):
         slower = 1 + block / 100
         for i, n in enumerate(programs):
-            lost = n * each * slower
-            made.append(
-                row(
-                    experiment,
-                    subject,
-                    block,
-                    i,
-                    seconds=(warm + 0.1) * slower + lost,
-                    programs=n,
-                    lost=lost,
-                    **changes,
-                )
-            )
-            made.append(row(experiment, subject, block, i, "warm", seconds=warm * slower, **changes))
+            asked, lost = (experiment, subject, block, i), n * slower
+            cold = dict(seconds=(warm + 0.1) * slower + lost, programs=n, lost=lost)
+            made += [row(*asked, **cold, **changes), row(*asked, "warm", seconds=warm * slower, **changes)]
     return made
 
 
 def everything(processes=2):
-    compiled = {
-        workload.GROWING: (3, 3, 3),
-        workload.EXACT: (2, 2, 2),
-        workload.BUCKETS: (2, 2, 0),
-        workload.POWERS: (2, 1, 0),
-        workload.ONE: (2, 0, 0),
-    }
-    warm = {
-        workload.GROWING: 0.7,
-        workload.EXACT: 0.5,
-        workload.BUCKETS: 0.55,
-        workload.POWERS: 0.6,
-        workload.ONE: 0.65,
-    }
-    made = [r for s, n in compiled.items() for r in stream(measure.SHAPES, s, n, processes, warm[s])]
+    made = [r for s, (n, warm) in POLICIES.items() for r in stream(measure.SHAPES, s, n, processes, warm)]
     for experiment in table.SURPRISES:
         bad, cured = measure.SUBJECTS[experiment]
         made += stream(experiment, bad, (2, 0, 2), processes) + stream(experiment, cured, (2, 0, 0), processes)
     return made
+
+
+def spoilt(where, **changes):
+    return [r.model_copy(update=dict(valid=False) | changes) if where(r) else r for r in everything()]
 
 
 def test_an_account_counts_programs_and_seconds_of_the_cold_stream_only():
@@ -115,31 +100,21 @@ def test_dummy_rows_are_padding_and_make_no_tokens():
 
 
 def test_a_stream_with_wrong_tokens_has_no_time_but_keeps_its_programs():
-    rows = everything()
-    spoilt = [
-        r.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1"))
-        if r.subject == workload.ONE and r.order == 1
-        else r
-        for r in rows
-    ]
-    found = table.accounts(spoilt, measure.SHAPES)
-    one = found[-1]
+    rows = spoilt(lambda r: r.subject == workload.ONE and r.order == 1, reason="wrong: token 0 is 1")
+    accounts = table.accounts(rows, measure.SHAPES)
+    one = accounts[-1]
     assert all(map(math.isnan, one.total + one.warm))
     assert (one.programs, one.wrong, one.void) == (2, 2, 2)
-    assert table.fastest(found).subject == workload.POWERS
-    assert workload.ONE not in table.all_parts(found)
-    assert table.ratios(found)[workload.ONE].n == 0
-    none = [r.model_copy(update=dict(valid=False)) for r in rows]
-    assert table.fastest(table.accounts(none, measure.SHAPES)) is None
+    assert table.fastest(accounts).subject == workload.POWERS
+    assert workload.ONE not in table.parts(accounts)
+    assert table.ratios(accounts)[workload.ONE].n == 0
+    assert table.repays_words(one, accounts[0]) == "has no time to compare"
+    assert "2 requests have wrong tokens: no time" in words(draw("stream_seconds", rows))
+    assert table.fastest(table.accounts(spoilt(lambda r: True), measure.SHAPES)) is None
 
 
 def test_a_warm_request_that_compiles_takes_the_warm_time_away():
-    rows = [
-        r.model_copy(update=dict(valid=False))
-        if (r.subject, r.phase, r.block, r.order) == (workload.ONE, "warm", 0, 2)
-        else r
-        for r in everything()
-    ]
+    rows = spoilt(lambda r: (r.subject, r.phase, r.block, r.order) == (workload.ONE, "warm", 0, 2))
     one = table.account(rows, measure.SHAPES, workload.ONE)
     assert math.isnan(one.warm[0])
     assert math.isfinite(one.warm[1])
@@ -147,9 +122,9 @@ def test_a_warm_request_that_compiles_takes_the_warm_time_away():
 
 
 def test_parts_add_up_to_the_total():
-    found = table.accounts(everything(3), measure.SHAPES)
-    for a in found:
-        pieces = table.all_parts(found)[a.subject]
+    accounts = table.accounts(everything(3), measure.SHAPES)
+    for a in accounts:
+        pieces = table.parts(accounts)[a.subject]
         assert sum(pieces.values()) == pytest.approx(np.median(a.total))
         assert all(value >= 0 for value in pieces.values())
         assert pieces["useful work"] == pytest.approx(1.5 * 1.01)
@@ -159,20 +134,15 @@ def test_parts_add_up_to_the_total():
 
 def test_ratios_pair_what_ran_in_the_same_block():
     growing, *_, one = table.accounts(everything(3), measure.SHAPES)
-    found = table.ratio(growing, one)
-    assert found.value == pytest.approx((3 * 0.8 + 9) / (3 * 0.75 + 2))
-    assert (found.low, found.high) == pytest.approx((found.value, found.value))  # the drift is common to both
-    assert found.n == 3
+    ratio = table.ratio(growing, one)
+    assert ratio.value == pytest.approx((3 * 0.8 + 9) / (3 * 0.75 + 2))
+    assert (ratio.low, ratio.high) == pytest.approx((ratio.value, ratio.value))  # the drift is common to both
+    assert (ratio.n, ratio.times) == (3, True)
     assert table.ratio(growing, one, of="warm").value == pytest.approx(0.7 / 0.65)
-    alone = table.accounts(everything(1), measure.SHAPES)
-    assert "[" not in table.ratio(alone[0], alone[-1]).words
 
 
 def test_compiling_more_pays_back_only_where_warm_requests_are_faster():
     growing, precise, *_, one = table.accounts(everything(), measure.SHAPES)
-    assert table.repays(precise, one) == pytest.approx(4 / (3 * 0.15), rel=0.02)
-    assert table.repays(growing, one) == math.inf
-    assert table.repays(one, precise) == 0
     assert "about 9 more times" in table.repays_words(precise, one)
     assert "never paid back" in table.repays_words(growing, one)
     single = table.accounts(everything(1), measure.SHAPES)
@@ -180,30 +150,63 @@ def test_compiling_more_pays_back_only_where_warm_requests_are_faster():
     assert table.repays_words(one, precise) == "loses no more to first calls than exact lengths"
 
 
-def test_lanes_are_medians_by_request():
-    lane = table.by_request(everything(3), workload.POWERS)
-    assert [step["programs"] for step in lane] == [2, 1, 0]
-    assert [step["seconds"] for step in lane] == pytest.approx([2.02, 1.01, 0])
-    assert {step["tokens"] for step in lane} == {8}
-
-
 def test_tables_for_people():
-    rows = everything()
+    rows = everything(3)
+    lane = table.by_request(rows, workload.POWERS)
+    assert [(step["programs"], step["tokens"]) for step in lane] == [(2, 8), (1, 8), (0, 8)]
+    assert [step["seconds"] for step in lane] == pytest.approx([2.02, 1.01, 0])
     frame = show(table.accounts(rows, measure.SHAPES), table.COLUMNS)
     assert list(frame.index) == list(workload.POLICIES)
     assert list(frame["programs"]) == [9, 6, 4, 3, 2]
     why = table.cause_frame(rows).set_index(["run", "cause"])
-    assert why.loc[(f"{measure.SHAPES}: {workload.GROWING}", "shape"), "requests"] == 4
-    assert why.loc[(f"{measure.SHAPES}: {workload.ONE}", compile_causes.FIRST), "requests"] == 2
+    assert why.loc[(f"{measure.SHAPES}: {workload.GROWING}", "shape"), "requests"] == 6
+    assert why.loc[(f"{measure.SHAPES}: {workload.ONE}", compile_causes.FIRST), "requests"] == 3
     assert why["in JAX's words"].str.startswith("(decode): different input types").any()
     assert "2 programs and" in table.cure_words("x", *table.surprises(rows)["reloaded weights"])
 
 
 def test_draws_are_compared_where_nothing_was_greedy():
-    def drawn(subject, order, change, tokens):
-        return row(measure.SAMPLING, subject, order=order, change=change, tokens_sha256=tokens)
-
-    rows = [drawn(s, 0, "greedy", s) for s in (measure.STATIC, measure.TRACED)]
-    rows += [drawn(s, 1, "temperature 0.7", "same") for s in (measure.STATIC, measure.TRACED)]
-    rows += [drawn(s, 2, "temperature 1, top-p 0.9", s) for s in (measure.STATIC, measure.TRACED)]
+    asked = {"greedy": ("a", "b"), "temperature 0.7": ("same", "same"), "temperature 1, top-p 0.9": ("c", "d")}
+    rows = [
+        row(measure.SAMPLING, subject, order=order, change=change, tokens_sha256=tokens)
+        for order, (change, both) in enumerate(asked.items())
+        for subject, tokens in zip((measure.STATIC, measure.TRACED), both, strict=True)
+    ]
     assert table.draws_words(rows).startswith("1 of 2 drawn answers")
+
+
+def draw(name, rows):
+    policies = table.accounts(rows, measure.SHAPES)
+    if name == "compilations":
+        return chart.compilations({a.subject: table.by_request(rows, a.subject) for a in policies}, policies)
+    if name == "stream_seconds":
+        return chart.stream_seconds(policies, table.parts(policies), table.ratios(policies))
+    return chart.surprises(table.surprises(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compilations", "stream_seconds", "surprises"])
+@pytest.mark.parametrize("processes", [1, 3])
+def test_each_chart_is_drawn_in_style(tmp_path, name, processes):
+    assert_drawn(draw(name, everything(processes)), tmp_path)
+
+
+def test_policies_that_differ_by_little_once_warm_are_named_together():
+    accounts = table.accounts(everything(3), measure.SHAPES)
+    one, other = (a.subject for a in accounts[:2])
+    parts = {one: {"useful work": 1.0, "padding": 0.0}, other: {"useful work": 0.9, "padding": 0.13}}
+    assert chart.once_warm(parts, accounts).endswith(f"fastest, {one} and {other} a warm one")
+    parts[other]["padding"] = 0.5
+    assert chart.once_warm(parts, accounts).endswith(f"fastest, {one} a warm one")
+
+
+def test_bars_reach_the_total_and_name_the_fastest():
+    rows = everything(3)
+    figure = draw("stream_seconds", rows)
+    for text in ("4.3 s · fastest", "· 2.68x [2.68, 2.68]", "656 ms, 50% padding", "n = 3"):
+        assert text in words(figure)
+    policies, axes = {a.subject: a for a in table.accounts(rows, measure.SHAPES)}, figure.axes[0]
+    for label, height in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True):
+        mine = [bar for bar in axes.patches if abs(bar.get_y() + bar.get_height() / 2 - height) < 1e-9]
+        reached = max(bar.get_x() + bar.get_width() for bar in mine)
+        assert reached == pytest.approx(sorted(policies[label.get_text()].total)[1])
