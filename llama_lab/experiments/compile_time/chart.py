@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +14,7 @@ from matplotlib.patches import Patch
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
-from llama_lab.bench.wording import listed, within
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
 from llama_lab.experiments.compile_time.starts import WAYS
@@ -31,6 +30,7 @@ LINES = {
     name: dict(color=colour(name), marker=marker, linestyle="--" if "scan" in name else "-")
     for name, marker in {"step": "o", "step+scan": "s", "step+donate": "^", "step+scan+donate": "D"}.items()
 }
+A_LAYER = "ms a layer"
 TITLES = dict(zip(LAYOUTS, ("layers unrolled", "layers scanned"), strict=True))
 PARTS = {
     name: Part(shade, hatch)
@@ -43,24 +43,15 @@ PARTS = {
 }
 
 
-def with_interval(found: table.Slope, digits: int = 0) -> str:
-    """`45 ms a layer [40, 50]` of a slope in seconds."""
-    slope = round(1e3 * found.slope, digits) + 0.0  # no minus zero
-    return f"{slope:.{digits}f} ms a layer{within(found, lambda seconds: f'{1e3 * seconds:.{digits}f}')}"
-
-
 def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -> dict[int, float]:
-    """Each process as a point, the medians joined by a line. Returns the medians."""
+    """Each process as a point, the medians joined by a line. Returns the medians, deepest last."""
     points = [(r.depth, known) for r in data if (known := value(r)) is not None]
-    middle = table.medians(data, value)
+    groups = summary.grouped(points, lambda point: point[0], lambda point: point[1])
+    middle = {depth: float(np.median(groups[depth])) for depth in sorted(groups)}
     line = dict(linewidth=1.8, markersize=0, linestyle=style.pop("linestyle", "-"), color=style["color"])
     axes.plot(list(middle), list(middle.values()), **line)
     axes.plot(*zip(*points, strict=True), linestyle="", markersize=5, alpha=0.75, **style)
     return middle
-
-
-def seconds_of(field: str, row: Compilation) -> float:
-    return getattr(row, field) / 1e9
 
 
 @styled
@@ -70,13 +61,14 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
     figure, both = new(10, 4.6, columns=2, sharey=True)
     mine = table.of_run(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
+    slopes = {layout: table.per_layer(data, layout) for layout in LAYOUTS}
     for axes, layout in zip(both, LAYOUTS, strict=True):
         kept, ends = [r for r in mine if r.placement == layout], []
         for stage, shade in SHADES.items():
             field = f"{stage}_ns"
-            seconds = partial(seconds_of, field)
-            if middle := against_depth(axes, kept, seconds, color=shade, marker=MARKS[stage]):
-                words = f"{stage.replace('_', ' ')}: {with_interval(table.per_layer(data, layout, field), 1)}"
+            middle = against_depth(axes, kept, lambda r: getattr(r, field) / 1e9, color=shade, marker=MARKS[stage])  # noqa: B023
+            if middle:
+                words = f"{stage.replace('_', ' ')}: {table.per_layer(data, layout, field).words(1, A_LAYER)}"
                 ends.append(End(words, deepest, middle[max(middle)], shade))
         labels.at_ends(axes, ends, 1.28, x=deepest * 1.03, size=8.5)
         processes = len({(r.block, r.depth) for r in kept})
@@ -84,10 +76,10 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
         depths = sorted({r.depth for r in kept})
         followed = pairwise([*depths, deepest])  # the shallowest lie too close
         axes.set_xticks(depths, [str(d) if d == deepest or after - d > deepest / 20 else "" for d, after in followed])
-        axes.set_title(f"{TITLES[layout]}: {with_interval(table.per_layer(data, layout))}", fontsize=10)
+        axes.set_title(f"{TITLES[layout]}: {slopes[layout].words(unit=A_LAYER)}", fontsize=10)
         notes.log_scale(axes)
     both[0].set_ylabel("seconds, log scale")
-    unrolled, scanned = (f"{1e3 * table.per_layer(data, layout).slope:.0f} ms" for layout in LAYOUTS)
+    unrolled, scanned = (f"{1e3 * slope.slope:.0f} ms" for slope in slopes.values())
     headline(figure, f"A layer more adds {unrolled} to compiling when unrolled, {scanned} when scanned")
     figure.get_layout_engine().set(wspace=0.28)
     return figure
@@ -138,53 +130,48 @@ def what_scanning_does(data: Sequence[Compilation], deepest: int) -> str:
     unrolled, scanned = ([r for r in data if (r.placement, r.depth) == (layout, deepest)] for layout in LAYOUTS)
     if not unrolled or not scanned:
         return "The decode program was not compiled both ways"
-    sizes = [np.median([r.instructions for r in each]) for each in (scanned, unrolled)]
-    rates = [np.median([r.rate for r in each if r.rate] or [np.nan]) for each in (scanned, unrolled)]
-    said = f"Scanning {deepest} layers leaves {sizes[0]:,.0f} of {sizes[1]:,.0f} instructions"
-    return said + (f" and {rates[0] / rates[1]:.0%} of the rate" if np.isfinite(rates).all() else "")
+    left, of = (np.median([r.instructions for r in each]) for each in (scanned, unrolled))
+    words = f"Scanning {deepest} layers leaves {left:,.0f} of {of:,.0f} instructions"
+    share = np.divide(*(np.median([r.rate for r in each if r.rate] or [np.nan]) for each in (scanned, unrolled)))
+    return words + (f" and {share:.0%} of the rate" if np.isfinite(share) else "")
 
 
 @styled
 def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
     """From process start to first token, by its parts: mean of the processes as a bar, each process as a point."""
     figure, axes = new(10, 4.4)
-    found = {way: list(table.of_start(trials, placement, way).values()) for way in WAYS}
-    heights = rows.heights(axes, [f"{way} (n = {len(found[way])})" for way in WAYS])
-    furthest = max((s.to_first_ns / 1e9 for each in found.values() for s in each), default=1.0)
+    starts = {way: list(table.of_start(trials, placement, way).values()) for way in WAYS}
+    heights = rows.heights(axes, [f"{way} (n = {len(starts[way])})" for way in WAYS])
+    totals = {way: [s.to_first_ns / 1e9 for s in mine] for way, mine in starts.items()}
+    furthest = max((seconds for each in totals.values() for seconds in each), default=1.0)
     ground = dict(facecolor="white", edgecolor="none", pad=1, alpha=0.75)
     for way, height in zip(WAYS, heights.values(), strict=True):
-        each, end = [table.parts(s) for s in found[way]], 0.0
+        each, end = [table.parts(s) for s in starts[way]], 0.0
         means = {part: float(np.mean([p[part] for p in each])) for part in table.PARTS if each}
         bars.stack(axes, height, [(mean, PARTS[part]) for part, mean in means.items()], 0.5)
         for mean in means.values():
             if mean > 0.035 * furthest:
                 axes.text(end + mean / 2, height, f"{mean:.2f}", ha="center", va="center", fontsize=9, bbox=ground)
             end += mean
-        totals = [s.to_first_ns / 1e9 for s in found[way]]
-        axes.plot(totals, [height + 0.34] * len(totals), "o", color="black", markersize=4, alpha=0.7)
+        axes.plot(totals[way], [height + 0.34] * len(each), "o", color="black", markersize=4, alpha=0.7)
         if each:
             axes.text(end, height, f"  {end:.2f} s", va="center", fontsize=10, fontweight="bold")
     keys = [Patch(facecolor=part.color, hatch=part.hatch, edgecolor="white", label=k) for k, part in PARTS.items()]
     axes.set_xlim(0, furthest * 1.1)
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
     figure.legend(handles=keys, loc="outside lower center", ncols=4, fontsize=9)
-    said = table.whole_starts(trials, placement) or "not measured"
-    headline(figure, f"From process start to first token under {placement}: {said}")
+    took = ", ".join(f"{float(np.mean(seconds)):.1f} s {way}" for way, seconds in totals.items() if seconds)
+    headline(figure, f"From process start to first token under {placement}: {took or 'not measured'}")
     return figure
 
 
-@styled
-def paid_back(
-    trials: Sequence[Start],
-    ways: Sequence[tuple[str, str]],
-    pairs: Sequence[tuple[tuple[str, str], tuple[str, str]]],
-    seed: int = 0,
-) -> Figure:
-    """Seconds until n tokens are made by each way of starting, over those of the quickest at that n; who is ahead of
-    whom, and from when on, is the title.
+Way = tuple[str, str]  # (placement, cold or cached or serialised)
 
-    ways: (placement, cold or cached or serialised). pairs: (ours, the other).
-    """
+
+@styled
+def paid_back(trials: Sequence[Start], ways: Sequence[Way], pairs: Sequence[tuple[Way, Way]], seed: int = 0) -> Figure:
+    """Seconds until n tokens are made by each way of starting, over those of the quickest at that n; who is ahead of
+    whom, and from when on, is the title. pairs: (ours, the other)."""
     figure, axes = new(9.5, 5)
     longest, styles = 3000, {"cold": "-", "cached": "--", "serialised": ":"}
     n = np.unique(np.geomspace(1, longest, 300).round())
@@ -207,21 +194,20 @@ def paid_back(
     return figure
 
 
-def ahead(evens: dict[tuple[tuple[str, str], tuple[str, str]], BreakEven]) -> str:
+def ahead(evens: dict[tuple[Way, Way], BreakEven]) -> str:
     """Who is ahead of whom at once, and who from when on; last, of whom that is open. evens: by (ours, the other)."""
-    at_once = [(a, b) for (a, b), even in evens.items() if even.words == "at once"]
-    others = {b for _, b in at_once}
-    said = []
+    at_once = [pair for pair, even in evens.items() if even.words == "at once"]
+    others, clauses = {other for _, other in at_once}, []
     if len(others) == 1:
-        said = [f"{len(at_once)} of {len(evens)} ways are ahead of {next(iter(others))[0]} at once"]
-    known = [(pair, even) for pair, even in evens.items() if not np.isnan(even.tokens)]
-    rest = [(pair, even) for pair, even in known if not (said and pair in at_once)]
-    for (a, b), even in sorted(rest, key=lambda pair: pair[1].undecided):
-        lead = f"{a[0]} {a[1]} is ahead of {b[0] if a[1] == b[1] else f'{b[0]} {b[1]}'}"
-        words = even.words
-        when = words if words.startswith(("never", "at once")) else f"after {words}"
-        said.append(f"{even.n} starts do not decide when {lead}" if even.undecided else f"{lead} {when}")
-    return "; ".join(said[:2]) or "No two ways of starting were measured"
+        clauses = [f"{len(at_once)} of {len(evens)} ways are ahead of {at_once[0][1][0]} at once"]
+    rest = {
+        pair: even for pair, even in evens.items() if not np.isnan(even.tokens) and not (clauses and pair in at_once)
+    }
+    for (ours, other), even in sorted(rest.items(), key=lambda item: item[1].undecided):
+        lead = f"{' '.join(ours)} is ahead of {other[0] if ours[1] == other[1] else ' '.join(other)}"
+        when = even.words if even.words.startswith(("never", "at once")) else f"after {even.words}"
+        clauses.append(f"{even.n} starts do not decide when {lead}" if even.undecided else f"{lead} {when}")
+    return "; ".join(clauses[:2]) or "No two ways of starting were measured"
 
 
 @styled
@@ -245,12 +231,11 @@ def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9.5)
     rates(right, trials, list(LINES), seed)
     ratio = summary.paired_ratio(trials, "step+scan", "step", seed)
-    said = "Scanning over layers copies a layer's weights at every step"
-    sentences = {
-        Verdict.SLOWER: f" and decodes at {ratio.value:.2f} times the rate",
-        Verdict.FASTER: " and is faster all the same",
-    }
-    headline(figure, said + (sentences.get(ratio.verdict, "; what that costs is undecided") if ratio.n else ""))
+    costs = "; what that costs is undecided" if ratio.n else ""
+    if ratio.verdict in DIFFERENT:
+        slower = ratio.verdict == Verdict.SLOWER
+        costs = f" and decodes at {ratio.value:.2f} times the rate" if slower else " and is faster all the same"
+    headline(figure, f"Scanning over layers copies a layer's weights at every step{costs}")
     return figure
 
 
@@ -260,8 +245,9 @@ def bfloat16(trials: Sequence[Start], seed: int = 0) -> Figure:
     figure, axes = new(9.5, 4.8)
     names = ["step", "chunk8", "loop", "step+bf16", "chunk8+bf16", "loop+bf16"]
     rates(axes, trials, names, seed, temporaries=True)
-    gain, inside = (summary.paired_ratio(trials, f"{name}+bf16", name, seed) for name in ("step", "loop"))
-    headline(figure, halved({"step": gain, "loop": inside}))
+    headline(
+        figure, halved({name: summary.paired_ratio(trials, f"{name}+bf16", name, seed) for name in ("step", "loop")})
+    )
     return figure
 
 
@@ -270,9 +256,9 @@ def halved(gains: dict[str, Ratio]) -> str:
     known = {name: ratio for name, ratio in gains.items() if ratio.n and ratio.verdict in DIFFERENT}
     if not known:
         return f"Whether half the bytes a weight decode faster under {' or '.join(gains)} is not decided"
-    said = ", ".join(f"{ratio.value:.2f} times as fast under {name}" for name, ratio in known.items())
-    open_ = [name for name in gains if name not in known]
-    return f"Half the bytes a weight decode {said}" + (f"; under {listed(open_)} that is not decided" if open_ else "")
+    times = ", ".join(f"{ratio.value:.2f} times as fast under {name}" for name, ratio in known.items())
+    undecided = listed([name for name in gains if name not in known])
+    return f"Half the bytes a weight decode {times}" + (f"; under {undecided} that is not decided" if undecided else "")
 
 
 def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, temporaries: bool = False) -> None:

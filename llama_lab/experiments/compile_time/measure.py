@@ -26,7 +26,7 @@ from llama_jax.generate import Engine
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Draw
-from llama_lab.bench import WRONG, memory, profiling, protocol, roofline
+from llama_lab.bench import WRONG, memory, profiling, protocol, roofline, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.gate import tokens_hash
 from llama_lab.bench.guard import Guard
@@ -108,17 +108,6 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def check_plan(shape: str, layers: Sequence[int], model: str, names: Sequence[str], slots: Sequence[int]) -> None:
-    """Raises UserError for what cannot be compiled: no random shape, no such model or placement, more slots than its
-    context."""
-    for n in layers:
-        find(of_depth(shape, n))
-    for name in names:
-        program_of(parse(name))
-    if max(slots, default=0) > (room := find(model).config.max_position_embeddings):
-        raise UserError(f"A cache of {max(slots)} slots exceeds the model's context of {room}; ask for fewer.")
-
-
 @dataclass(frozen=True)
 class CompileTime(Experiment):
     """All compilations, each in a fresh process: of random models of growing depth, unrolled and scanned; of one model
@@ -143,7 +132,12 @@ class CompileTime(Experiment):
 
     def check(self) -> None:
         layers, lengths = numbers(self.depths, "depths"), numbers(self.slots, "slots")
-        check_plan(self.shape, layers, self.model, STAGED + SIZED + LAYOUTS, lengths)
+        for n in layers:
+            find(of_depth(self.shape, n))
+        for name in (*STAGED, *SIZED, *LAYOUTS):
+            program_of(parse(name))
+        if max(lengths) > (room := find(self.model).config.max_position_embeddings):
+            raise UserError(f"A cache of {max(lengths)} slots exceeds the model's context of {room}; ask for fewer.")
         check_counts(depth_processes=self.depth_processes, placement_processes=self.placement_processes)
 
     def points(self, runner: Runner) -> list[Point]:
@@ -175,18 +169,18 @@ class CompileTime(Experiment):
 def judged(rows: Sequence[Compilation]) -> list[Compilation]:
     """Rows that were run, void where their tokens are not those of an unrolled `step` of the same run, model and
     length."""
-    known: dict[tuple, set[str]] = {}
-    for r in rows:
-        if r.placement == LAYOUTS[0] and r.valid:
-            known.setdefault((r.run.split()[0], r.model, r.dtype, len(r.token_times_ns)), set()).add(r.tokens_sha256)
 
-    def verdict(r: Compilation) -> Compilation:
-        hashes = known.get((r.run.split()[0], r.model, r.dtype, len(r.token_times_ns)))
-        if not r.valid or not r.token_times_ns or not hashes or r.tokens_sha256 in hashes:
-            return r
-        return r.model_copy(update=dict(valid=False, reason=f"{WRONG}its tokens are not those of {LAYOUTS[0]}"))
+    def alike(row: Compilation) -> tuple:
+        return row.run.split()[0], row.model, row.dtype, len(row.token_times_ns)
 
-    return [verdict(r) for r in rows]
+    steps = [r for r in rows if r.placement == LAYOUTS[0] and r.valid]
+    right = summary.grouped(steps, alike, "tokens_sha256")
+    wrong = dict(valid=False, reason=f"{WRONG}its tokens are not those of {LAYOUTS[0]}")
+    return [
+        r if not r.valid or not r.token_times_ns or r.tokens_sha256 in right.get(alike(r), [r.tokens_sha256])
+        else r.model_copy(update=wrong)
+        for r in rows
+    ]  # fmt: skip
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -257,21 +251,11 @@ def stages(lab: Lab, placement: str, tokens: int, seed: int, order: int) -> None
         first = decoder.call(program)
         made, arrivals = decoder.answer(program)
     reason = "; ".join([*wrong, guard.reason] if guard.fired else wrong)
-    row = Compilation(
-        **lab.identity,
-        **about(decoder, program, loaded),
-        **times,
-        order=order,
-        seed=seed,
-        phase="cold",
-        valid=not reason,
-        reason=reason,
-        bandwidth_gbps=roofline.Probe().bandwidth(),
-        first_run_ns=first,
-        token_times_ns=arrivals,
-        tokens_sha256=tokens_hash(made),
+    times |= dict(first_run_ns=first, token_times_ns=arrivals, bandwidth_gbps=roofline.Probe().bandwidth())
+    fields = dict(
+        order=order, seed=seed, phase="cold", valid=not reason, reason=reason, tokens_sha256=tokens_hash(made)
     )
-    lab.keep(row)
+    lab.keep(Compilation(**lab.identity, **about(decoder, program, loaded), **times, **fields))
 
 
 def staged(decoder: Decoder) -> tuple[jax.stages.Compiled, dict[str, int], list[str]]:

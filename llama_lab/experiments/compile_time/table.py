@@ -15,7 +15,6 @@ from llama_lab.bench.experiment import whole
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import within
 from llama_lab.experiments.compile_time.measure import STAGES, Compilation
-from llama_lab.experiments.compile_time.starts import WAYS
 
 NAN, NEVER = float("nan"), float("inf")
 
@@ -27,13 +26,17 @@ def of_run(rows: Sequence[Compilation], run: str) -> list[Compilation]:
 
 @dataclass(frozen=True)
 class Slope:
-    """A straight line through processes: y = intercept + slope · depth, with the slope's 95 % interval. n processes."""
+    """A straight line through processes and its slope's 95 % interval. n: processes."""
 
     slope: float
-    intercept: float
     low: float
     high: float
     n: int
+
+    def words(self, digits: int = 0, unit: str = "ms") -> str:
+        """`45 ms [40, 50]` of a slope in seconds."""
+        middle = round(1e3 * self.slope, digits) + 0.0  # no minus zero
+        return f"{middle:.{digits}f} {unit}{within(self, lambda seconds: f'{1e3 * seconds:.{digits}f}')}"
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
@@ -42,10 +45,10 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
     from scipy import stats
 
     if len(set(x)) < 2:
-        return Slope(*[float("nan")] * 4, len(x))
+        return Slope(NAN, NAN, NAN, len(x))
     line = stats.linregress(x, y)
-    half = stats.t.ppf(0.975, len(x) - 2) * line.stderr if len(x) > 2 else float("nan")
-    return Slope(float(line.slope), float(line.intercept), float(line.slope - half), float(line.slope + half), len(x))
+    half = stats.t.ppf(0.975, len(x) - 2) * line.stderr if len(x) > 2 else NAN
+    return Slope(float(line.slope), float(line.slope - half), float(line.slope + half), len(x))
 
 
 def per_layer(rows: Sequence[Compilation], layout: str, stage: str = "seconds") -> Slope:
@@ -55,39 +58,23 @@ def per_layer(rows: Sequence[Compilation], layout: str, stage: str = "seconds") 
     return slope([r.depth for r in mine], seconds)
 
 
-def medians(rows: Sequence[Compilation], value: Callable[[Compilation], float | None]) -> dict[int, float]:
-    """Median of a value by depth, deepest last; depths where none is known left out."""
-    known = [r for r in rows if value(r) is not None]
-    by_depth = summary.grouped(sorted(known, key=lambda r: r.depth), "depth", value)
-    return {depth: float(np.median(values)) for depth, values in by_depth.items()}
-
-
 def stage_table(rows: Sequence[Compilation]) -> list[dict]:
     """One entry a placement of the run `placement`, in milliseconds and medians: its stages, sizes and warm rate."""
+    ordered = sorted(of_run(rows, "placement"), key=lambda r: (r.block, r.order))
     entries = []
-    for name in dict.fromkeys(r.placement for r in sorted(of_run(rows, "placement"), key=lambda r: (r.block, r.order))):
-        mine = [r for r in of_run(rows, "placement") if r.placement == name]
-        times = {
-            f"{s} ms": float(np.median([getattr(r, f"{s}_ns") / 1e6 for r in mine])) for s in (*STAGES, "first_run")
-        }
-        megabytes = {f"{k} MB": (getattr(mine[0], f"{k}_bytes") or NAN) / 1e6 for k in ("executable", "temp")}
-        rate = float(np.median([r.rate for r in mine]))
-        entries.append({"placement": name, **times, "instructions": mine[0].instructions, **megabytes, "tokens/s": rate,
-                      "processes": len(mine)})  # fmt: skip
+    for name, mine in summary.grouped(ordered, "placement").items():
+        stages = (*STAGES, "first_run")
+        times = {f"{s} ms": float(np.median([getattr(r, f"{s}_ns") / 1e6 for r in mine])) for s in stages}
+        size = {f"{k} MB": (getattr(mine[0], f"{k}_bytes") or NAN) / 1e6 for k in ("executable", "temp")}
+        rate, counts = float(np.median([r.rate for r in mine])), dict(instructions=mine[0].instructions)
+        entries.append({"placement": name, **times, **counts, **size, "tokens/s": rate, "processes": len(mine)})
     return entries
 
 
 # Starts ---------------------------------------------------------------------------------------------------------------
 
-PARTS = (
-    "imports",
-    "load weights",
-    "trace",
-    "lower",
-    "compile (XLA) or read from cache",
-    "read executables",
-    "prefill and the rest",
-)
+PARTS = ("imports", "load weights", "trace", "lower", "compile (XLA) or read from cache", "read executables",
+         "prefill and the rest")  # fmt: skip
 
 
 def of_start(trials: Sequence[Start], placement: str, way: str) -> dict[int, Start]:
@@ -101,40 +88,21 @@ def of_start(trials: Sequence[Start], placement: str, way: str) -> dict[int, Sta
 
 def parts(start: Start) -> dict[str, float]:
     """Seconds from process start to first token by PARTS; they add up to the whole."""
-    read = start.phase == "serialised"
-    known = [
-        start.imports_ns,
-        start.load_ns + (0 if read else start.bind_ns),
-        start.first_trace_ns,
-        start.first_lower_ns,
-        start.first_backend_ns,
-        start.bind_ns if read else 0,
-    ]
-    return dict(zip(PARTS, [*(ns / 1e9 for ns in known), (start.to_first_ns - sum(known)) / 1e9], strict=True))
-
-
-def whole_starts(trials: Sequence[Start], placement: str) -> str:
-    """How long whole starts take on average, from process start to first token: `4.5 s cold, 3.7 s cached`."""
-    took = {way: [s.to_first_ns / 1e9 for s in of_start(trials, placement, way).values()] for way in WAYS}
-    return ", ".join(f"{float(np.mean(seconds)):.1f} s {way}" for way, seconds in took.items() if seconds)
+    bound, read = (0, start.bind_ns) if start.phase == "serialised" else (start.bind_ns, 0)
+    compiling = (start.first_trace_ns, start.first_lower_ns, start.first_backend_ns)
+    known = [start.imports_ns, start.load_ns + bound, *compiling, read]
+    return {part: ns / 1e9 for part, ns in zip(PARTS, [*known, start.to_first_ns - sum(known)], strict=True)}
 
 
 def start_ratio(
-    trials: Sequence[Start], placement: str, way: str, other: str, value: Callable[[Start], float], seed: int = 0
+    trials: Sequence[Start],
+    start: tuple[str, str],
+    other: tuple[str, str],
+    value: Callable[[Start], float],
+    seed: int = 0,
 ) -> Ratio:
-    """A time of starts one way over that of starts another way, paired by block: each start is a process."""
-    return over(*(of_start(trials, placement, w) for w in (way, other)), value, seed)
-
-
-def placement_ratio(
-    trials: Sequence[Start], placement: str, other: str, value: Callable[[Start], float], seed: int = 0
-) -> Ratio:
-    """A time of one placement's cold starts over another's, paired by block."""
-    return over(*(of_start(trials, name, "cold") for name in (placement, other)), value, seed)
-
-
-def over(above: dict[int, Start], below: dict[int, Start], value: Callable[[Start], float], seed: int = 0) -> Ratio:
-    """A time of starts over that of others, by the blocks that both have."""
+    """A time of starts over that of others, each (placement, way), paired by block: each start is a process."""
+    above, below = (of_start(trials, *each) for each in (start, other))
     blocks = sorted(set(above) & set(below))
     sides = ([value(side[block]) for block in blocks] for side in (above, below))
     return statistics.of_times(statistics.ratio(*sides, seed))

@@ -23,41 +23,15 @@ SMALL = f"{SHAPE},num_hidden_layers=2"
 def row(placement="step", depth=2, block=0, run="depth", scale=1.0, **changes):
     """Compiling takes 0.1 s and 50 ms a layer, `scale` times over; 100 tokens/s."""
     ns = round((1e8 + 5e7 * depth) * scale)
-    made = dict(
-        run=f"{run} {depth} {placement}",
-        block=block,
-        order=0,
-        process=block + 1,
-        seed=0,
-        phase="cold",
-        valid=True,
-        placement=placement,
-        model=f"random:{depth}",
-        weights_hash="w",
-        dtype="float32",
-        depth=depth,
-        cache_slots=64,
-        trace_ns=ns // 10,
-        lower_ns=ns // 10,
-        compile_ns=ns - 2 * (ns // 10),
-        heard_trace_ns=1,
-        heard_lower_ns=1,
-        heard_compile_ns=1,
-        first_run_ns=10**7,
-        instructions=10 * depth,
-        executable_bytes=1000,
-        argument_bytes=1,
-        output_bytes=1,
-        temp_bytes=10**6,
-        alias_bytes=0,
-        bytes_per_token=1e8 * depth,
-        bandwidth_gbps=30.0,
-        layer_bytes=10**7,
-        kv_bytes=10**6,
-        token_times_ns=[10**7 * (i + 1) for i in range(4)],
-        tokens_sha256="a",
-    )
-    return Compilation(**{**made, **changes})
+    place = dict(run=f"{run} {depth} {placement}", block=block, order=0, process=block + 1, seed=0, phase="cold")
+    what = dict(placement=placement, model=f"random:{depth}", weights_hash="w", dtype="float32", depth=depth)
+    stages = dict(trace_ns=ns // 10, lower_ns=ns // 10, compile_ns=ns - 2 * (ns // 10), first_run_ns=10**7)
+    heard = dict(heard_trace_ns=1, heard_lower_ns=1, heard_compile_ns=1)
+    sizes = dict(argument_bytes=1, output_bytes=1, temp_bytes=10**6, alias_bytes=0, executable_bytes=1000)
+    sizes |= dict(layer_bytes=10**7, kv_bytes=10**6, cache_slots=64, instructions=10 * depth)
+    made = dict(token_times_ns=[10**7 * (i + 1) for i in range(4)], tokens_sha256="a", valid=True)
+    read = dict(bytes_per_token=1e8 * depth, bandwidth_gbps=30.0)
+    return Compilation(**{**place, **what, **stages, **heard, **sizes, **made, **read, **changes})
 
 
 def sweep():
@@ -71,24 +45,13 @@ def sweep():
 
 def slots():
     """Two layers' worth of a sweep over cache lengths, sizes alone."""
+    untimed = dict.fromkeys(("trace_ns", "lower_ns", "compile_ns", "first_run_ns")) | dict(token_times_ns=[])
     return [
-        row(
-            name,
-            30,
-            run=f"slots {n}",
-            cache_slots=n,
-            kv_bytes=1000 * n,
-            temp_bytes=1000 * n + 500,
-            token_times_ns=[],
-            phase="sizes",
-            trace_ns=None,
-            lower_ns=None,
-            compile_ns=None,
-            first_run_ns=None,
-        )
+        row(name, 30, run=f"slots {n}", cache_slots=n, kv_bytes=1000 * n, temp_bytes=1000 * n + 500, phase="sizes",
+            **untimed)
         for n in (64, 1024)
-        for name in ("step", "step+donate", "step+scan", "step+scan+donate")
-    ]
+        for name in measure.SIZED
+    ]  # fmt: skip
 
 
 def test_seconds_a_layer_are_the_slope():

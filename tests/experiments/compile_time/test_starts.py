@@ -81,14 +81,17 @@ def test_the_parts_of_a_start_add_up():
 
 
 def test_what_a_cache_and_a_file_leave_of_a_cold_start():
-    assert table.start_ratio(trials(), "step", "cached", "cold", lambda t: t.compile_part).value == pytest.approx(0.25)
-    found = table.start_ratio(trials(), "step", "serialised", "cached", lambda t: t.compile_part)
+    def left(made, way, other):
+        return table.start_ratio(made, ("step", way), ("step", other), lambda t: t.compile_part)
+
+    assert left(trials(), "cached", "cold").value == pytest.approx(0.25)
+    found = left(trials(), "serialised", "cached")
     assert (found.value, found.n) == (pytest.approx(0.2), 3)
     void = [
         t.model_copy(update=dict(valid=False, reason="not cached")) if t.phase == "cached" and t.block == 1 else t
         for t in trials()
     ]
-    assert table.start_ratio(void, "step", "cached", "cold", lambda t: t.compile_part).n == 2
+    assert left(void, "cached", "cold").n == 2
 
 
 def test_break_even_is_where_the_lines_cross():
@@ -150,26 +153,25 @@ def test_break_even_in_words_claims_no_more_than_its_interval(tokens, low, high,
 
 
 @pytest.mark.parametrize(
-    ("phase", "compiled", "hits", "words"),
+    ("phase", "compiled", "hits", "traced", "words"),
     [
-        ("cold", 2, 0, ""),
-        ("cold", 0, 2, "not cold"),
-        ("cached", 0, 2, ""),
-        ("cached", 1, 2, "not cached: 1"),
-        ("cached", 0, 0, "not cached"),
-        ("serialised", 0, 0, ""),
+        ("cold", 2, 0, 0, ""),
+        ("cold", 0, 2, 0, "not cold"),
+        ("cold", 2, 1, 0, "not cold"),
+        ("cached", 0, 2, 0, ""),
+        ("cached", 1, 2, 0, "not cached: 1"),
+        ("cached", 0, 0, 0, "not cached"),
+        ("serialised", 0, 0, 0, ""),
+        ("serialised", 0, 0, 1, "1 traced, 0 lowered"),
     ],
 )
-def test_a_start_that_was_another_kind_of_start_says_so(phase, compiled, hits, words):
-    record = start().model_copy(update=dict(compiled=compiled, cache_hits=hits))
-    assert words in starts.wrong_start(record, phase, protocol.Guard())
-    assert bool(words) == bool(starts.wrong_start(record, phase, protocol.Guard()))
-
-
-def test_one_trace_is_enough_to_void_a_serialised_start():
-    guard = protocol.Guard()
-    guard.add("trace", "step", 0.1)
-    assert "1 traced, 0 lowered" in starts.wrong_start(start(), "serialised", guard)
+def test_a_start_that_was_another_kind_of_start_says_so(phase, compiled, hits, traced, words):
+    record, guard = start().model_copy(update=dict(compiled=compiled, cache_hits=hits)), protocol.Guard()
+    for _ in range(traced):
+        guard.add("trace", "step", 0.1)
+    reason = starts.wrong_start(record, phase, guard)
+    assert words in reason
+    assert bool(words) == bool(reason)
 
 
 def test_wrong_tokens_void_a_start():
