@@ -15,29 +15,25 @@ from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import Subject
 
 if TYPE_CHECKING:
-    from llama_lab.bench.experiment import Runner
     from llama_lab.bench.journal import Journal
 
 
 def gaps(names: Sequence[str], model: str) -> list[dict]:
-    """Those that cannot run this model here: {name, reason, remedy} each."""
+    """Those that cannot run this model here: {name, reason, remedy} each. Kernels are asked for only where one wants
+    them."""
+    from llama_jax import kernels
     from llama_lab import peers
 
-    return without_kernels(names) + peers.missing([name for name in names if name in peers.PEERS], model)
+    wanting = [name for name in names if needs_kernels(name)]
+    why, _, remedy = ((wanting and kernels.missing()) or "").partition("; ")
+    without = dict(reason=why.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:])
+    gaps = peers.missing([name for name in names if name in peers.PEERS], model)
+    return [dict(name=name) | without for name in wanting if why] + gaps
 
 
 def missing(journal: Journal) -> list[dict]:
     """What could not be measured, as the journal's notes say: {name, reason, remedy}, each once."""
     return list({note["missing"]["name"]: note["missing"] for note in journal.notes if "missing" in note}.values())
-
-
-def present(runner: Runner, names: Sequence[str]) -> list[str]:
-    """Those that can run here; of the others the journal says why they cannot."""
-    known = {gap["name"] for gap in missing(runner.journal)}
-    for gap in gaps([name for name in names if name not in known], runner.model):
-        runner.journal.note(missing=gap)
-        known.add(gap["name"])
-    return [name for name in names if name not in known]
 
 
 def check_baseline(name: str) -> None:
@@ -48,31 +44,14 @@ def check_baseline(name: str) -> None:
 
 def needs_kernels(name: str) -> bool:
     """Whether this is a placement with compiled kernels; a peer is none."""
-    from llama_lab import peers
-
-    return name not in peers.PEERS and parse(name).kernels != "none"
-
-
-def without_kernels(names: Sequence[str]) -> list[dict]:
-    """Those that want kernels where there are none: {name, reason, remedy} each."""
-    wanting = [name for name in names if needs_kernels(name)]
-    if not wanting:
-        return []
-    from llama_jax import kernels
-
-    why, _, remedy = (kernels.missing() or "").partition("; ")
-    return (
-        [dict(name=name, reason=why.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:]) for name in wanting]
-        if why
-        else []
-    )
+    return name not in peer_names() and parse(name).kernels != "none"
 
 
 def form(model: str, placements: Sequence[Placement]) -> str:
     """The dtype to load a model in: the one quantised form that all placements want, so that their process never holds
     float weights."""
     wanted = {weights_of(model, p) for p in placements}
-    return wanted.pop() if len(wanted) == 1 and wanted <= set(FORMS) else "float32"
+    return next(iter(wanted)) if len(wanted) == 1 and wanted <= set(FORMS) else "float32"
 
 
 def weights_of(model: str, placement: Placement) -> str:
@@ -106,5 +85,6 @@ def backend_of(name: str) -> str:
 
 def built(lab: Lab, loaded: Checkpoint, names: Sequence[str]) -> list[Subject]:
     """The subjects of these names, placements first; a peer that cannot be built is said to be missing."""
-    placements = [protocol.subject(loaded, parse(name)) for name in names if name not in peer_names()]
-    return placements + [who for name in names if name in peer_names() for who in lab.peer(loaded, name)]
+    known = peer_names()
+    placements = [protocol.subject(loaded, parse(name)) for name in names if name not in known]
+    return placements + [subject for name in names if name in known for subject in lab.peer(loaded, name)]

@@ -44,14 +44,7 @@ def subject(loaded: checkpoint.Checkpoint, name: str, file: Path | None = None) 
     """A placement as a subject, and its engine; with the executables of a file where one is given."""
     who = protocol.subject(loaded, parse(name))
     engine = serialised.load(loaded, name, file, trust=True) if file else generate.build(loaded, name)
-
-    def run(ids: Sequence[int], work: Workload):
-        chosen = work.sampler, work.seed
-        return generate.stream(
-            engine, [ids] * work.batch, work.new_tokens, *chosen, length=work.length, slots=work.slots
-        )
-
-    return replace(who, run=run), engine
+    return replace(who, run=protocol.answering(engine)), engine
 
 
 def as_first(record: Trial, reason: str = "", **fields) -> Trial:

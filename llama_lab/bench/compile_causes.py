@@ -44,8 +44,8 @@ def condense(cause: str) -> str:
     A function that JAX has never seen says nothing new where another message compares a call with one before: helpers
     inside a program are new whenever the program is traced again.
     """
-    found = list(dict.fromkeys(condense_message(message) for message in cause.split(SEPARATOR) if message))
-    return "; ".join([words for words in found if words != FIRST] or found)
+    classes = list(dict.fromkeys(condense_message(message) for message in cause.split(SEPARATOR) if message))
+    return "; ".join([words for words in classes if words != FIRST] or classes)
 
 
 def kinds(condensed: str) -> str:
@@ -68,17 +68,17 @@ def quote(cause: str) -> str:
 
 def condense_message(message: str) -> str:
     """The class of one message."""
-    known = {NO_RETRACE: COMMITTED, NO_LOWERING: AHEAD}
-    if message in known:
-        return known[message]
+    if message in (NO_RETRACE, NO_LOWERING):
+        return COMMITTED if message == NO_RETRACE else AHEAD
     if "never seen function" in message:
         return FIRST
     difference = DIFFERENCE.search(message)
     if not difference:
         return message[:80]
     now, before = difference["now"].strip(" ,"), difference["before"].strip(" ,")
-    if "different input types" in message:
-        return f"shape: {now}, before {before}" if dtype(now) == dtype(before) else f"type: {now}, before {before}"
+    if "different input types" in message:  # such as f32[1,3,40,64]
+        same = now.partition("[")[0] == before.partition("[")[0]
+        return f"{'shape' if same else 'type'}: {now}, before {before}"
     if (a := STATIC.search(now)) and (b := STATIC.search(before)):
         return f"static argument: {a[1]}, before {b[1]}"
     if (a := METADATA.search(now)) and (b := METADATA.search(before)) and a[1] == b[1]:
@@ -86,11 +86,6 @@ def condense_message(message: str) -> str:
     if (a := SETTINGS.search(now)) and (b := SETTINGS.search(before)) and a[1] == b[1]:
         return f"static argument: {a[2]}, before {b[2]}"
     return "another structure of the arguments"
-
-
-def dtype(described: str) -> str:
-    """`f32` of `f32[1,3,40,64]`."""
-    return described.partition("[")[0]
 
 
 def changed(now: str, before: str) -> str:

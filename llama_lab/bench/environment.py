@@ -3,6 +3,7 @@ repeated."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -26,25 +27,10 @@ except ImportError:  # a machine that has only what the GPU suite needs; what th
     psutil = threadpoolctl = None
 
 PACKAGES = (
-    "jax",
-    "jaxlib",
-    "numpy",
-    "scipy",
-    "torch",
-    "transformers",
-    "gguf",
-    "tokenizers",
-    "numba",
-    "llvmlite",
-    "flax",
-    "pyarrow",
-    "pandas",
-    "llama-cpp-python",
-    "ik-llama-cpp-python",
-    "openvino-genai",
-    "ollama",
-    "llama-jax",
-)
+    "jax", "jaxlib", "numpy", "scipy", "torch", "transformers", "gguf", "tokenizers", "numba", "llvmlite", "flax",
+    "pyarrow", "pandas", "llama-cpp-python", "ik-llama-cpp-python", "openvino-genai", "ollama", "llama-jax",
+)  # fmt: skip
+SOURCES = ("llama_jax", "llama_lab", "notebooks", "requirements.txt", "pyproject.toml")
 PREFIXES = ("LLAMA_JAX_ISA", "XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC")
 TERRAFORM = ("TF_CLI_", "TF_TOKEN_", "TF_VAR_")  # not TensorFlow's, and may hold passwords; a record is published
 NO_LIMIT = 1 << 60  # cgroup v1 writes a number of this order where memory has no limit
@@ -108,9 +94,6 @@ def version(package: str) -> str | None:
         return None
 
 
-SOURCES = ("llama_jax", "llama_lab", "notebooks", "requirements.txt", "pyproject.toml")
-
-
 def git_state() -> dict:
     """Commit of the source tree and whether code in it differs from that commit (data and figures do not count)."""
 
@@ -129,8 +112,8 @@ def git_state() -> dict:
 def settings() -> dict[str, str]:
     """Every environment variable of XLA, JAX and the numeric libraries in this process; of folders only that they are
     set."""
-    found = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
-    return {k: "a folder" if k.endswith("_DIR") else v for k, v in found.items()}
+    known = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
+    return {k: "a folder" if k.endswith("_DIR") else v for k, v in known.items()}
 
 
 def blas_threads() -> list[dict] | str:
@@ -138,8 +121,8 @@ def blas_threads() -> list[dict] | str:
     if threadpoolctl is None:
         return "unknown"
     return [
-        dict(library=found["internal_api"], version=found["version"] or "unknown", threads=found["num_threads"])
-        for found in threadpoolctl.threadpool_info()
+        dict(library=pool["internal_api"], version=pool["version"] or "unknown", threads=pool["num_threads"])
+        for pool in threadpoolctl.threadpool_info()
     ]
 
 
@@ -170,31 +153,28 @@ def limits(root: str = "/") -> dict:
 def tightest(controller: str, limit: Callable[[Path], float | None], root: str) -> float | str | None:
     """The smallest limit among this process's control group and those around it."""
     try:
-        found = [limit(folder) for folder in control_groups(controller, root)]
+        known = [limit(folder) for folder in control_groups(controller, Path(root))]
     except (OSError, ValueError, LookupError):
         return "unknown"
-    return min((value for value in found if value is not None), default=None)
+    return min((value for value in known if value is not None), default=None)
 
 
-def control_groups(controller: str, root: str) -> list[Path]:
+def control_groups(controller: str, root: Path) -> list[Path]:
     """Folders of this process's control group for a controller, innermost first. Raises LookupError where there is
     none."""
-    own = {
-        names: path
-        for _, names, path in (line.split(":", 2) for line in Path(root, "proc/self/cgroup").read_text().splitlines())
-    }
+    lines = (root / "proc/self/cgroup").read_text().splitlines()
+    own = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
     names = next((names for names in own if controller in names.split(",")), "")  # version 2 names no controllers
-    for line in Path(root, "proc/self/mountinfo").read_text().splitlines():
+    for line in (root / "proc/self/mountinfo").read_text().splitlines():
         mount, _, kind = line.partition(" - ")
         kind, _, options = kind.split(" ", 2)
         if kind == ("cgroup" if names else "cgroup2") and (not names or controller in options.split(",")):
             inside, at = mount.split()[3:5]
-            top = Path(root, at.lstrip("/"))
-            own_folder = top / own[names].removeprefix(inside.rstrip("/")).lstrip("/")
-            if found := [
-                folder for folder in (own_folder, *own_folder.parents) if folder.is_relative_to(top) and folder.is_dir()
-            ]:
-                return found
+            top = root / at.lstrip("/")
+            folder = top / own[names].removeprefix(inside.rstrip("/")).lstrip("/")
+            around = [each for each in (folder, *folder.parents) if each.is_relative_to(top) and each.is_dir()]
+            if around:
+                return around
     raise LookupError(controller)
 
 
@@ -226,42 +206,31 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self.result: dict = {}
-        self.load, self.machine, self.own, self.start = (
-            load_average(),
-            psutil.cpu_times(),
-            own_cpu_seconds(),
-            time.perf_counter(),
-        )
+        self.before = os.getloadavg()[0], psutil.cpu_times(), own_cpu_seconds(), time.perf_counter()
         return self
 
     def __exit__(self, *exception) -> None:
-        wall = time.perf_counter() - self.start
-        own, machine = own_cpu_seconds() - self.own, psutil.cpu_times()
-        spent = {kind: value - getattr(self.machine, kind) for kind, value in machine._asdict().items()}
+        load, machine_before, own_before, start = self.before
+        wall, own, machine = time.perf_counter() - start, own_cpu_seconds() - own_before, psutil.cpu_times()
+        spent = {kind: value - getattr(machine_before, kind) for kind, value in machine._asdict().items()}
         known = any(machine)  # some sandboxes show a machine that never does anything
         room = max(wall, 1e-9) * (psutil.cpu_count() or 1)
         busy = sum(spent.get(kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq"))
         self.result = dict(
-            load_before=self.load,
-            load_after=load_average(),
+            load_before=load,
+            load_after=os.getloadavg()[0],
             others_cpu=min(1.0, max(0.0, busy - own) / room) if known else "unknown",
             steal=min(1.0, max(0.0, spent["steal"]) / room) if known and "steal" in spent else "unknown",
             wall_s=wall,
         )
 
 
-def load_average() -> float | str:
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else "unknown"
-
-
 def own_cpu_seconds() -> float:
     """CPU time of this process and of its children, those that have ended and were waited for included."""
     total, me = 0.0, psutil.Process()
     for process in (me, *me.children(recursive=True)):
-        try:
+        with contextlib.suppress(psutil.Error):  # it ended in between; its parent's figures hold its time
             total += sum(process.cpu_times()[:4])  # user and system, its own and its ended children's
-        except psutil.Error:
-            pass  # it ended in between; its parent's figures hold its time
     return total
 
 
@@ -269,8 +238,8 @@ def busy(environment: dict) -> str:
     """One short phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" where not, or not
     watched."""
     watch, cores = environment.get("watch") or {}, environment.get("cores")
-    found = (watch.get(key) for key in ("others_cpu", "steal", "load_before"))
-    others, steal, load = (value if isinstance(value, int | float) else 0 for value in found)
+    values = (watch.get(key) for key in ("others_cpu", "steal", "load_before"))
+    others, steal, load = (value if isinstance(value, int | float) else 0 for value in values)
     if others > BUSY_OTHERS:
         return f"busy machine: others used {100 * others:.0f} % of the CPU"
     if steal > BUSY_STEAL:
@@ -289,18 +258,10 @@ def source_hash() -> str:
 
 
 def machine_line(environment: dict) -> str:
-    """The line under every figure: where the numbers come from."""
-    gib = environment["ram_bytes"] / 2**30
+    """The line under every figure: where the numbers come from. A GPU is named where JAX ran on one."""
+    devices = [device.partition(":") for device in environment.get("devices", [])]
+    gpus = dict.fromkeys(name for platform, _, name in devices if platform in GPU_PLATFORMS)
+    cores, gib = environment["cores"], environment["ram_bytes"] / 2**30
     software = f"jax {environment['packages']['jax']}, Python {environment['python']}"
-    gpus = "".join(f"{name} · " for name in dict.fromkeys(gpu_names(environment)))
-    wrong = "".join(f" · {said}" for said in [runtime.complaint(environment.get("runtime", {}))] if said)
-    return f"{gpus}{environment['cpu']}, {environment['cores']} cores, {gib:.0f} GiB · {software}{wrong}"
-
-
-def gpu_names(environment: dict) -> list[str]:
-    """The GPUs that JAX ran on, as it names them; none where it ran on the processor."""
-    return [
-        name
-        for platform, _, name in (d.partition(":") for d in environment.get("devices", []))
-        if platform in GPU_PLATFORMS
-    ]
+    machine = f"{environment['cpu']}, {cores} cores, {gib:.0f} GiB"
+    return " · ".join(filter(None, [*gpus, machine, software, runtime.complaint(environment.get("runtime", {}))]))

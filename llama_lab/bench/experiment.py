@@ -158,7 +158,11 @@ class Runner:
 
     def present(self, names: Sequence[str]) -> list[str]:
         """Those that can run here; of the others the journal says why they cannot."""
-        return available.present(self, names)
+        known = {gap["name"] for gap in self.missing}
+        for gap in available.gaps([name for name in names if name not in known], self.model):
+            self.journal.note(missing=gap)
+            known.add(gap["name"])
+        return [name for name in names if name not in known]
 
     def has(self, run: str, block: int) -> bool:
         """Whether the journal has a row of this block of a run."""

@@ -53,8 +53,8 @@ def alone(lab: Lab, subject: str, order: int) -> None:
             loaded()
     lab.notes.update(subject=subject, libraries_rss_bytes=environment.peak_rss())
     load = lab.without_weights if backend in READS_FILE else lab.load
-    for who in built(lab, load(loaded_as(subject, lab.model)), [subject]):
-        record, _ = lab.trial(who, lab.workload, 0, order=order, phase="cold")
+    for one in built(lab, load(loaded_as(subject, lab.model)), [subject]):
+        record, _ = lab.trial(one, lab.workload, 0, order=order, phase="cold")
         lab.keep(as_first(record, peak_rss_bytes=environment.peak_rss()))
 
 
@@ -65,16 +65,11 @@ def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) 
     loaded = [note for note in notes if "libraries_rss_bytes" in note]
     held = summary.grouped(loaded, itemgetter("subject"), itemgetter("libraries_rss_bytes"))
     good = summary.grouped([t for t in of_run(trials, MEMORY) if t.valid and t.peak_rss_bytes], "subject")
-    known = {name: good[name] for name in names if name in good}
-    return [
-        dict(
-            name=name,
-            backend=mine[0].backend,
-            dtype=weights(mine[0]),
-            peak=[t.peak_rss_bytes for t in mine],
-            libraries=summary.median(held.get(name, [])),
-            weights=mine[0].weights_bytes,
-            kv=mine[0].kv_bytes,
-        )
-        for name, mine in known.items()
-    ]
+    entries = []
+    for name in names:
+        if mine := good.get(name):
+            first, peak = mine[0], [t.peak_rss_bytes for t in mine]
+            entry = dict(name=name, backend=first.backend, dtype=weights(first), peak=peak)
+            sizes = dict(weights=first.weights_bytes, kv=first.kv_bytes)
+            entries.append(entry | dict(libraries=summary.median(held.get(name, []))) | sizes)
+    return entries

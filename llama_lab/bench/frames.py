@@ -59,11 +59,7 @@ def value(entry, where: str | Callable):
 def scaled(where: str, by: float) -> Callable:
     """A column's value over `by`, such as bytes in megabytes; None and 0 stay."""
 
-    def divided(entry):
-        known = value(entry, where)
-        return known and known / by
-
-    return divided
+    return lambda entry: (known := value(entry, where)) and known / by
 
 
 def percentile(p: int, where: str) -> Callable:

@@ -23,12 +23,21 @@ from llama_lab.bench.arithmetic import Arithmetic
 PARTS = "parts from float32"  # how the reason of an approximate subject's trial begins
 NEAR_TIE = 1e-3  # logits this close to the reference's best: float32 rounding may decide either way
 # Where activations are rounded to 8 bits a float32 rounding takes one of them to its neighbour, and each layer makes
-# more of it: at 1,024
-# positions of two texts the distance of the two best logits moved by 0.09 (median) and up to 0.71 between step+gemv and
-# layer+gemv.
+# more of it: at 1,024 positions of two texts the distance of the two best logits moved by 0.09 (median) and up to 0.71
+# between step+gemv and layer+gemv.
 FLIP = 0.75
 EDGE = 1e-4  # of probability: this close to top-p's edge rounding decides which side a token is on
 SIGMAS = 5  # standard deviations by which the likelihood of a sampled text may differ from what is expected
+
+
+@dataclass(frozen=True)
+class Verdict:
+    passed: bool
+    reason: str = ""
+
+
+def wrong(reason: str) -> Verdict:
+    return Verdict(False, WRONG + reason)
 
 
 def tokens_hash(tokens: np.ndarray) -> str:
@@ -94,15 +103,15 @@ def likely(
     by one rare token: it is wrong only where so much or so little is improbable in itself (`chance`).
     """
     if len(tokens) != count:
-        return Verdict(False, f"{WRONG}{len(tokens)} tokens, {count} were asked for")
+        return wrong(f"{len(tokens)} tokens, {count} were asked for")
     raw = np.asarray(logits())
     if len(strange := np.flatnonzero((tokens < 0) | (tokens >= raw.shape[1]))):
-        return Verdict(False, f"{WRONG}token {strange[0]} is {tokens[strange[0]]}, outside the vocabulary")
+        return wrong(f"token {strange[0]} is {tokens[strange[0]]}, outside the vocabulary")
     values, at = softened(raw, tokens, sampler, prompt), (np.arange(len(tokens)), tokens)
     allowed = np.asarray(values >= least(values, sampler, EDGE) - NEAR_TIE / sampler.temperature)[at]
     if not allowed.all():
         k = int(np.argmin(allowed))
-        return Verdict(False, f"{WRONG}token {k} is {tokens[k]}, which this sampler leaves out there")
+        return wrong(f"token {k} is {tokens[k]}, which this sampler leaves out there")
     kept = np.asarray(sampling.narrow(values, sampler), np.float64)
     norm = np.log(np.exp(kept).sum(-1))
     p, surprise = np.exp(kept - norm[:, None]), norm - np.asarray(values, np.float64)[at]
@@ -111,11 +120,8 @@ def likely(
     spread = np.sqrt(((p * mine**2).sum(-1) - entropy**2).clip(0).sum())
     off = abs((surprise - entropy).sum())
     if off > SIGMAS * spread + EDGE * len(tokens) and chance(p, mine, surprise.sum()) < np.exp(-(SIGMAS**2) / 2):
-        return Verdict(
-            False,
-            f"{WRONG}its text's surprise is {surprise.sum():.1f} where this sampler's is {entropy.sum():.1f} with a"
-            f" deviation of {spread:.1f}",
-        )
+        usual = f"this sampler's is {entropy.sum():.1f} with a deviation of {spread:.1f}"
+        return wrong(f"its text's surprise is {surprise.sum():.1f} where {usual}")
     return Verdict(True)
 
 
@@ -151,12 +157,6 @@ def parting(tokens: np.ndarray, reference: np.ndarray) -> str:
     return "" if len(tokens) == len(reference) else f"{PARTS} at token {shared}"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    passed: bool
-    reason: str = ""
-
-
 def compare(
     tokens: np.ndarray,
     reference: np.ndarray,
@@ -172,7 +172,7 @@ def compare(
     token is, `behind` for greedy ones, `behind_drawn` for sampled ones.
     """
     if len(tokens) != len(reference):
-        return Verdict(False, f"{WRONG}{len(tokens)} tokens, the reference has {len(reference)}")
+        return wrong(f"{len(tokens)} tokens, the reference has {len(reference)}")
     differs = np.flatnonzero(tokens != reference)
     if not len(differs):
         return Verdict(True)
@@ -180,11 +180,9 @@ def compare(
     distances = distance(known, tokens)
     other = distance(known, np.where(np.arange(len(tokens)) == k, reference, tokens))[k]
     if not max(distances[k], other) <= near:
-        return Verdict(False, f"{WRONG}token {k} is {tokens[k]}, the reference has {reference[k]}")
+        return wrong(f"token {k} is {tokens[k]}, the reference has {reference[k]}")
     far = k + np.flatnonzero(~(distances[k:] <= max(near, FLIP)))
     if len(far):
-        return Verdict(
-            False,
-            f"{WRONG}after a near-tie at token {k}, token {far[0]} is {tokens[far[0]]}, far from the reference's best",
-        )
+        late = f"token {far[0]} is {tokens[far[0]]}, far from the reference's best"
+        return wrong(f"after a near-tie at token {k}, {late}")
     return Verdict(True, f"near-tie at token {k}")

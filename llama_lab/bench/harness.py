@@ -20,21 +20,19 @@ def cost(loaded: checkpoint.Checkpoint, workload: Workload, pairs: int, placemen
     interval holds the machine's noise too. own_us_per_token: the harness around a subject that answers at once, so that
     nothing else is in the time; share_at_60: that over the 1/60 s which a token takes at 60 tokens/s.
     """
-    who = protocol.subject(loaded, parse(placement))
-    instant = replace(
-        who, run=lambda ids, work: iter(np.zeros((work.new_tokens, 1, work.batch), np.int32)), encode=lambda prompt: [1]
-    )
-    where = dict(run="", block=0, order=0, process=0, phase="warm")
+    real = protocol.subject(loaded, parse(placement))
+    at_once = dict(run=lambda ids, work: iter(np.zeros((work.new_tokens, 1, work.batch), np.int32)))
+    instant, where = replace(real, **at_once, encode=lambda prompt: [1]), dict(run="", block=0, order=0, process=0)
 
     def bare(prompt: int) -> float:
         start = time.perf_counter()
-        for _ in who.run(who.encode(workload.prompts[prompt]), workload):
+        for _ in real.run(real.encode(workload.prompts[prompt]), workload):
             pass
         return time.perf_counter() - start
 
-    def harnessed(prompt: int, subject: protocol.Subject = who) -> float:
+    def harnessed(prompt: int, subject: protocol.Subject = real) -> float:
         start = time.perf_counter()
-        protocol.trial(subject, workload, prompt, **where)
+        protocol.trial(subject, workload, prompt, **where, phase="warm")
         return time.perf_counter() - start
 
     sides, seconds, own = (harnessed, bare), {harnessed: [], bare: []}, []
@@ -45,12 +43,9 @@ def cost(loaded: checkpoint.Checkpoint, workload: Workload, pairs: int, placemen
                 if i >= 0:
                     seconds[side].append(taken)
             own.append(harnessed(i % len(workload.prompts), instant) / workload.new_tokens)
-    found = statistics.ratio(seconds[harnessed], seconds[bare], workload.seed)
+    ratio = statistics.ratio(seconds[harnessed], seconds[bare], workload.seed)
     return dict(
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        n=found.n,
+        **{key: getattr(ratio, key) for key in ("value", "low", "high", "n")},
         own_us_per_token=float(np.median(own[2:]) * 1e6),
         share_at_60=float(np.median(own[2:]) * 60),
         placement=placement,

@@ -12,9 +12,8 @@ import numpy as np
 RESAMPLES = 9999
 # how means are bootstrapped; BCa, at the same level, covers less, as those simulations say
 MEANS = "percentile"
-FEWEST = (
-    6  # a bootstrap of n units spans their range, which holds the mean with at most 1 - 2^(1-n): below six never 95 %
-)
+# a bootstrap of n units spans their range, which holds the mean with at most 1 - 2^(1-n): below six never 95 %
+FEWEST = 6
 
 Values = Sequence[float]
 Labels = Sequence[Hashable] | None  # the process of each value
@@ -50,9 +49,8 @@ def mean_interval(samples: Sequence[np.ndarray], seed: int, resamples=RESAMPLES,
         means = [units[i, 0].sum(axis) / units[i, 1].sum(axis) for units, i in zip(samples, picked, strict=True)]
         return means[0] - sum(means[1:])
 
-    return bootstrap(
-        [np.arange(len(units)) for units in samples], difference, seed, expanded_level(fewest), resamples, method
-    )
+    numbers = [np.arange(len(units)) for units in samples]
+    return bootstrap(numbers, difference, seed, expanded_level(fewest), resamples, method)
 
 
 def expanded_level(n: int) -> float:
@@ -122,12 +120,9 @@ def bootstrap(
     from scipy import stats
 
     for how in (method, "percentile"):
-        rng = np.random.default_rng(seed)
+        given = dict(n_resamples=resamples, method=how, confidence_level=level, rng=np.random.default_rng(seed))
         with warnings.catch_warnings(action="ignore"):  # BCa warns where it is not defined; the result says so too
-            result = stats.bootstrap(
-                samples, statistic, n_resamples=resamples, method=how, confidence_level=level, rng=rng
-            )
-        low, high = map(float, result.confidence_interval)
+            low, high = map(float, stats.bootstrap(samples, statistic, **given).confidence_interval)
         if np.isfinite([low, high]).all():
             break
     return low, high

@@ -36,12 +36,8 @@ class Journal:
         kind: type[Row] = Trial,
         **about,
     ):
-        self.path, self.plan, self.kind, self.about = (
-            path and Path(path),
-            json.loads(json.dumps(plan or {})),
-            kind,
-            about,
-        )
+        self.path, self.kind, self.about = path and Path(path), kind, about
+        self.plan = json.loads(json.dumps(plan or {}))
         self.trials: list[Row] = []
         self.notes: list[dict] = []
         self.torn = False
@@ -56,7 +52,8 @@ class Journal:
         if self.torn:
             os.truncate(self.path, len(whole))
         if not whole:  # or torn within its very first line: nothing was measured yet
-            return self._begin()
+            about = record.describe(kind=self.kind.__name__, plan=self.plan, **self.about)
+            return self._write(json.dumps({"meta": sealed(about)}, sort_keys=True))
         self.trials, about, _ = record.read_jsonl(self.path, skip_corrupt, self.kind)
         if "plan" not in about:
             raise UserError(f"{self.path} is a finished table, not a journal that can be continued; name another file.")
@@ -68,14 +65,6 @@ class Journal:
                 " name another file or delete this one."
             )
         self.notes = about.get("notes", [])
-
-    def _begin(self) -> None:
-        self._write(
-            json.dumps(
-                {"meta": sealed(record.describe(kind=self.kind.__name__, plan=self.plan, **self.about))},
-                sort_keys=True,
-            )
-        )
 
     def append(self, trial: Row) -> None:
         self.trials.append(trial)
@@ -108,11 +97,9 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            safe = (
-                f" The {len(self.trials) - 1} trials before this one are safe; the same command goes on from there."
-                * (len(self.trials) > 1)
-            )
-            raise UserError(f"Cannot write {self.path}: {error.strerror}.{safe}") from error
+            safe = f" The {len(self.trials) - 1} trials before this one are safe; the same command goes on from there."
+            more = safe if len(self.trials) > 1 else ""
+            raise UserError(f"Cannot write {self.path}: {error.strerror}.{more}") from error
 
     def discard(self) -> None:
         """Remove the file: its trials have been written elsewhere."""
@@ -122,7 +109,7 @@ class Journal:
 
 def flat(plan: dict) -> dict:
     """A plan with the values of its dictionaries as values of its own, so that a difference has a short name."""
-    found = {}
+    settings = {}
     for key, value in plan.items():
-        found |= value if isinstance(value, dict) else {key: value}
-    return found
+        settings |= value if isinstance(value, dict) else {key: value}
+    return settings

@@ -77,7 +77,7 @@ class Lab:
         """Interleaved blocks of the workload, as `protocol.measure`. keep(trial): in place of `Lab.keep`. more: fields
         of its `Caller`."""
         where = {k: v for k, v in self.identity.items() if k != "block"}
-        caller = protocol.Caller(where, keep or self.keep, **{"starting": self.announce, **more}, locked=True)
+        caller = protocol.Caller(where, keep or self.keep, **dict(starting=self.announce) | more, locked=True)
         protocol.measure(subjects, self.workload, numbers, reference, baseline, caller)
 
     def keep(self, row: Row, **changes) -> None:
@@ -122,13 +122,8 @@ def watched(lab: Lab) -> Iterator[None]:
     """Leave a note afterwards: what else the machine did meanwhile, what this process was given, and `Lab.notes`."""
     with environment.Watch() as watch:
         yield
-    surroundings = dict(
-        watch=watch.result,
-        affinity=process.allowed_cores(),
-        blas=environment.blas_threads(),
-        settings=environment.settings(),
-    )
-    lab.note(**surroundings, **lab.notes)
+    given = dict(blas=environment.blas_threads(), settings=environment.settings())
+    lab.note(watch=watch.result, affinity=process.allowed_cores(), **given, **lab.notes)
 
 
 def main(

@@ -67,17 +67,17 @@ def name_of(executable) -> str:
 def analyse(executable) -> Program | None:
     """An executable's sizes; None where this backend does not tell."""
     try:
-        found = executable.get_compiled_memory_stats()
+        sizes = executable.get_compiled_memory_stats()
     except (jax.errors.JaxRuntimeError, NotImplementedError):
         return None
     kinds = ("argument", "output", "temp", "alias", "generated_code")
-    return Program(name_of(executable), *(getattr(found, f"{kind}_size_in_bytes") for kind in kinds))
+    return Program(name_of(executable), *(getattr(sizes, f"{kind}_size_in_bytes") for kind in kinds))
 
 
 def programs() -> list[Program]:
     """All programs alive in this process whose sizes can be read, those of other subjects and of JAX itself
     included."""
-    return [found for executable in executables() if (found := analyse(executable))]
+    return [program for executable in executables() if (program := analyse(executable))]
 
 
 def decode_program(programs: Iterable[Program], outermost_names: Collection[str]) -> Program | None:
@@ -108,18 +108,13 @@ def leak(trials: Sequence[Trial]) -> int | None:
     after the first third, but no more than the trials themselves added, since other subjects in the process may leak
     too. The largest of all processes.
     """
-    of_process: dict[int, list[Trial]] = {}
-    for trial in trials:
-        if trial.live_buffers_after is not None:
-            of_process.setdefault(trial.process, []).append(trial)
-    return max((growth(group) for group in of_process.values() if len(group) > 1), default=None)
-
-
-def growth(trials: Sequence[Trial]) -> int:
-    """As `leak`, of one process; every trial's number is known."""
-    third = max(1, len(trials) // 3)
-    after = [t.live_buffers_after for t in trials]
-    grown = np.median(after[-third:]) - np.median(after[:third])
-    added = sum(t.live_buffers_after - t.live_buffers_before for t in trials if t.live_buffers_before is not None)
-    known = any(t.live_buffers_before is not None for t in trials)
-    return max(0, round(min(grown, added) if known else grown))
+    known = [t for t in trials if t.live_buffers_after is not None]
+    growth = []
+    for process in {t.process for t in known}:
+        group = [t for t in known if t.process == process]
+        after, third = [t.live_buffers_after for t in group], max(1, len(group) // 3)
+        added = [t.live_buffers_after - t.live_buffers_before for t in group if t.live_buffers_before is not None]
+        grown = np.median(after[-third:]) - np.median(after[:third])
+        if len(group) > 1:
+            growth.append(max(0, round(min(grown, sum(added)) if added else grown)))
+    return max(growth, default=None)

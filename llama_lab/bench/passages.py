@@ -34,21 +34,17 @@ def passages(loaded: Checkpoint, lengths: Sequence[int], seed: int = 0) -> list[
         if text[start : start + 1].isspace() or text[max(start - 1, 0)].isspace():
             places.setdefault(token, []).append(i)
     beginnings = iter(rng.sample(sorted(places), len(places)))
-    found = []
+    chosen = []
     for n in lengths:
-        cuts = (
-            cut(loaded.tokenizer, ids, rng.sample(places[token], min(TRIES, len(places[token]))), n)
-            for token in beginnings
-        )
-        passage = next(filter(None, cuts), None)
+        tries = (rng.sample(places[token], min(TRIES, len(places[token]))) for token in beginnings)
+        passage = next(filter(None, (cut(loaded.tokenizer, ids, places_of, n) for places_of in tries)), None)
         if passage is None:
             raise UserError(
-                f"{len(lengths)} passages of up to {max(lengths)} tokens are asked for; the text has {len(found)} that"
-                " begin"
-                " differently. Ask for fewer blocks, starts or tail requests."
+                f"{len(lengths)} passages of up to {max(lengths)} tokens are asked for; the text has {len(chosen)} that"
+                " begin differently. Ask for fewer blocks, starts or tail requests."
             )
-        found.append(passage)
-    return found
+        chosen.append(passage)
+    return chosen
 
 
 def cut(tokenizer: Tokenizer, ids: Sequence[int], places: Sequence[int], n: int) -> str | None:
@@ -63,19 +59,18 @@ def cut(tokenizer: Tokenizer, ids: Sequence[int], places: Sequence[int], n: int)
 
 def random_passages(vocabulary: int, lengths: Sequence[int], seed: int) -> list[tuple[int, ...]]:
     """Random ids of each length, no two passages alike."""
-    rng, found = random.Random(seed), {}
+    rng, chosen = random.Random(seed), {}
     for n in lengths:
-        if sum(len(passage) == n for passage in found) >= vocabulary**n:
-            raise UserError(
-                f"There are no more than {vocabulary**n} different prompts of {n} tokens; ask for longer ones."
-            )
-        while (passage := tuple(rng.randrange(vocabulary) for _ in range(n))) in found:
+        most = vocabulary**n
+        if sum(len(passage) == n for passage in chosen) >= most:
+            raise UserError(f"There are no more than {most} different prompts of {n} tokens; ask for longer ones.")
+        while (passage := tuple(rng.randrange(vocabulary) for _ in range(n))) in chosen:
             pass
-        found[passage] = True
-    return list(found)
+        chosen[passage] = True
+    return list(chosen)
 
 
-def science(loaded: checkpoint.Checkpoint, questions: Sequence[str], new_tokens: int, seed: int = 0) -> Workload:
+def science(loaded: Checkpoint, questions: Sequence[str], new_tokens: int, seed: int = 0) -> Workload:
     """Questions as chat prompts; for a model without a tokenizer, as many prompts of random ids of like length."""
     if loaded.tokenizer is None:
         ids = random_prompts(loaded.config.vocab_size, 40, seed, len(questions))
@@ -85,7 +80,7 @@ def science(loaded: checkpoint.Checkpoint, questions: Sequence[str], new_tokens:
     return Workload(texts, new_tokens, generate.bucket(longest), seed=seed)
 
 
-def exact_length(loaded: checkpoint.Checkpoint, workload: Workload) -> Workload:
+def exact_length(loaded: Checkpoint, workload: Workload) -> Workload:
     """The workload with its first prompt alone, and no padding before it."""
     first = workload.prompts[0]
     return replace(workload, prompts=(first,), length=len(protocol.encoder(loaded)(first)))
@@ -103,7 +98,7 @@ def check_context(config, workload: Workload) -> None:
         raise UserError(f"{needed} tokens of prompt and answer exceed the model's context of {room}; ask for fewer.")
 
 
-def english(loaded: checkpoint.Checkpoint, tokens: int, seed: int = 0) -> list[int]:
+def english(loaded: Checkpoint, tokens: int, seed: int = 0) -> list[int]:
     """Ids of an English text of so many tokens, the manual that every Python carries; random ids for a model without a
     tokenizer."""
     if loaded.tokenizer is None:

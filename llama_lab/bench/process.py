@@ -35,24 +35,10 @@ parent.follow(int(sys.argv[2]))
 from llama_lab.bench.process import main
 main()"""
 KEEP = {
-    "PATH",
-    "HOME",
-    "USER",
-    "LANG",
-    "LC_ALL",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "PYTHONPATH",
-    "VIRTUAL_ENV",
-    "XDG_CACHE_HOME",
-    "NPROC",
-    "LLAMA_JAX_CACHE",
-    xla_flags.KEEP,
-    "OLLAMA_HOST",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_HOME",
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV",
+    "XDG_CACHE_HOME", "NPROC", "LLAMA_JAX_CACHE", xla_flags.KEEP, "OLLAMA_HOST", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
     "SYSTEMROOT",
-}
+}  # fmt: skip
 KEEP_PREFIXES = ("XLA_", "JAX_", "TF_", "HF_", "NVIDIA_")
 # an empty folder of its own for each child: what `torch.compile` finds there it need not compile
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
@@ -99,18 +85,10 @@ def clean_environment(threads: int, cache: Path | None = None) -> dict[str, str]
     kept = {k: v for k, v in os.environ.items() if k in KEEP or k.startswith(KEEP_PREFIXES)}
     kept.pop("JAX_COMPILATION_CACHE_DIR", None)
     if cache:
-        kept |= {
-            "JAX_COMPILATION_CACHE_DIR": str(cache),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        }
-    return {
-        **kept,
-        **dict.fromkeys(BLAS_THREADS, str(threads)),
-        "PYTHONHASHSEED": "0",
-        "TQDM_DISABLE": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
+        least = dict(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0", JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1")
+        kept |= dict(JAX_COMPILATION_CACHE_DIR=str(cache)) | least
+    fixed = dict(PYTHONHASHSEED="0", TQDM_DISABLE="1", PYTHONUNBUFFERED="1")
+    return kept | dict.fromkeys(BLAS_THREADS, str(threads)) | fixed
 
 
 def start(
@@ -140,37 +118,29 @@ def start(
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as inductor,
     ):
-        given = clean_environment(len(cores), cache) | {INDUCTOR: inductor} | interpreter.settings
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            encoding="utf-8",
-            errors="replace",
-            env=given,
-            start_new_session=True,
-            pass_fds=held,
-        )
+        environment = clean_environment(len(cores), cache) | {INDUCTOR: inductor} | interpreter.settings
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints)
+        text = dict(encoding="utf-8", errors="replace")
+        child = subprocess.Popen(command, env=environment, start_new_session=True, pass_fds=held, **pipes, **text)
         watchdog = Watchdog(child, limit)
         try:
-            said = hear(child, watchdog, job, receive)
+            messages = hear(child, watchdog, job, receive)
             code = child.wait()
         finally:
             watchdog.cancel()
             kill(child)
         complaints.seek(0)
         last = " / ".join(line.strip() for line in complaints.read().strip().splitlines()[-LAST_LINES:])
-    if "user error" in said:
-        raise UserError(said["user error"])
-    if "result" not in said:  # one that stumbles while it leaves has done its work
-        return Outcome(f"{ending(code, watchdog.seconds if watchdog.expired else None)}: {last or 'no message'}"[:600])
-    return Outcome(result=said.get("result") or {})
+    if "user error" in messages:
+        raise UserError(messages["user error"])
+    if "result" in messages:  # one that stumbles while it leaves has done its work
+        return Outcome(result=messages["result"] or {})
+    return Outcome(f"{ending(code, watchdog.seconds if watchdog.expired else None)}: {last or 'no message'}"[:600])
 
 
 def hear(child: subprocess.Popen, watchdog: Watchdog, job: str, receive: Callable[[str, object], None]) -> dict:
     """Give a child its job, and hear it until it says no more: the last value of each kind of message."""
-    said: dict[str, object] = {}
+    messages: dict[str, object] = {}
     tell(child, job)
     for line in child.stdout:
         watchdog.feed()
@@ -178,10 +148,10 @@ def hear(child: subprocess.Popen, watchdog: Watchdog, job: str, receive: Callabl
             kind, value = json.loads(line)
         except ValueError:
             continue  # a line that was torn when it died, or a library that printed while it was imported
-        said[kind] = value
+        messages[kind] = value
         receive(kind, value)
         tell(child)
-    return said
+    return messages
 
 
 def tell(child: subprocess.Popen, line: str = "") -> None:

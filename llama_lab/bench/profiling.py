@@ -4,6 +4,7 @@ HLO."""
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 from collections import deque
@@ -55,13 +56,14 @@ def profile(subject: Subject, out: Path, workload: Workload = SMALL) -> dict:
         trace = tracing.taken(place)
     programs = [describe(executable, own) for executable, own in those_run(trace, before)]
     programs.sort(key=lambda p: (-p["instructions"], p["name"]))
-    found = dict(programs=programs, compiled=guard.reason)
-    about = dict(subject=subject.name, backend=subject.backend, placement=subject.placement, **found)
-    files.write(folder / "trace.json.gz", trace)
+    about = dict(subject=subject.name, backend=subject.backend, placement=subject.placement)
+    about |= dict(programs=programs, compiled=guard.reason)
+    paths = dict(trace=folder / "trace.json.gz", summary=folder / "hlo.md")
+    files.write(paths["trace"], trace)
     files.write(folder / "hlo.json", json.dumps(about, indent=1) + "\n")
-    files.write(folder / "hlo.md", readable(about))
-    print(f"{subject.name}: {folder / 'trace.json.gz'} (open it at ui.perfetto.dev), {folder / 'hlo.md'}", flush=True)
-    return dict(trace=str(folder / "trace.json.gz"), summary=str(folder / "hlo.md"), **found)
+    files.write(paths["summary"], readable(about))
+    print(f"{subject.name}: {paths['trace']} (open it at ui.perfetto.dev), {paths['summary']}", flush=True)
+    return {kind: str(path) for kind, path in paths.items()} | dict(programs=programs, compiled=guard.reason)
 
 
 def those_run(trace: bytes, before: list) -> list[tuple]:
@@ -70,18 +72,14 @@ def those_run(trace: bytes, before: list) -> list[tuple]:
     A trace names programs, and several alive may share a name: those of that name that were not there `before` are the
     subject's. Where there is none, all of that name, own "unknown".
     """
-    ran = {
-        event["args"]["hlo_module"].removeprefix("jit_")
-        for event in tracing.events(trace)
-        if "hlo_module" in event.get("args", {})
-    }
+    modules = [event.get("args", {}).get("hlo_module", "") for event in tracing.events(trace)]
+    ran, old = {module.removeprefix("jit_") for module in modules}, set(map(id, before))
     alive = [(executable, memory.name_of(executable)) for executable in memory.executables()]
-    old = set(map(id, before))
     fresh = {name for executable, name in alive if id(executable) not in old}
     return [
-        (e, True if name in fresh else "unknown")
-        for e, name in alive
-        if name in ran and (name not in fresh or id(e) not in old)
+        (executable, True if name in fresh else "unknown")
+        for executable, name in alive
+        if name in ran and (name not in fresh or id(executable) not in old)
     ]
 
 
@@ -119,17 +117,17 @@ def describe(executable, own: bool | str = True) -> dict:
 def instructions(text: str) -> list[Instruction]:
     """Every instruction of a module's text, in order. Syntax: https://openxla.org/xla/operation_semantics and XLA's
     hlo_parser.cc."""
-    found, inner, computation = [], set(), ""
+    lines, inner, computation = [], set(), ""
     for line in text.splitlines():
         if header := re.match(r"(?:ENTRY )?%?([\w.-]+) .*\{$", line):
             computation = header[1]
         elif (parts := re.match(r"\s+(?:ROOT )?%?([\w.-]+) = (.+)", line)) and (
             named := re.search(r"\s([a-z][\w-]*)\(", parts[2])
         ):
-            found.append((computation, parts[1], re.sub(r"/\*.*?\*/", "", parts[2][: named.start()]), named[1]))
+            lines.append((computation, parts[1], re.sub(r"/\*.*?\*/", "", parts[2][: named.start()]), named[1]))
             if named[1] not in CONTROL:
                 inner |= set(re.findall(r"(?:calls|to_apply)=%?([\w.-]+)", parts[2]))
-    return [Instruction(name, shape, operation, where in inner) for where, name, shape, operation in found]
+    return [Instruction(name, shape, operation, where in inner) for where, name, shape, operation in lines]
 
 
 def shape_bytes(shape: str) -> int:
@@ -137,10 +135,7 @@ def shape_bytes(shape: str) -> int:
     total = 0
     for kind, sizes in re.findall(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\]", shape):
         bits = 8 if kind == "pred" else int((re.search(r"\d+", kind) or [0])[0])
-        count = 1
-        for size in re.findall(r"\d+", sizes):
-            count *= int(size)
-        total += -(-count * bits // 8)
+        total += -(-math.prod(map(int, re.findall(r"\d+", sizes))) * bits // 8)
     return total
 
 
@@ -150,22 +145,18 @@ def readable(about: dict) -> str:
     heads = ("instructions", *COUNTED, *(f"{kind}_bytes" for kind in SIZES))
     lines = [f"# Programs of {about['subject']} ({about['backend']}, placement {about['placement']})", ""]
     lines += [f"The traced request was not warm: {about['compiled']}.", ""] if about["compiled"] else []
-    lines += [
-        f"| program | {' | '.join(head.replace('_', ' ') for head in heads)} |",
-        "| --- |" + " ---: |" * len(heads),
-    ]
-    lines += [f"| {p['name']} | {' | '.join(str(p[head]) for head in heads)} |" for p in shown]
+    lines += line("program", *(head.replace("_", " ") for head in heads)), "| --- |" + " ---: |" * len(heads)
+    lines += [line(p["name"], *(p[head] for head in heads)) for p in shown]
     if more := len(about["programs"]) - len(shown):
         lines += ["", f"And {more} smaller ones, see hlo.json."]
     if any(p["own"] == "unknown" for p in shown):
         lines += ["", "Some may belong to another subject of the same process: it had programs of the same names."]
     for p in shown:
-        lines += [
-            "",
-            f"## Largest temporaries of {p['name']}",
-            "",
-            "| instruction | shape | bytes |",
-            "| --- | --- | ---: |",
-        ]
-        lines += [f"| {t['name']} | `{t['shape']}` | {t['bytes']} |" for t in p["temporaries"]]
+        lines += ["", f"## Largest temporaries of {p['name']}", ""]
+        lines += line("instruction", "shape", "bytes"), "| --- | --- | ---: |"
+        lines += [line(t["name"], f"`{t['shape']}`", t["bytes"]) for t in p["temporaries"]]
     return "\n".join(lines) + "\n"
+
+
+def line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"

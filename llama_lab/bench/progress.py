@@ -35,17 +35,11 @@ def bar(shown: bool = True) -> Iterator[Progress]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not shown) as told:
-        task = told.add_task("loading", total=1)
-        yield lambda what, done, total: told.update(task, description=what, completed=done, total=total)
+    what, count = TextColumn("{task.description}"), TextColumn("{task.completed}/{task.total}")
+    columns = what, BarColumn(), count, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not shown) as progress:
+        task = progress.add_task("loading", total=1)
+        yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
 
 
 def lines(tell: Callable[[str], None], every_s: float = EVERY_S) -> Progress:

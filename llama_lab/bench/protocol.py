@@ -4,6 +4,7 @@ gated."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import tempfile
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -41,21 +42,8 @@ LEAVING_S = 2.0  # a measurement that was killed is given so long to leave: its 
 def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = None) -> Subject:
     """A placement of a checkpoint as a subject."""
     engine = generate.build(checkpoint, placement)
-
-    def run(ids, workload: Workload):
-        return generate.stream(
-            engine,
-            [ids] * workload.batch,
-            workload.new_tokens,
-            workload.sampler,
-            workload.seed,
-            length=workload.length,
-            slots=workload.slots,
-        )
-
     dtype = engine.params.embedding.weight.dtype
     kind = kvc.DTYPES.get(kvc.FUSED if placement.kernels == "fused" else placement.kv, dtype)
-    kept = kvc.itemsize(kind, checkpoint.config.head_dim)
     read, held = weight_bytes(engine.params, checkpoint.config)
     identity = dict(
         model=checkpoint.name,
@@ -66,9 +54,19 @@ def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = Non
         quantisation=str(Arithmetic.of_placement(placement, generate.form(checkpoint, placement))),
         config=checkpoint.config,
         cache=placement.cache,
-        cache_bytes=kept,
+        cache_bytes=kvc.itemsize(kind, checkpoint.config.head_dim),
     )
-    return Subject(name or placement.name, "jax", placement.name, run, encoder(checkpoint), identity)
+    return Subject(name or placement.name, "jax", placement.name, answering(engine), encoder(checkpoint), identity)
+
+
+def answering(engine: generate.Engine) -> Callable:
+    """(prompt ids, workload) → what an engine answers, the prompt in every row of the batch."""
+
+    def run(ids: Sequence[int], work: Workload):
+        how = dict(length=work.length, slots=work.slots)
+        return generate.stream(engine, [ids] * work.batch, work.new_tokens, work.sampler, work.seed, **how)
+
+    return run
 
 
 def weight_bytes(params: Model, config: ModelConfig) -> tuple[float, int]:
@@ -82,16 +80,18 @@ def weight_bytes(params: Model, config: ModelConfig) -> tuple[float, int]:
 SUBJECT_ONLY = ("config", "weight_bytes", "held_bytes", "cache", "cache_bytes")
 
 
-def trial(who: Subject, workload: Workload, prompt: int, explain: bool = False, **identity) -> tuple[Trial, np.ndarray]:
+def trial(
+    subject: Subject, workload: Workload, prompt: int, /, explain: bool = False, **identity
+) -> tuple[Trial, np.ndarray]:
     """One timed request: (record, tokens [n B]), as `timed`."""
     from llama_lab.bench.record import Trial  # here: a machine that only measures may lack what makes records
 
-    seen, tokens = timed(who, workload, prompt, explain)
-    return Trial(**{**seen, **identity}), tokens
+    fields, tokens = timed(subject, workload, prompt, explain)
+    return Trial(**{**fields, **identity}), tokens
 
 
 def timed(
-    who: Subject, workload: Workload, prompt: int, explain: bool = False, most: int | None = None
+    subject: Subject, workload: Workload, prompt: int, explain: bool = False, most: int | None = None
 ) -> tuple[dict, np.ndarray]:
     """One timed request: (the fields of a Trial that it fills, tokens [n B]). Void when anything compiled inside, or
     the subject raised.
@@ -99,15 +99,15 @@ def timed(
     explain: keep JAX's explanation of each compilation in `cause`. most: leave the answer after so many tokens. Raises
     UserError where the subject does.
     """
-    before, failure, ended, workload = memory.live_buffers(), "", False, who.asked(workload)
+    before, failure, ended, workload = memory.live_buffers(), "", False, subject.asked(workload)
     ids, blocks, arrivals, tokenize_ns = (), [], [], 0
-    region = who.guard(explain) if explain and who.guard is Guard else who.guard()
+    region = subject.guard(explain) if explain and subject.guard is Guard else subject.guard()
     with region as guard:
         start = time.perf_counter_ns()
         try:
-            ids = who.encode(workload.prompts[prompt])
+            ids = subject.encode(workload.prompts[prompt])
             tokenize_ns = time.perf_counter_ns() - start
-            for block in who.run(ids, workload):
+            for block in subject.run(ids, workload):
                 arrivals.append(time.perf_counter_ns() - start)
                 blocks.append(block)
                 if most and sum(map(len, blocks)) >= most:
@@ -121,17 +121,17 @@ def timed(
             failure = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     tokens = np.concatenate(blocks) if ended else np.zeros((0, workload.batch), np.int32)
     times = [at for at, block in zip(arrivals, blocks, strict=True) for _ in range(len(block))] if ended else []
-    known = {k: v for k, v in who.identity.items() if k not in SUBJECT_ONLY}
-    seen = dict(
-        **{**known, **sizes(who, workload, len(ids), len(tokens)), **who.reported()},
+    known = {k: v for k, v in subject.identity.items() if k not in SUBJECT_ONLY}
+    fields = dict(
+        **{**known, **sizes(subject, workload, len(ids), len(tokens)), **subject.reported()},
         valid=ended and not guard.fired,
         reason=failure or guard.reason or ("" if ended else "failed: no token came"),
         cause=guard.cause,
         seed=workload.seed,
         sampling=str(workload.sampler),
-        subject=who.name,
-        backend=who.backend,
-        placement=who.placement,
+        subject=subject.name,
+        backend=subject.backend,
+        placement=subject.placement,
         batch=workload.batch,
         prompt=prompt,
         prompt_tokens=len(ids),
@@ -146,7 +146,7 @@ def timed(
         live_buffers_before=before,
         live_buffers_after=memory.live_buffers(),
     )
-    return seen, tokens
+    return fields, tokens
 
 
 def compiling(guard: Region) -> dict:
@@ -160,22 +160,22 @@ def compiling(guard: Region) -> dict:
     )
 
 
-def sizes(who: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
+def sizes(subject: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
     """The Trial fields that follow from the configuration: bytes and operations a token, and what weights and cache
     occupy."""
-    config, width = who.identity["config"], who.identity["weight_bytes"]
-    kept = who.identity.get("cache_bytes", width)
+    config, width = subject.identity["config"], subject.identity["weight_bytes"]
+    kept = subject.identity.get("cache_bytes", width)
     context = prompt_tokens + new_tokens / 2
-    held = memory.predicted(config, width, kept, workload.batch, workload.slots, who.identity.get("cache", "fixed"))
+    held = memory.predicted(config, width, kept, workload.batch, workload.slots, subject.identity.get("cache", "fixed"))
     return dict(
         bytes_per_token=roofline.bytes_per_token(config, context, width, kept, workload.batch),
         flops_per_token=roofline.flops_per_token(config, context),
-        **held | ({"weights_bytes": who.identity["held_bytes"]} if "held_bytes" in who.identity else {}),
+        **held | ({"weights_bytes": subject.identity["held_bytes"]} if "held_bytes" in subject.identity else {}),
     )
 
 
 def warm_up(
-    who: Subject, workload: Workload, tell: Callable[[], None] = lambda: None, enough: int = SILENT_RUNS
+    subject: Subject, workload: Workload, tell: Callable[[], None] = lambda: None, enough: int = SILENT_RUNS
 ) -> bool:
     """Run at the exact shapes until nothing compiles `enough` times in a row; False when that never happens.
 
@@ -186,12 +186,13 @@ def warm_up(
     silent = 0
     for i in range(MAX_WARMUP):
         tell()
-        if who.guard is not Guard and not silent:
+        prompt = i % len(workload.prompts)
+        if subject.guard is not Guard and not silent:
             with contextlib.suppress(RuntimeError):  # the trial that follows meets it again, and records it
-                deque(who.run(who.encode(workload.prompts[i % len(workload.prompts)]), who.asked(workload)), maxlen=0)
-        most = SHORT if silent and who.backend == "jax" else None
-        seen, _ = timed(who, workload, i % len(workload.prompts), most=most)
-        silent = silent + 1 if seen["valid"] else 0
+                deque(subject.run(subject.encode(workload.prompts[prompt]), subject.asked(workload)), maxlen=0)
+        most = SHORT if silent and subject.backend == "jax" else None
+        fields, _ = timed(subject, workload, prompt, most=most)
+        silent = silent + 1 if fields["valid"] else 0
         if silent == enough:
             return True
     return False
@@ -210,7 +211,10 @@ def alone():
         raise UserError(f"Cannot lock {path}: {error.strerror}; remove it, or set TMPDIR to another folder.") from None
     with file:
         end = time.monotonic() + LEAVING_S
-        while not locked(file):
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             if time.monotonic() > end:
                 file.seek(0)
                 holder = file.read(20).decode(errors="replace").strip() or "unknown"
@@ -219,16 +223,6 @@ def alone():
         file.truncate(0)
         file.write(b"%d" % os.getpid())
         yield file
-
-
-def locked(file: IO) -> bool:
-    """Take the lock of an open file, unless another process has it."""
-    import fcntl
-
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 @dataclass(frozen=True)
@@ -272,20 +266,18 @@ def measure(
     everyone, trials = [*subjects, twin], []
     with contextlib.nullcontext() if caller.locked else alone():
         probe = roofline.Probe()
-        for order, who in enumerate(subjects):
-            where = dict(what=f"warm-up {who.name}", subject=who.name, block=numbers[0], order=order)
+        for order, subject in enumerate(subjects):
+            where = dict(what=f"warm-up {subject.name}", subject=subject.name, block=numbers[0], order=order)
             # where this never falls silent, the trials will be void
-            warm_up(who, workload, partial(caller.starting, **where))
+            warm_up(subject, workload, partial(caller.starting, **where))
         for block in numbers:
-            bandwidth = probe.bandwidth()
-            drawn = shuffled(everyone, workload.seed, block)
-            for order, who in enumerate(drawn):
-                caller.starting(what=f"block {block + 1}: {who.name}", subject=who.name, block=block, order=order)
-                record, tokens = trial(
-                    who, workload, block % len(workload.prompts), caller.explain, block=block, order=order, **identity
-                )
+            bandwidth, prompt = probe.bandwidth(), block % len(workload.prompts)
+            for order, subject in enumerate(shuffled(everyone, workload.seed, block)):
+                where = dict(block=block, order=order)
+                caller.starting(what=f"block {block + 1}: {subject.name}", subject=subject.name, **where)
+                record, tokens = trial(subject, workload, prompt, caller.explain, **where, **identity)
                 if reference:
-                    record = reference.judge(record, tokens, who.sampler)
+                    record = reference.judge(record, tokens, subject.sampler)
                 trials.append(record.model_copy(update=dict(bandwidth_gbps=bandwidth)))
                 caller.keep(trials[-1])
     return trials
@@ -293,8 +285,5 @@ def measure(
 
 def program_sizes(program) -> dict:
     """The Trial fields that say how large the compiled decode program is; none where it was not found."""
-    return (
-        {f"{k}_bytes": getattr(program, f"{k}_bytes") for k in ("argument", "output", "temp", "alias")}
-        if program
-        else {}
-    )
+    kinds = ("argument_bytes", "output_bytes", "temp_bytes", "alias_bytes")
+    return {kind: getattr(program, kind) for kind in kinds} if program else {}

@@ -90,14 +90,11 @@ def complaint(meta: dict) -> str:
     return UNKNOWN if modules is None else OLDER if modules else ""
 
 
-# Imports --------------------------------------------------------------------------------------------------------------
-
-
 def sources() -> dict[str, Path]:
     """Dotted name → file of every module of both packages; `__init__` is its folder's."""
-    files = {path: path.relative_to(paths.ROOT).with_suffix("").parts
-             for package in PACKAGES for path in (paths.ROOT / package).rglob("*.py")}  # fmt: skip
-    return {".".join(part for part in parts if part != "__init__"): path for path, parts in files.items()}
+    files = [path for package in PACKAGES for path in (paths.ROOT / package).rglob("*.py")]
+    parts = [path.relative_to(paths.ROOT).with_suffix("").parts for path in files]
+    return {".".join(names).removesuffix(".__init__"): path for names, path in zip(parts, files, strict=True)}
 
 
 def within(module: str, places: Iterable[str]) -> str:
@@ -120,9 +117,6 @@ def reached(roots: Iterable[str], known: dict[str, Path]) -> set[str]:
         names = {".".join(p[:n]) for p in parts for n in range(1, len(p) + 1)}  # a module's folders run before it
         waiting += [name for name in names if within(name, rules.by_declaration) in ("", room)]
     return modules
-
-
-# Text -----------------------------------------------------------------------------------------------------------------
 
 
 def read(path: Path) -> tuple[set[str], str]:

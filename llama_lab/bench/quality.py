@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import log_softmax
 
 from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
@@ -39,18 +40,13 @@ PLACEMENTS = {  # arithmetic: a placement that computes so
     "gemv": "step+gemv",
     "fused": "step+fused",
 }
-BACKENDS = {"torch": "torch", "torch-int8": "torch"} | {
-    f"{name}{kind}": backend
-    for name, backend in (("llamacpp", "llama.cpp"), ("ik-llamacpp", "ik_llama.cpp"), ("openvino", "openvino"))
-    for kind in ("", "+q8_0", "+q4_0")
-} | {"ollama": "ollama"}  # fmt: skip
-PEERS = tuple(BACKENDS)
+PEERS = ("torch", "torch-int8", "llamacpp", "llamacpp+q8_0", "llamacpp+q4_0", "ik-llamacpp", "ik-llamacpp+q8_0",
+         "ik-llamacpp+q4_0", "openvino", "openvino+q8_0", "openvino+q4_0", "ollama")  # fmt: skip
 ALONE = PEERS[2:]  # read in a process of their own: what goes wrong in a library or a server then costs no other
 ARITHMETICS = (*PLACEMENTS, *PEERS)
 EXACT = 1e-6  # nats: as far as float32 rounding may take the mean
-SAME_MODEL = (
-    0.1  # nats: a mean beyond this is another model, or one that was fed wrongly; 8-bit activations stay well below
-)
+# nats: a mean beyond this is another model, or one that was fed wrongly; 8-bit activations stay well below
+SAME_MODEL = 0.1
 # what rounds a small model's weights or activations so that little may be left of it
 COARSE, COARSE_MODEL = (("q4_0", "int8"), 4.0)
 LEAST_AGREEMENT = 0.5  # share of equal best tokens where there are no logits
@@ -83,12 +79,6 @@ class Window(Row):
         return {}
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Natural logarithms of the probabilities, float64 [T V]."""
-    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
-
-
 def against(reference: np.ndarray, other: np.ndarray) -> dict[str, np.ndarray]:
     """{kl, agree}, one a position, of two sets of logits [T V] for the same tokens.
 
@@ -97,24 +87,15 @@ def against(reference: np.ndarray, other: np.ndarray) -> dict[str, np.ndarray]:
     """
     reference, other = np.asarray(reference), np.asarray(other)
     if reference.shape != other.shape or reference.ndim != 2:
-        raise UserError(
-            f"Logits of shape {other.shape} cannot be compared with {reference.shape}; both must be [tokens,"
-            " vocabulary]."
-        )
+        shapes = f"Logits of shape {other.shape} cannot be compared with {reference.shape}"
+        raise UserError(f"{shapes}; both must be [tokens, vocabulary].")
     for name, values in (("reference's", reference), ("other", other)):
-        if not np.isfinite(values).all():
-            raise UserError(
-                f"The {name} logits are not all finite: first at position"
-                f" {int(np.argmin(np.isfinite(values).all(-1)))}."
-            )
-    ours, theirs = log_softmax(reference), log_softmax(other)
+        finite = np.isfinite(values).all(-1)
+        if not finite.all():
+            raise UserError(f"The {name} logits are not all finite: first at position {int(np.argmin(finite))}.")
+    ours, theirs = (log_softmax(logits.astype(np.float64), axis=-1) for logits in (reference, other))
     kl = np.sum(np.exp(ours) * (ours - theirs), axis=-1)  # rounding may leave -1e-16 where it is zero
     return dict(kl=np.maximum(kl, 0), agree=reference.argmax(-1) == other.argmax(-1))
-
-
-def windows(ids: Sequence[int], size: int) -> list[list[int]]:
-    """The text in pieces of `size` tokens, the last one shorter where it does not come out even."""
-    return [list(ids[i : i + size]) for i in range(0, len(ids), size)]
 
 
 @dataclass(frozen=True)
@@ -150,20 +131,14 @@ class Texts(Experiment):
 
     def points(self, runner: Runner) -> list[Point]:
         here = {*PLACEMENTS, *runner.present([name for name in self.names if name not in PLACEMENTS])}
-        together = [name for name in self.names if name in here and name not in ALONE]
-        alone = [[name] for name in self.names if name in here and name in ALONE]
-        rows = -(-self.quality_tokens // self.window) * self.count
+        names = [name for name in self.names if name in here]
+        groups = [[name for name in names if name not in ALONE], *([name] for name in names if name in ALONE)]
+        rows, run = -(-self.quality_tokens // self.window) * self.count, self.title.split()[0]
         return [
-            Point(
-                f"{self.title.split()[0]} {' '.join(group)}",
-                0,
-                self.reading,
-                rows * len(group),
-                dict(names=group),
-                f"{self.title} {', '.join(group)}",
-            )
-            for group in filter(None, (together, *alone))
-        ]
+            Point(f"{run} {' '.join(group)}", 0, self.reading, rows * len(group), dict(names=group),
+                  f"{self.title} {', '.join(group)}")
+            for group in groups if group
+        ]  # fmt: skip
 
     def about(self, runner: Runner) -> dict:
         return dict(missing=runner.missing)
@@ -180,30 +155,17 @@ class Texts(Experiment):
             except peers.UnavailableError as error:
                 lab.missing(name, error.reason, error.remedy)
         for text, ids in self.texts(loaded).items():
-            common = dict(
-                text_sha256=hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest(),
-                seed=self.seed,
-                phase="read",
-                model=loaded.name,
-                weights_hash=loaded.weights_hash,
-            )
-            for i, piece in enumerate(windows(ids[: self.quality_tokens], self.window)):
-                first = i * self.window
+            common = dict(seed=self.seed, phase="read", model=loaded.name, weights_hash=loaded.weights_hash)
+            common |= dict(text_sha256=hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest())
+            for first in range(0, self.quality_tokens, self.window):
+                piece = ids[first : min(first + self.window, self.quality_tokens)]
                 reference, following = truth(piece), ids[first + 1 : first + 1 + len(piece)]
                 for name, logits_of in readers.items():
                     lab.announce()
                     logits = logits_of(piece)
-                    row = self.kind(
-                        **lab.identity,
-                        **common,
-                        **compare(name, reference, logits),
-                        **self.kind.more(text, logits, following),
-                        order=next(order),
-                        subject=name,
-                        backend=available.backend_of(name),
-                        first=first,
-                    )
-                    lab.keep(row)
+                    measured = compare(name, reference, logits) | self.kind.more(text, logits, following)
+                    where = dict(order=next(order), subject=name, backend=available.backend_of(name), first=first)
+                    lab.keep(self.kind(**lab.identity, **common, **measured, **where))
 
 
 @dataclass(frozen=True)
@@ -242,13 +204,13 @@ def reader(loaded: Checkpoint, name: str) -> Callable:
     return module.logits(loaded, name)
 
 
-def rounds_coarsely(name: str) -> bool:
-    """Whether an arithmetic, a placement or a peer keeps its weights in one of `COARSE`."""
-    from llama_lab import peers
-
-    if name in peers.PEERS:
-        return name.endswith(COARSE)
-    return parse(PLACEMENTS.get(name, name)).weights in COARSE
+def bound(name: str) -> float:
+    """Nats that the mean of an arithmetic, a placement or a peer may be away from the reference."""
+    if name in (REFERENCE, "torch"):
+        return EXACT
+    is_peer = name in available.peer_names()
+    coarse = name.endswith(COARSE) if is_peer else parse(PLACEMENTS.get(name, name)).weights in COARSE
+    return COARSE_MODEL if coarse else SAME_MODEL
 
 
 def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
@@ -259,11 +221,9 @@ def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
         strange = f"another model: {share:.0%} of the best tokens agree" if share < LEAST_AGREEMENT else ""
         agree = np.where(known, agree, -1)
     else:
-        kl, agree = against(reference, other).values()
-        bound = EXACT if name in (REFERENCE, "torch") else COARSE_MODEL if rounds_coarsely(name) else SAME_MODEL
-        strange = (
-            f"another model: mean KL {kl.mean():.2g} nats, at most {bound:g} expected" if kl.mean() > bound else ""
-        )
+        (kl, agree), most = against(reference, other).values(), bound(name)
+        far = f"another model: mean KL {kl.mean():.2g} nats, at most {most:g} expected"
+        strange = far if kl.mean() > most else ""
     return dict(kl_pnat=pnat(kl), agree=agree.astype(int).tolist(), valid=not strange, reason=strange)
 
 
@@ -280,12 +240,12 @@ def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str =
     if name in PEERS:
         return name
     if backend != "jax":
-        return next((name for name, of in BACKENDS.items() if of == backend), REFERENCE)
-    read = Arithmetic.read(quantisation)
+        return next((name for name in PEERS if available.backend_of(name) == backend), REFERENCE)
+    parts = Arithmetic.read(quantisation)
     # the blocks that kernels take where nothing else is asked for
-    if read.kernels and not read.kv and read.form in ("gguf", "q8_0"):
-        return read.kernels
-    return dtype if read == Arithmetic() else quantisation
+    if parts.kernels and not parts.kv and parts.form in ("gguf", "q8_0"):
+        return parts.kernels
+    return dtype if parts == Arithmetic() else quantisation
 
 
 def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:

@@ -16,6 +16,7 @@ import io
 import json
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def write(path: Path, trials: Iterable[Row], kind: type[Row] = Trial, **meta) ->
     path, trials = Path(path), list(trials)
     rows = [t.model_dump() for t in trials]
     about = describe(kind=kind.__name__, **meta)
-    if has_probes(kind):
+    if "bandwidth_gbps" in kind.model_fields:
         about["bandwidth_gbps"] = roofline.spread(trials)
     if path.suffix == ".csv":
         frame = pd.DataFrame(rows, columns=list(kind.model_fields))
@@ -109,11 +110,6 @@ def meta_path(path: Path) -> Path:
     return path.with_suffix(".meta.json")
 
 
-def has_probes(kind: type[Row]) -> bool:
-    """Whether rows of that kind say what a probe of the bandwidth read."""
-    return "bandwidth_gbps" in kind.model_fields
-
-
 def read(
     path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial, as_probed: bool = False
 ) -> tuple[list[Row], dict]:
@@ -124,18 +120,14 @@ def read(
     no records: their numbers are named, and `skip_corrupt` leaves them out.
     """
     path = Path(path)
-    reader = {
-        ".csv": read_csv,
-        ".jsonl": lambda p, kind: read_jsonl(p, skip_corrupt, kind)[:2],
-        ".parquet": read_parquet,
-    }.get(path.suffix)
-    if reader is None:
+    readers = {".csv": read_csv, ".jsonl": partial(read_jsonl, skip_corrupt=skip_corrupt), ".parquet": read_parquet}
+    if path.suffix not in readers:
         raise UserError(f"{path} is no table: its name must end in .csv, .parquet or .jsonl.")
     try:
-        rows, about = reader(path, kind)
+        rows, about, *_ = readers[path.suffix](path, kind=kind)
     except FileNotFoundError as error:
         raise UserError(f"No recorded data at {error.filename}; measure first (`llama-jax run --measure`).") from None
-    return roofline.of_runs(rows) if has_probes(kind) and not as_probed else rows, about
+    return rows if as_probed or "bandwidth_gbps" not in kind.model_fields else roofline.of_runs(rows), about
 
 
 def read_meta(path: Path) -> dict:
@@ -155,19 +147,18 @@ def checked(about: object, where: str) -> dict:
 
 def check_schema(path: Path, about: dict, kind: type[Row]) -> None:
     """Raises UserError for a table of another version, or of another kind of row."""
-    if (found := about.get("kind", Trial.__name__)) != kind.__name__:
-        raise UserError(
-            f"{path} holds rows of the kind {found}, not {kind.__name__}; it belongs to another notebook or command."
-        )
+    if (held := about.get("kind", Trial.__name__)) != kind.__name__:
+        wrong = f"{path} holds rows of the kind {held}, not {kind.__name__}"
+        raise UserError(f"{wrong}; it belongs to another notebook or command.")
     if about["schema_version"] != SCHEMA:
         raise UserError(f"{path} has schema {about['schema_version']}, this version reads {SCHEMA}; measure again.")
 
 
-def rows_of(kind: type[Row], found: Iterable[dict], path: Path, strict: bool) -> list[Row]:
+def rows_of(kind: type[Row], values: Iterable[dict], path: Path, strict: bool) -> list[Row]:
     """The rows of a table. strict: values have their types already. Raises UserError, naming row and field."""
     rows = []
     try:
-        rows.extend(kind.model_validate(row, strict=strict) for row in found)
+        rows.extend(kind.model_validate(row, strict=strict) for row in values)
     except pydantic.ValidationError as error:
         raise UserError(boundary.complaint(error, f"{path}, row {len(rows) + 1}", AGAIN)) from None
     return rows
@@ -178,9 +169,8 @@ def read_csv(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
 
     raw, about = boundary.content(path, LONGEST), read_meta(path)
     if hashlib.sha256(raw).hexdigest() != about.get("sha256"):
-        raise UserError(
-            f"{path} is not the table that {meta_path(path).name} describes (its SHA-256 differs); measure again."
-        )
+        described = f"the table that {meta_path(path).name} describes"
+        raise UserError(f"{path} is not {described} (its SHA-256 differs); measure again.")
     check_schema(path, about, kind)
     try:
         rows = pd.read_csv(io.BytesIO(raw), keep_default_na=False, dtype=str).to_dict("records")
@@ -188,9 +178,9 @@ def read_csv(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
         raise UserError(f"{path} is no table: {' '.join(str(error).split())[:200]}. {AGAIN}") from None
     lists, texts = fields_of(kind, list[int]), fields_of(kind, str)  # an empty cell is an empty text in these
     for row in rows:
-        row |= {name: str(row[name]).split() for name in lists if name in row}
-    found = ({k: None if v == "" and k not in texts else v for k, v in row.items()} for row in rows)
-    return rows_of(kind, found, path, strict=False), about
+        row |= {name: None for name, value in row.items() if value == "" and name not in texts}
+        row |= {name: str(row[name] or "").split() for name in lists if name in row}
+    return rows_of(kind, rows, path, strict=False), about
 
 
 def read_parquet(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
@@ -200,12 +190,12 @@ def read_parquet(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
     content = pyarrow.BufferReader(boundary.content(path, LONGEST))
     try:
         with parquet.ParquetFile(content, pre_buffer=False, page_checksum_verification=True) as file:
-            about, found = file.schema_arrow.metadata[PARQUET_KEY], file.read(use_threads=False).to_pylist()
+            about, rows = file.schema_arrow.metadata[PARQUET_KEY], file.read(use_threads=False).to_pylist()
     except Exception:  # whatever Arrow says of damaged bytes
         raise UserError(f"{path} is not a Parquet table of trials; it may be cut short. {AGAIN}") from None
     about = checked(boundary.parse(about, str(path), AGAIN, nan=True), str(path))
     check_schema(path, about, kind)
-    return rows_of(kind, found, path, strict=True), about
+    return rows_of(kind, rows, path, strict=True), about
 
 
 def read_jsonl(

@@ -35,24 +35,24 @@ def measured_in(notes: Sequence[dict]) -> dict:
     notes = [note for note in notes if note.get("watch")]
     if not notes:
         return {}
-    seen = [note["watch"] for note in notes]
-    shares = {
-        kind: max((w[kind] for w in seen if w[kind] != "unknown"), default="unknown")
-        for kind in ("others_cpu", "steal")
-    }
-    watch = dict(load_before=seen[0]["load_before"], load_after=seen[-1]["load_after"], **shares)
+    watches = [note["watch"] for note in notes]
+    watch = dict(load_before=watches[0]["load_before"], load_after=watches[-1]["load_after"])
+    for kind in ("others_cpu", "steal"):
+        watch[kind] = max((w[kind] for w in watches if w[kind] != "unknown"), default="unknown")
+    about = {k: notes[-1][k] for k in ("settings", "blas", "affinity")} | dict(watch=watch)
     gflops = [note["gflops"] for note in notes if note.get("gflops")]
-    return {
-        **{k: notes[-1][k] for k in ("settings", "blas", "affinity")},
-        "watch": watch,
-        **({"gflops": max(gflops)} if gflops else {}),
-    }
+    return about | (dict(gflops=max(gflops)) if gflops else {})
 
 
 def read(name: str, out_dir: str | Path, kind: type[Row] = Trial) -> tuple[list[Row], dict]:
     """The rows of a notebook's table and their meta, from OUT/data, else from the repository."""
+    return record.read(table_path(name, out_dir), kind=kind)
+
+
+def table_path(name: str, out_dir: str | Path) -> Path:
+    """OUT/data/NAME.csv where it is, else the repository's."""
     here = Path(out_dir) / "data" / f"{name}.csv"
-    return record.read(here if here.is_file() else paths.ROOT / "data" / here.name, kind=kind)
+    return here if here.is_file() else paths.ROOT / "data" / here.name
 
 
 def journal_path(name: str, out_dir: str | Path, plan: dict) -> Path:
@@ -63,18 +63,10 @@ def journal_path(name: str, out_dir: str | Path, plan: dict) -> Path:
 
 def write(name: str, out_dir: str | Path, rows: list[Row], journal: Journal, parameters: dict, **about) -> None:
     """A table of rows into OUT/data, its meta with all that the journal knows of them; then the journal goes."""
-    environment = {**journal.about["environment"], **measured_in(journal.notes)}
-    record.write(
-        Path(out_dir) / "data" / f"{name}.csv",
-        rows,
-        journal.kind,
-        environment=environment,
-        parameters=parameters,
-        processes=journal.notes,
-        resumed_trials=journal.resumed,
-        code=provenance.recorded_now(name, parameters),
-        **about,
-    )
+    about |= dict(environment=journal.about["environment"] | measured_in(journal.notes), parameters=parameters)
+    about |= dict(processes=journal.notes, resumed_trials=journal.resumed)
+    code = provenance.recorded_now(name, parameters)
+    record.write(Path(out_dir) / "data" / f"{name}.csv", rows, journal.kind, code=code, **about)
     journal.discard()
 
 
@@ -86,10 +78,10 @@ def table_beside(name: str, out_dir: str | Path, rows: Sequence[dict] = ()):
     """
     import pandas as pd
 
-    here = Path(out_dir) / "data" / f"{name}.csv"
     if rows:
-        files.write(here, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
-    return pd.read_csv(here if here.is_file() else paths.ROOT / "data" / here.name)
+        text = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+        files.write(Path(out_dir) / "data" / f"{name}.csv", text)
+    return pd.read_csv(table_path(name, out_dir))
 
 
 def missing(gaps: Sequence[dict]):

@@ -64,10 +64,8 @@ class Reference:
 
     def logits(self, prompt: int, tokens: np.ndarray, dtype: str = "float32", quantisation: str = "none") -> jax.Array:
         """Logits [n V] before each of these tokens [n], given the prompt and the tokens before it."""
-        ids = (
-            self.encode(self.workload.prompts[prompt])
-            + np.clip(tokens[:-1], 0, self.checkpoint.config.vocab_size - 1).tolist()
-        )
+        text = np.clip(tokens[:-1], 0, self.checkpoint.config.vocab_size - 1).tolist()
+        ids = self.encode(self.workload.prompts[prompt]) + text
         return generate.logits(self.engine(dtype, quantisation), ids)[-len(tokens) :]
 
     def judge(self, record: Trial, tokens: np.ndarray, sampler: Sampler | None = None) -> Trial:
@@ -79,34 +77,30 @@ class Reference:
         """
         if not record.token_times_ns:  # it failed, and says why
             return record
-        if gate.approximate(record.quantisation):
-            reasons = [gate.parting(row, self.tokens(record.prompt)) for row in tokens.T]
-            return record.model_copy(
-                update=dict(reason="; ".join(dict.fromkeys(r for r in (record.reason, *reasons) if r)))
-            )
-        kind = (record.dtype, record.quantisation)
         sampler = sampler or self.workload.sampler
-        verdicts = []
-        for i, row in enumerate(tokens.T):  # the same answer as before is not looked at again
-            key = (record.prompt, i, row.tobytes(), kind, sampler, record.backend)
-            if key not in self.verdicts:
-                self.verdicts[key] = self.verdict(record, i, row, kind, sampler)
-            verdicts.append(self.verdicts[key])
-        reasons = dict.fromkeys(r for r in (record.reason, *(v.reason for v in verdicts)) if r)
-        return record.model_copy(
-            update=dict(valid=record.valid and all(v.passed for v in verdicts), reason="; ".join(reasons))
-        )
+        if gate.approximate(record.quantisation):
+            known = self.tokens(record.prompt)
+            verdicts = [gate.Verdict(True, gate.parting(row, known)) for row in tokens.T]
+        else:
+            verdicts = [self.verdict(record, i, row, sampler) for i, row in enumerate(tokens.T)]
+        reasons = dict.fromkeys(filter(None, (record.reason, *(v.reason for v in verdicts))))
+        valid = record.valid and all(v.passed for v in verdicts)
+        return record.model_copy(update=dict(valid=valid, reason="; ".join(reasons)))
 
-    def verdict(
-        self, record: Trial, row: int, tokens: np.ndarray, kind: tuple[str, str], sampler: Sampler
-    ) -> gate.Verdict:
-        """What the gate says of one row of tokens [n]."""
-        work, near = self.workload, gate.near_tie(record.quantisation)
-        logits = partial(self.logits, record.prompt, tokens, *kind)
-        if sampling.is_greedy(sampler):
-            return gate.compare(tokens, self.tokens(record.prompt, *kind), logits, near)
-        prompt, seed = self.encode(work.prompts[record.prompt]), work.seed + row
-        if record.backend != "jax" and sampler.temperature:
-            return gate.likely(tokens, work.new_tokens, logits, sampler, prompt)
-        distance = partial(gate.behind_drawn, sampler=sampler, seed=seed, prompt=prompt, near=near)
-        return gate.compare(tokens, self.tokens(record.prompt, *kind, sampler, seed), logits, near, distance)
+    def verdict(self, record: Trial, row: int, tokens: np.ndarray, sampler: Sampler) -> gate.Verdict:
+        """What the gate says of one row of tokens [n]. The same answer as before is not looked at again."""
+        kind = record.dtype, record.quantisation
+        key = (record.prompt, row, tokens.tobytes(), kind, sampler, record.backend)
+        if key not in self.verdicts:
+            work, near = self.workload, gate.near_tie(record.quantisation)
+            prompt, seed = self.encode(work.prompts[record.prompt]), work.seed + row
+            logits = partial(self.logits, record.prompt, tokens, *kind)
+            drawn = partial(gate.behind_drawn, sampler=sampler, seed=seed, prompt=prompt, near=near)
+            if sampling.is_greedy(sampler):
+                known = gate.compare(tokens, self.tokens(record.prompt, *kind), logits, near)
+            elif record.backend != "jax" and sampler.temperature:
+                known = gate.likely(tokens, work.new_tokens, logits, sampler, prompt)
+            else:
+                known = gate.compare(tokens, self.tokens(record.prompt, *kind, sampler, seed), logits, near, drawn)
+            self.verdicts[key] = known
+        return self.verdicts[key]

@@ -119,8 +119,7 @@ def spread(rows: Iterable) -> dict[str, dict]:
 
 
 def flops(repeats: int = 5) -> float:
-    """GFLOP/s (10^9 operations, a multiply-add is two) of the product of two float32 matrices of SIDE x SIDE: the
-    median.
+    """GFLOP/s (10^9 operations, a multiply-add is two): the median of products of two float32 matrices of SIDE x SIDE.
 
     XLA's own product on JAX's default device at its default precision, which on CPU is float32 throughout and on many
     GPUs TF32. What prefill could reach at best on this software; not the processor's peak.
@@ -132,9 +131,9 @@ def flops(repeats: int = 5) -> float:
 def times(reader, repeats: int) -> list[float]:
     """Seconds of each repeat until its result is there, one unmeasured run first."""
     jax.block_until_ready(reader())
-    taken = []
+    seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
         jax.block_until_ready(reader())
-        taken.append(time.perf_counter() - start)
-    return taken
+        seconds.append(time.perf_counter() - start)
+    return seconds

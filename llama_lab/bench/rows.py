@@ -155,12 +155,9 @@ class Trial(Compiled, Row):
     @property
     def tg(self) -> float:
         """Decode rate in tokens/s: (n - 1) / (t_last - t_first), times the batch. NaN for a single token."""
-        times = self.token_times_ns
-        return (
-            self.batch * (len(times) - 1) / (times[-1] - times[0]) * 1e9
-            if len(times) > 1 and times[-1] > times[0]
-            else NAN
-        )
+        times = self.token_times_ns or [0]
+        spent = times[-1] - times[0]
+        return self.batch * (len(times) - 1) / spent * 1e9 if spent > 0 else NAN
 
     @property
     def pp(self) -> float:

@@ -58,44 +58,31 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     source = checkpoint.find(settings.model)
     workload = asked(settings, source.config)
     check_context(source.config, workload)
-    plan = Plan(
-        model=settings.model,
-        placements=placements,
-        workload=workload,
-        baseline=baseline,
-        blocks=settings.blocks,
-        processes=settings.processes,
-        cold=settings.cold,
-        cached=settings.cached,
-        threads=settings.threads,
-        explain=settings.explain,
-        limit=settings.limit,
-        peers=here,
-    )
+    same = ("model", "blocks", "processes", "cold", "cached", "threads", "explain", "limit")
+    common = {name: getattr(settings, name) for name in same}
+    plan = Plan(placements=placements, workload=workload, baseline=baseline, peers=here, **common)
     before, names = environment.capture(), [p.name for p in placements]
     runtime.warn(before["runtime"])
     about = {k: v for k, v in asdict(settings).items() if k not in ("journal", "limit", "skip_corrupt")}
     about |= dict(placements=names, baseline=baseline, dtype="float32")
     settled = {k: v for k, v in about.items() if k != "blocks"}  # a journal may be given more blocks
-    journal = Journal(
-        settings.journal, journal_plan(settled, before, source.hash()), settings.skip_corrupt, environment=before
-    )
+    same_run = journal_plan(settled, before, source.hash())
+    journal = Journal(settings.journal, same_run, settings.skip_corrupt, environment=before)
     trials = phases.run(plan, journal, progress)
     gaps += available.missing(journal)
-    names += [name for name in here if name not in {gap["name"] for gap in gaps}]
-    after = {**before, **measured_in(journal.notes), "weights_hash": source.hash()}
     meta = dict(
         parameters=about,
         baseline=baseline,
-        subjects=names,
+        subjects=names + [name for name in here if name not in {gap["name"] for gap in gaps}],
         missing=gaps,
-        environment=after,
+        environment={**before, **measured_in(journal.notes), "weights_hash": source.hash()},
         processes=journal.notes,
         resumed_trials=journal.resumed,
         torn_line=journal.torn,
     )
     limited = roofline.of_runs(trials)
-    return document(limited, summary.table(limited, baseline, names, settings.seed), baseline, meta), trials, meta
+    table = summary.table(limited, baseline, meta["subjects"], settings.seed)
+    return document(limited, table, baseline, meta), trials, meta
 
 
 def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: dict) -> dict:
@@ -152,10 +139,9 @@ def profile(settings: Settings, folder: Path, tell: Callable[[str], None]) -> li
     loaded = checkpoint.load(settings.model)
     workload = asked(settings, loaded.config, 1)
     check_context(loaded.config, workload)
-    found = []
+    profiles = []
     for placement in placements:
         tell(f"profiling {placement.name}")
-        found.append(
-            {"name": placement.name, **profiling.profile(protocol.subject(loaded, placement), folder, workload)}
-        )
-    return found
+        subject = protocol.subject(loaded, placement)
+        profiles.append({"name": placement.name, **profiling.profile(subject, folder, workload)})
+    return profiles

@@ -30,18 +30,15 @@ def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: st
     and {backend, dtype (as `weights` says it), arithmetic, limit: tokens/s that the bandwidth allows for its bytes};
     None where nothing is known."""
     main = [t for t in of_run(trials, run) if t.phase == "warm"]
-    entries = summary.tally(main, dict(name="subject"), RATES, seed=seed, order=[(name,) for name in names]).to_dict(
-        "records"
-    )
+    frame = summary.tally(main, dict(name="subject"), RATES, seed=seed, order=[(name,) for name in names])
+    entries = frame.to_dict("records")
     for e in entries:
-        known = e["first"]
-        probed = any(t.bandwidth_gbps and t.bytes_per_token for t in e["rows"])
-        e |= dict(
-            backend=known and known.backend,
-            dtype=known and weights(known),
-            arithmetic=known and quality.arithmetic(known.backend, known.dtype, known.quantisation, e["name"]),
-            limit=summary.limit(main, e["name"]) if probed else None,
-        )
+        e |= dict(backend=None, dtype=None, arithmetic=None, limit=None)
+        if t := e["first"]:
+            arithmetic = quality.arithmetic(t.backend, t.dtype, t.quantisation, e["name"])
+            e |= dict(backend=t.backend, dtype=weights(t), arithmetic=arithmetic)
+        if any(t.bandwidth_gbps and t.bytes_per_token for t in e["rows"]):
+            e["limit"] = summary.limit(main, e["name"])
     return entries
 
 

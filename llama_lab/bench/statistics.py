@@ -12,17 +12,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from llama_lab.bench.intervals import (
-    MEANS,
-    RESAMPLES,
-    Labels,
-    Values,
-    gather,
-    interval,
-    mean_interval,
-    median_interval,
-    processes,
-)
+from llama_lab.bench import intervals
+from llama_lab.bench.intervals import MEANS, RESAMPLES, Labels, Values, gather, mean_interval, processes
 from llama_lab.bench.wording import within
 
 NARROW = 0.02  # two subjects whose ratio lies this close to 1 are called equal
@@ -117,10 +108,6 @@ class Mean:
     high: float
     n: int
 
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
 
 NO_RATIO = Ratio(float("nan"), float("nan"), float("nan"), 0)
 
@@ -139,8 +126,10 @@ def summarise(values: Values, seed: int = 0, clusters: Labels = None) -> Summary
     values = np.asarray(values, float)
     if not len(values):
         return Summary(0, *[float("nan")] * 4)
-    several = processes(clusters) > 1
-    low, high = median_interval(values, clusters, seed) if several else interval(values, np.median, seed)
+    if processes(clusters) > 1:
+        low, high = intervals.median_interval(values, clusters, seed)
+    else:
+        low, high = intervals.interval(values, np.median, seed)
     return Summary(len(values), float(np.median(values)), iqr(values), low, high)
 
 

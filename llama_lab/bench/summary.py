@@ -170,10 +170,12 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
     ratio, own = paired_ratio(trials, subject, baseline, seed), subject == baseline
     gaps = itl_pooled(good) * 1e3
     drift = statistics.drift([t.tg for t in sorted(good, key=in_block)])
+    judged = dict(processes=ratio.clusters, floor=ratio.floor, verdict=BASELINE if own else ratio.verdict,
+                  more_blocks=0 if own else statistics.more_blocks(ratio))  # fmt: skip
     return {
         "name": subject,
         "kind": "peer" if any(t.backend != "jax" for t in everything) else "placement",
-        "tokens_per_second": {key: getattr(rate, key) for key in ("median", "iqr", "n", "low", "high")},
+        "tokens_per_second": picked(rate, "median", "iqr", "n", "low", "high"),
         "unstable": rate.unstable,
         "drift": asdict(drift),
         "pp": median([t.pp for t in good]),
@@ -182,16 +184,10 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
         "itl_ms": {**statistics.percentiles(gaps), "n": len(gaps), "note": statistics.percentile_note(len(gaps))},
         "compile": first_request(cold),
         "cached": first_request(cached),
-        "ratio_to_baseline": {key: getattr(ratio, key) for key in ("value", "low", "high", "n")}
-        | {
-            "processes": ratio.clusters,
-            "floor": ratio.floor,
-            "verdict": BASELINE if own else ratio.verdict,
-            "more_blocks": 0 if own else statistics.more_blocks(ratio),
-        },
+        "ratio_to_baseline": picked(ratio, "value", "low", "high", "n") | judged,
         "mbu": median([t.mbu for t in good]),
-        "peak_rss_bytes": max((t.peak_rss_bytes for t in cold if t.peak_rss_bytes), default=None),
-        "memory": sizes(cold or good),
+        "peak_rss_bytes": largest(cold, "peak_rss_bytes"),
+        "memory": {f"{kind}_bytes": largest(cold or good, f"{kind}_bytes") for kind in SIZES},
         "leaked_buffers": memory.leak(everything),
         "tokens_equal": bool(answered) and not any(t.wrong or gate.PARTS in t.reason for t in answered),
         "approximate": any(gate.approximate(t.quantisation) for t in everything),
@@ -202,25 +198,25 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
     }
 
 
+def picked(values: object, *names: str) -> dict:
+    return {name: getattr(values, name) for name in names}
+
+
+def largest(trials: Sequence[Trial], name: str) -> int | None:
+    return max((getattr(t, name) for t in trials if getattr(t, name) is not None), default=None)
+
+
 def first_request(starts: Sequence[Trial]) -> dict | None:
     """What the first request of a fresh process cost: programs XLA compiled, seconds of trace, lower and backend,
     TTFT."""
     if not starts:
         return None
     return {
-        "n": int(np.median([t.compiled for t in starts])),
-        "seconds": float(np.median([t.compile_seconds for t in starts])),
+        "n": int(median([t.compiled for t in starts])),
+        "seconds": median([t.compile_seconds for t in starts]),
         "ttft_ms": median([t.ttft * 1e3 for t in starts]),
-        "cache_hits": int(np.median([t.cache_hits for t in starts])),
+        "cache_hits": int(median([t.cache_hits for t in starts])),
         "processes": len(starts),
-    }
-
-
-def sizes(trials: Sequence[Trial]) -> dict:
-    """Bytes of weights and cache (predicted) and of the compiled decode program (as XLA says), where they are known."""
-    names = [f"{name}_bytes" for name in SIZES]
-    return {
-        name: max((getattr(t, name) for t in trials if getattr(t, name) is not None), default=None) for name in names
     }
 
 
@@ -231,9 +227,9 @@ def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = 
     given.
     """
     present = subjects(sorted(trials, key=lambda t: (t.phase == "warm", t.block, t.order)))
-    names = [n for n in names or present if not n.endswith(AGAIN)]
-    twin = [n for n in present if n.endswith(AGAIN)]
-    return [entry(trials, n, baseline, seed) for name in names for n in ([name, *twin] if name == baseline else [name])]
+    twin, own = ([name for name in present if name.endswith(AGAIN) == again] for again in (True, False))
+    wanted = [each for name in names or own for each in ([name, *twin] if name == baseline else [name])]
+    return [entry(trials, name, baseline, seed) for name in wanted]
 
 
 def disturbed(table: Sequence[dict]) -> str:
@@ -289,8 +285,7 @@ def baseline_of(table: Sequence[dict]) -> str:
 def limit(trials: Sequence[Trial], subject: str) -> float:
     """A subject's bandwidth limit in tokens/s: probed bandwidth over the bytes a token must read (median of its warm
     trials)."""
-    warmed = [t for t in trials if t.subject == subject and t.bandwidth_gbps]
-    return float(np.median([t.limit for t in warmed]))
+    return float(np.median([t.limit for t in trials if t.subject == subject and t.bandwidth_gbps]))
 
 
 def break_even(subject: dict, other: dict) -> float | None:

@@ -197,7 +197,7 @@ def watched(monkeypatch, before, after, own, cores=2, wall=10.0):
     monkeypatch.setattr(environment.psutil, "cpu_count", lambda: cores)
     monkeypatch.setattr(environment, "own_cpu_seconds", lambda: next(mine))
     monkeypatch.setattr(environment.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(environment, "load_average", lambda: 0.5)
+    monkeypatch.setattr(environment.os, "getloadavg", lambda: (0.5, 0, 0))
     with environment.Watch() as watch:
         pass
     return watch.result

@@ -14,7 +14,7 @@ from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab import peers
-from llama_lab.bench import AGAIN, SAMPLED, phases, process, record, requests
+from llama_lab.bench import AGAIN, SAMPLED, phases, process, protocol, record
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
 from tests.bench.test_record import trial
@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _own_lock(monkeypatch, tmp_path):
-    monkeypatch.setattr(phases.alone.__wrapped__.__globals__["tempfile"], "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(protocol.alone.__wrapped__.__globals__["tempfile"], "gettempdir", lambda: str(tmp_path))
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_what_pytorch_compiles_is_counted_cold_and_absent_warm(folder):
     journal = Journal()
     trials = phases.run(plan(folder, "step", blocks=1, cold=1, cached=1, peers=names), journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]
-    assert [gap["name"] for gap in phases.missing(journal)] == ["torch-cudagraph"]
+    assert [gap["name"] for gap in phases.available.missing(journal)] == ["torch-cudagraph"]
     (cold,) = (t for t in trials if t.subject == "torch-compile" and t.phase == "cold")
     assert cold.compiled == 2
     assert cold.backend_ns > 0
@@ -85,12 +85,12 @@ def test_a_peer_that_cannot_be_built_is_a_gap_and_the_run_goes_on(folder, monkey
     )
     journal = Journal(tmp_path / "j.jsonl")
     trials = phases.run(plan(folder, cold=1, peers=("broken",)), journal)
-    assert phases.missing(journal) == [dict(name="broken", reason="No server answers.", remedy="Start one.")]
+    assert phases.available.missing(journal) == [dict(name="broken", reason="No server answers.", remedy="Start one.")]
     assert {t.subject for t in trials} == {"step", "step" + AGAIN}
     assert all(t.valid for t in trials)
     resumed = Journal(tmp_path / "j.jsonl")
     assert phases.run(plan(folder, cold=1, peers=("broken",)), resumed) == trials  # nothing is tried again
-    assert phases.missing(resumed)
+    assert phases.available.missing(resumed)
 
 
 @pytest.mark.slow
@@ -205,14 +205,14 @@ def test_a_subject_that_keeps_killing_its_process_is_left_out(folder, monkeypatc
 
 
 def measure_in_a_process(folder, path, lock):
-    phases.alone.__wrapped__.__globals__["tempfile"].gettempdir = lambda: lock
+    protocol.alone.__wrapped__.__globals__["tempfile"].gettempdir = lambda: lock
     phases.run(plan(folder, blocks=30), Journal(path, {"blocks": 30}))
 
 
 def wait_for_the_orphan():
     """It holds the lock until it notices that nobody listens."""
     for _ in range(300):
-        with contextlib.suppress(UserError), phases.alone():
+        with contextlib.suppress(UserError), protocol.alone():
             return
         time.sleep(0.2)
     raise AssertionError("the orphan does not end")
@@ -318,8 +318,9 @@ def test_mistakes_in_a_plan_are_named(folder):
 
 def test_a_plan_survives_json(folder):
     mine = Placement("mine", jit=("attend", "head"))
-    asked = json.loads(json.dumps(phases.Plan(folder, (mine,), WORK, "mine").asked([mine, "flax-nnx"])))
-    assert requests.Subjects(**asked).made() == [mine]
+    planned = phases.Plan(folder, (mine,), WORK, "mine", peers=("flax-nnx",))
+    asked = json.loads(json.dumps(planned.asked(planned.subjects)))
+    assert phases.Subjects(**asked).made() == [mine]
     assert asked["peers"] == ["flax-nnx"]
 
 

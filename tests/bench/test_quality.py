@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import passages, protocol, quality, record
+from llama_lab.bench import available, passages, protocol, quality, record
 from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.quality import Window
@@ -22,7 +22,7 @@ def random_logits(t=50, v=40, seed=0, scale=4.0):
 
 def window(subject, kl, agree, index=0, **changes):
     base = dict(run="quality", block=0, order=index, process=1, seed=0, phase="read", valid=True, subject=subject,
-                backend=quality.BACKENDS.get(subject, "jax"), model="m", weights_hash="w", first=index * 64,
+                backend=available.backend_of(subject), model="m", weights_hash="w", first=index * 64,
                 kl_pnat=[round(x * 1e12) for x in kl], agree=agree, text_sha256="t")  # fmt: skip
     return Window(**{**base, **changes})
 
@@ -129,15 +129,6 @@ def test_best_tokens_alone_are_compared_where_they_are_known():
     assert [k for k, same in enumerate(found["agree"]) if same != 1] == [3, 5]
     assert (found["agree"][3], found["agree"][5]) == (-1, 0)
     assert not quality.compare("ollama", a, np.roll(best, 1))["valid"]
-
-
-@pytest.mark.parametrize(("tokens", "size"), [(1024, 256), (1000, 256), (1300, 512), (5, 8)])
-def test_windows_cover_every_position_once(tokens, size):
-    text = list(range(tokens))
-    pieces = quality.windows(text, size)
-    assert [i for piece in pieces for i in piece] == text
-    assert {len(piece) for piece in pieces[:-1]} <= {size}
-    assert len(pieces) == -(-tokens // size)
 
 
 def test_the_default_text_is_long_enough(packaged):

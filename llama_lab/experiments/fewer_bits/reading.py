@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import log_softmax
 
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
@@ -61,7 +62,7 @@ def texts(loaded: Checkpoint, tokens: int, seed: int = 0) -> dict[str, list[int]
 
 def likelihood(logits: np.ndarray, following: Sequence[int]) -> np.ndarray:
     """-ln p [T] of the true next tokens under logits [T V]."""
-    return -quality.log_softmax(logits)[np.arange(len(following)), list(following)]
+    return -log_softmax(logits.astype(np.float64), axis=-1)[np.arange(len(following)), list(following)]
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def test_the_table_pairs_ways_of_a_round():
     assert at["big", flax_twin.STEP]["over_step"].value == 1
     more = flax_twin.dispatch_difference(rows(), "big", flax_twin.NNX_JITTED, flax_twin.SPLIT)
     assert more.value == pytest.approx(40, rel=0.1)
-    assert more.excludes_zero
+    assert more.low > 0 or more.high < 0
 
 
 def test_a_void_burst_counts_nowhere_and_is_named():
