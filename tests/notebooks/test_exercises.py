@@ -39,7 +39,7 @@ TAPPED = """
 def mine(params, ids):
     whole = jnp.arange(ids.shape[1])[None], jnp.ones_like(ids)
     sites = ActivationSpec("resid_post:0").resolve(small.config)
-    return ll.activations.program.tapped(params, ids, *whole, config=small.config, sites=sites)["resid_post:0"][0]
+    return activations.program.tapped(params, ids, *whole, config=small.config, sites=sites)["resid_post:0"][0]
 """
 FOUR_BITS = """
 def mine(values):
