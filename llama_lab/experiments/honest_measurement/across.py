@@ -25,14 +25,13 @@ Rates = dict[str, dict[str, list[float]]]
 def gather(home: Path = paths.ROOT / "data", subjects: Sequence[str] = SUBJECTS) -> Rates:
     """Subject → table → tokens/s of each warm, valid, greedy answer of one row by the packaged model in a short
     context. Tables of other kinds of row are passed over."""
-    found: Rates = {name: {} for name in subjects}
+    rates: Rates = {name: {} for name in subjects}
     for path in sorted(home.glob("[0-9][0-9]-*.csv")):
-        if not record.meta_path(path).is_file() or record.read_meta(path).get("kind", "Trial") != "Trial":
-            continue
-        for t in record.read(path)[0]:
-            if t.subject in found and counts(t):
-                found[t.subject].setdefault(path.stem, []).append(t.tg)
-    return found
+        if record.meta_path(path).is_file() and record.read_meta(path).get("kind", "Trial") == "Trial":
+            for t in record.read(path)[0]:
+                if t.subject in rates and counts(t):
+                    rates[t.subject].setdefault(path.stem, []).append(t.tg)
+    return rates
 
 
 def counts(t: Trial) -> bool:
@@ -42,47 +41,42 @@ def counts(t: Trial) -> bool:
     return t.phase == "warm" and t.valid and alike and short and t.tg > 0
 
 
-def medians(found: Rates) -> dict[str, list[float]]:
+def medians(rates: Rates) -> dict[str, list[float]]:
     """Subject → its medians, ascending, where two tables or more have it."""
-    return {
-        name: sorted(float(np.median(rates)) for rates in tables.values())
-        for name, tables in found.items()
-        if len(tables) > 1
-    }
+    several = {name: tables.values() for name, tables in rates.items() if len(tables) > 1}
+    return {name: sorted(float(np.median(table)) for table in tables) for name, tables in several.items()}
 
 
-def finding(found: Rates) -> str:
+def finding(rates: Rates) -> str:
     """How far the tables are apart, and what follows."""
-    said = [
-        f"{name} {middle[0]:.1f} to {middle[-1]:.1f} ({middle[-1] / middle[0]:.2f}x)"
-        for name, middle in medians(found).items()
-    ]
-    if not said:
+    middle = medians(rates)
+    if not middle:
         return "No subject stands in two tables."
-    return f"{claim(found)}. Medians of tokens/s range over {'; '.join(said)}."
+    words = [f"{name} {m[0]:.1f} to {m[-1]:.1f} ({m[-1] / m[0]:.2f}x)" for name, m in middle.items()]
+    return f"{claim(middle)}. Medians of tokens/s range over {'; '.join(words)}."
 
 
-def claim(found: Rates) -> str:
-    """What follows, and for whom the tables are furthest apart."""
-    apart = {name: middle[-1] / middle[0] for name, middle in medians(found).items()}
+def claim(middle: dict[str, list[float]]) -> str:
+    """What follows of `medians`, and for whom the tables are furthest apart."""
+    apart = {name: each[-1] / each[0] for name, each in middle.items()}
     name = max(apart, key=apart.get)
     return f"Compare within a run: between tables, the rate of {name} differs {apart[name]:.2f}-fold"
 
 
 @styled
-def chart(found: Rates, seed: int = 0) -> Figure:
+def chart(rates: Rates, seed: int = 0) -> Figure:
     """One panel a subject, one row a table: every answer, and its median, over the middle one of the medians."""
-    shown = medians(found)
-    tables = sorted({table for name in shown for table in found[name]})
+    shown = medians(rates)
+    tables = sorted({table for name in shown for table in rates[name]})
     figure, panels = new(11.5, 0.42 * len(tables) + 1.7, columns=max(1, len(shown)), sharey=True, squeeze=False)
     for axes, (name, middle) in zip(panels[0], shown.items(), strict=False):
         heights, centre = rows.heights(axes, tables), float(np.median(middle))
-        for table, rates in found[name].items():
-            rows.points(axes, [rate / centre for rate in rates], heights[table], colour(name), seed)
-            rows.median(axes, np.median(rates) / centre, heights[table], 14)
+        for table, answers in rates[name].items():
+            rows.points(axes, [rate / centre for rate in answers], heights[table], colour(name), seed)
+            rows.median(axes, np.median(answers) / centre, heights[table], 14)
         axes.axvline(1, color="#888888", linewidth=0.8)
         axes.set_title(f"{name}\n1 = {centre:.1f} tokens/s", color=colour(name), fontsize=10)
         axes.set_xlabel("over its middle median")
     if shown:
-        headline(figure, claim(found))
+        headline(figure, claim(shown))
     return figure

@@ -22,7 +22,7 @@ import numpy as np
 
 from llama_jax import checkpoint, generate, prompts
 from llama_jax.placement import parse
-from llama_lab.bench import harness, passages, protocol, roofline, run, statistics
+from llama_lab.bench import harness, passages, protocol, roofline, run, statistics, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.published import COLD_LOOP, figure_of
@@ -73,9 +73,7 @@ class HonestMeasurement(Experiment):
             return passages.science(loaded, prompts.load(questions), new_tokens, self.seed)
 
         exact = passages.exact_length(loaded, work(TEST))
-        runner.run(self.compilation(exact))
-        runner.run([self.tail(work(1, 5))])
-        runner.run(self.order(work(9)))
+        runner.run(self.claims(exact, work(1, 5), work(9)))
         two = dict(placements=(parse(self.a), parse(self.b)), baseline=self.a, cold=1, explain=True, run="A/B")
         counts = dict(blocks=self.blocks, processes=self.ab_processes)
         plan = run.Plan(model=self.model, workload=work(25, 3), **two, **counts)
@@ -88,36 +86,25 @@ class HonestMeasurement(Experiment):
             prefill_flops=roofline.prefill_flops(loaded.config, exact.length),
         )
 
-    def compilation(self, work: Workload) -> list[Point]:
-        """A 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in `processes`
-        of its own."""
-        return [
-            Point(
-                f"compilation {subject}",
-                block,
-                short_warm_up,
-                1 + self.repeats,
-                dict(subject=subject, repeats=self.repeats),
-                f"warm-up against test length: {subject}",
-                workload=work,
-            )
+    def claims(self, exact: Workload, first: Workload, drift: Workload) -> list[Point]:
+        """The processes of the three claims.
+
+        compilation: a 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in
+        `processes` of its own. tail: first tokens of a new process, its compilation among them, then of `requests` warm
+        ones. order: the same subject under two names, timed one after the other, then interleaved.
+        """
+        cold, asked = "warm-up against test length", dict(repeats=self.repeats)
+        compilation = [
+            Point(f"compilation {subject}", block, short_warm_up, 1 + self.repeats, dict(subject=subject, **asked),
+                  f"{cold}: {subject}", workload=exact)
             for block in range(self.processes)
             for subject in (UNCACHED, CACHED)
-        ]
-
-    def tail(self, work: Workload) -> Point:
-        """First tokens: five requests of a new process, its compilation among them, then `requests` warm ones."""
-        rows, what = COLD_LOOP + self.requests, "cold loop and warm loop"
-        return Point("tail", 0, cold_and_warm_loop, rows, dict(requests=self.requests), what, workload=work)
-
-    def order(self, work: Workload) -> list[Point]:
-        """The same subject under two names, timed one after the other, then interleaved; `rounds` times `pairs`
-        answers."""
-        asked, what = dict(pairs=self.pairs), "sequential and interleaved"
-        return [
-            Point("order", block, two_orders, 4 * self.pairs, asked, what, workload=work)
-            for block in range(self.rounds)
-        ]
+        ]  # fmt: skip
+        rows, requests = COLD_LOOP + self.requests, dict(requests=self.requests)
+        tail = Point("tail", 0, cold_and_warm_loop, rows, requests, "cold loop and warm loop", workload=first)
+        rows, pairs, what = 4 * self.pairs, dict(pairs=self.pairs), "sequential and interleaved"
+        order = [Point("order", block, two_orders, rows, pairs, what, workload=drift) for block in range(self.rounds)]
+        return [*compilation, tail, *order]
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -193,12 +180,9 @@ def answer_rates(trials: Sequence[Trial], subject: str, phase: str, guard: bool)
 
     guard: leave void trials out. Wrong tokens have no rate either way.
     """
-    found: dict[int, list[float]] = {}
-    for t in whole(trials):
-        counts = t.valid if guard else t.token_times_ns and not t.wrong
-        if counts and t.run == f"compilation {subject}" and t.phase == phase:
-            found.setdefault(t.block, []).append(t.new_tokens / t.seconds)
-    return found
+    mine = [t for t in whole(trials) if t.run == f"compilation {subject}" and t.phase == phase]
+    counted = [t for t in mine if (t.valid if guard else t.token_times_ns and not t.wrong)]
+    return summary.grouped(counted, "block", lambda t: t.new_tokens / t.seconds)
 
 
 def speed_ups(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
@@ -206,24 +190,21 @@ def speed_ups(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
 
     A ratio pairs processes: the k-th answer of one with the k-th of the other, processes resampled whole.
     """
-    rows = (
-        (
-            "baseline cold, cache after a warm-up of 5 tokens",
-            False,
-            SHORT,
-            "cold",
-            figure_of("kv-cache", "speed-up, short warm-up"),
-        ),
-        ("baseline cold, cache warm", False, "warm", "cold", figure_of("kv-cache", "speed-up, long warm-up")),
-        ("both warm", True, "warm", "warm", None),
-    )
-    found = []
-    for label, guard, with_cache, without, known in rows:
-        a, b = answer_rates(trials, CACHED, with_cache, guard), answer_rates(trials, UNCACHED, without, guard)
-        pairs = [(x, y, block) for block in sorted(set(a) & set(b)) for x, y in zip(a[block], b[block], strict=False)]
+    entries = []
+    for label, guard, phases, known in (
+        ("baseline cold, cache after a warm-up of 5 tokens", False, (SHORT, "cold"), "speed-up, short warm-up"),
+        ("baseline cold, cache warm", False, ("warm", "cold"), "speed-up, long warm-up"),
+        ("both warm", True, ("warm", "warm"), ""),
+    ):
+        sides = [answer_rates(trials, *side, guard) for side in zip((CACHED, UNCACHED), phases, strict=True)]
+        shared = sorted(set(sides[0]) & set(sides[1]))
+        pairs = [(*pair, block) for block in shared for pair in zip(*(side[block] for side in sides), strict=False)]
         ratio = statistics.ratio(*([p[i] for p in pairs] for i in (0, 1)), seed, clusters=[p[2] for p in pairs])
-        found.append(dict(label=label, guard=guard, cached=flat(a), uncached=flat(b), published=known, ratio=ratio))
-    return found
+        cached, uncached = ([rate for rates in side.values() for rate in rates] for side in sides)
+        published = figure_of("kv-cache", known) if known else None
+        about = dict(label=label, guard=guard, published=published, ratio=ratio)
+        entries.append(dict(**about, cached=cached, uncached=uncached))
+    return entries
 
 
 def as_published(trials: Sequence[Trial]) -> list[Trial]:
@@ -239,10 +220,6 @@ def as_published(trials: Sequence[Trial]) -> list[Trial]:
 def limit(trials: Sequence[Trial]) -> float:
     """Tokens/s that the memory bandwidth, as each process probed it, allows the answers of the cache claim."""
     return float(np.median([t.limit for t in trials if t.run.startswith("compilation")]))
-
-
-def flat(by_process: dict[int, list[float]]) -> list[float]:
-    return [rate for rates in by_process.values() for rate in rates]
 
 
 def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
@@ -265,17 +242,11 @@ def two_ways(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     unpaired."""
     rounds, measured = [], sorted((t for t in whole(trials) if t.run == "order"), key=lambda t: t.order)
     for block in sorted({t.block for t in measured}):
-        here = [t for t in measured if t.block == block and t.valid]
-        after, before = ([t.tg for t in here if t.subject == f"sequential {name}"] for name in "BA")
-        pairs: dict[int, dict[str, float]] = {}
-        for t in here:
-            if t.subject.startswith("interleaved"):
-                pairs.setdefault(t.order // 2, {})[t.subject[-1]] = t.tg
-        kept = [pair for pair in pairs.values() if len(pair) == 2]
-        rounds.append(
-            dict(
-                sequential=statistics.welch(after, before),
-                interleaved=statistics.ratio(*([p[n] for p in kept] for n in "BA"), seed),
-            )
-        )
+        valid = [t for t in measured if t.block == block and t.valid]
+        rates = summary.grouped(valid, "subject", "tg")
+        apart = statistics.welch(*(rates.get(f"sequential {name}", ()) for name in "BA"))
+        a, b = ({t.order // 2: t.tg for t in valid if t.subject == f"interleaved {name}"} for name in "AB")
+        pairs = sorted(set(a) & set(b))
+        side_by_side = statistics.ratio([b[p] for p in pairs], [a[p] for p in pairs], seed)
+        rounds.append(dict(sequential=apart, interleaved=side_by_side))
     return rounds

@@ -22,118 +22,82 @@ from llama_lab.experiments.honest_measurement import simulation
 RUNS = 1000  # simulated measurements
 
 
-def fresh_program() -> tuple[Callable, jax.Array]:
-    """A jitted function that no one has called, and an argument it is then warmed with."""
-
-    def scale(x, by=2.0):
-        return x * by
-
-    program, x = jax.jit(scale, static_argnames="by"), jnp.asarray(np.arange(7, dtype=np.float32))
-    jax.block_until_ready(program(x))
-    return program, x
+def numbers(*shape: int, dtype=np.float32) -> jax.Array:
+    return jnp.asarray(np.arange(np.prod(shape), dtype=dtype).reshape(shape))
 
 
-def new_shape():
-    program, _ = fresh_program()
-    longer = jnp.asarray(np.arange(11, dtype=np.float32))
-    return lambda: program(longer)
+def warmed(function: Callable, *arguments, **options) -> Callable:
+    """A jitted function that was called with these arguments. A function of its own has no other's programs."""
+    program = jax.jit(function, **options)
+    jax.block_until_ready(program(*arguments))
+    return program
 
 
-def new_dtype():
-    program, _ = fresh_program()
-    whole = jnp.asarray(np.arange(7, dtype=np.int32))
-    return lambda: program(whole)
+def scaling() -> Callable:
+    """A program that is warm for seven float32 numbers and by=2.0."""
+    return warmed(lambda x, by=2.0: x * by, numbers(7), static_argnames="by")
 
 
-def new_static_value():
-    program, x = fresh_program()
-    return lambda: program(x, by=3.0)
-
-
-def weak_type():
-    program = jax.jit(lambda x: x + 1)
-    jax.block_until_ready(program(jnp.float32(1)))
-    return lambda: program(1.0)
-
-
-def new_tree():
-    program, (_, x) = jax.jit(lambda tree: sum(tree)), fresh_program()
-    jax.block_until_ready(program([x, x]))
-    return lambda: program((x, x))
-
-
-def committed_argument():
-    program, x = fresh_program()
-    committed = jax.device_put(x, jax.devices()[0])
-    return lambda: program(committed)
-
-
-def fresh_partial():
-    _, x = fresh_program()
-    scale = lambda x, by: x * by  # noqa: E731
-    jax.block_until_ready(jax.jit(partial(scale, by=4.0))(x))
+def fresh_partial() -> Callable:
+    x, scale = numbers(7), lambda x, by: x * by
+    warmed(partial(scale, by=4.0), x)
     return lambda: jax.jit(partial(scale, by=4.0))(x)
 
 
-def eager_operation():
-    x = jnp.asarray(np.ones((3, 17, 5), np.float32))
+def eager_operation() -> Callable:
+    x = numbers(3, 17, 5)
     jax.clear_caches()
     return lambda: jnp.cumsum(x, axis=1)
 
 
-def ahead_of_time():
-    _, x = fresh_program()
+def ahead_of_time() -> Callable:
+    x = numbers(7)
     lowered = jax.jit(lambda x: x * 5 - 1).lower(x)
     return lambda: lowered.compile()(x)
 
 
-def other_thread():
-    act = new_shape()
+def other_thread() -> Callable:
+    worker = threading.Thread(target=scaling(), args=(numbers(11),))
 
-    def run():
-        worker = threading.Thread(target=act)
+    def act() -> None:
         worker.start()
         worker.join()
 
-    return run
+    return act
 
 
-def cleared_caches():
-    program, x = fresh_program()
+def cleared_caches() -> Callable:
+    act = partial(scaling(), numbers(7))
     jax.clear_caches()
-    return lambda: program(x)
+    return act
 
 
-def growing_cache():
-    program, x = jax.jit(lambda old, new: jnp.concatenate([old, new])), jnp.ones(3)
-    longer = program(x, x)
-    return lambda: program(longer, x)
+def growing_cache() -> Callable:
+    program, x = jax.jit(lambda old, new: jnp.concatenate([old, new])), numbers(3)
+    return partial(program, program(x, x), x)
 
 
-def run(tell: Callable[[str], None] = lambda line: None) -> dict:
-    """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive: the same rates, shortfalls: [line,
-    …]}."""
-    tell(f"firing {len(CLASSES)} classes of compilation at the guard")
-    fired = guard_classes()
-    tell(f"simulating {RUNS} measurements")
-    ours, naive = (simulation.simulate(simulation.BASE, RUNS, protocol=name) for name in ("ours", "naive"))
-    rates = lambda r: dict(coverage=r.coverage, aa_false_positive_rate=r.aa_false_positive_rate, power_3pct=r.power)  # noqa: E731
-    silent = [f"the guard does not notice: {name}" for name, noticed in fired.items() if not noticed]
-    return {
-        "guard": fired,
-        **rates(ours),
-        "naive": rates(naive),
-        "runs": RUNS,
-        "shortfalls": silent + simulation.shortfalls(ours),
-    }
+PREPARED: dict[str, Callable[[], Callable]] = {  # each warms up and returns the act that compiles
+    "new shape": lambda: partial(scaling(), numbers(11)),
+    "new dtype": lambda: partial(scaling(), numbers(7, dtype=np.int32)),
+    "new static value": lambda: partial(scaling(), numbers(7), by=3.0),
+    "weak type": lambda: partial(warmed(lambda x: x + 1, jnp.float32(1)), 1.0),
+    "new tree structure": lambda: partial(warmed(lambda xs: sum(xs), [numbers(7)] * 2), (numbers(7),) * 2),
+    "committed argument": lambda: partial(scaling(), jax.device_put(numbers(7), jax.devices()[0])),
+    "fresh partial": fresh_partial,
+    "eager operation": eager_operation,
+    "ahead of time": ahead_of_time,
+    "other thread": other_thread,
+    "cleared caches": cleared_caches,
+    "growing cache": growing_cache,
+}
 
 
 def noticed(prepare: Callable[[], Callable]) -> bool:
-    """prepare() warms up and returns the act that compiles."""
-    act = prepare()
-    program, x = fresh_program()
+    """Whether the guard fires at a prepared act, and is silent at a call that compiles nothing."""
+    act, silent = prepare(), partial(scaling(), numbers(7))
     with Guard() as control:
-        jax.block_until_ready(program(x))
+        jax.block_until_ready(silent())
     with Guard() as guard:
         jax.block_until_ready(act())
     return guard.fired and not control.fired
@@ -141,16 +105,15 @@ def noticed(prepare: Callable[[], Callable]) -> bool:
 
 def persistent_cache() -> bool:
     """A program loaded from disk: XLA compiles nothing, and yet the region paid for tracing, lowering and loading."""
-    names = (
-        "jax_compilation_cache_dir",
-        "jax_persistent_cache_min_compile_time_secs",
-        "jax_persistent_cache_min_entry_size_bytes",
-    )
-    before = {name: getattr(jax.config, name) for name in names}
-    x = jnp.asarray(np.ones(13, np.float32))
     with tempfile.TemporaryDirectory() as folder:
+        asked = dict(
+            jax_compilation_cache_dir=folder,
+            jax_persistent_cache_min_compile_time_secs=0,
+            jax_persistent_cache_min_entry_size_bytes=-1,
+        )
+        before, x = {name: getattr(jax.config, name) for name in asked}, numbers(13)
         try:
-            for name, value in zip(names, (folder, 0, -1), strict=True):
+            for name, value in asked.items():
                 jax.config.update(name, value)
             compilation_cache.reset_cache()
             jax.block_until_ready(jax.jit(lambda x: x * 7 + 2)(x))
@@ -178,20 +141,6 @@ def torch_recompilation() -> bool:
     return guard.fired and not control.fired
 
 
-PREPARED = {
-    "new shape": new_shape,
-    "new dtype": new_dtype,
-    "new static value": new_static_value,
-    "weak type": weak_type,
-    "new tree structure": new_tree,
-    "committed argument": committed_argument,
-    "fresh partial": fresh_partial,
-    "eager operation": eager_operation,
-    "ahead of time": ahead_of_time,
-    "other thread": other_thread,
-    "cleared caches": cleared_caches,
-    "growing cache": growing_cache,
-}
 CLASSES: dict[str, Callable[[], bool]] = {name: partial(noticed, prepare) for name, prepare in PREPARED.items()} | {
     "persistent cache": persistent_cache,  # needs a cache on disk around it
     "torch recompilation": torch_recompilation,  # has a guard of its own
@@ -202,3 +151,21 @@ def guard_classes() -> dict[str, bool]:
     """For each way to compile in a timed region: does the guard fire when it happens, and is it silent when it does
     not?"""
     return {name: check() for name, check in CLASSES.items()}
+
+
+def run(tell: Callable[[str], None] = lambda line: None) -> dict:
+    """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive: the same rates, shortfalls: [line,
+    …]}."""
+    tell(f"firing {len(CLASSES)} classes of compilation at the guard")
+    fired = guard_classes()
+    tell(f"simulating {RUNS} measurements")
+    ours, naive = (simulation.simulate(simulation.BASE, RUNS, protocol=name) for name in ("ours", "naive"))
+    rates = lambda r: dict(coverage=r.coverage, aa_false_positive_rate=r.aa_false_positive_rate, power_3pct=r.power)  # noqa: E731
+    silent = [f"the guard does not notice: {name}" for name, noticed in fired.items() if not noticed]
+    return {
+        "guard": fired,
+        **rates(ours),
+        "naive": rates(naive),
+        "runs": RUNS,
+        "shortfalls": silent + simulation.shortfalls(ours),
+    }

@@ -73,16 +73,16 @@ class Result:
 def simulate(scenario: Scenario, runs: int, seed: int = 0, protocol: str = "ours") -> Result:
     """Measure `runs` times with the scenario's effect and as often with none. protocol: ours or naive."""
     measure, rng = {"ours": ours, "naive": naive}[protocol], np.random.default_rng(seed)
-    found = [measure(scenario, rng) for _ in range(runs)]
+    other = [measure(scenario, rng) for _ in range(runs)]
     same = [measure(replace(scenario, effect=0.0), rng) for _ in range(runs)]
     right = Verdict.FASTER if scenario.effect > 0 else Verdict.SLOWER
     return Result(
         protocol,
         runs,
-        coverage=share(r.low <= scenario.true <= r.high for r in found),
+        coverage=share(r.low <= scenario.true <= r.high for r in other),
         aa_false_positive_rate=share(r.verdict in DIFFERENT for r in same),
-        power=share(r.verdict == right for r in found),
-        half_width=float(np.median([math.log(r.high / r.low) / 2 for r in found])),
+        power=share(r.verdict == right for r in other),
+        half_width=float(np.median([math.log(r.high / r.low) / 2 for r in other])),
     )
 
 
@@ -98,8 +98,8 @@ def ours(scenario: Scenario, rng: np.random.Generator) -> Ratio:
     subject, baseline, twin = rates.T
     control = statistics.ratio(twin, baseline, clusters=process, resamples=RESAMPLES, method=scenario.method)
     both = statistics.pair_baseline(baseline, twin)
-    found = statistics.ratio(subject, both, clusters=process, resamples=RESAMPLES, method=scenario.method)
-    return statistics.with_floor(found, control)
+    measured = statistics.ratio(subject, both, clusters=process, resamples=RESAMPLES, method=scenario.method)
+    return statistics.with_floor(measured, control)
 
 
 def naive(scenario: Scenario, rng: np.random.Generator) -> Ratio:
@@ -141,22 +141,12 @@ def table(runs: int, seed: int = 0) -> list[dict]:
 
 def shortfalls(result: Result) -> list[str]:
     """What a result misses of the rates required in the base scenario, one line each; empty when it meets them."""
-    required = [
-        (
-            "coverage",
-            result.coverage >= COVERAGE,
-            f"{result.coverage:.1%} of intervals hold the true ratio, {COVERAGE:.0%} must",
+    held, different, seen = result.coverage, result.aa_false_positive_rate, result.power
+    required = {
+        f"coverage: {held:.1%} of intervals hold the true ratio, {COVERAGE:.0%} must": held >= COVERAGE,
+        f"A/A: {different:.1%} of identical subjects are called different, {FALSE_POSITIVES:.0%} may be": (
+            different <= FALSE_POSITIVES
         ),
-        (
-            "A/A",
-            result.aa_false_positive_rate <= FALSE_POSITIVES,
-            f"{result.aa_false_positive_rate:.1%} of identical subjects are called different,"
-            f" {FALSE_POSITIVES:.0%} may be",
-        ),
-        (
-            "power",
-            result.power >= POWER,
-            f"the effect is found in {result.power:.1%} of runs, {POWER:.0%} are required",
-        ),
-    ]
-    return [f"{name}: {line}" for name, met, line in required if not met]
+        f"power: the effect is found in {seen:.1%} of runs, {POWER:.0%} are required": seen >= POWER,
+    }
+    return [line for line, met in required.items() if not met]

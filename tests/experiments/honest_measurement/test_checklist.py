@@ -19,7 +19,7 @@ def good():
 
 
 def broken(trials):
-    return [r["rule"] for r in checklist.examine(trials, "step") if not r["kept"]]
+    return [r["rule"] for r in checklist.examine(trials) if not r["kept"]]
 
 
 def change(where, **update):
@@ -28,7 +28,7 @@ def change(where, **update):
 
 def test_a_good_run_keeps_every_rule():
     assert broken(good()) == []
-    assert [r["rule"] for r in checklist.examine(good(), "step")] == list(checklist.RULES)
+    assert [r["rule"] for r in checklist.examine(good())] == list(checklist.RULES)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_each_rule_notices_its_own_breach(trials, rule):
 
 def test_what_was_not_checked_is_not_kept():
     once = [t.model_copy(update=dict(process=t.block)) for t in good()]
-    found = next(r for r in checklist.examine(once, "step") if r["rule"] == "loaded once")
+    found = next(r for r in checklist.examine(once) if r["rule"] == "loaded once")
     assert (found["kept"], found["evidence"]) == (False, "not checked: no process has two trials of a subject")
 
 
